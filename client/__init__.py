@@ -1,0 +1,1 @@
+"""Where the data is: the ClientApp, the trainer, and the personal memory."""

@@ -1,0 +1,199 @@
+"""Answers the server's messages: several at once, where one process hosts all their nodes."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from client.trainer import Scores, Trained, Trainer
+from engram.types import Params
+from federation.errors import EngramError
+from federation.fingerprint import fingerprint, source_root
+from federation.roster import describe_node
+from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, config_of, to_params, to_record
+
+__all__ = ["Request", "answer_evaluate", "answer_roster", "answer_train"]
+
+
+class Request(NamedTuple):
+    """A message, and the clients that the node it is addressed to hosts.
+
+    Attributes:
+        message: Its content has an array record ``arrays`` (the model) and a config record
+            ``config``, of which all keys are optional, so that Flower's own strategies are
+            understood: ``server-round``; ``clients`` (whom to train; all hosted);
+            ``weighting`` of the node's mean, ``examples`` or ``clients``; ``combine`` (false:
+            every client's model, stacked, instead of their mean); ``durable`` (the
+            coordinator's last checkpoint); ``fingerprint`` (of the source the server runs).
+        hosted: The node's clients.
+    """
+
+    message: Message
+    hosted: Sequence[int]
+
+
+def answer_roster(trainer: Trainer, request: Request) -> Message:
+    """Says which source this is, and which clients and data it has."""
+    data = trainer.data
+    clients = {client: len(data.train.rows[client]) for client in request.hosted}
+    return Message(
+        describe_node(clients, data.input_shape, data.num_classes), reply_to=request.message
+    )
+
+
+def answer_train(trainer: Trainer, requests: Sequence[Request]) -> list[Message]:
+    """Trains the clients of all requests that start from one model in one call.
+
+    A reply carries the mean of its clients' models and how many clients and examples stand
+    behind it, so that Flower's strategies, which weigh replies by ``num-examples``, are right
+    whether a node hosts one client or many. A node all of whose clients diverged answers with
+    an error.
+
+    Raises:
+        EngramError: The work cannot be done; the message says by whom.
+    """
+    replies: dict[int, Message] = {}
+    for group in _by_model(requests):
+        wanted = {i: _clients(requests[i]) for i in group}
+        first = requests[group[0]].message.content
+        config = config_of(first)
+        trained = trainer.train(
+            _model(first),
+            [client for clients in wanted.values() for client in clients],
+            server_round=_round(first),
+            durable=_int(config, "durable", 0),
+        )
+        position = {client: i for i, client in enumerate(trained.clients)}
+        for i, clients in wanted.items():
+            replies[i] = _train_reply(requests[i].message, clients, trained, position)
+    return [replies[i] for i in range(len(requests))]
+
+
+def answer_evaluate(trainer: Trainer, requests: Sequence[Request]) -> list[Message]:
+    """Scores the clients of all requests that carry one model in one call."""
+    replies: dict[int, Message] = {}
+    for group in _by_model(requests):
+        wanted = {i: _clients(requests[i]) for i in group}
+        first = requests[group[0]].message.content
+        scores = trainer.evaluate(
+            _model(first),
+            [client for clients in wanted.values() for client in clients],
+            server_round=_round(first),
+        )
+        start = 0
+        for i, clients in wanted.items():
+            part = Scores(*(column[start : start + len(clients)] for column in scores))
+            replies[i] = _evaluate_reply(requests[i].message, clients, part)
+            start += len(clients)
+    return [replies[i] for i in range(len(requests))]
+
+
+def _by_model(requests: Sequence[Request]) -> Iterable[list[int]]:
+    """Groups requests by the round and the very record that holds the model."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i, request in enumerate(requests):
+        content = request.message.content
+        config = config_of(content)
+        server = config.get("fingerprint", fingerprint())
+        if server != fingerprint():
+            raise EngramError(
+                f"this node runs source {fingerprint()} from {source_root()}, "
+                f"but the server runs {server}"
+            )
+        groups.setdefault((id(content.array_records[ARRAYS]), _round(content)), []).append(i)
+    return groups.values()
+
+
+def _model(content: RecordDict) -> Params:
+    return to_params(content.array_records[ARRAYS])
+
+
+def _round(content: RecordDict) -> int:
+    return _int(config_of(content), "server-round", 1)
+
+
+def _int(config: ConfigRecord, key: str, default: int) -> int:
+    value = config.get(key, default)
+    if not isinstance(value, int):
+        raise EngramError(f"{key} must be a whole number, got {value!r}")
+    return value
+
+
+def _clients(request: Request) -> list[int]:
+    named = config_of(request.message.content).get("clients")
+    if named is None:
+        return list(request.hosted)
+    clients = (
+        [client for client in named if isinstance(client, int)] if isinstance(named, list) else []
+    )
+    foreign = sorted(set(clients) - set(request.hosted))
+    if foreign or not clients:
+        raise EngramError(
+            f"clients must be some of those that this node hosts, {list(request.hosted)}, "
+            f"got {named!r}"
+        )
+    return clients
+
+
+def _train_reply(
+    message: Message, clients: Sequence[int], trained: Trained, position: dict[int, int]
+) -> Message:
+    config = config_of(message.content)
+    failed = [client for client in clients if client in trained.failures]
+    done = [client for client in clients if client in position]
+    if not done:
+        reasons = "; ".join(trained.failures[client] for client in failed)
+        return Message(Error(DIVERGED, reasons), reply_to=message)
+    index = [position[client] for client in done]
+    params = {name: leaf[index] for name, leaf in trained.params.items()}
+    examples = [trained.examples[i] for i in index]
+    losses = [trained.losses[i] for i in index]
+    by_clients = config.get("weighting", "examples") == "clients"
+    weights = torch.tensor([1.0] * len(done) if by_clients else [float(n) for n in examples])
+    weights = weights / weights.sum()
+    if config.get("combine", True):
+        params = {name: _weighted(weights, leaf) for name, leaf in params.items()}
+    content = RecordDict(
+        {
+            ARRAYS: to_record(params),
+            METRICS: MetricRecord(
+                {
+                    "num-examples": sum(examples),
+                    "train-loss": float(weights.double() @ torch.tensor(losses).double()),
+                }
+            ),
+            CLIENTS: ConfigRecord(
+                {
+                    "ids": done,
+                    "examples": examples,
+                    "losses": losses,
+                    "failed": failed,
+                    "reasons": [trained.failures[client] for client in failed],
+                }
+            ),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def _weighted(weights: torch.Tensor, stacked: torch.Tensor) -> torch.Tensor:
+    return torch.tensordot(weights.to(stacked), stacked, dims=1)
+
+
+def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) -> Message:
+    columns = {name: column.tolist() for name, column in scores._asdict().items()}
+    content = RecordDict(
+        {
+            METRICS: MetricRecord(
+                {
+                    "num-examples": int(scores.queries.sum()),
+                    "accuracy": float(scores.personalized.mean()),
+                    "accuracy-before": float(scores.before.mean()),
+                    "loss": float(scores.loss_personalized.mean()),
+                }
+            ),
+            CLIENTS: ConfigRecord({"ids": list(clients), **columns}),
+        }
+    )
+    return Message(content, reply_to=message)

@@ -1,0 +1,319 @@
+"""Trains and scores the clients it is asked for: one, or thousands at once.
+
+Both the ClientApp (with the clients of its node) and the in-process grid (with every client that
+a round addresses) call it. The vectorized engine stacks models, memories and batches on a leading
+client axis and runs each local step once for all; the sequential engine runs the same pure
+functions client by client, and says which one fails, where.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional
+
+from client.memory import MemoryStore
+from engram.meta.fine_tune import fine_tune
+from engram.models import cross_entropy
+from engram.tree import is_finite
+from engram.types import Batch, Params
+from federation.data.federated import FederatedData, model_for
+from federation.data.partitions import Rows
+from federation.errors import EngramError
+from federation.experiment import Experiment
+from federation.streams import Stream, generator
+
+__all__ = ["ClientFailed", "Engine", "Scores", "Trained", "Trainer"]
+
+Engine = Literal["vectorized", "sequential"]
+_BLOCK = 2**22  # numbers of query inputs, or of parameters, that an evaluation holds at once
+
+
+class ClientFailed(EngramError):
+    """A client's local round raised an error; the message says whose, in which round and step."""
+
+
+class Trained(NamedTuple):
+    """What a local round made of a cohort.
+
+    Attributes:
+        clients: Those that trained, in the order in which they were asked for.
+        params: Their models, stacked: each leaf has a leading axis of ``len(clients)``.
+        examples: Their numbers of training rows.
+        losses: Their losses on the last local batch, after the last step, in nats.
+        failures: Those whose model or loss became non-finite, and what happened. They are in
+            none of the above, and their memories are as they were.
+    """
+
+    clients: list[int]
+    params: Params
+    examples: list[int]
+    losses: list[float]
+    failures: dict[int, str]
+
+
+class Scores(NamedTuple):
+    """Accuracies (in [0, 1]) and losses (nats) on query rows; each of shape (clients,).
+
+    Attributes:
+        before: Accuracy of the common model.
+        personalized: Accuracy after fine-tuning on the support rows.
+        own: Accuracy of the model that the client keeps (LocalMOML's carried memory, pFedMe's
+            theta), as it is; NaN for a client without one.
+        loss_before: Loss of the common model.
+        loss_personalized: Loss after fine-tuning.
+        queries: Number of query rows.
+    """
+
+    before: Tensor
+    personalized: Tensor
+    own: Tensor
+    loss_before: Tensor
+    loss_personalized: Tensor
+    queries: Tensor
+
+
+class Trainer:
+    """The local side of an experiment.
+
+    Args:
+        experiment: The settings.
+        data: Its data.
+        store: Where memories are kept between rounds.
+        engine: ``vectorized`` or ``sequential``. They give the same numbers, but for rounding.
+
+    Raises:
+        Refused: The network does not fit the data.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        data: FederatedData,
+        store: MemoryStore,
+        *,
+        engine: Engine = "vectorized",
+    ) -> None:
+        self.experiment = experiment
+        self.data = data
+        self._store = store
+        self._vectorized = engine == "vectorized"
+        self._network = model_for(experiment, data.input_shape, data.num_classes)
+        self._loss = cross_entropy(self._network)
+        self._rule = experiment.local_rule(self._loss)
+        self._personalize = fine_tune(
+            self._loss, lr=experiment.adapt_lr, steps=experiment.adapt_steps
+        )
+
+    # --- Training ------------------------------------------------------------------------
+
+    def train(
+        self, model: Params, clients: Sequence[int], *, server_round: int, durable: int
+    ) -> Trained:
+        """Runs one local round of each client, from the common model.
+
+        Args:
+            model: The common model w.
+            clients: Whom to train; no client twice.
+            server_round: The round, >= 1. With the seed and the client it determines every
+                sample that is drawn.
+            durable: As ``MemoryStore.save``.
+
+        Raises:
+            MemoryMismatch: A client's memory belongs to another model.
+            ClientFailed: A client's step raised (sequential engine only).
+        """
+        e = self.experiment
+        model = {name: leaf.to(e.device) for name, leaf in model.items()}
+        initial, steps = self._draw(clients, server_round)
+        run = self._run_stacked if self._vectorized else self._run_each
+        w, u, losses, failures = run(model, clients, initial, steps, server_round)
+        kept = [i for i, client in enumerate(clients) if client not in failures]
+        if e.keeps_memory and self._rule.state_is_model:
+            for i in kept:
+                memory = {name: leaf[i].clone() for name, leaf in u.items()}
+                self._store.save(clients[i], memory, server_round=server_round, durable=durable)
+        return Trained(
+            clients=[clients[i] for i in kept],
+            params=w if len(kept) == len(clients) else {k: v[kept] for k, v in w.items()},
+            examples=[len(self.data.train.rows[clients[i]]) for i in kept],
+            losses=[losses[i] for i in kept],
+            failures=failures,
+        )
+
+    def _draw(self, clients: Sequence[int], server_round: int) -> tuple[Rows | None, Rows]:
+        """Draws with replacement: initial rows (c, K0) if needed, step rows (c, H, batches, K)."""
+        e, rule = self.experiment, self._rule
+
+        def draw(stream: Stream, client: int, *shape: int) -> Rows:
+            rows = self.data.train.rows[client]
+            rng = generator(e.seed, stream, server_round, client)
+            return rows[rng.integers(len(rows), size=shape)]
+
+        steps = (e.local_steps, rule.batches_per_step, e.batch_size)
+        initial = (
+            np.stack([draw(Stream.INITIAL_BATCH, c, e.initial_batch_size) for c in clients])
+            if rule.needs_initial_batch
+            else None
+        )
+        return initial, np.stack([draw(Stream.LOCAL_STEPS, c, *steps) for c in clients])
+
+    def _batches(self, rows: Rows) -> tuple[Batch, ...]:
+        """Gathers a step's batches from rows of shape (..., batches, K)."""
+        return tuple(self.data.train.take(rows[..., b, :]) for b in range(rows.shape[-2]))
+
+    def _memory(self, client: int, like: Params, server_round: int) -> Params | None:
+        if not self.experiment.keeps_memory or not self._rule.state_is_model:
+            return None
+        return self._store.load(client, like, before=server_round)
+
+    def _run_stacked(
+        self,
+        model: Params,
+        clients: Sequence[int],
+        initial: Rows | None,
+        steps: Rows,
+        server_round: int,
+    ) -> tuple[Params, Params, list[float], dict[int, str]]:
+        w = {name: leaf.expand(len(clients), *leaf.shape) for name, leaf in model.items()}
+        first = None if initial is None else self.data.train.take(initial)
+        u = vmap(self._rule.init, in_dims=(0, None if first is None else 0))(w, first)
+        for i, client in enumerate(clients):
+            memory = self._memory(client, model, server_round)
+            if memory is not None:
+                if not u[next(iter(u))].is_contiguous():  # still a view of the common model
+                    u = {name: leaf.clone() for name, leaf in u.items()}
+                for name, leaf in u.items():
+                    leaf[i] = memory[name]
+        step = vmap(self._rule.step)
+        batches: tuple[Batch, ...] = ()
+        for h in range(steps.shape[1]):
+            batches = self._batches(steps[:, h])
+            w, u = step(w, u, batches)
+        losses = vmap(self._loss)(w, batches[-1])
+        finite = vmap(is_finite)(w) & losses.isfinite()
+        failures = {
+            client: f"client {client}: its model became non-finite in round {server_round}"
+            for client, ok in zip(clients, finite.tolist(), strict=True)
+            if not ok
+        }
+        return w, u, losses.tolist(), failures
+
+    def _run_each(
+        self,
+        model: Params,
+        clients: Sequence[int],
+        initial: Rows | None,
+        steps: Rows,
+        server_round: int,
+    ) -> tuple[Params, Params, list[float], dict[int, str]]:
+        models, states, losses, failures = [], [], [], {}
+        for i, client in enumerate(clients):
+            h = 0
+            try:
+                first = None if initial is None else self.data.train.take(initial[i])
+                w, u = model, self._rule.init(model, first)
+                u = self._memory(client, model, server_round) or u
+                batches: tuple[Batch, ...] = ()
+                for h in range(1, steps.shape[1] + 1):
+                    batches = self._batches(steps[i, h - 1])
+                    w, u = self._rule.step(w, u, batches)
+                    if client not in failures and not is_finite(w):
+                        failures[client] = (
+                            f"client {client}: its model became non-finite in round "
+                            f"{server_round} at step {h}"
+                        )
+                loss = self._loss(w, batches[-1])
+            except EngramError:
+                raise
+            except Exception as error:
+                raise ClientFailed(
+                    f"client {client} failed in round {server_round} at step {h}: {error!r}"
+                ) from error
+            if client not in failures and not loss.isfinite():
+                failures[client] = (
+                    f"client {client}: its loss became non-finite in round {server_round}"
+                )
+            models.append(w)
+            states.append(u)
+            losses.append(float(loss))
+        return _stack(models), _stack(states), losses, failures
+
+    # --- Evaluation ----------------------------------------------------------------------
+
+    def evaluate(self, model: Params, clients: Sequence[int], *, server_round: int) -> Scores:
+        """Scores the common model, personalized models and kept models of clients.
+
+        A client's test rows are split once, by seed, into ``adapt-shots`` support rows and
+        query rows, which are all others. Personalizing takes ``adapt-steps`` gradient steps on
+        the support rows from a fresh copy of the model; the last one is scored.
+
+        Args:
+            model: The common model after ``server_round``.
+            clients: Whom to score.
+            server_round: Memories made up to this round are scored as kept models.
+        """
+        device = self.experiment.device
+        model = {name: leaf.to(device) for name, leaf in model.items()}
+        size = sum(leaf.numel() for leaf in model.values())
+        rows = self.data.test.rows
+        inputs = int(np.prod(self.data.input_shape)) * max(len(rows[c]) for c in clients)
+        block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
+        parts = [
+            self._evaluate_block(model, clients[start : start + block], server_round)
+            for start in range(0, len(clients), block)
+        ]
+        return Scores(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
+
+    def _evaluate_block(self, model: Params, clients: Sequence[int], server_round: int) -> Scores:
+        shots = self.experiment.adapt_shots
+        shuffled = [
+            generator(self.experiment.seed, Stream.SUPPORT, c).permutation(self.data.test.rows[c])
+            for c in clients
+        ]
+        queries = [rows[shots:] for rows in shuffled]
+        width = max(len(rows) for rows in queries)
+        padded = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in queries])
+        counted = np.arange(width) < np.array([[len(rows)] for rows in queries])
+        support = self.data.test.take(np.stack([rows[:shots] for rows in shuffled]))
+        x, y = self.data.test.take(padded)
+        mask = torch.from_numpy(counted).to(x)
+        query = (x, y, mask)
+        before = self._each(lambda q: self._score(model, q), query)
+        personalized = self._each(
+            lambda s, q: self._score(self._personalize(model, s), q), support, query
+        )
+        own = torch.full((len(clients),), torch.nan)
+        for i, client in enumerate(clients):
+            memory = self._memory(client, model, server_round + 1)
+            if memory is not None:
+                own[i] = self._score(memory, (x[i], y[i], mask[i]))[0]
+        return Scores(before[0], personalized[0], own, before[1], personalized[1], mask.sum(1))
+
+    def _score(self, params: Params, query: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Returns accuracy and mean loss over the rows that the mask counts."""
+        x, y, mask = query
+        logits = self._network.apply(params, x)
+        losses = functional.cross_entropy(logits, y, reduction="none")
+        hits = (logits.argmax(dim=-1) == y).to(mask)
+        return (hits * mask).sum() / mask.sum(), (losses * mask).sum() / mask.sum()
+
+    def _each(
+        self, function: Callable[..., tuple[Tensor, ...]], *args: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """Applies a function to every client's slice of the arguments; stacks the results."""
+        if self._vectorized:
+            results: tuple[Tensor, ...] = vmap(function)(*args)
+            return results
+        each = [
+            function(*(tuple(leaf[i] for leaf in arg) for arg in args))
+            for i in range(len(args[0][0]))
+        ]
+        return tuple(torch.stack(column) for column in zip(*each, strict=True))
+
+
+def _stack(models: Sequence[Params]) -> Params:
+    return {name: torch.stack([model[name] for model in models]) for name in models[0]}

@@ -1,0 +1,1 @@
+"""The science: learning rules as pure functions over explicit state."""

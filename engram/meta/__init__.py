@@ -1,0 +1,1 @@
+"""Memory-based MAML for personalized federated learning, and what it is compared with."""

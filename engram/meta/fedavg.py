@@ -1,0 +1,35 @@
+"""FedAvg's local rule: stochastic gradient descent. The reference for everything else.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient Learning of Deep
+Networks from Decentralized Data. AISTATS 2017.
+"""
+
+from torch.func import grad
+
+from engram.checks import require
+from engram.tree import add_scaled
+from engram.types import Batch, LocalRule, LossFn, Params
+
+__all__ = ["fedavg"]
+
+
+def fedavg(loss: LossFn, *, eta: float) -> LocalRule:
+    """Builds ``w <- w - eta grad L(w)``, one batch a step, without state.
+
+    Raises:
+        ValueError: ``eta`` is not positive.
+    """
+    require(eta > 0, "eta", eta, "positive")
+    gradient = grad(loss)
+
+    def init(w: Params, batch: Batch | None) -> Params:
+        del w, batch
+        return {}
+
+    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        (batch,) = batches
+        return add_scaled(w, -eta, gradient(w, batch)), u
+
+    return LocalRule(
+        init=init, step=step, batches_per_step=1, needs_initial_batch=False, state_is_model=False
+    )

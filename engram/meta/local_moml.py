@@ -1,0 +1,80 @@
+"""Memory-based MAML for personalized federated learning.
+
+Wang, Yuan, Ying, Yang. Memory-Based Optimization Methods for Model-Agnostic
+Meta-Learning and Personalized Federated Learning. JMLR 2023. Below, "(6)" is an equation
+and "Alg. 3" an algorithm of that paper; w is the meta-model and u a client's memory.
+"""
+
+from torch.func import grad
+
+from engram.checks import require
+from engram.meta.curvature import curvature_correction
+from engram.tree import add_scaled, interpolate
+from engram.types import Batch, LocalRule, LossFn, Params
+
+__all__ = ["local_moml", "per_fedavg"]
+
+
+def local_moml(
+    loss: LossFn, *, alpha: float, beta: float, eta: float, hessian: str = "exact"
+) -> LocalRule:
+    """Builds the client's part of LocalMOML (Alg. 3).
+
+    A step first moves the memory towards one gradient step from the meta-model, then
+    moves the meta-model along the gradient taken at the memory::
+
+        u <- (1 - beta) u + beta (w - alpha grad L1(w))             (6)
+        w <- w - eta (I - alpha hess L2(w)) grad L3(u)              (7)
+
+    where Li is the loss on the i-th of the step's three independent batches.
+
+    A client without a memory starts from ``u <- w - alpha grad L0(w)`` on a batch of its
+    own (Alg. 3, line 6). That is every client of every round where memories are reset
+    (cross-device). Where they are carried (cross-silo) Alg. 3 says only that u comes from
+    the round before, so a client's first round starts in the same way.
+
+    Args:
+        loss: Mean loss over one batch; twice differentiable in the parameters.
+        alpha: Adaptation step size, in parameter units per unit of gradient; >= 0.
+            ``alpha=0, beta=1`` is plain SGD on L3.
+        beta: Weight of the newest adaptation in the memory, in (0, 1]. ``beta=1`` forgets
+            the past and is Per-FedAvg (Sec. 5.1); the paper suggests 0.5.
+        eta: Meta step size, in parameter units per unit of gradient; > 0.
+        hessian: How (7) treats the Hessian; one of ``curvature.HESSIANS``.
+
+    Returns:
+        A rule whose state is u, a model with the shapes of w.
+
+    Raises:
+        ValueError: A step size or weight lies outside its range, or the variant is unknown.
+    """
+    require(alpha >= 0, "alpha", alpha, "at least 0")
+    require(0 < beta <= 1, "beta", beta, "in (0, 1]")
+    require(eta > 0, "eta", eta, "positive")
+    gradient = grad(loss)
+    correct = curvature_correction(loss, alpha, hessian)
+
+    def adapt(w: Params, batch: Batch) -> Params:
+        return add_scaled(w, -alpha, gradient(w, batch))
+
+    def init(w: Params, batch: Batch | None) -> Params:
+        # With beta = 1 the first step replaces u whatever it was, and no sample is drawn.
+        return w if batch is None else adapt(w, batch)
+
+    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        first, second, third = batches
+        u = interpolate(u, adapt(w, first), beta)
+        return add_scaled(w, -eta, correct(w, second, gradient(u, third))), u
+
+    return LocalRule(
+        init=init,
+        step=step,
+        batches_per_step=3,
+        needs_initial_batch=beta < 1,
+        state_is_model=beta < 1,
+    )
+
+
+def per_fedavg(loss: LossFn, *, alpha: float, eta: float, hessian: str = "exact") -> LocalRule:
+    """Builds Per-FedAvg: LocalMOML without memory. With one local step it is MAML."""
+    return local_moml(loss, alpha=alpha, beta=1.0, eta=eta, hessian=hessian)

@@ -1,0 +1,67 @@
+"""pFedMe: personalization by Moreau envelopes.
+
+T. Dinh, Tran, Nguyen. Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
+"""
+
+from torch.func import grad
+
+from engram.checks import require
+from engram.tree import add_scaled
+from engram.types import Batch, LocalRule, LossFn, Params
+
+__all__ = ["pfedme"]
+
+
+def pfedme(
+    loss: LossFn, *, alpha: float, eta: float, strength: float, inner_steps: int
+) -> LocalRule:
+    """Builds the client's part of pFedMe (Alg. 1 of that paper).
+
+    A step draws one batch, approximates the proximal point
+    ``theta = argmin L(theta) + strength/2 |theta - w|^2`` by ``inner_steps`` gradient steps ::
+
+        theta <- theta - alpha (grad L(theta) + strength (theta - w)),   from theta = w
+
+    and moves w along the gradient of the Moreau envelope::
+
+        w <- w - eta strength (w - theta)
+
+    The gradient is taken anew at each theta; taking it once at w would make this FedAvg with
+    another step size. Starting from the center w makes theta a function of w and the batch
+    alone, as in the paper's analysis, so nothing of it has to be carried between rounds.
+
+    Args:
+        loss: Mean loss over one batch; differentiable in the parameters.
+        alpha: Inner step size; > 0, and ``alpha * strength < 2``, or theta diverges.
+        eta: Outer step size; > 0.
+        strength: Weight lambda of the proximal term; > 0. Larger keeps theta nearer to w.
+        inner_steps: Gradient steps towards the proximal point; >= 1.
+
+    Returns:
+        A rule whose state is theta, the client's personal model.
+
+    Raises:
+        ValueError: A value lies outside its range.
+    """
+    require(alpha > 0, "alpha", alpha, "positive")
+    require(eta > 0, "eta", eta, "positive")
+    require(strength > 0, "lambda", strength, "positive")
+    require(alpha * strength < 2, "alpha * lambda", alpha * strength, "below 2")
+    require(inner_steps >= 1, "inner-steps", inner_steps, "at least 1")
+    gradient = grad(loss)
+
+    def init(w: Params, batch: Batch | None) -> Params:
+        del batch
+        return w
+
+    def step(w: Params, theta: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        (batch,) = batches
+        theta = w
+        for _ in range(inner_steps):
+            slope = add_scaled(gradient(theta, batch), strength, add_scaled(theta, -1.0, w))
+            theta = add_scaled(theta, -alpha, slope)
+        return add_scaled(w, -eta * strength, add_scaled(w, -1.0, theta)), theta
+
+    return LocalRule(
+        init=init, step=step, batches_per_step=1, needs_initial_batch=False, state_is_model=True
+    )

@@ -1,0 +1,128 @@
+"""The networks, as functions of a parameter dictionary.
+
+Weights have the shapes that ``torch.nn`` gives them and start as it starts them: uniform on
+``+-1/sqrt(fan in)``, drawn from the generator that is passed in and from nothing else.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional
+
+from engram.checks import require
+from engram.types import Batch, LossFn, Params
+
+__all__ = ["MODELS", "Model", "build_model", "cross_entropy"]
+
+MODELS = ("mlp", "cnn", "linear")
+_CHANNELS = (32, 64)
+_KERNEL = 5
+
+
+class Model(NamedTuple):
+    """A classifier.
+
+    Attributes:
+        init: ``generator -> params``, float32, on the CPU.
+        apply: ``(params, inputs (k, ...)) -> logits (k, classes)``.
+    """
+
+    init: Callable[[Generator], Params]
+    apply: Callable[[Params, Tensor], Tensor]
+
+
+def build_model(
+    kind: str, *, input_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = ()
+) -> Model:
+    """Builds a network.
+
+    Args:
+        kind: ``linear`` (softmax regression), ``mlp`` (dense layers with ReLU) or ``cnn``
+            (two 5x5 convolutions of 32 and 64 channels, each with ReLU and 2x2 pooling,
+            then dense layers).
+        input_shape: Shape of one example: (features,) or (channels, height, width).
+        num_classes: Number of logits; >= 2.
+        hidden: Widths of the hidden dense layers of ``mlp`` and ``cnn``.
+
+    Raises:
+        ValueError: The kind is unknown or does not fit the inputs.
+    """
+    require(kind in MODELS, "model", kind, f"one of {', '.join(MODELS)}")
+    require(num_classes >= 2, "number of classes", num_classes, "at least 2")
+    require(all(width > 0 for width in hidden), "hidden", tuple(hidden), "positive widths")
+    shape = tuple(input_shape)
+    if kind == "cnn":
+        return _cnn(shape, [*hidden, num_classes])
+    widths = [num_classes] if kind == "linear" else [*hidden, num_classes]
+    return _dense(math.prod(shape), widths)
+
+
+def cross_entropy(model: Model) -> LossFn:
+    """Builds the mean negative log-likelihood of a batch, in nats."""
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        return functional.cross_entropy(model.apply(params, inputs), targets)
+
+    return loss
+
+
+def _dense(inputs: int, widths: Sequence[int]) -> Model:
+    sizes = [inputs, *widths]
+
+    def init(generator: Generator) -> Params:
+        params: Params = {}
+        for layer, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            params |= _layer(f"dense{layer}", (fan_out, fan_in), generator)
+        return params
+
+    def apply(params: Params, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in range(len(widths)):
+            if layer:
+                x = x.relu()
+            x = functional.linear(x, params[f"dense{layer}.weight"], params[f"dense{layer}.bias"])
+        return x
+
+    return Model(init, apply)
+
+
+def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
+    require(
+        len(shape) == 3 and min(shape[1:]) >= 4,
+        "input of a cnn",
+        shape,
+        "(channels, height, width) of at least 4x4 pixels",
+    )
+    channels, height, width = shape
+    head = _dense(_CHANNELS[1] * (height // 4) * (width // 4), widths)
+
+    def init(generator: Generator) -> Params:
+        params: Params = {}
+        for layer, (fan_in, fan_out) in enumerate(
+            [(channels, _CHANNELS[0]), (_CHANNELS[0], _CHANNELS[1])]
+        ):
+            params |= _layer(f"conv{layer}", (fan_out, fan_in, _KERNEL, _KERNEL), generator)
+        return params | head.init(generator)
+
+    def apply(params: Params, x: Tensor) -> Tensor:
+        for layer in range(len(_CHANNELS)):
+            x = functional.conv2d(
+                x, params[f"conv{layer}.weight"], params[f"conv{layer}.bias"], padding=_KERNEL // 2
+            )
+            x = functional.max_pool2d(x.relu(), 2)
+        return head.apply(params, x)
+
+    return Model(init, apply)
+
+
+def _layer(name: str, shape: tuple[int, ...], generator: Generator) -> Params:
+    bound = 1 / math.sqrt(math.prod(shape[1:]))
+
+    def uniform(*size: int) -> Tensor:
+        return (2 * torch.rand(*size, generator=generator) - 1) * bound
+
+    return {f"{name}.weight": uniform(*shape), f"{name}.bias": uniform(shape[0])}

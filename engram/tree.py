@@ -1,0 +1,32 @@
+"""Arithmetic on parameter dictionaries."""
+
+import torch
+from torch import Tensor
+
+from engram.types import Params
+
+__all__ = ["add_scaled", "interpolate", "is_finite", "norm"]
+
+
+def add_scaled(x: Params, scale: float | Tensor, y: Params) -> Params:
+    """Returns ``x + scale * y``, leaf by leaf."""
+    return {name: leaf + scale * y[name] for name, leaf in x.items()}
+
+
+def interpolate(x: Params, y: Params, weight: float) -> Params:
+    """Returns ``(1 - weight) * x + weight * y``, leaf by leaf.
+
+    Written as two products, not ``x + weight * (y - x)``, so that ``weight=1`` returns
+    ``y`` exactly and ``weight=0`` returns ``x`` exactly.
+    """
+    return {name: (1 - weight) * leaf + weight * y[name] for name, leaf in x.items()}
+
+
+def norm(x: Params) -> Tensor:
+    """Returns the Euclidean norm over all leaves, shape ()."""
+    return torch.stack([leaf.square().sum() for leaf in x.values()]).sum().sqrt()
+
+
+def is_finite(x: Params) -> Tensor:
+    """Returns whether every entry of every leaf is finite: a boolean of shape ()."""
+    return torch.stack([leaf.isfinite().all() for leaf in x.values()]).all()

@@ -1,0 +1,41 @@
+"""The vocabulary every pure algorithm is written in.
+
+Parameters are flat name-to-tensor dictionaries, as ``dict(module.named_parameters())``
+gives them. Everything here is a pytree to ``torch.func``, so a function of these types
+can be differentiated with ``grad`` and batched over clients with ``vmap``.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import Tensor
+
+__all__ = ["Batch", "LocalRule", "LossFn", "Params"]
+
+Params = dict[str, Tensor]
+Batch = tuple[Tensor, Tensor]  # inputs (k, ...), targets (k, ...)
+LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape ()
+
+
+class LocalRule(NamedTuple):
+    """One client's share of a federated algorithm, as pure functions.
+
+    No function keeps state between calls, draws random numbers, or branches on a tensor's
+    value, so each runs unchanged for one client or, under ``torch.func.vmap``, for many.
+
+    Attributes:
+        init: ``(w, batch) -> u``, what a client remembers before its first step. ``batch``
+            is None unless ``needs_initial_batch``.
+        step: ``(w, u, batches) -> (w, u)``, one local step; ``batches`` holds
+            ``batches_per_step`` independent batches.
+        batches_per_step: Number of independent batches that one ``step`` consumes.
+        needs_initial_batch: Whether ``init`` looks at data.
+        state_is_model: Whether u is a model of the client's own, one that it could serve.
+            If so it has the names and shapes of w; if not it may be empty.
+    """
+
+    init: Callable[[Params, Batch | None], Params]
+    step: Callable[[Params, Params, tuple[Batch, ...]], tuple[Params, Params]]
+    batches_per_step: int
+    needs_initial_batch: bool
+    state_is_model: bool

@@ -1,0 +1,1 @@
+"""Which data there are, and which client holds which rows."""

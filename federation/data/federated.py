@@ -1,0 +1,106 @@
+"""The data of a federation: every row held once, and a client a list of row numbers."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engram.models import Model, build_model
+from engram.types import Batch
+from federation.data.partitions import Rows, partition
+from federation.data.sources import load
+from federation.errors import Refused
+from federation.experiment import Experiment
+
+__all__ = ["FederatedData", "Split", "federated_data", "model_for"]
+
+
+class Split(NamedTuple):
+    """Training rows or test rows.
+
+    Attributes:
+        x: Inputs of all clients, shape (n, ...), uint8 or float32, on the run's device.
+        y: Classes, shape (n,), int64.
+        rows: For each client, the numbers of its rows.
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: list[Rows]
+
+    def take(self, rows: Rows) -> Batch:
+        """Returns the rows as the models see them: float32, grey levels scaled to [0, 1]."""
+        index = torch.from_numpy(rows).to(self.x.device)
+        x = self.x[index]
+        return (x.float() / 255 if x.dtype == torch.uint8 else x), self.y[index]
+
+
+class FederatedData(NamedTuple):
+    """A partitioned data set.
+
+    Attributes:
+        train: Rows to learn from.
+        test: Rows to personalize on and to be scored on.
+        num_classes: Number of classes.
+    """
+
+    train: Split
+    test: Split
+    num_classes: int
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one example."""
+        return tuple(self.train.x.shape[1:])
+
+
+def model_for(experiment: Experiment, input_shape: tuple[int, ...], num_classes: int) -> Model:
+    """Builds the experiment's network for such data.
+
+    Raises:
+        Refused: The network does not fit the data.
+    """
+    try:
+        return build_model(
+            experiment.model,
+            input_shape=input_shape,
+            num_classes=num_classes,
+            hidden=experiment.hidden_widths,
+        )
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
+
+def federated_data(experiment: Experiment) -> FederatedData:
+    """Loads and partitions the experiment's data, on its device.
+
+    Raises:
+        DataError: As ``sources.load`` and ``partitions.partition`` say.
+        Refused: The device is not there.
+    """
+    if experiment.device != "cpu" and not _has(experiment.device):
+        raise Refused(f"device must be there, but torch finds no {experiment.device}")
+    arrays = load(
+        experiment.dataset,
+        data_dir=Path(experiment.data_dir),
+        test_fraction=experiment.test_fraction,
+        seed=experiment.seed,
+    )
+    train, test = partition(arrays, experiment)
+
+    def hold(x: npt.NDArray[Any], y: npt.NDArray[Any], rows: list[Rows]) -> Split:
+        device = experiment.device
+        return Split(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), rows)
+
+    return FederatedData(
+        train=hold(arrays.x_train, arrays.y_train, train),
+        test=hold(arrays.x_test, arrays.y_test, test),
+        num_classes=arrays.num_classes,
+    )
+
+
+def _has(device: str) -> bool:
+    index = torch.device(device).index or 0
+    return torch.cuda.is_available() and index < torch.cuda.device_count()

@@ -1,0 +1,154 @@
+"""Who holds which rows. Training and test rows are partitioned alike; none is shared."""
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from federation.data.sources import Arrays
+from federation.errors import DataError
+from federation.experiment import Experiment
+from federation.streams import Stream, generator
+
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
+
+__all__ = ["Rows", "partition"]
+
+Rows = npt.NDArray[np.int64]  # row numbers of a data set
+_DRAWS: Final = 20  # partitions drawn, at most, until every client has rows enough
+
+
+def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[Rows]]:
+    """Assigns rows to clients 0..num_clients-1, as the setting ``partition`` says.
+
+    Where the partition is random and leaves a client with fewer rows than it needs, another is
+    drawn, from a stream of its own, up to 20 times.
+
+    Returns:
+        The training rows and the test rows of each client, as row numbers.
+
+    Raises:
+        DataError: There are not enough rows; the message names the class or client, and says
+            what to change.
+    """
+    if experiment.partition == "halves":
+        split = (
+            _halves(arrays.y_train, arrays.num_classes, experiment, "rows-per-class"),
+            _halves(arrays.y_test, arrays.num_classes, experiment, "test-rows-per-class"),
+        )
+        _check_sizes(*split, experiment)
+        return split
+    for draw in range(_DRAWS):
+        seed = int(generator(experiment.seed, Stream.PARTITION, draw).integers(2**31))
+        split = (
+            _flower(arrays.y_train, arrays.task_train, experiment, seed),
+            _flower(arrays.y_test, arrays.task_test, experiment, seed),
+        )
+        try:
+            _check_sizes(*split, experiment)
+        except DataError:
+            if draw == _DRAWS - 1 or experiment.partition in ("iid", "natural"):
+                raise
+        else:
+            break
+    return split
+
+
+def _halves(y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str) -> list[Rows]:
+    """Section 6.3 of the LocalMOML paper, after Fallah et al. (2020).
+
+    The first half of the clients hold ``a`` rows of each of the first half of the classes. Each
+    of the others holds ``a/2`` rows of one of those and ``2a`` of one of the rest, the classes
+    in turn. Where a or the number of clients is odd, a/2 is rounded down and the first half has
+    one client more.
+    """
+    a = e.rows_per_class if setting == "rows-per-class" else e.test_rows_per_class
+    first, n_even = classes // 2, (e.num_clients + 1) // 2
+    wanted = np.zeros((e.num_clients, classes), dtype=np.int64)
+    wanted[:n_even, :first] = a
+    for turn, client in enumerate(range(n_even, e.num_clients)):
+        wanted[client, turn % first] = a // 2
+        wanted[client, first + turn % (classes - first)] = 2 * a
+    held: list[list[Rows]] = [[] for _ in range(e.num_clients)]
+    for label in range(classes):
+        rng = generator(e.seed, Stream.PARTITION, label, 0 if setting == "rows-per-class" else 1)
+        rows = rng.permutation(np.flatnonzero(y == label))
+        ends = wanted[:, label].cumsum()
+        if ends[-1] > len(rows):
+            raise DataError(
+                f"class {label} has {len(rows)} rows, but partition halves needs {ends[-1]} of it: "
+                f"lower {setting} (now {a}) or num-clients (now {e.num_clients})"
+            )
+        for client, part in enumerate(np.split(rows[: ends[-1]], ends[:-1])):
+            held[client].append(part)
+    return [np.concatenate(parts) for parts in held]
+
+
+def _flower(
+    y: npt.NDArray[np.int64], task: npt.NDArray[Any] | None, e: Experiment, seed: int
+) -> list[Rows]:
+    """The partitioners of flwr-datasets.
+
+    They see the rows in an order shuffled by ``seed``, since its iid partitioner deals them out
+    as they come. The same seed gives training and test rows the same proportions: each draws
+    for the classes in turn, and a drawing is never repeated inside (``min_partition_size=0``).
+    """
+    import datasets  # noqa: PLC0415 - slow to import, not always needed
+    from flwr_datasets import partitioner as library  # noqa: PLC0415
+
+    by: Partitioner
+    if e.partition == "iid":
+        by = library.IidPartitioner(e.num_clients)
+    elif e.partition == "dirichlet":
+        by = library.DirichletPartitioner(
+            e.num_clients, "label", alpha=e.dirichlet_alpha, min_partition_size=0, seed=seed
+        )
+    elif e.partition == "pathological":
+        by = library.PathologicalPartitioner(
+            e.num_clients, "label", e.classes_per_client, "first-deterministic", seed=seed
+        )
+    else:
+        if task is None:
+            raise DataError("partition natural needs a data set with a task column: npz:PATH")
+        tasks = int(task.max()) + 1
+        if tasks != e.num_clients:
+            raise DataError(
+                f"num-clients must be the number of tasks, {tasks}, for partition natural, "
+                f"got {e.num_clients}"
+            )
+        by = library.NaturalIdPartitioner("task")
+    order = generator(seed, Stream.PARTITION).permutation(len(y))
+    columns: dict[str, Any] = {"row": order, "label": y[order]}
+    if task is not None:
+        columns["task"] = task[order]
+    by.dataset = datasets.Dataset.from_dict(columns)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # classes that nobody holds: said by `engram data`
+            return [
+                np.asarray(by.load_partition(client)["row"], dtype=np.int64)
+                for client in range(e.num_clients)
+            ]
+    except (ValueError, KeyError) as error:
+        raise DataError(f"partition {e.partition} cannot be made: {error}") from error
+
+
+def _check_sizes(train: Sequence[Rows], test: Sequence[Rows], e: Experiment) -> None:
+    advice = {
+        "halves": "raise rows-per-class and test-rows-per-class",
+        "dirichlet": "lower num-clients or raise dirichlet-alpha",
+    }.get(e.partition, "lower num-clients")
+    for client, (n_train, n_test) in enumerate(zip(map(len, train), map(len, test), strict=True)):
+        if n_train < e.batch_size:
+            raise DataError(
+                f"client {client} has {n_train} training rows, fewer than batch-size = "
+                f"{e.batch_size}: lower batch-size, or {advice}"
+            )
+        if n_test <= e.adapt_shots:
+            raise DataError(
+                f"client {client} has {n_test} test rows, not more than adapt-shots = "
+                f"{e.adapt_shots}, so none is left to score: lower adapt-shots, or {advice}"
+            )

@@ -1,0 +1,235 @@
+"""Where rows come from: scikit-learn's digits, torchvision's data sets, or a user's arrays."""
+
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from federation.errors import DataError
+from federation.streams import Stream, generator
+
+__all__ = ["Arrays", "load"]
+
+_Array = npt.NDArray[Any]
+_NPZ: Final = "npz:"
+
+
+class Arrays(NamedTuple):
+    """A data set in memory, once.
+
+    Attributes:
+        x_train: Inputs, shape (n, channels, height, width) or (n, features): uint8 for images
+            of 256 grey levels, which are scaled to [0, 1] when used, or float32, used as is.
+        y_train: Classes 0..num_classes-1, shape (n,), int64.
+        x_test, y_test: The same for the test rows.
+        task_train, task_test: Whose row each is, 0..num_tasks-1; None if the data do not say.
+        num_classes: Number of classes.
+    """
+
+    x_train: _Array
+    y_train: _Array
+    x_test: _Array
+    y_test: _Array
+    task_train: _Array | None
+    task_test: _Array | None
+    num_classes: int
+
+
+def load(dataset: str, *, data_dir: Path, test_fraction: float, seed: int) -> Arrays:
+    """Loads a data set by name.
+
+    Args:
+        dataset: As the setting ``dataset``.
+        data_dir: Folder of torchvision's data sets, and where it downloads them to.
+        test_fraction: Share of the rows held out, within each class (and task), where the
+            source has no test rows of its own.
+        seed: Draws which rows those are.
+
+    Raises:
+        DataError: The data set is unknown, missing, or not what it should be.
+    """
+    if dataset.startswith(_NPZ):
+        return _npz(Path(dataset.removeprefix(_NPZ)), test_fraction, seed)
+    if dataset == "digits":
+        return _digits(test_fraction, seed)
+    if dataset in _TORCHVISION:
+        return _torchvision(dataset, data_dir)
+    known = ", ".join(["digits", *_TORCHVISION, "npz:PATH"])
+    raise DataError(f"dataset must be one of {known}, got {dataset!r}")
+
+
+def _digits(test_fraction: float, seed: int) -> Arrays:
+    from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import, not always needed
+
+    digits = load_digits()
+    x = (digits.images[:, None] / 16).astype(np.float32)  # 17 grey levels
+    y = digits.target.astype(np.int64)
+    return _split(x, y, None, 10, test_fraction, seed)
+
+
+def _split(
+    x: _Array, y: _Array, task: _Array | None, classes: int, test_fraction: float, seed: int
+) -> Arrays:
+    """Holds out a share of the rows of each class, of each task if there are tasks."""
+    stratum = y if task is None else task * classes + y
+    rng = generator(seed, Stream.DATA_SPLIT)
+    held_out = np.zeros(len(y), dtype=bool)
+    for value in np.unique(stratum):
+        rows = rng.permutation(np.flatnonzero(stratum == value))
+        held_out[rows[: round(test_fraction * len(rows))]] = True
+    return Arrays(
+        x_train=x[~held_out],
+        y_train=y[~held_out],
+        x_test=x[held_out],
+        y_test=y[held_out],
+        task_train=None if task is None else task[~held_out],
+        task_test=None if task is None else task[held_out],
+        num_classes=classes,
+    )
+
+
+# --- A user's own arrays ---------------------------------------------------------------------
+
+
+def _npz(path: Path, test_fraction: float, seed: int) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays: dict[str, _Array] = {name: file[name] for name in file.files}
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, zipfile.BadZipFile, AttributeError) as error:
+        raise DataError(f"{path} must be an .npz file of plain arrays: {error}") from error
+    whole, parts = {"x", "y"}, {"x_train", "y_train", "x_test", "y_test"}
+    if whole <= arrays.keys():
+        x, y, task = arrays["x"], arrays["y"], arrays.get("task")
+        y, classes = _classes(path, y)
+        x = _inputs(path, "x", x, y)
+        if task is not None:
+            _same_length(path, "task", task, y)
+            task = np.unique(task, return_inverse=True)[1]
+        return _split(x, y, task, classes, test_fraction, seed)
+    if parts <= arrays.keys():
+        n = len(arrays["y_train"])
+        y, classes = _classes(path, np.concatenate([arrays["y_train"], arrays["y_test"]]))
+        return Arrays(
+            x_train=_inputs(path, "x_train", arrays["x_train"], y[:n]),
+            y_train=y[:n],
+            x_test=_inputs(path, "x_test", arrays["x_test"], y[n:]),
+            y_test=y[n:],
+            task_train=None,
+            task_test=None,
+            num_classes=classes,
+        )
+    raise DataError(
+        f"{path} must hold x and y (and task, if wanted), or x_train, y_train, x_test and y_test; "
+        f"it holds {', '.join(sorted(arrays)) or 'nothing'}"
+    )
+
+
+def _classes(path: Path, y: _Array) -> tuple[_Array, int]:
+    whole = y.ndim == 1 and np.issubdtype(y.dtype, np.integer) and y.size > 0 and y.min() >= 0
+    if not whole:
+        raise DataError(
+            f"{path}: y must be one class number 0, 1, ... a row, got {y.dtype} of shape {y.shape}"
+        )
+    classes = int(y.max()) + 1
+    if classes < 2 or classes > len(y):
+        raise DataError(f"{path}: y must hold at least 2 classes, numbered from 0 without gaps")
+    return y.astype(np.int64), classes
+
+
+def _inputs(path: Path, name: str, x: _Array, y: _Array) -> _Array:
+    _same_length(path, name, x, y)
+    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif":
+        raise DataError(
+            f"{path}: {name} must be numbers of shape (rows, features), (rows, height, width) or "
+            f"(rows, height, width, channels), got {x.dtype} of shape {x.shape}"
+        )
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[3] in (1, 3):
+        x = np.moveaxis(x, 3, 1)
+    if x.dtype != np.uint8:
+        x = x.astype(np.float32)
+        if not np.isfinite(x).all():
+            raise DataError(f"{path}: {name} must be finite, got NaN or infinity in some rows")
+    return np.ascontiguousarray(x)
+
+
+def _same_length(path: Path, name: str, array: _Array, y: _Array) -> None:
+    if array.ndim == 0 or len(array) != len(y):
+        raise DataError(
+            f"{path}: {name} must have one row for each of the {len(y)} entries of y, "
+            f"got shape {array.shape}"
+        )
+
+
+# --- torchvision -----------------------------------------------------------------------------
+
+
+class _Source(NamedTuple):
+    name: str  # in torchvision.datasets
+    files: str  # where a user without a network puts what
+    classes: int
+
+
+_TORCHVISION: Final = {
+    "mnist": _Source("MNIST", "the four *-ubyte files in MNIST/raw", 10),
+    "fashion-mnist": _Source("FashionMNIST", "the four *-ubyte files in FashionMNIST/raw", 10),
+    "cifar10": _Source("CIFAR10", "the folder cifar-10-batches-py", 10),
+    "cifar100": _Source("CIFAR100", "the folder cifar-100-python", 100),
+    "cifar100-coarse": _Source("CIFAR100", "the folder cifar-100-python", 20),
+}
+
+
+def _torchvision(dataset: str, data_dir: Path) -> Arrays:
+    source = _TORCHVISION[dataset]
+    make: Callable[..., Any] = getattr(_import_datasets(), source.name)
+    parts = []
+    for train in (True, False):
+        try:
+            part = make(root=str(data_dir), train=train, download=False)
+        except RuntimeError:  # torchvision's word for "not there, or damaged"
+            try:
+                part = make(root=str(data_dir), train=train, download=True)
+            except Exception as error:  # noqa: BLE001 - whatever a network can do to a download
+                raise DataError(
+                    f"{dataset} is not in {data_dir} and cannot be downloaded "
+                    f"({type(error).__name__}): put {source.files} under {data_dir}"
+                ) from error
+        x = np.asarray(part.data)
+        x = x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, 3, 1))
+        y = _coarse(data_dir, train) if dataset == "cifar100-coarse" else part.targets
+        parts += [x, np.asarray(y, dtype=np.int64)]
+    return Arrays(*parts, task_train=None, task_test=None, num_classes=source.classes)
+
+
+def _import_datasets() -> Any:
+    # PyPI's torchvision next to a CPU build of torch fails on import ("operator torchvision::nms
+    # does not exist"): it registers fake kernels for two operators of its compiled part, which
+    # was built for CUDA. The data sets are pure Python, so declaring the two is enough.
+    import torch  # noqa: PLC0415
+
+    try:
+        from torchvision import datasets  # noqa: PLC0415
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "DEF")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _KEPT.append(library)  # its operators disappear with it
+        from torchvision import datasets  # noqa: PLC0415
+    return datasets
+
+
+_KEPT: Final[list[Any]] = []
+
+
+def _coarse(data_dir: Path, train: bool) -> list[int]:
+    # torchvision reads the fine labels only. It has just checked this file's digest.
+    with (data_dir / "cifar-100-python" / ("train" if train else "test")).open("rb") as file:
+        labels: list[int] = pickle.load(file, encoding="latin1")["coarse_labels"]
+    return labels

@@ -1,0 +1,240 @@
+"""What one experiment is, checked once, before anything is started."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from engram.aggregates import Aggregate
+from engram.checks import require
+from engram.types import LocalRule, LossFn
+from federation.algorithms import ALGORITHMS
+from federation.errors import Refused
+from federation.fingerprint import source_root
+
+__all__ = ["Experiment", "Scalar", "read_defaults", "read_settings"]
+
+Scalar = bool | int | float | str
+
+
+def _not_bool(value: object) -> object:
+    # bool is a subclass of int, and `num-rounds = true` is a slip, not 1.
+    require(not isinstance(value, bool), "value", value, "a number")
+    return value
+
+
+def _widths(value: object) -> str:
+    # `hidden=40` and `hidden="40,40"` are both natural to type.
+    text = str(value).replace(" ", "")
+    ok = not isinstance(value, bool) and re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", text)
+    require(bool(ok), "hidden", value, "whole numbers with commas, such as 40,40")
+    return text
+
+
+def _device(value: str) -> str:
+    require(bool(re.fullmatch(r"cpu|cuda(:\d+)?", value)), "device", value, "cpu, cuda or cuda:N")
+    return value
+
+
+_Int = Annotated[int, BeforeValidator(_not_bool)]
+_Float = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
+_Widths = Annotated[str, BeforeValidator(_widths)]
+_Device = Annotated[str, AfterValidator(_device)]
+
+
+class Experiment(BaseModel):
+    """Everything that determines a run: the same experiment gives the same numbers.
+
+    Field names with ``_`` written as ``-`` are the keys of ``[tool.flwr.app.config]`` in
+    pyproject.toml, whose values are the defaults; this class has none, so that there is one
+    place to look. ``out`` and ``resume`` say where results are; all others, what they are.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=lambda name: name.rstrip("_").replace("_", "-"),
+    )
+
+    algorithm: str = Field(
+        description="; ".join(f"{name} ({a.meaning})" for name, a in ALGORITHMS.items())
+    )
+    dataset: str = Field(
+        description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
+        "cifar100-coarse (20 superclasses), or npz:PATH for arrays of your own"
+    )
+    data_dir: str = Field(description="folder of torchvision's data sets; downloads go there")
+    test_fraction: _Float = Field(
+        gt=0,
+        lt=1,
+        description="share of the rows held out for testing, where the data set has "
+        "no test rows of its own",
+    )
+    partition: Literal["halves", "iid", "dirichlet", "pathological", "natural"] = Field(
+        description="who holds which rows: halves (half the clients hold the first half of the "
+        "classes evenly, the others a little of one of those and much of one of the rest), iid, "
+        "dirichlet, pathological, natural (by the data's task column)"
+    )
+    num_clients: _Int = Field(ge=1, description="clients in the federation")
+    rows_per_class: _Int = Field(ge=2, description="halves: a for the training rows")
+    test_rows_per_class: _Int = Field(ge=2, description="halves: a for the test rows")
+    dirichlet_alpha: _Float = Field(
+        gt=0, description="dirichlet: concentration; smaller is more uneven"
+    )
+    classes_per_client: _Int = Field(ge=1, description="pathological: classes a client holds")
+    model: Literal["mlp", "cnn", "linear"] = Field(description="network")
+    hidden: _Widths = Field(description="widths of the hidden dense layers, with commas")
+    num_rounds: _Int = Field(ge=1, description="communication rounds")
+    clients_per_round: _Int = Field(ge=1, description="clients that train in a round (B)")
+    local_steps: _Int = Field(ge=1, description="local steps of a client in a round (H)")
+    batch_size: _Int = Field(ge=1, description="rows in each batch of a local step (K)")
+    initial_batch_size: _Int = Field(
+        ge=1, description="local-moml: rows that a memory starts from (K0)"
+    )
+    alpha: _Float = Field(ge=0, description="adaptation step size; pfedme: inner step size")
+    beta: _Float = Field(
+        gt=0, le=1, description="local-moml: weight of the newest adaptation in the memory"
+    )
+    eta: _Float = Field(gt=0, description="step size of the common model")
+    hessian: Literal["exact", "first-order", "finite-difference"] = Field(
+        description="how the meta-gradient treats the Hessian"
+    )
+    memory: Literal["reset", "carry"] = Field(
+        description="local-moml: whether memories start anew each round (cross-device) or are "
+        "carried over (cross-silo)"
+    )
+    lambda_: _Float = Field(gt=0, description="pfedme: weight of the proximal term")
+    inner_steps: _Int = Field(ge=1, description="pfedme: steps towards the proximal point")
+    server_mix: _Float = Field(gt=0, description="pfedme: weight of the round's mean (beta)")
+    adapt_shots: _Int = Field(
+        ge=1, description="evaluation: test rows that a client personalizes on"
+    )
+    adapt_steps: _Int = Field(ge=0, description="evaluation: gradient steps on them")
+    adapt_lr: _Float = Field(gt=0, description="evaluation: their step size")
+    eval_every: _Int = Field(
+        ge=1, description="rounds between evaluations; the last round is always evaluated"
+    )
+    checkpoint_every: _Int = Field(ge=1, description="rounds between checkpoints")
+    seed: _Int = Field(ge=0, description="root of every random stream")
+    device: _Device = Field(description="cpu, cuda, or cuda:N")
+    out: str = Field(description="folder of the run's results; empty: a new one in runs/")
+    resume: str = Field(description="folder of a run to go on with; empty: none")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        require(
+            self.algorithm in ALGORITHMS,
+            "algorithm",
+            self.algorithm,
+            f"one of {', '.join(ALGORITHMS)}",
+        )
+        require(
+            self.clients_per_round <= self.num_clients,
+            "clients-per-round",
+            self.clients_per_round,
+            f"at most num-clients = {self.num_clients}",
+        )
+        self.local_rule(lambda params, batch: next(iter(params.values())).sum())
+        self.aggregate()
+        return self
+
+    @property
+    def hidden_widths(self) -> tuple[int, ...]:
+        """``hidden`` as numbers."""
+        return tuple(int(width) for width in self.hidden.split(",") if width.strip())
+
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether clients remember their rule's state from one round to the next.
+
+        pFedMe's state is the personal model that it exists for; it is always kept.
+        """
+        return self.memory == "carry" or self.algorithm == "pfedme"
+
+    def local_rule(self, loss: LossFn) -> LocalRule:
+        """Builds the client's part of the algorithm."""
+        return ALGORITHMS[self.algorithm].rule(loss, self)
+
+    def aggregate(self) -> Aggregate:
+        """Builds the server's part of the algorithm."""
+        return ALGORITHMS[self.algorithm].aggregate(self)
+
+    def to_config(self) -> dict[str, Scalar]:
+        """Returns the settings as ``[tool.flwr.app.config]`` writes them."""
+        return self.model_dump(by_alias=True)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Reads a complete, flat mapping with dashed keys, such as Flower's run config.
+
+        Raises:
+            Refused: One line that names every unknown, missing, or impossible setting.
+        """
+        known = [_key(name) for name in cls.model_fields]
+        wrong = [_unknown(key, known) for key in config if key not in known]
+        try:
+            experiment = cls.model_validate({k: v for k, v in config.items() if k in known})
+        except ValidationError as error:
+            wrong += [_one_line(dict(detail)) for detail in error.errors()]
+        if wrong:
+            raise Refused("; ".join(wrong))
+        return experiment
+
+
+def read_defaults() -> dict[str, Scalar]:
+    """Returns ``[tool.flwr.app.config]`` of the pyproject.toml beside this source."""
+    with (source_root() / "pyproject.toml").open("rb") as file:
+        config: dict[str, Scalar] = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
+    return config
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Returns a TOML file's settings.
+
+    Raises:
+        Refused: The file is missing, is not TOML, or has tables.
+    """
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Refused(f"{path} is not TOML: {error}") from error
+    tables = [key for key, value in settings.items() if isinstance(value, dict | list)]
+    if tables:
+        raise Refused(f"{path} must be flat, one `key = value` a line; {tables[0]} is not")
+    return settings
+
+
+def _key(field: str) -> str:
+    return field.rstrip("_").replace("_", "-")
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key.replace("_", "-"), known, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"{key} is not a setting{hint}"
+
+
+def _one_line(detail: dict[str, Any]) -> str:
+    message = detail["msg"].removeprefix("Value error, ")
+    if not detail["loc"] or " must be " in message and not message.startswith("value "):
+        return str(message)  # a check across settings, in the words of engram.checks
+    key = str(detail["loc"][0])
+    if detail["type"] == "missing":
+        return f"{key} is missing"
+    message = message.removeprefix("Input should be ").removeprefix("value must be ")
+    message = message.removeprefix("String should ").split(", got ")[0]
+    return f"{key} must be {message}, got {detail['input']!r}"

@@ -1,0 +1,97 @@
+"""What a node says of itself when a run opens, and the list of clients that comes of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from flwr.app import ConfigRecord, RecordDict
+
+from federation.fingerprint import fingerprint, source_root
+from federation.wire import ROSTER
+
+__all__ = ["NodeEntry", "Roster", "describe_node", "read_entry"]
+
+
+class NodeEntry(NamedTuple):
+    """One node's answer to the roster query.
+
+    Attributes:
+        fingerprint: Digest of the source that it runs.
+        source: Folder that this source is in.
+        clients: Training rows of each client that it hosts, by client.
+        input_shape: Shape of one example of its data.
+        num_classes: Number of classes.
+    """
+
+    fingerprint: str
+    source: str
+    clients: dict[int, int]
+    input_shape: tuple[int, ...]
+    num_classes: int
+
+
+class Roster(NamedTuple):
+    """The clients of a federation.
+
+    Attributes:
+        nodes: For each client 0..n-1, the node that hosts it.
+        examples: For each client, its number of training rows.
+        input_shape: Shape of one example.
+        num_classes: Number of classes.
+    """
+
+    nodes: Sequence[int]
+    examples: Sequence[int]
+    input_shape: tuple[int, ...]
+    num_classes: int
+
+    def by_node(self, clients: Sequence[int]) -> Mapping[int, list[int]]:
+        """Returns the clients grouped by their nodes, both in ascending order."""
+        groups: dict[int, list[int]] = {}
+        for client in sorted(clients):
+            groups.setdefault(self.nodes[client], []).append(client)
+        return dict(sorted(groups.items()))
+
+
+def describe_node(
+    clients: Mapping[int, int], input_shape: Sequence[int], num_classes: int
+) -> RecordDict:
+    """Returns this process's answer to the roster query."""
+    entry = ConfigRecord(
+        {
+            "fingerprint": fingerprint(),
+            "source": str(source_root()),
+            "clients": list(clients),
+            "examples": list(clients.values()),
+            "input-shape": list(input_shape),
+            "num-classes": num_classes,
+        }
+    )
+    return RecordDict({ROSTER: entry})
+
+
+def read_entry(content: RecordDict) -> NodeEntry:
+    """Reads an answer.
+
+    Raises:
+        ValueError: It is not an answer to this query.
+    """
+    try:
+        entry = content.config_records[ROSTER]
+        clients, examples = entry["clients"], entry["examples"]
+        shape, classes = entry["input-shape"], entry["num-classes"]
+        if not (
+            isinstance(clients, list)
+            and isinstance(examples, list)
+            and isinstance(shape, list)
+            and isinstance(classes, int)
+        ):
+            raise TypeError("lists expected")
+        return NodeEntry(
+            fingerprint=str(entry["fingerprint"]),
+            source=str(entry["source"]),
+            clients={int(c): int(n) for c, n in zip(clients, examples, strict=True)},
+            input_shape=tuple(int(size) for size in shape),
+            num_classes=classes,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a roster entry: {error!r}") from error

@@ -1,0 +1,1 @@
+"""The coordinator: the ServerApp, the roster of clients, checkpoints, the run record."""

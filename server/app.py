@@ -1,0 +1,55 @@
+"""The ServerApp: the same for Ray and for a network."""
+
+from logging import getLogger
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from federation.errors import EngramError
+from federation.experiment import Experiment
+from federation.hosting import run_folder
+from server.coordinator import coordinate
+
+__all__ = ["app"]
+
+_log = getLogger("flwr.engram")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Runs the experiment that the run config describes.
+
+    Raises:
+        EngramError: It cannot be run; logged as one line before it goes up.
+    """
+    try:
+        experiment = Experiment.from_config(context.run_config)
+        folder = run_folder(experiment, context.run_id)
+        found = coordinate(grid, experiment, folder, engine="flower", on_round=_report)
+    except EngramError as error:
+        _log.error("engram: %s", error)
+        raise
+    _log.info(
+        "%s: personalized accuracy %.2f %% (sd over clients %.2f, 10th percentile %.2f), before "
+        "personalization %.2f %%, %.1f ms a round; recorded in %s",
+        found["algorithm"],
+        100 * found["accuracy"],
+        100 * found["accuracy-std"],
+        100 * found["accuracy-p10"],
+        100 * found["accuracy-before"],
+        found["ms-per-round"],
+        folder,
+    )
+
+
+def _report(row: dict[str, Any]) -> None:
+    if "accuracy" in row:
+        _log.info(
+            "round %d: personalized accuracy %.2f %%, before %.2f %%",
+            row["round"],
+            100 * row["accuracy"],
+            100 * row["accuracy-before"],
+        )

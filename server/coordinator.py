@@ -1,0 +1,158 @@
+"""Runs an experiment on whatever grid it is given: in one process, on Ray, or over a network."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from engram.types import Params
+from federation.data.federated import model_for
+from federation.errors import RunStopped
+from federation.experiment import Experiment
+from federation.streams import Stream, torch_generator
+from federation.wire import to_params, to_record
+from server.record import RunRecord
+from server.results import results, summary
+from server.roster import query_roster
+from strategies.federated import Federated
+
+__all__ = ["ClientSide", "coordinate"]
+
+_TIMEOUT = 3600.0  # seconds that a round may take
+
+
+class ClientSide(Protocol):
+    """Memories that live in the coordinator's process, and so in its checkpoints."""
+
+    def dump(self, path: Path) -> None:
+        """Writes them to a file."""
+
+    def restore(self, path: Path) -> None:
+        """Replaces them by those of such a file."""
+
+
+class _Round(NamedTuple):
+    model: Params
+    metrics: dict[str, Any]
+
+
+def coordinate(
+    grid: Grid,
+    experiment: Experiment,
+    folder: Path,
+    *,
+    engine: str,
+    memories: ClientSide | None = None,
+    on_round: Callable[[dict[str, Any]], None] = lambda row: None,
+) -> dict[str, Any]:
+    """Runs the experiment, or what is left of it, and records it.
+
+    A round is trained, merged, evaluated where its turn has come, recorded, and checkpointed
+    where its turn has come. Since all that is random depends on the seed, the round and the
+    client alone, a run that was killed and resumed repeats the rounds after its last checkpoint
+    and gives the same numbers as one that was not.
+
+    Args:
+        grid: The nodes.
+        experiment: What to run. If it says ``resume``, ``folder`` holds the run to go on with.
+        folder: Where the run is recorded.
+        engine: Name of the engine, for the record.
+        memories: The clients' memories, if they live in this process.
+        on_round: Called with each round's metrics.
+
+    Returns:
+        The results, as ``server.results.results`` has them.
+
+    Raises:
+        Refused: The folder is not free, or not of a run that could go on so.
+        RunStopped: The nodes cannot serve, the run diverged, or a round had no usable reply.
+    """
+    if experiment.resume:
+        record = RunRecord.open(folder)
+        record.check_resumable(experiment, engine=engine)
+    roster = query_roster(grid, experiment.num_clients)
+    network = model_for(experiment, roster.input_shape, roster.num_classes)
+    aggregate = experiment.aggregate()
+    strategy = Federated(
+        aggregate,
+        roster,
+        clients_per_round=experiment.clients_per_round,
+        seed=experiment.seed,
+    )
+    if not experiment.resume:
+        record = RunRecord.create(folder, experiment, engine=engine)
+    checkpoint = record.load_checkpoint()
+    if checkpoint is None:
+        last, model = 0, network.init(torch_generator(experiment.seed, Stream.MODEL))
+        strategy.state = aggregate.init(model)
+    else:
+        last, model, strategy.state = checkpoint[:3]
+        if memories is not None:
+            memories.restore(checkpoint.folder / "memory.safetensors")
+    if last > experiment.num_rounds:
+        raise RunStopped(f"{folder} has {last} rounds already, more than {experiment.num_rounds}")
+    record.forget_after(last)
+
+    def save(server_round: int) -> None:
+        record.save_checkpoint(
+            server_round,
+            model,
+            strategy.state or {},
+            also=memories and (lambda path: memories.dump(path / "memory.safetensors")),
+        )
+
+    if checkpoint is None:
+        row = {"round": 0, **_evaluate(grid, strategy, 0, model)}
+        record.append(row)
+        on_round(row)
+        save(0)
+    durable = last
+    for server_round in range(last + 1, experiment.num_rounds + 1):
+        start = time.perf_counter()
+        try:
+            model, metrics = _train(grid, strategy, server_round, model, durable)
+        except RunStopped as error:
+            raise RunStopped(
+                f"{error} (the last good checkpoint is that of round {durable}, in {folder})"
+            ) from error
+        row = {"round": server_round, "ms": (time.perf_counter() - start) * 1000, **metrics}
+        final = server_round == experiment.num_rounds
+        if final or server_round % experiment.eval_every == 0:
+            row |= _evaluate(grid, strategy, server_round, model)
+        record.append(row)
+        if final or server_round % experiment.checkpoint_every == 0:
+            save(server_round)
+            durable = server_round
+        on_round(row)
+    if strategy.evaluation is None:  # resumed with no round left to run
+        _evaluate(grid, strategy, last, model)
+    if strategy.evaluation is None:
+        raise RunStopped("no client could be scored")
+    found = results(experiment.algorithm, strategy.evaluation, record.rows())
+    record.finish(found)
+    return found
+
+
+def _train(
+    grid: Grid, strategy: Strategy, server_round: int, model: Params, durable: int
+) -> _Round:
+    messages = strategy.configure_train(
+        server_round, to_record(model), ConfigRecord({"durable": durable}), grid
+    )
+    replies = grid.send_and_receive(messages, timeout=_TIMEOUT)
+    arrays, metrics = strategy.aggregate_train(server_round, replies)
+    if arrays is None:
+        raise RunStopped(f"round {server_round}: the strategy made no model")
+    return _Round(to_params(arrays), dict(metrics or {}))
+
+
+def _evaluate(grid: Grid, strategy: Federated, server_round: int, model: Params) -> dict[str, Any]:
+    messages = strategy.configure_evaluate(server_round, to_record(model), ConfigRecord(), grid)
+    replies = grid.send_and_receive(messages, timeout=_TIMEOUT)
+    if strategy.aggregate_evaluate(server_round, replies) is None or strategy.evaluation is None:
+        return {}
+    return summary(strategy.evaluation)

@@ -1,0 +1,216 @@
+"""A run's folder: its configuration, its metrics as they come, its checkpoints, its results.
+
+``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round),
+``checkpoints/round-N/`` (the last one), ``results.json`` (once it is finished).
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors.torch import load_file, save_file
+
+from engram.types import Params
+from federation.errors import Refused
+from federation.experiment import Experiment
+from federation.fingerprint import fingerprint
+
+__all__ = ["Checkpoint", "RunRecord"]
+
+Row = dict[str, Any]
+_NOT_COMPARED = {"num-rounds", "checkpoint-every", "out", "resume", "device"}
+
+
+class Checkpoint(NamedTuple):
+    """All that a run needs to go on after a round.
+
+    Attributes:
+        server_round: The round; 0 before the first.
+        model: The model after it.
+        state: What the aggregate remembers.
+        folder: Where it is kept, with the files of whoever else keeps something in it.
+    """
+
+    server_round: int
+    model: Params
+    state: Params
+    folder: Path
+
+
+class RunRecord:
+    """One run's folder. Get one from ``create`` or ``open``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path, experiment: Experiment, *, engine: str) -> "RunRecord":
+        """Starts a new run's folder.
+
+        Raises:
+            Refused: The folder is there and not empty, or cannot be made.
+        """
+        try:
+            if folder.exists() and any(folder.iterdir()):
+                raise Refused(
+                    f"{folder} is not empty: name another folder, or resume the run in it"
+                )
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Refused(f"{folder} cannot be made: {error.strerror}") from error
+        record = cls(folder)
+        config = {
+            "settings": experiment.to_config(),
+            "engine": engine,
+            "fingerprint": fingerprint(),
+            "versions": {name: version(name) for name in ("flwr", "torch", "numpy")},
+        }
+        record._write("config.json", json.dumps(config, indent=2))
+        return record
+
+    @classmethod
+    def open(cls, folder: Path) -> "RunRecord":
+        """Opens the folder of a run that was started.
+
+        Raises:
+            Refused: It is none.
+        """
+        if not (folder / "config.json").is_file():
+            raise Refused(f"{folder} is not the folder of a run: it has no config.json")
+        return cls(folder)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The contents of ``config.json``."""
+        config: dict[str, Any] = json.loads((self.folder / "config.json").read_text())
+        return config
+
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """The contents of ``results.json``, or None while the run is not finished."""
+        path = self.folder / "results.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def check_resumable(self, experiment: Experiment, *, engine: str) -> None:
+        """Refuses settings with which the run could not go on as it began.
+
+        Raises:
+            Refused: A setting differs that bears on the numbers, or the run's memories are
+                kept by another kind of engine.
+        """
+        settings, now = self.config["settings"], experiment.to_config()
+        changed = sorted(k for k in now if k not in _NOT_COMPARED and now[k] != settings.get(k))
+        if changed:
+            details = "; ".join(f"{k} was {settings.get(k)!r}, not {now[k]!r}" for k in changed)
+            raise Refused(f"{self.folder} cannot go on with other settings: {details}")
+        before = self.config["engine"]
+        if (before == "flower") != (engine == "flower"):
+            how = "flwr run" if before == "flower" else "engram run"
+            raise Refused(
+                f"{self.folder} was run by `{how}`, which keeps its memories: resume it so"
+            )
+
+    # --- Metrics ---------------------------------------------------------------------------
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Adds a round's metrics."""
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rows(self) -> list[Row]:
+        """Returns the metrics of all rounds so far; a line that a crash cut off is left out."""
+        path = self.folder / "metrics.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        rows = []
+        for line in lines:
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return rows
+
+    def forget_after(self, server_round: int) -> None:
+        """Drops the metrics of later rounds, which a resumed run will compute again."""
+        rows = [row for row in self.rows() if row["round"] <= server_round]
+        self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Writes the results."""
+        self._write("results.json", json.dumps(results, indent=2, allow_nan=False))
+
+    # --- Checkpoints -----------------------------------------------------------------------
+
+    def save_checkpoint(
+        self,
+        server_round: int,
+        model: Params,
+        state: Params,
+        *,
+        also: Callable[[Path], None] | None = None,
+    ) -> None:
+        """Replaces the checkpoint; a crash at any instant leaves the old one or the new one.
+
+        Args:
+            server_round: The round that it follows.
+            model: The model after it.
+            state: What the aggregate remembers.
+            also: Called with the new checkpoint's folder, to add files to it.
+        """
+        root = self.folder / "checkpoints"
+        new, final = root / "new", root / f"round-{server_round}"
+        if final.exists():
+            return  # a resumed run that had nothing left to do: it would be the same
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        save_file(
+            {name: leaf.contiguous() for name, leaf in model.items()}, new / "model.safetensors"
+        )
+        save_file(
+            {name: leaf.contiguous() for name, leaf in state.items()}, new / "state.safetensors"
+        )
+        if also is not None:
+            also(new)
+        for path in new.iterdir():
+            _sync(path)
+        new.rename(final)
+        _sync(root)
+        for other, path in self._checkpoints().items():
+            if other != server_round:
+                shutil.rmtree(path)
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """Returns the newest checkpoint, or None if there is none yet."""
+        checkpoints = self._checkpoints()
+        if not checkpoints:
+            return None
+        newest = max(checkpoints)
+        folder = checkpoints[newest]
+        return Checkpoint(
+            newest,
+            load_file(folder / "model.safetensors"),
+            load_file(folder / "state.safetensors"),
+            folder,
+        )
+
+    def _checkpoints(self) -> dict[int, Path]:
+        folders = (self.folder / "checkpoints").glob("round-*")
+        return {int(path.name.removeprefix("round-")): path for path in folders}
+
+    def _write(self, name: str, text: str) -> None:
+        new = self.folder / f".{name}.new"
+        new.write_text(text, encoding="utf-8")
+        _sync(new)
+        new.replace(self.folder / name)
+
+
+def _sync(path: Path) -> None:
+    """Waits until a file's contents, or a folder's entries, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

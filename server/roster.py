@@ -1,0 +1,124 @@
+"""The query that opens every run: who is there, with which clients, running which source."""
+
+import time
+from logging import getLogger
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from federation.errors import RunStopped
+from federation.fingerprint import ROOMS, fingerprint, source_root
+from federation.roster import NodeEntry, Roster, read_entry
+from federation.wire import CONFIG, ROSTER_QUERY
+
+__all__ = ["query_roster"]
+
+_log = getLogger("flwr.engram")
+
+
+def query_roster(
+    grid: Grid, num_clients: int, *, patience: float = 60, timeout: float = 600
+) -> Roster:
+    """Asks every node for its clients until each of ``0..num_clients-1`` is hosted.
+
+    Args:
+        grid: The nodes.
+        num_clients: Clients of the federation.
+        patience: Seconds to wait for a further node before giving up.
+        timeout: Seconds that a node has for its answer; it may have to load data first.
+
+    Raises:
+        RunStopped: A node runs another source, cannot serve, or has other data than the rest;
+            two nodes host the same client; or a client is hosted by none.
+    """
+    entries: dict[int, NodeEntry] = {}
+    deadline = time.monotonic() + patience
+    while True:
+        new = sorted(set(grid.get_node_ids()) - entries.keys())
+        if new:
+            entries |= _ask(grid, new, timeout)
+            deadline = time.monotonic() + patience
+        owners = _owners(entries)
+        missing = [client for client in range(num_clients) if client not in owners]
+        if not missing:
+            return _roster(entries, owners, num_clients)
+        if time.monotonic() > deadline:
+            raise RunStopped(
+                f"clients {_few(missing)} are hosted by none of the {len(entries)} nodes that "
+                f"answered in {patience:g} s: start the missing nodes, or lower num-clients"
+            )
+        time.sleep(0.1)
+
+
+def _ask(grid: Grid, nodes: list[int], timeout: float) -> dict[int, NodeEntry]:
+    query = RecordDict({CONFIG: ConfigRecord({"fingerprint": fingerprint()})})
+    messages = [Message(query, dst_node_id=n, message_type=ROSTER_QUERY) for n in nodes]
+    replies = {
+        r.metadata.reply_to_message_id: r for r in grid.send_and_receive(messages, timeout=timeout)
+    }
+    return {
+        message.metadata.dst_node_id: _read(message, replies.get(message.metadata.message_id))
+        for message in messages
+    }
+
+
+def _read(message: Message, reply: Message | None) -> NodeEntry:
+    node = message.metadata.dst_node_id
+    ours = f"this coordinator runs {fingerprint()} from {source_root()}"
+    if reply is None:
+        raise RunStopped(f"node {node} did not answer the roster query in time")
+    if reply.has_error():
+        raise RunStopped(
+            f"node {node} cannot serve this run: {_last_line(reply.error.reason)}{_decoy()}; {ours}"
+        )
+    try:
+        entry = read_entry(reply.content)
+    except ValueError as error:
+        raise RunStopped(f"node {node} runs something else ({error}){_decoy()}; {ours}") from error
+    if entry.fingerprint != fingerprint():
+        raise RunStopped(f"node {node} runs {entry.fingerprint} from {entry.source}; {ours}")
+    return entry
+
+
+def _owners(entries: dict[int, NodeEntry]) -> dict[int, int]:
+    owners: dict[int, int] = {}
+    for node, entry in entries.items():
+        for client in entry.clients:
+            if client in owners:
+                raise RunStopped(
+                    f"client {client} is hosted by two nodes, {owners[client]} and {node}: give "
+                    "each node a partition-id of its own"
+                )
+            owners[client] = node
+    return owners
+
+
+def _roster(entries: dict[int, NodeEntry], owners: dict[int, int], num_clients: int) -> Roster:
+    kinds = {(entry.input_shape, entry.num_classes) for entry in entries.values()}
+    if len(kinds) > 1:
+        raise RunStopped(f"nodes hold data of different kinds, (shape, classes): {sorted(kinds)}")
+    ((input_shape, num_classes),) = kinds
+    nodes = [owners[client] for client in range(num_clients)]
+    examples = [entries[node].clients[client] for client, node in enumerate(nodes)]
+    _log.info("roster: %d clients on %d nodes, all running this source", num_clients, len(entries))
+    return Roster(nodes, examples, input_shape, num_classes)
+
+
+def _decoy() -> str:
+    """Points at folders that a Ray worker would import instead of ours: it looks there first."""
+    here = Path.cwd()
+    decoys = [str(here / room) for room in ROOMS if (here / room).is_dir()]
+    if here == source_root() or not decoys:
+        return ""
+    return f" (a worker started in {here} imports {', '.join(decoys)} first)"
+
+
+def _last_line(reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines() if line.strip(" '>\\t")]
+    return lines[-1] if lines else "no reason given"
+
+
+def _few(clients: list[int]) -> str:
+    shown = ", ".join(map(str, clients[:10]))
+    return f"{shown}, ... ({len(clients)} in all)" if len(clients) > 10 else shown

@@ -1,0 +1,108 @@
+"""An in-process Grid: any Flower strategy runs on it unchanged, and clients train together."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from logging import getLogger
+
+from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from client.handlers import Request, answer_evaluate, answer_roster, answer_train
+from client.trainer import Trainer
+from federation.flower import Run, local_run, name_message
+from federation.wire import ROSTER_QUERY
+
+__all__ = ["InProcessGrid"]
+
+_log = getLogger("flwr.engram")
+_CLIENT_APP_RAISED = 2  # Flower's code for an exception in a ClientApp
+
+
+class InProcessGrid(Grid):
+    """Delivers messages to a trainer in this process; no Ray, no sockets, no waiting.
+
+    All clients that are addressed together train in one call of the trainer, whichever nodes
+    they are on. An exception on the client side comes back as error replies, as Flower sends
+    them.
+
+    Args:
+        trainer: Trains and scores every client.
+        hosts: The clients of each node. Node i+1 hosts ``hosts[i]``. One client a node is what
+            Flower's own strategies expect, which sample nodes.
+    """
+
+    def __init__(self, trainer: Trainer, hosts: Sequence[Sequence[int]]) -> None:
+        self._trainer = trainer
+        self._hosts = {node: list(clients) for node, clients in enumerate(hosts, start=1)}
+        self._run = local_run()
+        self._names = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+
+    def set_run(self, run: Run) -> None:
+        """Sets the run that this grid operates in."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run that this grid operates in."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Creates a message; ``Message(...)`` does the same."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Returns all nodes."""
+        return list(self._hosts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Delivers messages and keeps the replies; returns the messages' ids."""
+        messages = list(messages)
+        for message in messages:
+            name_message(message, str(next(self._names)))
+        for kind in dict.fromkeys(message.metadata.message_type for message in messages):
+            requests = [
+                Request(message, self._hosts[message.metadata.dst_node_id])
+                for message in messages
+                if message.metadata.message_type == kind
+            ]
+            for request, reply in zip(requests, self._answer(kind, requests), strict=True):
+                name_message(reply, str(next(self._names)))
+                self._replies[request.message.metadata.message_id] = reply
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Returns the replies to these messages, once."""
+        return [self._replies.pop(name) for name in message_ids if name in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Delivers messages and returns the replies. Nothing is waited for."""
+        del timeout
+        return self.pull_messages(self.push_messages(messages))
+
+    def _answer(self, kind: str, requests: Sequence[Request]) -> list[Message]:
+        try:
+            if kind == ROSTER_QUERY:
+                return [answer_roster(self._trainer, request) for request in requests]
+            if kind == MessageType.TRAIN:
+                return answer_train(self._trainer, requests)
+            if kind == MessageType.EVALUATE:
+                return answer_evaluate(self._trainer, requests)
+        except Exception as error:  # noqa: BLE001 - a client's errors are the strategy's to judge
+            _log.debug("the client side raised", exc_info=error)
+            reason = str(error) or repr(error)
+            return [
+                Message(Error(_CLIENT_APP_RAISED, reason), reply_to=request.message)
+                for request in requests
+            ]
+        reason = f"no function is registered for messages of type {kind}"
+        return [Message(Error(_CLIENT_APP_RAISED, reason), reply_to=r.message) for r in requests]

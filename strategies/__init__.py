@@ -1,0 +1,1 @@
+"""Flower strategies: who takes part in a round, which replies count, how they are merged."""

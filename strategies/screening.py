@@ -1,0 +1,137 @@
+"""Which replies of a training round may touch the model. Nothing a client sends is trusted."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from engram.aggregates import Aggregate, Update
+from engram.tree import is_finite
+from engram.types import Params
+from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, to_params
+
+__all__ = ["Accepted", "Rejected", "screen"]
+
+_T = TypeVar("_T", int, float, str)
+
+
+class Accepted(NamedTuple):
+    """A usable reply.
+
+    Attributes:
+        clients: Who stands behind it, ascending.
+        updates: Their mean, one update; or one a client where the aggregate is not additive.
+        losses: Their training losses.
+        failed: Clients of the same node that trained without a usable result, and why.
+    """
+
+    clients: list[int]
+    updates: list[Update]
+    losses: list[float]
+    failed: dict[int, str]
+
+
+class Rejected(NamedTuple):
+    """A reply that is left out.
+
+    Attributes:
+        kind: ``error``, ``diverged``, ``malformed``, ``clients``, ``size``, ``names``,
+            ``shapes`` or ``non-finite``.
+        reason: One line for the log.
+    """
+
+    kind: str
+    reason: str
+
+
+def screen(
+    reply: Message,
+    *,
+    model: Params,
+    asked: Sequence[int],
+    examples: Mapping[int, int],
+    aggregate: Aggregate,
+) -> Accepted | Rejected:
+    """Checks a reply against what was asked.
+
+    Args:
+        reply: What came back.
+        model: The model that was sent out: the reply must have its names, shapes and dtypes.
+        asked: The clients that the node was asked to train.
+        examples: Training rows of each of them, as the roster has it: a reply that claims
+            another number would weigh more than it is worth.
+        aggregate: Says whether the reply holds a mean or each client's model, and what counts
+            as weight.
+    """
+    if reply.has_error():
+        kind = "diverged" if reply.error.code == DIVERGED else "error"
+        return Rejected(kind, reply.error.reason)
+    try:
+        ids, losses, failed = _read_clients(reply.content)
+        num_examples = reply.content.metric_records[METRICS]["num-examples"]
+        arrays = reply.content.array_records[ARRAYS]
+    except (KeyError, TypeError, ValueError) as error:
+        return Rejected("malformed", f"the reply lacks what it should hold: {error!r}")
+    if not ids or len(set(ids)) < len(ids) or not set(ids) | set(failed) <= set(asked):
+        return Rejected("clients", f"clients {list(asked)} were asked, {ids} answered")
+    weights = [examples[client] for client in ids]
+    if num_examples != sum(weights):
+        return Rejected(
+            "size", f"{num_examples} examples are claimed, the roster has {sum(weights)}"
+        )
+    params = _read_params(arrays, model, None if aggregate.additive else len(ids))
+    if isinstance(params, Rejected):
+        return params
+    if aggregate.weighting == "clients":
+        weights = [1] * len(ids)
+    if aggregate.additive:
+        updates = [Update(params, float(sum(weights)))]
+    else:
+        updates = [
+            Update({name: leaf[i] for name, leaf in params.items()}, float(weight))
+            for i, weight in enumerate(weights)
+        ]
+    return Accepted(ids, updates, losses, failed)
+
+
+def _read_clients(content: RecordDict) -> tuple[list[int], list[float], dict[int, str]]:
+    record: ConfigRecord = content.config_records[CLIENTS]
+    ids, losses = _list(record, "ids", int), _list(record, "losses", float)
+    failed = dict(zip(_list(record, "failed", int), _list(record, "reasons", str), strict=True))
+    if len(losses) != len(ids):
+        raise ValueError(f"{len(losses)} losses for {len(ids)} clients")
+    return ids, losses, failed
+
+
+def _list(record: ConfigRecord, key: str, kind: type[_T]) -> list[_T]:
+    values = record[key]
+    if not isinstance(values, list):
+        raise TypeError(f"{key} is no list")
+    items = [value for value in values if isinstance(value, kind)]
+    if len(items) < len(values):
+        raise TypeError(f"{key} holds other things than {kind.__name__}")
+    return items
+
+
+def _read_params(record: ArrayRecord, model: Params, stacked: int | None) -> Params | Rejected:
+    if record.keys() != model.keys():
+        return Rejected("names", f"{list(record)} instead of {list(model)}")
+    lead = () if stacked is None else (stacked,)
+    # What an array says of itself is checked before its bytes are read, and what they are, after.
+    claimed = {name: (tuple(array.shape), array.dtype) for name, array in record.items()}
+    wanted = {
+        name: ((*lead, *leaf.shape), str(leaf.dtype).removeprefix("torch."))
+        for name, leaf in model.items()
+    }
+    if claimed != wanted:
+        return Rejected("shapes", f"{claimed} instead of {wanted}")
+    try:
+        params = to_params(record)
+    except (TypeError, ValueError, OSError, EOFError) as error:
+        return Rejected("malformed", f"the arrays cannot be read: {error!r}")
+    found = {name: (tuple(p.shape), str(p.dtype)[6:]) for name, p in params.items()}
+    if found != wanted:
+        return Rejected("shapes", f"{found} instead of {wanted}")
+    if not is_finite(params):
+        return Rejected("non-finite", "some parameters are NaN or infinite")
+    return params
