@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import torch
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from torch import Tensor
 
 from client.trainer import Scores, Trained, Trainer
 from engram.types import Params
 from federation.errors import EngramError
 from federation.fingerprint import fingerprint, source_root
-from federation.roster import describe_node
+from federation.roster import describe_node, whole_numbers
 from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, config_of, to_params, to_record
 
 __all__ = ["Request", "answer_evaluate", "answer_roster", "answer_train"]
@@ -95,7 +96,7 @@ def _by_model(requests: Sequence[Request]) -> Iterable[list[int]]:
     for i, request in enumerate(requests):
         content = request.message.content
         config = config_of(content)
-        server = config.get("fingerprint", fingerprint())
+        server = str(config.get("fingerprint", fingerprint()))
         if server != fingerprint():
             raise EngramError(
                 f"this node runs source {fingerprint()} from {source_root()}, "
@@ -124,9 +125,10 @@ def _clients(request: Request) -> list[int]:
     named = config_of(request.message.content).get("clients")
     if named is None:
         return list(request.hosted)
-    clients = (
-        [client for client in named if isinstance(client, int)] if isinstance(named, list) else []
-    )
+    try:
+        clients = whole_numbers(named)
+    except TypeError as error:
+        raise EngramError(f"clients: {error}") from error
     foreign = sorted(set(clients) - set(request.hosted))
     if foreign or not clients:
         raise EngramError(
@@ -177,8 +179,9 @@ def _train_reply(
     return Message(content, reply_to=message)
 
 
-def _weighted(weights: torch.Tensor, stacked: torch.Tensor) -> torch.Tensor:
-    return torch.tensordot(weights.to(stacked), stacked, dims=1)
+def _weighted(weights: Tensor, stacked: Tensor) -> Tensor:
+    mean: Tensor = torch.tensordot(weights.to(stacked), stacked, dims=1)
+    return mean
 
 
 def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) -> Message:

@@ -63,7 +63,7 @@ class RamStore:
 
     def load(self, client: int, like: Params, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
-        versions = self._versions[client] if client in self._versions else {}
+        versions = self._versions.get(client, {})
         earlier = [version for version in versions if version < before]
         return _checked(client, versions[max(earlier)], like) if earlier else None
 

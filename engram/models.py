@@ -6,6 +6,7 @@ Weights have the shapes that ``torch.nn`` gives them and start as it starts them
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ def _dense(inputs: int, widths: Sequence[int]) -> Model:
 
     def init(generator: Generator) -> Params:
         params: Params = {}
-        for layer, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for layer, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             params |= _layer(f"dense{layer}", (fan_out, fan_in), generator)
         return params
 

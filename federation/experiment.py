@@ -230,7 +230,7 @@ def _unknown(key: str, known: list[str]) -> str:
 
 def _one_line(detail: dict[str, Any]) -> str:
     message = detail["msg"].removeprefix("Value error, ")
-    if not detail["loc"] or " must be " in message and not message.startswith("value "):
+    if not detail["loc"] or (" must be " in message and not message.startswith("value ")):
         return str(message)  # a check across settings, in the words of engram.checks
     key = str(detail["loc"][0])
     if detail["type"] == "missing":

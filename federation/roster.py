@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, RecordDict
 from federation.fingerprint import fingerprint, source_root
 from federation.wire import ROSTER
 
-__all__ = ["NodeEntry", "Roster", "describe_node", "read_entry"]
+__all__ = ["NodeEntry", "Roster", "describe_node", "read_entry", "whole_numbers"]
 
 
 class NodeEntry(NamedTuple):
@@ -79,19 +79,26 @@ def read_entry(content: RecordDict) -> NodeEntry:
         entry = content.config_records[ROSTER]
         clients, examples = entry["clients"], entry["examples"]
         shape, classes = entry["input-shape"], entry["num-classes"]
-        if not (
-            isinstance(clients, list)
-            and isinstance(examples, list)
-            and isinstance(shape, list)
-            and isinstance(classes, int)
-        ):
-            raise TypeError("lists expected")
         return NodeEntry(
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
-            clients={int(c): int(n) for c, n in zip(clients, examples, strict=True)},
-            input_shape=tuple(int(size) for size in shape),
-            num_classes=classes,
+            clients=dict(zip(whole_numbers(clients), whole_numbers(examples), strict=True)),
+            input_shape=tuple(whole_numbers(shape)),
+            num_classes=whole_numbers([classes])[0],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a roster entry: {error!r}") from error
+
+
+def whole_numbers(values: object) -> list[int]:
+    """Returns a list from a config record, if it is one of whole numbers.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if not isinstance(values, list):
+        raise TypeError(f"a list of whole numbers is expected, got {values!r}")
+    numbers = [value for value in values if isinstance(value, int)]
+    if len(numbers) < len(values):
+        raise TypeError(f"whole numbers are expected, got {values!r}")
+    return numbers

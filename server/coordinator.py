@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
@@ -15,24 +15,14 @@ from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.streams import Stream, torch_generator
 from federation.wire import to_params, to_record
-from server.record import RunRecord
+from server.record import Memories, RunRecord
 from server.results import results, summary
 from server.roster import query_roster
 from strategies.federated import Federated
 
-__all__ = ["ClientSide", "coordinate"]
+__all__ = ["coordinate"]
 
 _TIMEOUT = 3600.0  # seconds that a round may take
-
-
-class ClientSide(Protocol):
-    """Memories that live in the coordinator's process, and so in its checkpoints."""
-
-    def dump(self, path: Path) -> None:
-        """Writes them to a file."""
-
-    def restore(self, path: Path) -> None:
-        """Replaces them by those of such a file."""
 
 
 class _Round(NamedTuple):
@@ -46,7 +36,7 @@ def coordinate(
     folder: Path,
     *,
     engine: str,
-    memories: ClientSide | None = None,
+    memories: Memories | None = None,
     on_round: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> dict[str, Any]:
     """Runs the experiment, or what is left of it, and records it.
@@ -72,69 +62,63 @@ def coordinate(
         RunStopped: The nodes cannot serve, the run diverged, or a round had no usable reply.
     """
     if experiment.resume:
-        record = RunRecord.open(folder)
-        record.check_resumable(experiment, engine=engine)
+        RunRecord.open(folder).check_resumable(experiment, engine=engine)
     roster = query_roster(grid, experiment.num_clients)
     network = model_for(experiment, roster.input_shape, roster.num_classes)
-    aggregate = experiment.aggregate()
     strategy = Federated(
-        aggregate,
+        experiment.aggregate(),
         roster,
         clients_per_round=experiment.clients_per_round,
         seed=experiment.seed,
     )
-    if not experiment.resume:
-        record = RunRecord.create(folder, experiment, engine=engine)
+    record = (
+        RunRecord.open(folder)
+        if experiment.resume
+        else RunRecord.create(folder, experiment, engine=engine)
+    )
     checkpoint = record.load_checkpoint()
     if checkpoint is None:
-        last, model = 0, network.init(torch_generator(experiment.seed, Stream.MODEL))
-        strategy.state = aggregate.init(model)
+        model = network.init(torch_generator(experiment.seed, Stream.MODEL))
+        strategy.state = strategy.aggregate.init(model)
+        record.forget_after(-1)
+        on_round(_record_round(record, 0, {}, _evaluate(grid, strategy, 0, model)))
+        checkpoint = record.save_checkpoint(0, model, strategy.state, memories)
     else:
-        last, model, strategy.state = checkpoint[:3]
+        model, strategy.state = checkpoint.model, checkpoint.state
+        record.forget_after(checkpoint.server_round)
         if memories is not None:
-            memories.restore(checkpoint.folder / "memory.safetensors")
-    if last > experiment.num_rounds:
-        raise RunStopped(f"{folder} has {last} rounds already, more than {experiment.num_rounds}")
-    record.forget_after(last)
-
-    def save(server_round: int) -> None:
-        record.save_checkpoint(
-            server_round,
-            model,
-            strategy.state or {},
-            also=memories and (lambda path: memories.dump(path / "memory.safetensors")),
-        )
-
-    if checkpoint is None:
-        row = {"round": 0, **_evaluate(grid, strategy, 0, model)}
-        record.append(row)
-        on_round(row)
-        save(0)
-    durable = last
-    for server_round in range(last + 1, experiment.num_rounds + 1):
+            memories.restore(checkpoint.memories)
+    for server_round in range(checkpoint.server_round + 1, experiment.num_rounds + 1):
         start = time.perf_counter()
         try:
-            model, metrics = _train(grid, strategy, server_round, model, durable)
+            model, metrics = _train(grid, strategy, server_round, model, checkpoint.server_round)
         except RunStopped as error:
             raise RunStopped(
-                f"{error} (the last good checkpoint is that of round {durable}, in {folder})"
+                f"{error} (the last good checkpoint, of round {checkpoint.server_round}, is in "
+                f"{folder})"
             ) from error
-        row = {"round": server_round, "ms": (time.perf_counter() - start) * 1000, **metrics}
+        metrics["ms"] = (time.perf_counter() - start) * 1000
         final = server_round == experiment.num_rounds
-        if final or server_round % experiment.eval_every == 0:
-            row |= _evaluate(grid, strategy, server_round, model)
-        record.append(row)
+        due = final or server_round % experiment.eval_every == 0
+        scores = _evaluate(grid, strategy, server_round, model) if due else {}
+        on_round(_record_round(record, server_round, metrics, scores))
         if final or server_round % experiment.checkpoint_every == 0:
-            save(server_round)
-            durable = server_round
-        on_round(row)
-    if strategy.evaluation is None:  # resumed with no round left to run
-        _evaluate(grid, strategy, last, model)
+            checkpoint = record.save_checkpoint(server_round, model, strategy.state or {}, memories)
+    if strategy.evaluation is None:  # no round was left to run
+        _evaluate(grid, strategy, checkpoint.server_round, model)
     if strategy.evaluation is None:
         raise RunStopped("no client could be scored")
     found = results(experiment.algorithm, strategy.evaluation, record.rows())
     record.finish(found)
     return found
+
+
+def _record_round(
+    record: RunRecord, server_round: int, metrics: dict[str, Any], scores: dict[str, Any]
+) -> dict[str, Any]:
+    row = {"round": server_round, **metrics, **scores}
+    record.append(row)
+    return row
 
 
 def _train(

@@ -7,10 +7,10 @@
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from safetensors.torch import load_file, save_file
 
@@ -19,10 +19,20 @@ from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
 
-__all__ = ["Checkpoint", "RunRecord"]
+__all__ = ["Checkpoint", "Memories", "RunRecord"]
 
 Row = dict[str, Any]
 _NOT_COMPARED = {"num-rounds", "checkpoint-every", "out", "resume", "device"}
+
+
+class Memories(Protocol):
+    """Clients' memories that live in the coordinator's process, and so in its checkpoints."""
+
+    def dump(self, path: Path) -> None:
+        """Writes them to a file."""
+
+    def restore(self, path: Path) -> None:
+        """Replaces them by those of such a file."""
 
 
 class Checkpoint(NamedTuple):
@@ -32,13 +42,18 @@ class Checkpoint(NamedTuple):
         server_round: The round; 0 before the first.
         model: The model after it.
         state: What the aggregate remembers.
-        folder: Where it is kept, with the files of whoever else keeps something in it.
+        folder: Where it is kept.
     """
 
     server_round: int
     model: Params
     state: Params
     folder: Path
+
+    @property
+    def memories(self) -> Path:
+        """The file of the clients' memories, if they are kept here."""
+        return self.folder / "memory.safetensors"
 
 
 class RunRecord:
@@ -145,35 +160,25 @@ class RunRecord:
     # --- Checkpoints -----------------------------------------------------------------------
 
     def save_checkpoint(
-        self,
-        server_round: int,
-        model: Params,
-        state: Params,
-        *,
-        also: Callable[[Path], None] | None = None,
-    ) -> None:
+        self, server_round: int, model: Params, state: Params, memories: Memories | None
+    ) -> Checkpoint:
         """Replaces the checkpoint; a crash at any instant leaves the old one or the new one.
 
         Args:
             server_round: The round that it follows.
             model: The model after it.
             state: What the aggregate remembers.
-            also: Called with the new checkpoint's folder, to add files to it.
+            memories: The clients' memories, if they live in this process.
         """
         root = self.folder / "checkpoints"
         new, final = root / "new", root / f"round-{server_round}"
-        if final.exists():
-            return  # a resumed run that had nothing left to do: it would be the same
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
-        save_file(
-            {name: leaf.contiguous() for name, leaf in model.items()}, new / "model.safetensors"
-        )
-        save_file(
-            {name: leaf.contiguous() for name, leaf in state.items()}, new / "state.safetensors"
-        )
-        if also is not None:
-            also(new)
+        checkpoint = Checkpoint(server_round, model, state, new)
+        save_file(_contiguous(model), new / "model.safetensors")
+        save_file(_contiguous(state), new / "state.safetensors")
+        if memories is not None:
+            memories.dump(checkpoint.memories)
         for path in new.iterdir():
             _sync(path)
         new.rename(final)
@@ -181,6 +186,7 @@ class RunRecord:
         for other, path in self._checkpoints().items():
             if other != server_round:
                 shutil.rmtree(path)
+        return checkpoint._replace(folder=final)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """Returns the newest checkpoint, or None if there is none yet."""
@@ -214,3 +220,7 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _contiguous(params: Params) -> Params:
+    return {name: leaf.detach().cpu().contiguous() for name, leaf in params.items()}

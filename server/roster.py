@@ -70,7 +70,7 @@ def _read(message: Message, reply: Message | None) -> NodeEntry:
         raise RunStopped(f"node {node} did not answer the roster query in time")
     if reply.has_error():
         raise RunStopped(
-            f"node {node} cannot serve this run: {_last_line(reply.error.reason)}{_decoy()}; {ours}"
+            f"node {node} cannot serve this run: {_last_line(reply.error.reason or '')}{_decoy()}; {ours}"
         )
     try:
         entry = read_entry(reply.content)
@@ -115,7 +115,7 @@ def _decoy() -> str:
 
 
 def _last_line(reason: str) -> str:
-    lines = [line.strip() for line in reason.splitlines() if line.strip(" '>\\t")]
+    lines = [line.strip() for line in reason.splitlines() if line.strip(" '>\t")]
     return lines[-1] if lines else "no reason given"
 
 

@@ -97,7 +97,7 @@ class InProcessGrid(Grid):
                 return answer_train(self._trainer, requests)
             if kind == MessageType.EVALUATE:
                 return answer_evaluate(self._trainer, requests)
-        except Exception as error:  # noqa: BLE001 - a client's errors are the strategy's to judge
+        except Exception as error:  # a client's errors are the strategy's to judge
             _log.debug("the client side raised", exc_info=error)
             reason = str(error) or repr(error)
             return [

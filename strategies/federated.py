@@ -64,14 +64,16 @@ class Federated(Strategy):
         seed: Root of the sampling stream.
 
     Attributes:
-        state: What the aggregate remembers; set it to go on from a checkpoint.
+        aggregate: As given.
+        state: What the aggregate remembers; None until the first round starts. Set it to go on
+            from a checkpoint.
         evaluation: The last evaluation's scores of every client, or None.
     """
 
     def __init__(
         self, aggregate: Aggregate, roster: Roster, *, clients_per_round: int, seed: int
     ) -> None:
-        self._aggregate = aggregate
+        self.aggregate = aggregate
         self._roster = roster
         self._clients_per_round = clients_per_round
         self._seed = seed
@@ -97,7 +99,7 @@ class Federated(Strategy):
         del grid
         self._model = to_params(arrays)
         if self.state is None:
-            self.state = self._aggregate.init(self._model)
+            self.state = self.aggregate.init(self._model)
         cohort = draw_cohort(
             self._seed, server_round, len(self._roster.nodes), self._clients_per_round
         )
@@ -109,8 +111,8 @@ class Federated(Strategy):
                     "server-round": server_round,
                     "fingerprint": fingerprint(),
                     "clients": clients,
-                    "weighting": self._aggregate.weighting,
-                    "combine": self._aggregate.additive,
+                    "weighting": self.aggregate.weighting,
+                    "combine": self.aggregate.additive,
                 }
             )
             content = RecordDict({ARRAYS: arrays, CONFIG: settings})
@@ -145,7 +147,7 @@ class Federated(Strategy):
             )
             if reply.kind in ("diverged", "non-finite"):
                 diverged |= dict.fromkeys(clients, reply.reason)
-        for client, reason in sorted(diverged.items()):
+        for reason in sorted(set(diverged.values())):
             _log.warning("round %d: %s", server_round, reason)
         asked = sum(len(clients) for _, clients in self._asked)
         if 2 * len(diverged) > asked:
@@ -159,7 +161,7 @@ class Federated(Strategy):
             raise RunStopped(f"round {server_round} has no usable reply; {'; '.join(reasons)}")
         updates = [update for _, reply in accepted for update in reply.updates]
         losses = [loss for _, reply in accepted for loss in reply.losses]
-        model, self.state = self._aggregate.merge(self._model, self.state or {}, updates)
+        model, self.state = self.aggregate.merge(self._model, self.state or {}, updates)
         kinds = Counter(reply.kind for _, reply in rejected)
         return to_record(model), MetricRecord(
             {
@@ -188,7 +190,7 @@ class Federated(Strategy):
                 model=self._model,
                 asked=clients,
                 examples={client: self._roster.examples[client] for client in clients},
-                aggregate=self._aggregate,
+                aggregate=self.aggregate,
             )
             if isinstance(verdict, Accepted):
                 accepted.append((clients, verdict))

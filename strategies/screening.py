@@ -65,7 +65,7 @@ def screen(
     """
     if reply.has_error():
         kind = "diverged" if reply.error.code == DIVERGED else "error"
-        return Rejected(kind, reply.error.reason)
+        return Rejected(kind, reply.error.reason or "no reason given")
     try:
         ids, losses, failed = _read_clients(reply.content)
         num_examples = reply.content.metric_records[METRICS]["num-examples"]

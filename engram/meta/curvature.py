@@ -35,7 +35,7 @@ def curvature_correction(
     gradient = grad(loss)
 
     def exact(w: Params, batch: Batch, g: Params) -> Params:
-        _, pull_back = vjp(lambda v: gradient(v, batch), w)
+        pull_back = vjp(lambda v: gradient(v, batch), w)[1]
         (product,) = pull_back(g)  # a Hessian is symmetric, so g' hess = hess g
         return add_scaled(g, -alpha, product)
 

@@ -189,14 +189,14 @@ _TORCHVISION: Final = {
 def _torchvision(dataset: str, data_dir: Path) -> Arrays:
     source = _TORCHVISION[dataset]
     make: Callable[..., Any] = getattr(_import_datasets(), source.name)
-    parts = []
+    parts: list[_Array] = []
     for train in (True, False):
         try:
             part = make(root=str(data_dir), train=train, download=False)
         except RuntimeError:  # torchvision's word for "not there, or damaged"
             try:
                 part = make(root=str(data_dir), train=train, download=True)
-            except Exception as error:  # noqa: BLE001 - whatever a network can do to a download
+            except Exception as error:  # whatever a network can do to a download
                 raise DataError(
                     f"{dataset} is not in {data_dir} and cannot be downloaded "
                     f"({type(error).__name__}): put {source.files} under {data_dir}"
@@ -205,7 +205,8 @@ def _torchvision(dataset: str, data_dir: Path) -> Arrays:
         x = x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, 3, 1))
         y = _coarse(data_dir, train) if dataset == "cifar100-coarse" else part.targets
         parts += [x, np.asarray(y, dtype=np.int64)]
-    return Arrays(*parts, task_train=None, task_test=None, num_classes=source.classes)
+    x_train, y_train, x_test, y_test = parts
+    return Arrays(x_train, y_train, x_test, y_test, None, None, source.classes)
 
 
 def _import_datasets() -> Any:
@@ -217,7 +218,7 @@ def _import_datasets() -> Any:
     try:
         from torchvision import datasets  # noqa: PLC0415
     except RuntimeError:
-        library = torch.library.Library("torchvision", "DEF")
+        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _KEPT.append(library)  # its operators disappear with it

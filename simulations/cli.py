@@ -1,0 +1,345 @@
+"""The `engram` command."""
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from typer.core import TyperCommand
+
+from client.trainer import Engine
+from federation.algorithms import ALGORITHMS
+from federation.data.federated import federated_data
+from federation.errors import EngramError, Refused
+from federation.experiment import Experiment, read_defaults, read_settings
+from server.record import RunRecord
+from simulations.engine import simulate
+from simulations.report import PLAN, find_runs, report_rows, report_table
+
+__all__ = ["main"]
+
+app = typer.Typer(
+    help="Personalized federated learning: every client gets its own model, and remembers it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_out = Console(highlight=False)
+_err = Console(stderr=True, highlight=False)
+
+
+class _WithSettings(TyperCommand):
+    """A command whose help ends with every setting, its default, and what it means."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help(ctx, formatter)
+        table = Table(
+            title="Settings (--set key=value, or a line `key = value` of a --config file)",
+            title_justify="left",
+        )
+        for heading in ("setting", "default", "meaning"):
+            table.add_column(heading, no_wrap=heading != "meaning")
+        defaults = read_defaults()
+        for field in Experiment.model_fields.values():
+            key = str(field.alias)
+            table.add_row(key, json.dumps(defaults[key]), field.description)
+        _out.print(table)
+
+
+_Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
+]
+_Config = Annotated[
+    list[Path] | None,
+    typer.Option("--config", "-c", metavar="FILE", help="Read settings from a TOML file."),
+]
+_Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of the results; default runs/NAME.")
+]
+_Resume = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Go on with a run: its folder, or name in runs/.")
+]
+_Engine = Annotated[
+    str,
+    typer.Option(metavar="ENGINE", help="vectorized, or sequential (to find a failing client)."),
+]
+_Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
+
+
+@app.command(cls=_WithSettings)
+def run(
+    sets: _Set = None,
+    config: _Config = None,
+    out: _Out = None,
+    resume: _Resume = None,
+    engine: _Engine = "vectorized",
+    as_json: _Json = False,
+) -> None:
+    """Run one experiment in this process."""
+    chosen = _engine(engine)
+    overrides = _overrides(config, sets)
+    if resume is not None:
+        folder = _find(resume)
+        base = RunRecord.open(folder).config["settings"] | {"resume": str(folder)}
+    else:
+        base = read_defaults()
+    experiment = Experiment.from_config({**base, **overrides})
+    if resume is None:
+        folder = _new_folder(out or experiment.out, f"{experiment.algorithm}-{_data(experiment)}")
+    _simulate({folder: experiment}, chosen, f"engram run --resume {folder}")
+    _finish(folder, as_json)
+
+
+@app.command(cls=_WithSettings)
+def compare(
+    algorithms: Annotated[
+        list[str] | None, typer.Argument(metavar="[ALGORITHM]...", help="Default: all of them.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each, from `seed` upwards.")] = 3,
+    sets: _Set = None,
+    config: _Config = None,
+    out: _Out = None,
+    resume: _Resume = None,
+    engine: _Engine = "vectorized",
+    as_json: _Json = False,
+) -> None:
+    """Run algorithms side by side, on the same data, over several seeds.
+
+    A setting for one algorithm only is given as --set ALGORITHM.KEY=VALUE.
+    """
+    chosen = _engine(engine)
+    if resume is not None:
+        folder = _find(resume)
+        plan = _read_plan(folder)
+    else:
+        plan = _plan(algorithms or list(ALGORITHMS), seeds, _overrides(config, sets))
+        folder = _new_folder(out or "", f"compare-{_data(next(iter(plan.values())))}")
+    for experiment in {experiment.seed: experiment for experiment in plan.values()}.values():
+        federated_data(experiment)  # refuses what cannot be, before anything is written
+    if resume is None:
+        folder.mkdir(parents=True)
+        settings = {name: experiment.to_config() for name, experiment in plan.items()}
+        (folder / PLAN).write_text(json.dumps(settings, indent=2))
+    work = {}
+    for name, experiment in plan.items():
+        part = folder / name
+        begun = (part / "config.json").is_file()
+        work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
+    _simulate(work, chosen, f"engram compare --resume {folder}")
+    _finish(folder, as_json)
+
+
+@app.command()
+def show(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run's folder, or its name in runs/.")
+    ],
+    as_json: _Json = False,
+) -> None:
+    """Show what a run, or a comparison, has found so far, and draw its plots again."""
+    folder = _find(run)
+    for records in find_runs(folder).values():
+        for record in records:
+            if record.results is None:
+                rows = record.rows()
+                total = record.config["settings"]["num-rounds"]
+                done = rows[-1]["round"] if rows else 0
+                _err.print(f"{record.folder}: not finished, {done} of {total} rounds")
+    _finish(folder, as_json)
+
+
+@app.command(cls=_WithSettings)
+def data(
+    sets: _Set = None,
+    config: _Config = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The picture.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Show which client holds which rows: a table, and a picture."""
+    from simulations import plots  # noqa: PLC0415
+
+    experiment = Experiment.from_config(read_defaults() | _overrides(config, sets))
+    held = federated_data(experiment)
+    path = out or Path("runs") / f"data-{_data(experiment)}-{experiment.partition}.png"
+    train, test = plots.class_counts(held)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plots.plot_data(held, path)
+    table = Table(title=f"{experiment.dataset}, {experiment.partition}", title_justify="left")
+    for heading in ("client", "training rows", "test rows", "training rows of class"):
+        table.add_column(heading, justify="left" if "class" in heading else "right")
+    for client, counts in enumerate(train):
+        classes = ", ".join(f"{label}: {n}" for label, n in enumerate(counts) if n)
+        table.add_row(str(client), str(counts.sum()), str(test[client].sum()), classes)
+    _out.print(table)
+    _out.print(f"picture: {path}", soft_wrap=True)
+    if as_json:
+        found = {"train": train.tolist(), "test": test.tolist(), "picture": str(path)}
+        print(json.dumps(found))
+
+
+def main() -> None:
+    """Runs the command; exits with 2 for what was refused, 1 for what failed, 130 for Ctrl-C."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    try:
+        app(standalone_mode=False)
+    except click.exceptions.Abort:
+        raise SystemExit(130) from None
+    except click.ClickException as error:
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    except EngramError as error:
+        print(f"engram: {error}", file=sys.stderr)
+        raise SystemExit(2 if isinstance(error, Refused) else 1) from None
+
+
+# --- Settings ------------------------------------------------------------------------------
+
+
+def _overrides(config: Sequence[Path] | None, sets: Sequence[str] | None) -> dict[str, Any]:
+    overrides: dict[str, Any] = {}
+    for path in config or ():
+        overrides |= read_settings(path)
+    for text in sets or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise Refused(f"--set needs KEY=VALUE, got {text!r}")
+        overrides[key.strip()] = value.strip().strip("\"'")
+    return overrides
+
+
+def _plan(
+    algorithms: Sequence[str], seeds: int, overrides: Mapping[str, Any]
+) -> dict[str, Experiment]:
+    """Returns the experiments of a comparison, by the names of their folders."""
+    own = {key: key.partition(".")[::2] for key in overrides if "." in key}
+    strange = sorted(key for key, (algorithm, _) in own.items() if algorithm not in algorithms)
+    if strange:
+        raise Refused(f"{', '.join(strange)}: only {', '.join(algorithms)} take part")
+    common = {key: value for key, value in overrides.items() if key not in own}
+    plan = {}
+    for algorithm in algorithms:
+        special = {key: overrides[full] for full, (name, key) in own.items() if name == algorithm}
+        base = read_defaults() | common | special | {"algorithm": algorithm}
+        first = Experiment.from_config(base)
+        for seed in range(first.seed, first.seed + seeds):
+            plan[f"{algorithm}-seed{seed}"] = first.model_copy(update={"seed": seed})
+    return plan
+
+
+def _read_plan(folder: Path) -> dict[str, Experiment]:
+    path = folder / PLAN
+    if not path.is_file():
+        raise Refused(f"{folder} is not the folder of a comparison: it has no {PLAN}")
+    plan = json.loads(path.read_text())
+    return {name: Experiment.from_config(settings) for name, settings in plan.items()}
+
+
+def _engine(name: str) -> Engine:
+    engines: dict[str, Engine] = {"vectorized": "vectorized", "sequential": "sequential"}
+    if name not in engines:
+        raise Refused(f"--engine must be {' or '.join(engines)}, got {name!r}")
+    return engines[name]
+
+
+# --- Folders -------------------------------------------------------------------------------
+
+
+def _data(experiment: Experiment) -> str:
+    kind, _, path = experiment.dataset.partition(":")
+    return Path(path).stem if path else kind
+
+
+def _new_folder(named: str | Path, default: str) -> Path:
+    if str(named):
+        folder = Path(named)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise Refused(f"{folder} is there already: name another --out, or --resume it")
+        return folder
+    stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
+    names = (f"{default}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 100))))
+    return next(path for name in names if not (path := Path("runs") / name).exists())
+
+
+def _find(run: str) -> Path:
+    for folder in (Path(run), Path("runs") / run):
+        if folder.is_dir():
+            return folder
+    raise Refused(f"no run {run!r}: it is neither a folder nor a name in runs/")
+
+
+# --- What a user sees ----------------------------------------------------------------------
+
+
+def _simulate(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> None:
+    """Runs experiments, each in its folder, with a line of progress for each."""
+    columns = (
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds {task.fields[found]:<30}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=_err) as progress:
+        for folder, experiment in work.items():
+            line = progress.add_task(
+                f"{experiment.algorithm} seed {experiment.seed}",
+                total=experiment.num_rounds,
+                found="",
+            )
+
+            def report(row: Mapping[str, Any], line: TaskID = line) -> None:
+                if "accuracy" in row:
+                    found = f"accuracy {100 * row['accuracy']:.1f} %"
+                    progress.update(line, found=found)
+                progress.update(line, completed=row["round"])
+
+            if experiment.resume and RunRecord.open(folder).results is not None:
+                # Nothing is left of it, unless it is to have more rounds than it had.
+                done = RunRecord.open(folder).rows()[-1]
+                report(done)
+                if done["round"] == experiment.num_rounds:
+                    continue
+            try:
+                simulate(experiment, folder, engine=engine, on_round=report)
+            except KeyboardInterrupt:
+                progress.stop()
+                _err.print(f"engram: interrupted; go on with: {resume}", soft_wrap=True)
+                raise SystemExit(130) from None
+
+
+def _finish(folder: Path, as_json: bool) -> None:
+    """Draws the plots, and prints the table and where everything is."""
+    from simulations import plots  # noqa: PLC0415 - slow to import
+
+    runs = find_runs(folder)
+    rows = report_rows(runs)
+    if rows:
+        finished = {
+            algorithm: done
+            for algorithm, records in runs.items()
+            if (done := [record for record in records if record.results is not None])
+        }
+        plots.plot_accuracy(finished, folder / "accuracy.png")
+        plots.plot_clients(finished, folder / "clients.png")
+        if (folder / PLAN).is_file():
+            (folder / "results.json").write_text(json.dumps(rows, indent=2))
+        _out.print(report_table(rows))
+    _out.print(f"recorded in {folder}: accuracy.png, clients.png, results.json", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"run": str(folder), "algorithms": rows}))

@@ -1,0 +1,52 @@
+"""Runs an experiment in this process."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from client.memory import RamStore
+from client.trainer import Engine, Trainer
+from federation.data.federated import federated_data
+from federation.experiment import Experiment
+from server.coordinator import coordinate
+from simulations.grid import InProcessGrid
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    engine: Engine = "vectorized",
+    on_round: Callable[[dict[str, Any]], None] = lambda row: None,
+) -> dict[str, Any]:
+    """Runs the experiment, or what is left of it, in this process.
+
+    Args:
+        experiment: What to run.
+        folder: Where the run is recorded.
+        engine: ``vectorized`` trains a cohort at once; ``sequential`` trains one client at a
+            time, and says which one fails, and where.
+        on_round: Called with each round's metrics.
+
+    Returns:
+        The results, as ``server.results.results`` has them.
+
+    Raises:
+        Refused: It cannot be run as it is; nothing has been written.
+        RunStopped: It diverged, or a round had no usable reply.
+    """
+    memories = RamStore()
+    trainer = Trainer(experiment, federated_data(experiment), memories, engine=engine)
+    everyone = range(experiment.num_clients)
+    # One node can send the mean of all its clients, where a mean is all that the server needs.
+    hosts = [everyone] if experiment.aggregate().additive else [[client] for client in everyone]
+    return coordinate(
+        InProcessGrid(trainer, hosts),
+        experiment,
+        folder,
+        engine=engine,
+        memories=memories,
+        on_round=on_round,
+    )

@@ -1,0 +1,111 @@
+"""The pictures: accuracy against rounds, per-client accuracy, and who holds what."""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from federation.data.federated import FederatedData
+from simulations.report import Runs
+
+__all__ = ["plot_accuracy", "plot_clients", "plot_data"]
+
+_COLORS = list(mpl.color_sequences["tab10"])
+
+
+def plot_accuracy(runs: Runs, path: Path) -> None:
+    """Draws accuracy against rounds: the mean over seeds, and a band from lowest to highest."""
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for color, (algorithm, records) in zip(_COLORS, runs.items(), strict=False):
+        for key, style, label in (
+            ("accuracy", "-", algorithm),
+            ("accuracy-before", "--", None),
+        ):
+            curves = [
+                {row["round"]: row[key] for row in record.rows() if key in row}
+                for record in records
+            ]
+            rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+            values = 100 * np.array([[curve[r] for r in rounds] for curve in curves])
+            axes.plot(rounds, values.mean(axis=0), style, color=color, label=label)
+            if len(records) > 1:
+                axes.fill_between(
+                    rounds, values.min(axis=0), values.max(axis=0), color=color, alpha=0.15, lw=0
+                )
+    seeds = max(len(records) for records in runs.values())
+    band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
+    axes.set(
+        xlabel="communication round",
+        ylabel="accuracy, mean over clients (%)",
+        title=f"solid: personalized, dashed: before{band}",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=150)
+
+
+def plot_clients(runs: Runs, path: Path) -> None:
+    """Draws the accuracies of all clients (and seeds) before and after personalization."""
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    rng = np.random.default_rng(0)  # spreads dots that would lie on each other
+    names = []
+    for i, (algorithm, records) in enumerate(runs.items()):
+        found = [results["clients"] for r in records if (results := r.results) is not None]
+        if not found:
+            continue
+        names.append((i, algorithm))
+        for offset, key, color in ((-0.2, "before", "tab:gray"), (0.2, "personalized", "tab:blue")):
+            values = 100 * np.concatenate([clients[key] for clients in found])
+            spread = i + offset + rng.uniform(-0.09, 0.09, len(values))
+            axes.plot(spread, values, ".", color=color, alpha=0.5, ms=5, mew=0)
+            axes.boxplot(
+                values,
+                positions=[i + offset],
+                widths=0.3,
+                whis=(10, 90),
+                showfliers=False,
+                medianprops={"color": color, "lw": 2},
+            )
+    axes.set_xticks([i for i, _ in names], [name for _, name in names])
+    axes.set(
+        ylabel="accuracy of a client (%)",
+        title="each dot a client; gray: before, blue: after personalization\n"
+        "box: quartiles, whiskers: 10th and 90th percentile",
+        ylim=(-3, 103),
+    )
+    axes.grid(axis="y", alpha=0.3)
+    figure.savefig(path, dpi=150)
+
+
+def plot_data(data: FederatedData, path: Path) -> None:
+    """Draws who holds what: rows of each class, for training and for testing."""
+    train, test = class_counts(data)
+    height = min(12.0, 2.5 + 0.18 * len(train))
+    figure = Figure(figsize=(9, height), layout="constrained")
+    for axes, counts, title in zip(
+        figure.subplots(1, 2, sharey=True), (train, test), ("training", "test"), strict=True
+    ):
+        image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
+        axes.set(title=f"{title} rows", xlabel="class")
+        figure.colorbar(image, ax=axes, label="rows")
+        if counts.shape[1] <= 20:
+            axes.set_xticks(range(counts.shape[1]))
+        if counts.shape[0] <= 60:
+            axes.set_yticks(range(0, counts.shape[0], max(1, counts.shape[0] // 20)))
+        axes.set_ylabel("client" if title == "training" else "")
+    figure.savefig(path, dpi=150)
+
+
+def class_counts(data: FederatedData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Returns rows of each class (columns) that each client (rows) holds: training, test."""
+    train, test = (
+        np.stack(
+            [np.bincount(split.y[rows].cpu(), minlength=data.num_classes) for rows in split.rows]
+        )
+        for split in (data.train, data.test)
+    )
+    return train, test
