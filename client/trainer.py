@@ -77,7 +77,7 @@ class Scores(NamedTuple):
 
 
 class Trainer:
-    """The local side of an experiment.
+    """The local side of an experiment. Sets this process's number of torch threads.
 
     Args:
         experiment: The settings.
@@ -97,6 +97,7 @@ class Trainer:
         *,
         engine: Engine = "vectorized",
     ) -> None:
+        torch.set_num_threads(experiment.cpu_threads)
         self.experiment = experiment
         self.data = data
         self._store = store

@@ -129,6 +129,11 @@ class Experiment(BaseModel):
     checkpoint_every: _Int = Field(ge=1, description="rounds between checkpoints")
     seed: _Int = Field(ge=0, description="root of every random stream")
     device: _Device = Field(description="cpu, cuda, or cuda:N")
+    cpu_threads: _Int = Field(
+        ge=1,
+        description="torch threads of each process that trains; for small models more than 1 is "
+        "slower, by far where processes share the cores",
+    )
     out: str = Field(description="folder of the run's results; empty: a new one in runs/")
     resume: str = Field(description="folder of a run to go on with; empty: none")
 

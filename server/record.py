@@ -22,7 +22,7 @@ from federation.fingerprint import fingerprint
 __all__ = ["Checkpoint", "Memories", "RunRecord"]
 
 Row = dict[str, Any]
-_NOT_COMPARED = {"num-rounds", "checkpoint-every", "out", "resume", "device"}
+_NOT_COMPARED = {"num-rounds", "checkpoint-every", "out", "resume", "device", "cpu-threads"}
 
 
 class Memories(Protocol):
