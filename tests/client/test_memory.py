@@ -1,0 +1,108 @@
+"""The contract of a memory store, over both; and what only a disk has to survive."""
+
+import pytest
+import torch
+
+from client import memory
+from client.memory import DiskStore, MemoryMismatch, RamStore
+from tests.support import assert_same, draw
+
+LIKE = {"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.float64)}
+
+
+def params(seed):
+    return {"a": draw(seed, 2, 3).float(), "b": draw(seed + 1, 4)}
+
+
+@pytest.fixture(params=["ram", "disk"])
+def store(request, tmp_path):
+    return RamStore() if request.param == "ram" else DiskStore(tmp_path / "memories")
+
+
+def test_returns_what_was_saved_and_to_nobody_else(store):
+    assert store.load(3, LIKE, before=2) is None
+    store.save(3, params(1), server_round=1, durable=0)
+    assert_same(store.load(3, LIKE, before=2), params(1))
+    assert store.load(4, LIKE, before=2) is None
+
+
+def test_a_round_that_is_run_again_starts_from_the_memory_it_started_from(store):
+    store.save(3, params(1), server_round=1, durable=0)
+    store.save(3, params(2), server_round=5, durable=4)
+    assert_same(store.load(3, LIKE, before=5), params(1))
+    assert_same(store.load(3, LIKE, before=6), params(2))
+    store.save(3, params(3), server_round=5, durable=4)
+    assert_same(store.load(3, LIKE, before=5), params(1))
+    assert_same(store.load(3, LIKE, before=9), params(3))
+
+
+def test_refuses_a_memory_of_another_model_with_both_shapes(store):
+    store.save(3, {"a": torch.zeros(7)}, server_round=1, durable=0)
+    with pytest.raises(MemoryMismatch, match=r"client 3's .*\(7,\).* but the model has .*\(2, 3\)"):
+        store.load(3, LIKE, before=2)
+
+
+def test_returns_the_models_dtypes(store):
+    store.save(3, {name: leaf.double() for name, leaf in LIKE.items()}, server_round=1, durable=0)
+    assert store.load(3, LIKE, before=2)["a"].dtype == torch.float32
+
+
+def test_ram_comes_back_from_a_file(tmp_path):
+    store, again = RamStore(), RamStore()
+    for client in (3, 11):
+        store.save(client, params(client), server_round=1, durable=0)
+        store.save(client, params(client + 1), server_round=client, durable=0)
+    store.dump(tmp_path / "m.safetensors")
+    again.save(5, params(0), server_round=1, durable=0)
+    again.restore(tmp_path / "m.safetensors")
+    assert_same(again.load(11, LIKE, before=12), params(12))
+    assert again.load(11, LIKE, before=11) is None  # only the newest is kept
+    assert again.load(5, LIKE, before=9) is None
+
+
+def test_an_empty_store_comes_back_empty(tmp_path):
+    RamStore().dump(tmp_path / "m.safetensors")
+    store = RamStore()
+    store.restore(tmp_path / "m.safetensors")
+    assert store.load(0, LIKE, before=9) is None
+
+
+def test_disk_keeps_what_a_resumed_run_can_ask_for_and_no_more(tmp_path):
+    store = DiskStore(tmp_path)
+    for server_round in range(1, 9):
+        store.save(3, params(server_round), server_round=server_round, durable=5 * (server_round > 5))
+    # Checkpoint 5 is the last: a run resumed at round 6 asks for the memory of round 5.
+    assert_same(store.load(3, LIKE, before=6), params(5))
+    assert_same(store.load(3, LIKE, before=9), params(8))
+    rounds = sorted(int(path.stem[6:]) for path in (tmp_path / "client-3").iterdir())
+    assert rounds == [5, 6, 7, 8]
+
+
+def test_disk_outlives_the_process(tmp_path):
+    DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
+    assert_same(DiskStore(tmp_path).load(3, LIKE, before=2), params(1))
+
+
+@pytest.mark.parametrize("instant", ["fsync", "replace"])
+def test_a_crash_while_saving_leaves_the_old_memory(tmp_path, monkeypatch, instant):
+    store = DiskStore(tmp_path)
+    store.save(3, params(1), server_round=1, durable=0)
+
+    def crash(*args):
+        raise KeyboardInterrupt
+
+    owner = memory.os if instant == "fsync" else memory.Path
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, instant, crash)
+        with pytest.raises(KeyboardInterrupt):
+            store.save(3, params(2), server_round=2, durable=1)
+    assert_same(store.load(3, LIKE, before=9), params(1))
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    store = DiskStore(tmp_path)
+    store.save(3, params(1), server_round=1, durable=0)
+    path = tmp_path / "client-3" / "round-1.safetensors"
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(MemoryMismatch, match=r"round-1\.safetensors is damaged .*remove it"):
+        store.load(3, LIKE, before=2)

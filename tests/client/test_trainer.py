@@ -1,0 +1,234 @@
+"""One client or many, vectorized or in turn: the same numbers, and those of the rule by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from client.memory import DiskStore, RamStore
+from client.trainer import ClientFailed
+from engram.meta.local_moml import local_moml
+from engram.models import cross_entropy
+from federation.algorithms import ALGORITHMS
+from federation.streams import Stream, generator
+from tests.support import assert_same, initial_model, small, trainer
+
+CASES = [(name, memory) for name in ALGORITHMS for memory in ("reset", "carry")]
+
+
+def rounds(t, cohorts, model=None):
+    """Trains cohorts in turn, each from the mean of the last."""
+    model = model or initial_model(t)
+    for server_round, clients in enumerate(cohorts, start=1):
+        trained = t.train(model, clients, server_round=server_round, durable=server_round - 1)
+        model = {name: leaf.mean(dim=0) for name, leaf in trained.params.items()}
+    return trained, model
+
+
+@pytest.mark.parametrize(("algorithm", "memory"), CASES)
+def test_vectorized_equals_sequential(algorithm, memory):
+    e = small(algorithm=algorithm, memory=memory)
+    stacked, each = trainer(e), trainer(e, engine="sequential")
+    cohorts = [[3, 0, 12], [0, 19], [12, 3, 0, 19]]
+    (one, model), (other, _) = rounds(stacked, cohorts), rounds(each, cohorts)
+    assert one.clients == other.clients == cohorts[-1]
+    assert_same(one.params, other.params, atol=1e-6)
+    assert one.losses == pytest.approx(other.losses, abs=1e-5)
+    scores, others = (t.evaluate(model, range(20), server_round=3) for t in (stacked, each))
+    for a, b in zip(scores, others, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_a_client_does_not_see_who_else_takes_part(algorithm, engine):
+    e = small(algorithm=algorithm)
+    together, _ = rounds(trainer(e, engine=engine), [[5, 2, 7]])
+    alone, _ = rounds(trainer(e, engine=engine), [[2]])
+    assert_same({k: v[1:2] for k, v in together.params.items()}, alone.params, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["linear", "cnn"])
+def test_other_networks_train_alike(kind):
+    e = small(model=kind, local_steps=1)
+    one, _ = rounds(trainer(e), [[3, 12]])
+    other, _ = rounds(trainer(e, engine="sequential"), [[3, 12]])
+    assert_same(one.params, other.params, atol=1e-5)
+
+
+@pytest.mark.parametrize("memory", ["reset", "carry"])
+def test_a_round_is_the_rule_run_by_hand(memory):
+    e = small(memory=memory, clients_per_round=1)
+    t = trainer(e)
+    rule = local_moml(
+        cross_entropy(t._network), alpha=e.alpha, beta=e.beta, eta=e.eta, hessian=e.hessian
+    )
+    rows = t.data.train.rows[4]
+
+    def sample(stream, server_round, *shape):
+        return rows[generator(0, stream, server_round, 4).integers(len(rows), size=shape)]
+
+    w, u = initial_model(t), None
+    for server_round in (1, 2):
+        if u is None or memory == "reset":
+            u = rule.init(w, t.data.train.take(sample(Stream.INITIAL_BATCH, server_round, 3)))
+        for step in sample(Stream.LOCAL_STEPS, server_round, 2, 3, 4):
+            w, u = rule.step(w, u, tuple(t.data.train.take(batch) for batch in step))
+    trained, _ = rounds(trainer(e), [[4], [4]])
+    assert_same({k: v[0] for k, v in trained.params.items()}, w, atol=1e-6)
+
+
+def test_per_fedavg_is_local_moml_with_beta_one():
+    one, _ = rounds(trainer(small(algorithm="per-fedavg")), [[3, 0], [3, 1]])
+    other, _ = rounds(trainer(small(algorithm="local-moml", beta=1.0)), [[3, 0], [3, 1]])
+    assert_same(one.params, other.params)
+
+
+def test_a_carried_memory_makes_a_difference_and_a_reset_one_does_not():
+    model = initial_model(trainer(small()))
+    for memory, same in (("reset", True), ("carry", False)):
+        t = trainer(small(memory=memory))
+        t.train(model, [4], server_round=1, durable=0)
+        after = t.train(model, [4], server_round=2, durable=1).params
+        fresh = trainer(small(memory=memory)).train(model, [4], server_round=2, durable=1).params
+        equal = all(torch.equal(after[name], fresh[name]) for name in after)
+        assert equal == same
+
+
+@pytest.mark.parametrize(("algorithm", "memory"), CASES)
+def test_a_round_run_again_gives_the_same(algorithm, memory, tmp_path):
+    e = small(algorithm=algorithm, memory=memory)
+    for store in (RamStore(), DiskStore(tmp_path)):
+        t = trainer(e, store)
+        model = initial_model(t)
+        t.train(model, [3, 4], server_round=1, durable=0)
+        one = t.train(model, [3, 4], server_round=2, durable=1)
+        again = t.train(model, [3, 4], server_round=2, durable=1)
+        assert_same(one.params, again.params)
+
+
+def test_alpha_zero_one_step_all_clients_is_sgd():
+    # Sec. 5.2: alpha = 0, H = 1, beta = 1, B = n; the mean of the models is one SGD step on the
+    # mean of the clients' batch losses.
+    e = small(beta=1.0, alpha=0.0, local_steps=1, clients_per_round=20)
+    t = trainer(e)
+    model = initial_model(t)
+    trained, merged = rounds(t, [list(range(20))], model)
+    loss, gradients = cross_entropy(t._network), []
+    for client in range(20):
+        rows = t.data.train.rows[client]
+        drawn = generator(0, Stream.LOCAL_STEPS, 1, client).integers(len(rows), size=(1, 3, 4))
+        gradients.append(torch.func.grad(loss)(model, t.data.train.take(rows[drawn[0, 2]])))
+    expected = {
+        name: leaf - e.eta * torch.stack([g[name] for g in gradients]).mean(dim=0)
+        for name, leaf in model.items()
+    }
+    assert_same(merged, expected, atol=1e-6)
+    assert trained.failures == {}
+
+
+# --- Failures --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_a_client_that_diverges_is_left_out_and_keeps_its_memory(engine):
+    e = small(memory="carry", local_steps=3)
+    store = RamStore()
+    t = trainer(e, store, engine=engine)
+    model = initial_model(t)
+    t.train(model, [3, 4], server_round=1, durable=0)
+    before = store.load(3, model, before=9)
+    t.data.train.x[t.data.train.rows[3]] = torch.inf
+    trained = t.train(model, [3, 4], server_round=2, durable=1)
+    assert trained.clients == [4]
+    assert all(len(leaf) == 1 and leaf.isfinite().all() for leaf in trained.params.values())
+    (reason,) = trained.failures.values()
+    assert reason.startswith("client 3: its model became non-finite in round 2")
+    assert ("at step 1" in reason) == (engine == "sequential")
+    assert_same(store.load(3, model, before=9), before)
+
+
+def test_sequential_says_who_failed_where():
+    t = trainer(small(), engine="sequential")
+    t.data.train.y[t.data.train.rows[4]] = 99  # a class that the network has no logit for
+    with pytest.raises(ClientFailed, match="client 4 failed in round 7 at step [01]: IndexError"):
+        t.train(initial_model(t), [3, 4], server_round=7, durable=0)
+
+
+# --- Evaluation ------------------------------------------------------------------------------
+
+
+def test_scores_follow_the_protocol():
+    e = small(adapt_shots=4, adapt_steps=3, adapt_lr=0.1)
+    t = trainer(e)
+    model = initial_model(t)
+    scores = t.evaluate(model, [12, 0], server_round=0)
+    loss = cross_entropy(t._network)
+    for i, client in enumerate([12, 0]):
+        rows = generator(0, Stream.SUPPORT, client).permutation(t.data.test.rows[client])
+        tuned = {name: leaf.clone() for name, leaf in model.items()}
+        for _ in range(3):
+            slope = torch.func.grad(loss)(tuned, t.data.test.take(rows[:4]))
+            tuned = {name: leaf - 0.1 * slope[name] for name, leaf in tuned.items()}
+        x, y = t.data.test.take(rows[4:])
+        for params, accuracy, mean_loss in (
+            (model, scores.before, scores.loss_before),
+            (tuned, scores.personalized, scores.loss_personalized),
+        ):
+            hits = (t._network.apply(params, x).argmax(dim=1) == y).double().mean()
+            assert float(accuracy[i]) == pytest.approx(float(hits), abs=1e-6)
+            assert float(mean_loss[i]) == pytest.approx(float(loss(params, (x, y))), abs=1e-5)
+        assert int(scores.queries[i]) == len(rows) - 4
+
+
+def test_evaluation_changes_nothing():
+    t = trainer(small(memory="carry"))
+    model = initial_model(t)
+    copy = {name: leaf.clone() for name, leaf in model.items()}
+    one = t.evaluate(model, range(20), server_round=0)
+    assert_same(model, copy)
+    again = t.evaluate(model, range(20), server_round=0)
+    for a, b in zip(one, again, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def test_blocks_of_clients_score_alike(monkeypatch):
+    t = trainer(small())
+    model = initial_model(t)
+    whole = t.evaluate(model, range(20), server_round=0)
+    monkeypatch.setattr("client.trainer._BLOCK", 5000)
+    blocks = t.evaluate(model, range(20), server_round=0)
+    for a, b in zip(whole, blocks, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "memory", "kept"),
+    [
+        ("local-moml", "carry", True),
+        ("local-moml", "reset", False),
+        ("pfedme", "reset", True),
+        ("per-fedavg", "carry", False),
+        ("fedavg", "carry", False),
+    ],
+)
+def test_models_that_clients_keep_are_scored_as_they_are(algorithm, memory, kept):
+    store = RamStore()
+    t = trainer(small(algorithm=algorithm, memory=memory), store)
+    model = initial_model(t)
+    t.train(model, [3, 4], server_round=1, durable=0)
+    own = t.evaluate(model, range(20), server_round=1).own
+    assert np.flatnonzero(~own.isnan()).tolist() == ([3, 4] if kept else [])
+    if kept:
+        rows = generator(0, Stream.SUPPORT, 4).permutation(t.data.test.rows[4])[5:]
+        x, y = t.data.test.take(rows)
+        theirs = t._network.apply(store.load(4, model, before=2), x).argmax(dim=1)
+        assert float(own[4]) == pytest.approx(float((theirs == y).double().mean()), abs=1e-6)
+
+
+def test_refuses_a_network_that_does_not_fit(tmp_path):
+    from tests.support import write_npz
+
+    x, y = np.random.default_rng(0).normal(size=(60, 3)), np.tile([0, 1], 30)
+    name = write_npz(tmp_path / "a.npz", x=x, y=y)
+    with pytest.raises(ValueError, match=r"input of a cnn must be .*got \(3,\)"):
+        trainer(small(dataset=name, partition="iid", num_clients=4, model="cnn"))

@@ -1,0 +1,94 @@
+"""Settings: one place for defaults, one line for everything that is wrong."""
+
+import re
+
+import pytest
+
+from federation.errors import Refused
+from federation.experiment import Experiment, read_defaults, read_settings
+from tests.support import small
+
+
+def refusal(**settings):
+    config = read_defaults() | {key.replace("_", "-"): value for key, value in settings.items()}
+    with pytest.raises(Refused) as caught:
+        Experiment.from_config(config)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults_are_those_of_the_paper_sections_names():
+    asked_for = """algorithm dataset data-dir partition num-clients clients-per-round num-rounds
+    local-steps batch-size initial-batch-size alpha beta eta hessian memory lambda inner-steps
+    server-mix model hidden seed adapt-shots adapt-steps adapt-lr eval-every device rows-per-class
+    test-rows-per-class dirichlet-alpha classes-per-client""".split()
+    assert set(asked_for) <= read_defaults().keys()
+    assert Experiment.from_config(read_defaults()).to_config() == read_defaults()
+
+
+def test_every_setting_has_a_meaning_and_only_pyproject_has_defaults():
+    for field in Experiment.model_fields.values():
+        assert field.description
+        assert field.is_required()
+
+
+def test_all_that_is_wrong_is_named_at_once():
+    message = refusal(**{"num-round": 3, "lamda": 1.0, "beta": 2.0, "clients-per-round": "many"})
+    assert "num-round is not a setting (did you mean num-rounds?)" in message
+    assert "lamda is not a setting (did you mean lambda?)" in message
+    assert "beta must be less than or equal to 1, got 2.0" in message
+    assert "clients-per-round must be a valid integer" in message
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"clients_per_round": 21}, "clients-per-round must be at most num-clients = 20, got 21"),
+        ({"algorithm": "sgd"}, "algorithm must be one of local-moml, per-fedavg, pfedme, fedavg"),
+        ({"algorithm": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
+        ({"num_rounds": True}, "num-rounds must be a number, got True"),
+        ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),
+        ({"num_rounds": 0}, "num-rounds must be greater than or equal to 1, got 0"),
+        ({"eta": float("nan")}, "eta must be .*, got nan"),
+        ({"alpha": float("inf")}, "alpha must be a finite number, got inf"),
+        ({"hidden": "40,x"}, "hidden must be whole numbers with commas, such as 40,40, got '40,x'"),
+        ({"device": "tpu"}, "device must be cpu, cuda or cuda:N, got 'tpu'"),
+        ({"memory": "keep"}, "memory must be 'reset' or 'carry', got 'keep'"),
+        ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
+        ({"seed": -1}, "seed must be greater than or equal to 0, got -1"),
+    ],
+)
+def test_refuses_values_out_of_range(settings, message):
+    assert re.search(message, refusal(**settings))
+
+
+def test_a_missing_setting_is_named():
+    config = read_defaults()
+    del config["eta"]
+    with pytest.raises(Refused, match="eta is missing"):
+        Experiment.from_config(config)
+
+
+def test_text_from_a_command_line_is_read_as_what_it_should_be():
+    e = small(num_rounds="7", alpha="1e-3", hidden=64)
+    assert (e.num_rounds, e.alpha, e.hidden_widths) == (7, 1e-3, (64,))
+    assert small(hidden="").hidden_widths == ()
+
+
+def test_reads_settings_from_toml(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("num-rounds = 7\nlambda = 3.5\n")
+    assert read_settings(path) == {"num-rounds": 7, "lambda": 3.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("num-rounds = ", "is not TOML"), ("[a]\nb = 1", "must be flat, .*; a is not")],
+)
+def test_refuses_other_files(tmp_path, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(Refused, match=message):
+        read_settings(path)
+    with pytest.raises(Refused, match="cannot be read: No such file"):
+        read_settings(tmp_path / "none.toml")

@@ -1,0 +1,132 @@
+"""Who holds which rows: nobody's twice, training and test alike, and the paper's scheme."""
+
+import numpy as np
+import pytest
+
+from federation.data.federated import federated_data
+from federation.errors import DataError, Refused
+from tests.support import small, write_npz
+
+PARTITIONS = ["halves", "iid", "dirichlet", "pathological", "natural"]
+
+
+@pytest.fixture
+def tasks(tmp_path):
+    """40 rows for each of 5 tasks, of 4 classes."""
+    rng = np.random.default_rng(0)
+    y, task = rng.integers(0, 4, 200), np.repeat(np.arange(5), 40)
+    return write_npz(tmp_path / "t.npz", x=rng.normal(size=(200, 3)), y=y, task=task)
+
+
+def classes(split, n):
+    return np.stack([np.bincount(split.y[rows], minlength=n) for rows in split.rows])
+
+
+def of(partition, tasks, **settings):
+    if partition == "natural":
+        settings |= {"dataset": tasks, "num_clients": 5}
+    e = small(partition=partition, **({"dirichlet_alpha": 5.0} | settings))
+    return e, federated_data(e)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_no_row_is_shared_and_every_client_has_some(partition, tasks):
+    e, data = of(partition, tasks)
+    for split in (data.train, data.test):
+        assert len(split.rows) == e.num_clients
+        rows = np.concatenate(split.rows)
+        assert len(np.unique(rows)) == len(rows)
+        assert rows.min() >= 0
+        assert rows.max() < len(split.y)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_the_seed_determines_the_partition(partition, tasks):
+    one, again, other = (of(partition, tasks, seed=seed)[1] for seed in (3, 3, 4))
+    assert all(map(np.array_equal, one.train.rows, again.train.rows))
+    assert not all(map(np.array_equal, one.train.rows, other.train.rows))
+
+
+def test_halves_is_the_papers_scheme():
+    # Section 6.3, a = 8 and 6, 20 clients, 10 classes.
+    _, data = of("halves", None, rows_per_class=8, test_rows_per_class=6)
+    for split, a in ((data.train, 8), (data.test, 6)):
+        counts = classes(split, 10)
+        assert (counts[:10, :5] == a).all()
+        assert (counts[:10, 5:] == 0).all()
+        for turn, row in enumerate(counts[10:]):
+            assert dict(enumerate(row)) | {turn % 5: a // 2, 5 + turn % 5: 2 * a} == dict(
+                enumerate(row)
+            )
+            assert row.sum() == a // 2 + 2 * a
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "pathological"])
+def test_training_and_test_rows_are_partitioned_alike(partition):
+    _, data = of(partition, None, seed=2, num_clients=10, dirichlet_alpha=1.0)
+    train, test = classes(data.train, 10), classes(data.test, 10)
+    shares = [counts / counts.sum(axis=0) for counts in (train, test)]
+    assert np.abs(shares[0] - shares[1]).max() < 0.05  # a row or two of about 70 a class
+    assert shares[0].std() > 0.06  # iid: about 0.03
+
+
+def test_pathological_clients_hold_so_many_classes():
+    _, data = of("pathological", None, classes_per_client=3)
+    assert (((classes(data.train, 10) > 0).sum(axis=1)) == 3).all()
+
+
+def test_natural_clients_are_the_tasks(tasks):
+    _, data = of("natural", tasks)
+    assert [len(rows) for rows in data.train.rows] == pytest.approx([24] * 5, abs=2)
+
+
+def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
+    x = np.full((60, 2), 51, dtype=np.uint8)
+    y = np.tile([0, 1], 30)
+    for values, expected in ((x, 0.2), (x.astype(np.float32), 51.0)):
+        name = write_npz(tmp_path / "u.npz", x=values, y=y)
+        e = small(dataset=name, partition="iid", num_clients=2, clients_per_round=2)
+        inputs, _ = federated_data(e).train.take(np.array([[0, 1], [2, 3]]))
+        assert inputs.shape == (2, 2, 2)
+        assert inputs.unique().tolist() == pytest.approx([expected])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"rows_per_class": 40},
+            "class 0 has 107 rows, but partition halves needs 440 of it: lower rows-per-class "
+            r"\(now 40\) or num-clients \(now 20\)",
+        ),
+        ({"test_rows_per_class": 16}, "lower test-rows-per-class"),
+        (
+            {"batch_size": 30},
+            "client 10 has 20 training rows, fewer than batch-size = 30: lower batch-size, or",
+        ),
+        ({"adapt_shots": 15}, "client 10 has 15 test rows, not more than adapt-shots = 15"),
+        (
+            {"partition": "dirichlet", "dirichlet_alpha": 0.01},
+            "client .* lower num-clients or raise dirichlet-alpha",
+        ),
+        ({"partition": "natural"}, "needs a data set with a task column"),
+        (
+            {"partition": "pathological", "classes_per_client": 11},
+            "partition pathological cannot be made: .*11",
+        ),
+        ({"partition": "iid", "num_clients": 400}, "client .* lower num-clients"),
+    ],
+)
+def test_refuses_too_few_rows_by_name(settings, message):
+    with pytest.raises(DataError, match=message):
+        federated_data(small(**settings))
+
+
+def test_refuses_another_number_of_tasks(tasks):
+    with pytest.raises(DataError, match="num-clients must be the number of tasks, 5"):
+        federated_data(small(dataset=tasks, partition="natural", num_clients=6))
+
+
+def test_refuses_a_device_that_is_not_there():
+    with pytest.raises(Refused, match="torch finds no cuda:99"):
+        federated_data(small(device="cuda:99"))

@@ -1,0 +1,74 @@
+"""Streams, messages, hosting and fingerprints."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+from federation.errors import Refused
+from federation.fingerprint import ROOMS, fingerprint, source_root
+from federation.hosting import hosted_clients
+from federation.roster import describe_node, read_entry
+from federation.streams import Stream, generator, torch_generator
+from federation.wire import to_params, to_record
+from tests.support import assert_same
+
+
+def test_parameters_survive_the_wire_bit_for_bit():
+    params = {"a": torch.randn(2, 3), "b": torch.randn(4, dtype=torch.float64).requires_grad_()}
+    back = to_params(to_record(params))
+    assert type(back) is dict
+    assert_same(back, {name: leaf.detach() for name, leaf in params.items()})
+    assert isinstance(to_record(params), ArrayRecord)
+
+
+def test_a_stream_is_a_function_of_its_keys():
+    def first(*keys):
+        return generator(*keys).integers(2**60)
+
+    assert first(1, Stream.COHORT, 2) == first(1, Stream.COHORT, 2)
+    keys = [(1, Stream.COHORT, 2), (2, Stream.COHORT, 2), (1, Stream.SUPPORT, 2)]
+    keys += [(1, Stream.COHORT, 3), (1, Stream.LOCAL_STEPS, 3, 0), (1, Stream.LOCAL_STEPS, 3, 1)]
+    assert len({first(*key) for key in keys}) == len(keys)
+    ours = [torch.rand(3, generator=torch_generator(5, Stream.MODEL)) for _ in range(2)]
+    assert torch.equal(*ours)
+
+
+@given(st.integers(0, 60), st.integers(1, 20))
+def test_every_client_is_hosted_once(clients, nodes):
+    hosted = [hosted_clients(clients, node, nodes) for node in range(nodes)]
+    assert sorted(client for part in hosted for client in part) == list(range(clients))
+    assert max(map(len, hosted)) - min(map(len, hosted)) <= 1
+
+
+def test_refuses_a_partition_that_is_none():
+    with pytest.raises(Refused, match=r"partition-id must be in 0\.\.2 .*, got 3"):
+        hosted_clients(10, 3, 3)
+
+
+def test_roster_entries_survive_the_wire():
+    entry = read_entry(describe_node({4: 20, 7: 40}, (1, 8, 8), 10))
+    assert entry.clients == {4: 20, 7: 40}
+    assert (entry.input_shape, entry.num_classes) == ((1, 8, 8), 10)
+    assert (entry.fingerprint, entry.source) == (fingerprint(), str(source_root()))
+    assert read_entry(describe_node({}, (3,), 2)).clients == {}
+
+
+def test_the_fingerprint_changes_with_any_module(tmp_path):
+    def digest(root):
+        code = "from federation.fingerprint import fingerprint; print(fingerprint())"
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    for room in ROOMS:
+        shutil.copytree(source_root() / room, tmp_path / room)
+    assert digest(tmp_path) == fingerprint()
+    with (tmp_path / "engram" / "tree.py").open("a") as file:
+        file.write("\n")
+    assert digest(tmp_path) != fingerprint()

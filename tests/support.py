@@ -1,0 +1,77 @@
+"""What several tests need: quadratics with unequal numbers, and a small federation of digits."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from client.memory import MemoryStore, RamStore
+from client.trainer import Trainer
+from federation.data.federated import federated_data
+from federation.experiment import Experiment, read_defaults
+from federation.streams import Stream, torch_generator
+from simulations.grid import InProcessGrid
+
+DIM, K = 3, 5
+
+
+def quadratic(params, batch):
+    """|Xw - y|^2 / 2K: its gradient is A w - b and its Hessian A, see `moments`."""
+    x, y = batch
+    return 0.5 * ((x @ params["w"] - y) ** 2).mean()
+
+
+def moments(batch):
+    x, y = batch
+    return x.T @ x / len(x), x.T @ y / len(x)
+
+
+def draw(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def batch(seed, *lead):
+    return draw(seed, *lead, K, DIM), draw(seed + 1000, *lead, K)
+
+
+def small(**settings: Any) -> Experiment:
+    """A quick experiment; settings with `_` for `-`."""
+    quick = {
+        "num-rounds": 4,
+        "clients-per-round": 4,
+        "local-steps": 2,
+        "batch-size": 4,
+        "initial-batch-size": 3,
+        "hidden": "8",
+        "eval-every": 2,
+        "checkpoint-every": 2,
+    }
+    given = {key.rstrip("_").replace("_", "-"): value for key, value in settings.items()}
+    return Experiment.from_config(read_defaults() | quick | given)
+
+
+def trainer(experiment: Experiment, store: MemoryStore | None = None, **options: Any) -> Trainer:
+    return Trainer(experiment, federated_data(experiment), store or RamStore(), **options)
+
+
+def initial_model(t: Trainer):
+    return t._network.init(torch_generator(t.experiment.seed, Stream.MODEL))
+
+
+def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:
+    n = t.experiment.num_clients
+    nodes = nodes or n
+    return InProcessGrid(t, [range(node, n, nodes) for node in range(nodes)])
+
+
+def assert_same(one, other, *, atol=0.0):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=atol, msg=name)
+
+
+def write_npz(path: Path, **arrays) -> str:
+    import numpy as np
+
+    np.savez(path, **arrays)
+    return f"npz:{path}"
