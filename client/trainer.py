@@ -128,7 +128,7 @@ class Trainer:
             ClientFailed: A client's step raised (sequential engine only).
         """
         e = self.experiment
-        model = {name: leaf.to(e.device) for name, leaf in model.items()}
+        model = self._receive(model)
         initial, steps = self._draw(clients, server_round)
         run = self._run_stacked if self._vectorized else self._run_each
         w, u, losses, failures = run(model, clients, initial, steps, server_round)
@@ -144,6 +144,12 @@ class Trainer:
             losses=[losses[i] for i in kept],
             failures=failures,
         )
+
+    def _receive(self, model: Params) -> Params:
+        # Flower's own strategies compute in numpy, and some return float64.
+        return {
+            name: leaf.to(self.experiment.device, torch.float32) for name, leaf in model.items()
+        }
 
     def _draw(self, clients: Sequence[int], server_round: int) -> tuple[Rows | None, Rows]:
         """Draws with replacement: initial rows (c, K0) if needed, step rows (c, H, batches, K)."""
@@ -257,8 +263,7 @@ class Trainer:
             clients: Whom to score.
             server_round: Memories made up to this round are scored as kept models.
         """
-        device = self.experiment.device
-        model = {name: leaf.to(device) for name, leaf in model.items()}
+        model = self._receive(model)
         size = sum(leaf.numel() for leaf in model.values())
         rows = self.data.test.rows
         inputs = int(np.prod(self.data.input_shape)) * max(len(rows[c]) for c in clients)

@@ -114,14 +114,20 @@ class RunRecord:
         """Refuses settings with which the run could not go on as it began.
 
         Raises:
-            Refused: A setting differs that bears on the numbers, or the run's memories are
-                kept by another kind of engine.
+            Refused: A setting differs that bears on the numbers, fewer rounds are asked for than
+                there were, or the run's memories are kept by another kind of engine.
         """
         settings, now = self.config["settings"], experiment.to_config()
         changed = sorted(k for k in now if k not in _NOT_COMPARED and now[k] != settings.get(k))
         if changed:
             details = "; ".join(f"{k} was {settings.get(k)!r}, not {now[k]!r}" for k in changed)
             raise Refused(f"{self.folder} cannot go on with other settings: {details}")
+        done = max(self._checkpoints(), default=0)
+        if done > experiment.num_rounds:
+            raise Refused(
+                f"num-rounds must be at least {done}, the rounds that {self.folder} has already, "
+                f"got {experiment.num_rounds}"
+            )
         before = self.config["engine"]
         if (before == "flower") != (engine == "flower"):
             how = "flwr run" if before == "flower" else "engram run"
@@ -149,7 +155,8 @@ class RunRecord:
         return rows
 
     def forget_after(self, server_round: int) -> None:
-        """Drops the metrics of later rounds, which a resumed run will compute again."""
+        """Drops the results, and the metrics of later rounds: a resumed run finds them anew."""
+        (self.folder / "results.json").unlink(missing_ok=True)
         rows = [row for row in self.rows() if row["round"] <= server_round]
         self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 

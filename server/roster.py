@@ -70,7 +70,8 @@ def _read(message: Message, reply: Message | None) -> NodeEntry:
         raise RunStopped(f"node {node} did not answer the roster query in time")
     if reply.has_error():
         raise RunStopped(
-            f"node {node} cannot serve this run: {_last_line(reply.error.reason or '')}{_decoy()}; {ours}"
+            f"node {node} cannot serve this run: {_last_line(reply.error.reason or '')}"
+            f"{_decoy()}; {ours}"
         )
     try:
         entry = read_entry(reply.content)

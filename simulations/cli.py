@@ -24,7 +24,7 @@ from typer.core import TyperCommand
 
 from client.trainer import Engine
 from federation.algorithms import ALGORITHMS
-from federation.data.federated import federated_data
+from federation.data.federated import federated_data, model_for
 from federation.errors import EngramError, Refused
 from federation.experiment import Experiment, read_defaults, read_settings
 from server.record import RunRecord
@@ -130,8 +130,9 @@ def compare(
     else:
         plan = _plan(algorithms or list(ALGORITHMS), seeds, _overrides(config, sets))
         folder = _new_folder(out or "", f"compare-{_data(next(iter(plan.values())))}")
-    for experiment in {experiment.seed: experiment for experiment in plan.values()}.values():
-        federated_data(experiment)  # refuses what cannot be, before anything is written
+    for experiment in plan.values():  # refuses what cannot be, before anything is written
+        held = federated_data(experiment)
+        model_for(experiment, held.input_shape, held.num_classes)
     if resume is None:
         folder.mkdir(parents=True)
         settings = {name: experiment.to_config() for name, experiment in plan.items()}
@@ -295,7 +296,9 @@ def _simulate(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> N
         TextColumn("rounds {task.fields[found]:<30}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=_err) as progress:
+    # Shown from the first round on, so that whatever is refused before it is one line.
+    progress = Progress(*columns, console=_err)
+    try:
         for folder, experiment in work.items():
             line = progress.add_task(
                 f"{experiment.algorithm} seed {experiment.seed}",
@@ -304,6 +307,7 @@ def _simulate(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> N
             )
 
             def report(row: Mapping[str, Any], line: TaskID = line) -> None:
+                progress.start()
                 if "accuracy" in row:
                     found = f"accuracy {100 * row['accuracy']:.1f} %"
                     progress.update(line, found=found)
@@ -315,12 +319,15 @@ def _simulate(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> N
                 report(done)
                 if done["round"] == experiment.num_rounds:
                     continue
-            try:
-                simulate(experiment, folder, engine=engine, on_round=report)
-            except KeyboardInterrupt:
-                progress.stop()
-                _err.print(f"engram: interrupted; go on with: {resume}", soft_wrap=True)
-                raise SystemExit(130) from None
+            simulate(experiment, folder, engine=engine, on_round=report)
+    except KeyboardInterrupt:
+        begun = any((folder / "config.json").is_file() for folder in work)
+        hint = f"go on with: {resume}" if begun else "nothing has been written"
+        progress.console.print(f"engram: interrupted; {hint}", soft_wrap=True)
+        raise SystemExit(130) from None
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 def _finish(folder: Path, as_json: bool) -> None:

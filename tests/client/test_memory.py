@@ -70,7 +70,9 @@ def test_an_empty_store_comes_back_empty(tmp_path):
 def test_disk_keeps_what_a_resumed_run_can_ask_for_and_no_more(tmp_path):
     store = DiskStore(tmp_path)
     for server_round in range(1, 9):
-        store.save(3, params(server_round), server_round=server_round, durable=5 * (server_round > 5))
+        store.save(
+            3, params(server_round), server_round=server_round, durable=5 * (server_round > 5)
+        )
     # Checkpoint 5 is the last: a run resumed at round 6 asks for the memory of round 5.
     assert_same(store.load(3, LIKE, before=6), params(5))
     assert_same(store.load(3, LIKE, before=9), params(8))

@@ -150,7 +150,7 @@ def test_a_client_that_diverges_is_left_out_and_keeps_its_memory(engine):
 def test_sequential_says_who_failed_where():
     t = trainer(small(), engine="sequential")
     t.data.train.y[t.data.train.rows[4]] = 99  # a class that the network has no logit for
-    with pytest.raises(ClientFailed, match="client 4 failed in round 7 at step [01]: IndexError"):
+    with pytest.raises(ClientFailed, match=r"client 4 failed in round 7 at step [01]: IndexError"):
         t.train(initial_model(t), [3, 4], server_round=7, durable=0)
 
 

@@ -49,7 +49,11 @@ def test_own_arrays_with_tasks(tmp_path):
 def test_own_arrays_with_test_rows(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
     name = write_npz(
-        tmp_path / "a.npz", x_train=images[:4], y_train=[0, 1, 2, 0], x_test=images[4:], y_test=[1, 2]
+        tmp_path / "a.npz",
+        x_train=images[:4],
+        y_train=[0, 1, 2, 0],
+        x_test=images[4:],
+        y_test=[1, 2],
     )
     arrays = read(name)
     assert arrays.x_train.shape == (4, 3, 5, 4)  # channels first, as torch has them
@@ -87,9 +91,9 @@ def test_refuses_files_that_are_none(tmp_path):
     with pytest.raises(DataError, match=r"text\.npz must be an \.npz file of plain arrays"):
         read(f"npz:{tmp_path}/text.npz")
     write_npz(tmp_path / "objects.npz", x=np.array([{}]), y=np.array([0]))
-    with pytest.raises(DataError, match="must be an .npz file of plain arrays"):
+    with pytest.raises(DataError, match=r"must be an \.npz file of plain arrays"):
         read(f"npz:{tmp_path}/objects.npz")
-    with pytest.raises(DataError, match="dataset must be one of digits, mnist, .*got 'mnits'"):
+    with pytest.raises(DataError, match=r"dataset must be one of digits, mnist, .*got 'mnits'"):
         read("mnits")
 
 

@@ -1,0 +1,187 @@
+"""Runs are recorded; one killed at any instant gives the numbers of one that was not."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from client import memory
+from client.memory import DiskStore, RamStore
+from engram.aggregates import Aggregate, weighted_mean
+from engram.tree import add_scaled
+from federation import algorithms
+from federation.algorithms import ALGORITHMS
+from federation.errors import Refused, RunStopped
+from server import record as record_module
+from server.coordinator import coordinate
+from server.record import RunRecord
+from tests.support import assert_same, grid, small, trainer
+
+
+def run(folder, store=None, nodes=1, **settings):
+    e = small(**settings)
+    store = store or RamStore()
+    ram = store if isinstance(store, RamStore) else None
+    g = grid(trainer(e, store), nodes)
+    return coordinate(g, e, folder, engine="vectorized" if ram else "flower", memories=ram)
+
+
+def numbers(folder):
+    """Everything that a run found, but for times."""
+    rows = [{k: v for k, v in row.items() if k != "ms"} for row in RunRecord.open(folder).rows()]
+    results = {k: v for k, v in RunRecord.open(folder).results.items() if k != "ms-per-round"}
+    return rows, results
+
+
+def test_a_run_is_recorded(tmp_path):
+    found = run(tmp_path / "run")
+    record = RunRecord.open(tmp_path / "run")
+    assert record.results == found
+    rows = record.rows()
+    assert [row["round"] for row in rows] == [0, 1, 2, 3, 4]
+    assert [row["round"] for row in rows if "accuracy" in row] == [0, 2, 4]
+    assert all(row["clients"] == 4 and row["ms"] > 0 for row in rows[1:])
+    assert found["clients"]["ids"] == list(range(20))
+    mean = sum(found["clients"]["personalized"]) / 20
+    assert found["accuracy"] == pytest.approx(mean)
+    assert rows[-1]["accuracy"] == found["accuracy"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["settings"] == small().to_config()
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["round-4"]
+
+
+def test_the_same_experiment_gives_the_same_numbers(tmp_path):
+    run(tmp_path / "one")
+    run(tmp_path / "two")
+    assert numbers(tmp_path / "one") == numbers(tmp_path / "two")
+    one, two = (RunRecord.open(tmp_path / name).load_checkpoint().model for name in ("one", "two"))
+    assert_same(one, two)
+
+
+def test_learning_happens(tmp_path):
+    found = run(tmp_path / "run", algorithm="fedavg", num_rounds=40, clients_per_round=10)
+    assert found["accuracy"] > RunRecord.open(tmp_path / "run").rows()[0]["accuracy"] + 0.2
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nothing catches it."""
+
+
+class Counter:
+    """Raises at its n-th call, as if the process had been killed there."""
+
+    def __init__(self, fatal):
+        self.calls, self.fatal = 0, fatal
+
+    def wrap(self, function):
+        def wrapped(*args, **kwargs):
+            self.calls += 1
+            if self.calls == self.fatal:
+                raise Killed
+            return function(*args, **kwargs)
+
+        return wrapped
+
+
+def instants(monkeypatch, fatal):
+    """Counts all that touches the disk; the process dies just before the n-th."""
+    counter = Counter(fatal)
+    for owner, name in (
+        (os, "fsync"),
+        (Path, "replace"),
+        (Path, "rename"),
+        (record_module, "save_file"),
+        (record_module.shutil, "rmtree"),
+        (RunRecord, "append"),
+        (memory, "_write"),
+    ):
+        monkeypatch.setattr(owner, name, counter.wrap(getattr(owner, name)))
+    return counter
+
+
+@pytest.mark.parametrize("kind", ["ram", "disk"])
+def test_killed_at_any_instant_and_resumed_gives_the_same_numbers(tmp_path, monkeypatch, kind):
+    settings = {"memory": "carry", "num_clients": 6, "clients_per_round": 3, "num_rounds": 3}
+
+    def store(folder):
+        return RamStore() if kind == "ram" else DiskStore(folder / "memory")
+
+    with monkeypatch.context() as patch:
+        counter = instants(patch, None)
+        run(tmp_path / "whole", store(tmp_path / "whole"), **settings)
+    expected = numbers(tmp_path / "whole")
+    assert counter.calls > 40
+    killed = 0
+    for fatal in range(1, counter.calls + 1, 3):
+        folder = tmp_path / f"killed-{fatal}"
+        with monkeypatch.context() as patch:
+            instants(patch, fatal)
+            with pytest.raises(Killed):
+                run(folder, store(folder), **settings)
+        if not (folder / "config.json").is_file():
+            continue  # nothing was written that could be resumed
+        killed += 1
+        run(folder, store(folder), resume=str(folder), **settings)
+        assert numbers(folder) == expected, f"killed before instant {fatal} of {counter.calls}"
+    assert killed > 10
+
+
+def test_a_stateful_aggregate_is_resumed_with_its_state(tmp_path, monkeypatch):
+    def momentum(_):
+        def merge(model, state, updates):
+            change = add_scaled(weighted_mean(updates), -1.0, model)
+            velocity = add_scaled(change, 0.9, state)
+            return add_scaled(model, 1.0, velocity), velocity
+
+        zeros = lambda model: {k: torch.zeros_like(v) for k, v in model.items()}  # noqa: E731
+        return Aggregate(zeros, merge, "clients", additive=True)
+
+    heavy = ALGORITHMS["fedavg"]._replace(aggregate=momentum)
+    monkeypatch.setitem(algorithms.ALGORITHMS, "heavy-ball", heavy)
+    run(tmp_path / "whole", algorithm="heavy-ball", num_rounds=4)
+    run(tmp_path / "parts", algorithm="heavy-ball", num_rounds=2)
+    run(tmp_path / "parts", algorithm="heavy-ball", num_rounds=4, resume=str(tmp_path / "parts"))
+    assert numbers(tmp_path / "parts")[0] == numbers(tmp_path / "whole")[0]
+    assert RunRecord.open(tmp_path / "parts").load_checkpoint().state.keys()
+
+
+def test_a_finished_run_can_be_given_more_rounds(tmp_path):
+    run(tmp_path / "whole", num_rounds=4)
+    run(tmp_path / "parts", num_rounds=2)
+    run(tmp_path / "parts", num_rounds=4, resume=str(tmp_path / "parts"))
+    assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
+    again = run(tmp_path / "parts", num_rounds=4, resume=str(tmp_path / "parts"))
+    assert again["accuracy"] == numbers(tmp_path / "whole")[1]["accuracy"]
+
+
+def test_refuses_to_go_on_with_other_settings(tmp_path):
+    folder = tmp_path / "run"
+    run(folder, num_rounds=2)
+    with pytest.raises(Refused, match=r"other settings: eta was 0\.1, not 0\.2"):
+        run(folder, num_rounds=4, resume=str(folder), eta=0.2)
+    with pytest.raises(Refused, match=r"was run by `engram run`.*resume it so"):
+        run(folder, DiskStore(tmp_path / "m"), num_rounds=4, resume=str(folder))
+    with pytest.raises(Refused, match=r"num-rounds must be at least 2, the rounds that .*, got 1"):
+        run(folder, num_rounds=1, resume=str(folder))
+
+
+def test_refuses_folders_that_are_not_free_or_not_runs(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    with pytest.raises(Refused, match="full is not empty"):
+        run(tmp_path / "full")
+    with pytest.raises(Refused, match="is not the folder of a run"):
+        run(tmp_path / "full", resume=str(tmp_path / "full"))
+
+
+def test_a_diverging_run_stops_and_keeps_its_last_good_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(RunStopped) as caught:
+        run(folder, eta=1e30, num_rounds=9, checkpoint_every=1)
+    assert "diverged: the models of clients [" in str(caught.value)
+    assert "last good checkpoint" in str(caught.value)
+    checkpoint = RunRecord.open(folder).load_checkpoint()
+    assert all(leaf.isfinite().all() for leaf in checkpoint.model.values())
+    assert RunRecord.open(folder).results is None

@@ -1,0 +1,83 @@
+"""The roster query: who is there, and whether all run this source."""
+
+import re
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+
+from federation.errors import RunStopped
+from federation.fingerprint import fingerprint, source_root
+from federation.roster import describe_node
+from server.roster import query_roster
+from simulations.grid import InProcessGrid
+from tests.support import grid, small, trainer
+
+
+class Scripted(InProcessGrid):
+    """Nodes whose answers to the roster query a test writes."""
+
+    def __init__(self, *answers):
+        super().__init__(trainer(small()), [[] for _ in answers])
+        self.answers = answers
+
+    def _answer(self, kind, requests):  # noqa: ARG002
+        return [
+            Message(self.answers[r.message.metadata.dst_node_id - 1], reply_to=r.message)
+            for r in requests
+        ]
+
+
+def stopped(*answers, num_clients=4):
+    with pytest.raises(RunStopped) as caught:
+        query_roster(Scripted(*answers), num_clients, patience=0)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def entry(clients, **change):
+    content = describe_node(dict.fromkeys(clients, 10), (1, 8, 8), 10)
+    content["roster"] = ConfigRecord({**content["roster"], **change})
+    return content
+
+
+def test_maps_clients_to_nodes():
+    roster = query_roster(grid(trainer(small()), 3), 20)
+    assert roster.nodes[:5] == [1, 2, 3, 1, 2]
+    assert roster.examples == [40] * 10 + [20] * 10
+    assert (roster.input_shape, roster.num_classes) == ((1, 8, 8), 10)
+    assert roster.by_node([7, 0, 4]) == {1: [0], 2: [4, 7]}
+
+
+def test_names_what_runs_instead_and_from_where():
+    message = stopped(entry([0, 1, 2, 3], fingerprint="0123456789abcdef", source="/somewhere/else"))
+    assert "node 1 runs 0123456789abcdef from /somewhere/else" in message
+    assert f"this coordinator runs {fingerprint()} from {source_root()}" in message
+
+
+def test_names_a_node_that_answers_something_else():
+    assert "node 1 runs something else" in stopped(RecordDict())
+    assert "runs something else" in stopped(entry([0], examples="all"))
+
+
+def test_names_a_folder_that_a_worker_would_import_instead(tmp_path):
+    (tmp_path / "client").mkdir()
+    error = Error(2, "<class 'ClientAppException'>:<'No query function is registered'>")
+    message = stopped(error)
+    assert "node 1 cannot serve this run" in message
+    assert "No query function" in message
+    assert re.search(rf"a worker started in .* imports {tmp_path}/client first", message)
+
+
+def test_refuses_a_client_that_two_nodes_host():
+    assert "client 1 is hosted by two nodes, 1 and 2" in stopped(entry([0, 1]), entry([1, 2, 3]))
+
+
+def test_refuses_data_of_different_kinds():
+    message = stopped(entry([0, 1]), entry([2, 3], **{"num-classes": 5}))
+    assert "nodes hold data of different kinds" in message
+
+
+def test_names_clients_that_nobody_hosts():
+    message = stopped(entry([0, 2]))
+    assert "clients 1, 3 are hosted by none of the 1 nodes" in message
+    assert "(17 in all)" in stopped(entry([0, 1, 2]), num_clients=20)

@@ -1,0 +1,283 @@
+"""The engram command, as a user types it."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from federation.experiment import Experiment, read_defaults
+from federation.fingerprint import source_root
+from server.record import RunRecord
+from simulations import cli
+from tests.support import write_npz
+
+QUICK = "num-rounds=4 clients-per-round=4 local-steps=2 hidden=8 eval-every=2 checkpoint-every=2"
+SETS = [word for pair in QUICK.split() for word in ("--set", pair)]
+PRESETS = source_root() / "simulations" / "presets"
+
+
+@pytest.fixture
+def engram(monkeypatch, capsys):
+    """Runs the command in this process; returns exit status, standard output and error."""
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["engram", *map(str, args)])
+        try:
+            cli.main()
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def test_run_records_what_it_shows(engram):
+    status, out, _ = engram("run", *SETS, "--out", "mine", "--json")
+    assert status == 0
+    found = json.loads(out.splitlines()[-1])
+    assert found["run"] == "mine"
+    (row,) = found["algorithms"]
+    results = RunRecord.open(Path("mine")).results
+    assert row["accuracy"] == results["accuracy"]
+    for key in ("accuracy", "accuracy-std", "accuracy-p10", "accuracy-before"):
+        assert f"{100 * row[key]:.2f}" in out
+    assert f"{row['ms-per-round']:.1f}" in out
+    files = {path.name for path in Path("mine").iterdir()}
+    wanted = {"config.json", "metrics.jsonl", "results.json", "accuracy.png", "clients.png"}
+    assert wanted <= files
+
+
+def test_run_names_its_own_folder(engram):
+    assert engram("run", *SETS)[0] == 0
+    assert engram("run", *SETS)[0] == 0
+    names = [path.name for path in Path("runs").iterdir()]
+    assert len(names) == 2
+    assert all(re.fullmatch(r"local-moml-digits-\d{8}-\d{6}(-\d)?", name) for name in names)
+
+
+def test_sequential_runs_alike(engram):
+    for engine in ("vectorized", "sequential"):
+        assert engram("run", *SETS, "--engine", engine, "--out", engine)[0] == 0
+    one, other = (
+        RunRecord.open(Path(name)).load_checkpoint().model for name in ("vectorized", "sequential")
+    )
+    assert all((one[name] - other[name]).abs().max() < 1e-5 for name in one)
+
+
+def test_config_files_and_overrides_in_their_order(engram):
+    Path("mine.toml").write_text('algorithm = "fedavg"\neta = 0.3\n')
+    status, *_ = engram("run", *SETS, "--config", "mine.toml", "--set", "eta=0.05", "--out", "a")
+    assert status == 0
+    settings = RunRecord.open(Path("a")).config["settings"]
+    assert (settings["algorithm"], settings["eta"]) == ("fedavg", 0.05)
+
+
+def test_resume_goes_on(engram):
+    engram("run", *SETS, "--out", "whole")
+    engram("run", *SETS, "--set", "num-rounds=2", "--out", "parts")
+    status, out, _ = engram("run", "--resume", "parts", "--set", "num-rounds=4", "--json")
+    assert status == 0
+    one, other = (
+        [{k: v for k, v in row.items() if k != "ms"} for row in RunRecord.open(Path(name)).rows()]
+        for name in ("whole", "parts")
+    )
+    assert one == other
+    assert json.loads(out.splitlines()[-1])["algorithms"][0]["rounds"] == 4
+
+
+def test_compare_runs_algorithms_side_by_side(engram):
+    status, out, _ = engram(
+        *("compare", "fedavg", "pfedme", "--seeds", "2", *SETS, "--out", "c", "--json"),
+        *("--set", "pfedme.lambda=20"),
+    )
+    assert status == 0
+    rows = json.loads(out.splitlines()[-1])["algorithms"]
+    assert [row["algorithm"] for row in rows] == ["fedavg", "pfedme"]
+    each = [RunRecord.open(Path(f"c/fedavg-seed{seed}")).results["accuracy"] for seed in (0, 1)]
+    assert rows[0]["accuracy"] == pytest.approx(np.mean(each))
+    assert rows[0]["accuracy-seed-std"] == pytest.approx(np.std(each, ddof=1))
+    assert rows[0]["accuracy-own"] is None
+    assert rows[1]["accuracy-own"] is not None
+    settings = [
+        RunRecord.open(Path(f"c/{name}-seed1")).config["settings"] for name in ("fedavg", "pfedme")
+    ]
+    assert [s["lambda"] for s in settings] == [15.0, 20.0]
+    assert {"comparison.json", "results.json", "accuracy.png", "clients.png"} <= {
+        path.name for path in Path("c").iterdir()
+    }
+    shown = engram("show", "c", "--json")
+    assert json.loads(shown[1].splitlines()[-1])["algorithms"] == rows
+
+
+def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
+    from simulations import engine
+
+    args = ("compare", "fedavg", "per-fedavg", "--seeds", "1", *SETS)
+    assert engram(*args, "--out", "whole")[0] == 0
+    coordinate, calls = engine.coordinate, []
+
+    def interrupted(grid, experiment, folder, **options):
+        calls.append(folder)
+        report = options["on_round"]
+
+        def stop(row):
+            report(row)
+            if len(calls) == 2 and row["round"] == 3:
+                raise KeyboardInterrupt
+
+        return coordinate(grid, experiment, folder, **(options | {"on_round": stop}))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "coordinate", interrupted)
+        status, _, err = engram(*args, "--out", "parts")
+    assert status == 130
+    assert "interrupted; go on with: engram compare --resume parts" in err
+    assert "per-fedavg-seed0: not finished, 3 of 4 rounds" in engram("show", "parts")[2]
+    assert engram("compare", "--resume", "parts")[0] == 0
+    rows = [json.loads((Path(name) / "results.json").read_text()) for name in ("whole", "parts")]
+    for row in (*rows[0], *rows[1]):
+        del row["ms-per-round"]
+    assert rows[0] == rows[1]
+
+
+def test_data_shows_who_holds_what(engram):
+    status, out, _ = engram("data", "--out", "held.png", "--json")
+    assert status == 0
+    assert "0: 8, 1: 8, 2: 8, 3: 8, 4: 8" in out
+    found = json.loads(out.splitlines()[-1])
+    assert np.array(found["train"]).shape == (20, 10)
+    assert Path("held.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_help_documents_every_setting(engram, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(cli, "_out", cli.Console(width=200))
+    status, out, _ = engram(command, "--help")
+    assert status == 0
+    for key, default in read_defaults().items():
+        assert re.search(rf"{key} +│ {re.escape(json.dumps(default))} ", out), key
+
+
+@pytest.mark.parametrize("name", ["cross_device", "cross_silo"])
+def test_presets_run(engram, name):
+    status, *_ = engram(
+        *("run", "--config", PRESETS / f"{name}.toml", "--out", name),
+        *("--set", "num-rounds=2", "--set", "local-steps=1"),
+    )
+    assert status == 0
+    results = RunRecord.open(Path(name)).results
+    assert results["own-clients"] == (10 if name == "cross_silo" else 0)
+
+
+# --- Bad input -------------------------------------------------------------------------------
+
+
+def bad(*sets):
+    return [word for pair in sets for word in ("--set", pair)]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            bad("num-round=3", "bta=1", "eta=x"),
+            r"num-round is not a setting \(did you mean num-rounds\?\); bta is not a setting "
+            r"\(did you mean beta\?\); eta must be a valid number.*got 'x'",
+        ),
+        (bad("clients-per-round=21"), "clients-per-round must be at most num-clients = 20, got 21"),
+        (bad("beta=0"), "beta must be greater than 0"),
+        (["--set", "beta"], "--set needs KEY=VALUE, got 'beta'"),
+        (bad("dataset=npz:none.npz"), r"none\.npz cannot be read: No such file"),
+        (bad("dataset=npz:wrong.npz"), r"wrong\.npz must hold x and y .* it holds a"),
+        (bad("batch-size=30"), "client 10 has 20 training rows, fewer than batch-size = 30"),
+        (bad("adapt-shots=15"), "client 10 has 15 test rows, not more than adapt-shots = 15"),
+        (bad("dataset=imagenet"), "dataset must be one of digits, mnist"),
+        (bad("device=cuda:9"), "torch finds no cuda:9"),
+        (["--config", "none.toml"], r"none\.toml cannot be read"),
+        (["--engine", "warp"], "--engine must be vectorized or sequential, got 'warp'"),
+        (["--resume", "none"], "no run 'none'"),
+        (["--out", "full"], "full is there already"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
+    write_npz(Path("wrong.npz"), a=np.ones(3))
+    Path("full").mkdir()
+    Path("full/thesis.tex").touch()
+    before = sorted(Path().rglob("*"))
+    for command in ("run", "compare"):
+        status, out, err = engram(command, *args)
+        assert status == 2
+        assert out == ""
+        assert re.fullmatch(rf"engram: .*{message}.*\n", err)
+        assert sorted(Path().rglob("*")) == before
+
+
+def test_what_compare_refuses(engram):
+    status, _, err = engram("compare", "fedavg", "--set", "pfedme.eta=1")
+    assert (status, err) == (2, "engram: pfedme.eta: only fedavg take part\n")
+    assert engram("compare", "nonsense")[0] == 2
+    assert engram("compare", "--seeds", "0")[0] == 2
+    assert engram("shwo")[0] == 2
+    assert not Path("runs").exists()
+
+
+def test_a_diverging_run_names_round_and_clients(engram):
+    status, _, err = engram("run", *SETS, "--set", "eta=1e30", "--out", "d")
+    assert status == 1
+    last = err.strip().splitlines()[-1]
+    expected = r"engram: round \d diverged: the models of clients \[.*\] became .*round 0, is in d"
+    assert re.match(expected, last)
+    assert RunRecord.open(Path("d")).load_checkpoint().server_round == 0
+
+
+# --- As processes ----------------------------------------------------------------------------
+
+
+def start(*args, cwd):
+    engram = Path(sys.executable).parent / "engram"
+    return subprocess.Popen([engram, *args], cwd=cwd, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_was_ended_from_outside_goes_on(engram, tmp_path, end):
+    sets = [*SETS, "--set", "num-rounds=60", "--set", "memory=carry"]
+    process = start("run", *sets, "--out", "ended", cwd=tmp_path)
+    metrics = tmp_path / "ended" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (
+        not metrics.is_file() or len(metrics.read_text().splitlines()) < 5
+    ):
+        time.sleep(0.01)
+    process.send_signal(end)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if end == signal.SIGINT else -signal.SIGKILL), err
+    if end == signal.SIGINT:
+        assert "go on with: engram run --resume ended" in err
+    assert RunRecord.open(Path("ended")).results is None
+    assert engram("run", "--resume", "ended")[0] == 0
+    assert engram("run", *sets, "--out", "whole")[0] == 0
+    one, other = (
+        [{k: v for k, v in row.items() if k != "ms"} for row in RunRecord.open(Path(name)).rows()]
+        for name in ("whole", "ended")
+    )
+    assert one == other
+
+
+def test_a_decoy_package_does_not_touch_the_command(tmp_path):
+    for room in ("client", "engram", "federation", "server", "strategies", "simulations"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").write_text("raise SystemExit('the decoy ran')")
+    process = start("run", *SETS, "--out", "run", cwd=tmp_path)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert (tmp_path / "run" / "results.json").is_file()
+    assert Experiment.from_config(RunRecord.open(tmp_path / "run").config["settings"])

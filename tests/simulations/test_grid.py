@@ -1,0 +1,114 @@
+"""Any Flower strategy runs on the in-process grid, ours and Flower's own."""
+
+import random
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, Krum
+
+from federation.wire import to_params, to_record
+from tests.support import assert_same, grid, initial_model, small, trainer
+
+
+@pytest.fixture
+def setup():
+    t = trainer(small(algorithm="fedavg", num_clients=8, clients_per_round=4))
+    return t, grid(t), initial_model(t)
+
+
+def test_flowers_fedavg_is_the_mean_by_examples(setup):
+    t, g, model = setup
+    result = FedAvg().start(g, to_record(model), num_rounds=1)
+    trained = t.train(model, range(8), server_round=1, durable=0)
+    weights = torch.tensor([float(n) for n in trained.examples])
+    weights /= weights.sum()
+    expected = {k: torch.tensordot(weights, v, dims=1) for k, v in trained.params.items()}
+    assert_same(to_params(result.arrays), expected, atol=1e-6)
+    assert 0 < result.evaluate_metrics_clientapp[1]["accuracy"] <= 1
+
+
+def test_flowers_fedavg_is_right_where_nodes_host_several_clients(setup):
+    t, _, model = setup
+    one = FedAvg().start(grid(t, 8), to_record(model), num_rounds=2)
+    other = FedAvg().start(grid(t, 3), to_record(model), num_rounds=2)
+    assert_same(to_params(one.arrays), to_params(other.arrays), atol=1e-6)
+
+
+def test_flowers_fedadam_runs(setup):
+    _, g, model = setup
+    result = FedAdam(eta=0.1, tau=0.1).start(g, to_record(model), num_rounds=3)
+    merged = to_params(result.arrays)
+    assert all(leaf.isfinite().all() for leaf in merged.values())
+    assert not torch.equal(merged["dense0.bias"], model["dense0.bias"])
+    assert result.train_metrics_clientapp[3]["train-loss"] > 0
+
+
+def test_flowers_krum_picks_one_clients_model(setup):
+    t, g, model = setup
+    random.seed(0)
+    result = Krum(num_malicious_nodes=1).start(g, to_record(model), num_rounds=1)
+    trained = t.train(model, range(8), server_round=1, durable=0).params
+    picked = to_params(result.arrays)
+    distances = [
+        max(float((leaf[i] - picked[name]).abs().max()) for name, leaf in trained.items())
+        for i in range(8)
+    ]
+    assert min(distances) < 1e-6
+
+
+def test_all_clients_of_a_round_train_in_one_call(setup, monkeypatch):
+    t, g, model = setup
+    calls = []
+    train = t.train
+    monkeypatch.setattr(t, "train", lambda m, c, **k: calls.append(list(c)) or train(m, c, **k))
+    FedAvg(fraction_evaluate=0.0).start(g, to_record(model), num_rounds=2)
+    assert [sorted(clients) for clients in calls] == [list(range(8))] * 2
+
+
+def test_models_that_differ_are_not_confused(setup):
+    t, g, model = setup
+    other = {name: leaf + 0.1 for name, leaf in model.items()}
+    messages = [
+        Message(RecordDict({"arrays": to_record(m)}), dst_node_id=node, message_type="train")
+        for node, m in ((1, model), (2, other), (3, model))
+    ]
+    replies = list(g.send_and_receive(messages))
+    for reply, (client, m) in zip(replies, ((0, model), (1, other), (2, model)), strict=True):
+        alone = t.train(m, [client], server_round=1, durable=0).params
+        expected = {name: leaf[0] for name, leaf in alone.items()}
+        assert_same(to_params(reply.content["arrays"]), expected, atol=1e-6)
+        assert reply.metadata.src_node_id == client + 1
+
+
+def test_messages_can_be_pushed_and_pulled_apart(setup):
+    _, g, model = setup
+    message = Message(
+        RecordDict({"arrays": to_record(model)}), dst_node_id=2, message_type="evaluate"
+    )
+    (name,) = g.push_messages([message])
+    (reply,) = g.pull_messages([name, "unknown"])
+    assert reply.metadata.reply_to_message_id == name
+    assert list(g.pull_messages([name])) == []
+    assert list(g.get_node_ids()) == list(range(1, 9))
+    assert g.run.run_id == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "reason"),
+    [
+        ({"clients": [5]}, "train", r"clients must be some .* hosts, \[0\], got \[5\]"),
+        ({"clients": ["a"]}, "train", "clients: whole numbers are expected"),
+        ({"fingerprint": "0123"}, "train", "this node runs source .* but the server runs 0123"),
+        ({"server-round": "x"}, "train", "server-round must be a whole number, got 'x'"),
+        ({}, "query.secrets", "no function is registered for messages of type query.secrets"),
+    ],
+)
+def test_the_client_sides_errors_come_back_as_replies(setup, config, kind, reason):
+    import re
+
+    _, g, model = setup
+    content = RecordDict({"arrays": to_record(model), "config": ConfigRecord(config)})
+    (reply,) = g.send_and_receive([Message(content, dst_node_id=1, message_type=kind)])
+    assert reply.has_error()
+    assert re.search(reason, reply.error.reason)

@@ -1,0 +1,159 @@
+"""The round loop: cohorts, order, what is left out, and when a run must stop."""
+
+import itertools
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Error, Message
+
+from engram.aggregates import Aggregate, Update, mean
+from federation.errors import RunStopped
+from federation.wire import to_params, to_record
+from server.roster import query_roster
+from strategies.federated import Federated, draw_cohort
+from tests.support import assert_same, grid, initial_model, small, trainer
+
+
+def strategy_on(nodes, experiment=None, aggregate=None):
+    e = experiment or small(clients_per_round=6)
+    t = trainer(e)
+    g = grid(t, nodes)
+    strategy = Federated(
+        aggregate or e.aggregate(),
+        query_roster(g, e.num_clients),
+        clients_per_round=e.clients_per_round,
+        seed=e.seed,
+    )
+    return strategy, g, initial_model(t)
+
+
+def one_round(strategy, g, model, server_round=1, spoil=lambda replies: replies):
+    messages = strategy.configure_train(server_round, to_record(model), ConfigRecord(), g)
+    replies = spoil(list(g.send_and_receive(messages)))
+    arrays, metrics = strategy.aggregate_train(server_round, replies)
+    return to_params(arrays), metrics
+
+
+def test_cohorts_depend_on_seed_and_round_alone():
+    assert draw_cohort(1, 5, 100, 10) == draw_cohort(1, 5, 100, 10)
+    others = [draw_cohort(1, 6, 100, 10), draw_cohort(2, 5, 100, 10)]
+    assert draw_cohort(1, 5, 100, 10) not in others
+    assert draw_cohort(0, 1, 7, 7) == list(range(7))
+
+
+def test_cohorts_are_fair():
+    drawn = list(itertools.chain(*(draw_cohort(0, r, 10, 3) for r in range(2000))))
+    # 600 each, with a standard deviation of about 20.
+    assert all(abs(drawn.count(client) - 600) < 100 for client in range(10))
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 20])
+def test_the_model_does_not_depend_on_how_clients_are_hosted(nodes):
+    expected, _ = one_round(*strategy_on(7))
+    model, metrics = one_round(*strategy_on(nodes))
+    assert_same(model, expected, atol=1e-6)
+    assert (metrics["clients"], metrics["left-out"]) == (6, 0)
+
+
+def coordinate_median():
+    def merge(model, state, updates: list[Update]):
+        stacked = {k: torch.stack([u.params[k] for u in updates]) for k in model}
+        return {k: v.median(dim=0).values for k, v in stacked.items()}, state
+
+    return Aggregate(lambda model: {}, merge, "clients", additive=False)
+
+
+@pytest.mark.parametrize("nodes", [1, 20])
+def test_nor_where_every_model_is_needed(nodes):
+    e = small(clients_per_round=5)
+    strategy, g, model = strategy_on(nodes, e, coordinate_median())
+    merged, _ = one_round(strategy, g, model)
+    cohort = draw_cohort(e.seed, 1, e.num_clients, 5)
+    each = trainer(e).train(model, cohort, server_round=1, durable=0).params
+    assert_same(merged, {k: v.median(dim=0).values for k, v in each.items()}, atol=1e-6)
+
+
+def test_the_order_of_replies_is_immaterial():
+    forward, _ = one_round(*strategy_on(20))
+    backward, _ = one_round(*strategy_on(20), spoil=lambda replies: replies[::-1])
+    assert_same(forward, backward)
+
+
+def test_examples_weigh_where_the_algorithm_says_so():
+    e = small(algorithm="fedavg", clients_per_round=20)
+    merged, _ = one_round(*strategy_on(3, e))
+    t = trainer(e)
+    trained = t.train(initial_model(t), range(20), server_round=1, durable=0)
+    weights = torch.tensor([40.0] * 10 + [20.0] * 10) / 600
+    expected = {k: torch.tensordot(weights, v, dims=1) for k, v in trained.params.items()}
+    assert_same(merged, expected, atol=1e-6)
+
+
+def test_a_reply_that_fails_is_left_out_named_and_counted(warnings_of_engram):
+    strategy, g, model = strategy_on(20)
+    cohort = draw_cohort(0, 1, 20, 6)
+
+    def spoil(replies):
+        replies[0].content["arrays"]["dense0.bias"] = to_record({"x": torch.full((8,), torch.nan)})[
+            "x"
+        ]
+        return [*replies[:-1], Message(Error(5, "gone"), reply_to=strategy._asked[-1][0])]
+
+    merged, metrics = one_round(strategy, g, model, spoil=spoil)
+    expected = trainer(small()).train(model, cohort[1:-1], server_round=1, durable=0).params
+    assert_same(merged, {k: v.mean(dim=0) for k, v in expected.items()}, atol=1e-6)
+    assert metrics["left-out"] == 2
+    assert (metrics["rejected-non-finite"], metrics["rejected-error"]) == (1, 1)
+    assert f"clients [{cohort[0]}] is left out (non-finite)" in warnings_of_engram.text
+    assert f"clients [{cohort[-1]}] is left out (error): gone" in warnings_of_engram.text
+
+
+def test_a_round_without_a_usable_reply_stops_the_run_with_the_reasons():
+    strategy, g, model = strategy_on(2)
+
+    def spoil(replies):
+        return [Message(Error(2, "out of memory"), reply_to=strategy._asked[0][0])]
+
+    with pytest.raises(RunStopped, match=r"round 3 has no usable reply; .*out of memory.*no reply"):
+        one_round(strategy, g, model, server_round=3, spoil=spoil)
+
+
+@pytest.mark.parametrize("nodes", [1, 20])
+def test_a_run_stops_when_most_of_the_cohort_diverges(nodes):
+    strategy, g, model = strategy_on(nodes)
+    cohort = draw_cohort(0, 1, 20, 6)
+    data = g._trainer.data.train
+    for client in cohort[:3]:  # half
+        data.x[data.rows[client]] = torch.inf
+    _, metrics = one_round(strategy, g, model)
+    assert (metrics["clients"], metrics["left-out"]) == (3, 3)
+    data.x[data.rows[cohort[3]]] = torch.inf
+    expected = rf"round 1 diverged: the models of clients \[{', '.join(map(str, cohort[:4]))}\]"
+    with pytest.raises(RunStopped, match=expected):
+        one_round(strategy, g, model)
+
+
+def test_flowers_own_loop_runs_it():
+    strategy, g, model = strategy_on(3)
+    result = strategy.start(g, to_record(model), num_rounds=2)
+    by_hand, _ = one_round(strategy, g, model, server_round=1)
+    by_hand, _ = one_round(strategy, g, by_hand, server_round=2)
+    assert_same(to_params(result.arrays), by_hand)
+    assert result.evaluate_metrics_clientapp[2]["clients"] == 20
+    assert strategy.evaluation is not None
+    assert strategy.evaluation.clients == list(range(20))
+
+
+def test_scores_that_are_none_are_left_out(warnings_of_engram):
+    strategy, g, model = strategy_on(2)
+    messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
+    good, bad = g.send_and_receive(messages)
+    bad.content["clients"]["ids"] = [0] * 10
+    metrics = strategy.aggregate_evaluate(1, [good, bad])
+    assert metrics["clients"] == 10
+    assert "lack scores" in warnings_of_engram.text
+    assert strategy.aggregate_evaluate(1, []) is None
+
+
+def test_mean_is_what_local_moml_uses():
+    assert strategy_on(1)[0].aggregate.weighting == mean().weighting

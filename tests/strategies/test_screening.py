@@ -1,0 +1,118 @@
+"""Replies that must not touch the model, one by one."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from engram.aggregates import Aggregate, mean
+from federation.flower import local_run
+from federation.wire import to_record
+from strategies.screening import Accepted, Rejected, screen
+from tests.support import assert_same
+
+MODEL = {"a": torch.zeros(2, 3), "b": torch.zeros(4)}
+ASKED, EXAMPLES = [3, 7], {3: 20, 7: 40}
+GOOD = {"a": torch.ones(2, 3), "b": torch.full((4,), 2.0)}
+
+
+def clients(**change):
+    record = {"ids": [3, 7], "losses": [0.5, 1.5], "failed": [], "reasons": []}
+    return ConfigRecord(
+        {key: value for key, value in (record | change).items() if value is not None}
+    )
+
+
+def reply(params=None, metrics=None, details=None, error=None):
+    local_run()
+    query = Message(RecordDict(), dst_node_id=1, message_type="train")
+    if error is not None:
+        return Message(error, reply_to=query)
+    content = RecordDict(
+        {
+            "arrays": params if isinstance(params, ArrayRecord) else to_record(params or GOOD),
+            "metrics": MetricRecord({"num-examples": 60} if metrics is None else metrics),
+            "clients": clients() if details is None else details,
+        }
+    )
+    return Message(content, reply_to=query)
+
+
+def verdict(message, aggregate=None):
+    return screen(
+        message, model=MODEL, asked=ASKED, examples=EXAMPLES, aggregate=aggregate or mean()
+    )
+
+
+def test_a_good_reply_is_accepted_with_its_weight():
+    for weighting, weight in (("clients", 2.0), ("examples", 60.0)):
+        accepted = verdict(reply(), mean(weighting))
+        assert isinstance(accepted, Accepted)
+        (update,) = accepted.updates
+        assert_same(update.params, GOOD)
+        assert update.weight == weight
+        assert accepted.losses == [0.5, 1.5]
+
+
+def test_part_of_the_clients_may_have_failed():
+    details = clients(ids=[7], losses=[1.5], failed=[3], reasons=["diverged"])
+    accepted = verdict(reply(metrics={"num-examples": 40}, details=details))
+    assert isinstance(accepted, Accepted)
+    assert (accepted.clients, accepted.failed) == ([7], {3: "diverged"})
+
+
+def test_models_come_one_by_one_where_a_mean_will_not_do():
+    aggregate = mean()._replace(additive=False)
+    stacked = {name: torch.stack([leaf, 3 * leaf]) for name, leaf in GOOD.items()}
+    accepted = verdict(reply(stacked), aggregate)
+    assert isinstance(accepted, Accepted)
+    assert_same(accepted.updates[1].params, {name: 3 * leaf for name, leaf in GOOD.items()})
+    assert verdict(reply(), aggregate).kind == "shapes"
+    assert isinstance(aggregate, Aggregate)
+
+
+def lying(**change):
+    """An array whose header says something else than its bytes."""
+    honest = Array(np.ones((2, 3), dtype=np.float32))
+    fields = {"dtype": honest.dtype, "shape": honest.shape, "stype": honest.stype}
+    array = Array(**(fields | {"data": honest.data} | change))
+    return ArrayRecord({"a": array, "b": Array(np.ones(4, dtype=np.float32))})
+
+
+HOSTILE = {
+    "an error": (reply(error=Error(2, "boom")), "error"),
+    "divergence": (reply(error=Error(1001, "client 3 diverged")), "diverged"),
+    "no clients": (reply(details=clients(ids=None)), "malformed"),
+    "losses missing": (reply(details=clients(losses=[0.5])), "malformed"),
+    "ids no list": (reply(details=clients(ids=3)), "malformed"),
+    "ids no numbers": (reply(details=clients(ids=["3", "7"])), "malformed"),
+    "no examples": (reply(metrics={"loss": 1.0}), "malformed"),
+    "another client": (reply(details=clients(ids=[3, 8])), "clients"),
+    "a client twice": (reply(details=clients(ids=[3, 3])), "clients"),
+    "nobody": (reply(details=clients(ids=[], losses=[])), "clients"),
+    "another's failure": (reply(details=clients(failed=[8], reasons=["x"])), "clients"),
+    "too many examples": (reply(metrics={"num-examples": 10**9}), "size"),
+    "negative examples": (reply(metrics={"num-examples": -60}), "size"),
+    "a list of examples": (reply(metrics={"num-examples": [60]}), "size"),
+    "a name missing": (reply({"a": GOOD["a"]}), "names"),
+    "a name more": (reply(GOOD | {"c": torch.zeros(1)}), "names"),
+    "another shape": (reply(GOOD | {"a": torch.ones(3, 2)}), "shapes"),
+    "another dtype": (reply(GOOD | {"a": torch.ones(2, 3).double()}), "shapes"),
+    "NaN": (reply(GOOD | {"b": torch.tensor([1.0, torch.nan, 1.0, 1.0])}), "non-finite"),
+    "infinity": (reply(GOOD | {"b": torch.full((4,), torch.inf)}), "non-finite"),
+    "truncated bytes": (reply(lying(data=Array(np.ones((2, 3))).data[:90])), "malformed"),
+    "no bytes": (reply(lying(data=b"")), "malformed"),
+    "a pickle": (reply(lying(data=b"\x80\x04N.")), "malformed"),
+    "another serializer": (reply(lying(stype="pickle")), "malformed"),
+    "a hidden shape": (reply(lying(data=Array(np.ones((9, 9), np.float32)).data)), "shapes"),
+    "a hidden dtype": (reply(lying(data=Array(np.ones((2, 3), np.int64)).data)), "shapes"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_replies_are_rejected_by_kind(name):
+    message, kind = HOSTILE[name]
+    rejected = verdict(message)
+    assert isinstance(rejected, Rejected)
+    assert rejected.kind == kind
+    assert rejected.reason
