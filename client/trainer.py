@@ -135,7 +135,7 @@ class Trainer:
         kept = [i for i, client in enumerate(clients) if client not in failures]
         if e.keeps_memory and self._rule.state_is_model:
             for i in kept:
-                memory = {name: leaf[i].clone() for name, leaf in u.items()}
+                memory = {name: leaf.clone() for name, leaf in _pick(u, i).items()}
                 self._store.save(clients[i], memory, server_round=server_round, durable=durable)
         return Trained(
             clients=[clients[i] for i in kept],
@@ -188,13 +188,9 @@ class Trainer:
         w = {name: leaf.expand(len(clients), *leaf.shape) for name, leaf in model.items()}
         first = None if initial is None else self.data.train.take(initial)
         u = vmap(self._rule.init, in_dims=(0, None if first is None else 0))(w, first)
-        for i, client in enumerate(clients):
-            memory = self._memory(client, model, server_round)
-            if memory is not None:
-                if not u[next(iter(u))].is_contiguous():  # still a view of the common model
-                    u = {name: leaf.clone() for name, leaf in u.items()}
-                for name, leaf in u.items():
-                    leaf[i] = memory[name]
+        memories = [self._memory(client, model, server_round) for client in clients]
+        if any(memory is not None for memory in memories):
+            u = _stack([memory or _pick(u, i) for i, memory in enumerate(memories)])
         step = vmap(self._rule.step)
         batches: tuple[Batch, ...] = ()
         for h in range(steps.shape[1]):
@@ -319,6 +315,10 @@ class Trainer:
             for i in range(len(args[0][0]))
         ]
         return tuple(torch.stack(column) for column in zip(*each, strict=True))
+
+
+def _pick(stacked: Params, i: int) -> Params:
+    return {name: leaf[i] for name, leaf in stacked.items()}
 
 
 def _stack(models: Sequence[Params]) -> Params:

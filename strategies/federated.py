@@ -126,9 +126,10 @@ class Federated(Strategy):
         """Merges the replies that pass screening.
 
         Returns:
-            The next model, and the round's metrics: ``train-loss`` (mean over clients),
-            ``clients`` (that the model now learned from), ``left-out`` (asked, but without a
-            usable reply), and ``rejected-KIND`` for each kind of rejection that occurred.
+            The next model, and the round's metrics: ``cohort`` (who was asked), ``train-loss``
+            (mean over clients), ``clients`` (that the model now learned from), ``left-out``
+            (asked, but without a usable reply), and ``rejected-KIND`` for each kind of rejection
+            that occurred.
 
         Raises:
             RunStopped: No reply is usable, or most of the cohort diverged.
@@ -165,6 +166,7 @@ class Federated(Strategy):
         kinds = Counter(reply.kind for _, reply in rejected)
         return to_record(model), MetricRecord(
             {
+                "cohort": sorted(client for _, clients in self._asked for client in clients),
                 "train-loss": float(np.mean(losses)),
                 "clients": len(losses),
                 "left-out": asked - len(losses),

@@ -106,6 +106,35 @@ def test_a_round_run_again_gives_the_same(algorithm, memory, tmp_path):
         assert_same(one.params, again.params)
 
 
+@pytest.mark.parametrize(("algorithm", "memory"), CASES)
+@pytest.mark.parametrize("clients", [[4], [3, 4]])
+def test_training_changes_neither_the_model_nor_stored_memories(algorithm, memory, clients):
+    store = RamStore()
+    t = trainer(small(algorithm=algorithm, memory=memory), store)
+    model = initial_model(t)
+    copy = {name: leaf.clone() for name, leaf in model.items()}
+    t.train(model, [4], server_round=1, durable=0)
+    first = store.load(4, model, before=2)
+    kept = first and {name: leaf.clone() for name, leaf in first.items()}
+    t.train({name: leaf + 0.01 for name, leaf in model.items()}, clients, server_round=2, durable=1)
+    assert_same(model, copy)
+    if first is not None:
+        assert_same(store.load(4, model, before=2), kept)
+
+
+@pytest.mark.parametrize(("algorithm", "memory"), CASES)
+def test_a_client_with_a_memory_trains_alone_as_in_a_cohort(algorithm, memory):
+    e = small(algorithm=algorithm, memory=memory)
+    results = []
+    for clients in ([4], [3, 4]):
+        t = trainer(e)
+        model = initial_model(t)
+        t.train(model, clients, server_round=1, durable=0)
+        trained = t.train(model, clients, server_round=2, durable=1)
+        results.append({name: leaf[-1] for name, leaf in trained.params.items()})
+    assert_same(*results, atol=1e-6)
+
+
 def test_alpha_zero_one_step_all_clients_is_sgd():
     # Sec. 5.2: alpha = 0, H = 1, beta = 1, B = n; the mean of the models is one SGD step on the
     # mean of the clients' batch losses.

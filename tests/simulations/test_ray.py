@@ -1,0 +1,175 @@
+"""The same apps on Flower's Ray simulation, started by `flwr run` as a user would."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from federation.fingerprint import fingerprint, source_root
+from server.record import RunRecord
+from simulations.engine import simulate
+from tests.support import assert_same, small
+
+BIN = Path(sys.executable).parent
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class SuperLink:
+    """A local simulation SuperLink of our own: `flwr run` attaches to whatever it finds."""
+
+    def __init__(self, home, cwd):
+        http, control = free_port(), free_port()
+        self.env = os.environ | {
+            "FLWR_HOME": str(home),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
+            "FLWR_LOCAL_CONTROL_API_PORT": str(control),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        }
+        command = "--simulation --insecure --isolation subprocess --host 127.0.0.1"
+        self.process = subprocess.Popen(
+            [
+                BIN / "flower-superlink",
+                *command.split(),
+                "--port",
+                str(http),
+                "--control-api-address",
+                f"127.0.0.1:{control}",
+            ],
+            cwd=cwd,
+            env=self.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                if httpx.get(f"http://127.0.0.1:{http}/health").is_success:
+                    return
+            except httpx.HTTPError:
+                time.sleep(0.2)
+        raise TimeoutError("the SuperLink did not start")
+
+    def run(self, app, config, nodes=2):
+        """Runs an app to its end; returns what was printed."""
+        federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
+        done = subprocess.run(
+            [
+                BIN / "flwr",
+                "run",
+                app,
+                "--stream",
+                "--run-config",
+                config,
+                "--federation-config",
+                federation,
+            ],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def superlink(tmp_path_factory):
+    # Started in an empty folder: a Ray worker's path begins with the folder it was started in.
+    link = SuperLink(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("empty"))
+    yield link
+    link.stop()
+
+
+def toml(settings):
+    return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        {"algorithm": "local-moml", "memory": "carry"},
+        {"algorithm": "pfedme"},
+        {"algorithm": "fedavg"},
+    ],
+    ids=lambda special: special["algorithm"],
+)
+def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
+    superlink, tmp_path, special
+):
+    settings = special | {"num-rounds": 10, "checkpoint-every": 4}
+    e = small(**{key.replace("-", "_"): value for key, value in settings.items()})
+    for engine in ("vectorized", "sequential"):
+        simulate(e, tmp_path / engine, engine=engine)
+    changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
+    printed = superlink.run(source_root(), toml(changed | {"out": str(tmp_path / "ray")}), nodes=3)
+    assert "roster: 20 clients on 3 nodes, all running this source" in printed
+    assert "personalized accuracy" in printed, printed
+    records = [RunRecord.open(tmp_path / name) for name in ("vectorized", "sequential", "ray")]
+    models = [record.load_checkpoint().model for record in records]
+    assert_same(models[1], models[0], atol=1e-5)
+    assert_same(models[2], models[0], atol=1e-5)
+    cohorts = [[row.get("cohort") for row in record.rows()] for record in records]
+    assert cohorts[0] == cohorts[1] == cohorts[2]
+    assert len(cohorts[0][-1]) == 4
+    found = [record.results for record in records]
+    for key in ("accuracy", "accuracy-own"):
+        if found[0][key] is None:
+            assert found[2][key] is None
+        else:
+            # One query row more or less of one client: 1/10/20.
+            assert found[2][key] == pytest.approx(found[0][key], abs=0.0051)
+
+
+def test_a_preset_runs_and_goes_on(superlink, tmp_path):
+    # `flwr run` takes either a file or settings, so the rest of the preset is typed out here.
+    preset = source_root() / "simulations" / "presets" / "cross_silo.toml"
+    text = preset.read_text() + f'out = "{tmp_path}/run"\nlocal-steps = 1\n'
+    mine = tmp_path / "mine.toml"
+    for rounds in (2, 4):
+        mine.write_text(text.replace("num-rounds = 100", f"num-rounds = {rounds}"))
+        printed = superlink.run(source_root(), str(mine))
+        assert "personalized accuracy" in printed, printed
+        text = text.replace("out =", "resume =")
+    record = RunRecord.open(tmp_path / "run")
+    assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4]
+    assert record.results["own-clients"] == 10
+    assert len(list((tmp_path / "run" / "memory").glob("client-*"))) == 10
+
+
+def test_nodes_that_run_something_else_are_named_at_the_roster_query(tmp_path):
+    # An older clone of this very platform, in the folder that the SuperLink was started in.
+    decoy = tmp_path / "decoy"
+    for room in ("engram", "federation", "client", "strategies", "server"):
+        shutil.copytree(source_root() / room, decoy / room)
+    with (decoy / "client" / "app.py").open("a") as file:
+        file.write("\n# an older state\n")
+    link = SuperLink(tmp_path / "home", decoy)
+    try:
+        printed = link.run(source_root(), toml({"out": str(tmp_path / "run")}))
+    finally:
+        link.stop()
+    lines = [line for line in printed.splitlines() if "engram: node" in line]
+    assert lines, printed
+    assert re.search(rf"node \d+ runs [0-9a-f]{{16}} from {decoy}; this coordinator", lines[0])
+    assert f"runs {fingerprint()} from" in lines[0]
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,143 @@
+"""The shape of the house: which room may import which, and whose the names are."""
+
+import ast
+import importlib.metadata
+import re
+import shlex
+import tomllib
+
+import pytest
+
+from federation.experiment import Experiment, read_defaults
+from federation.fingerprint import ROOMS, source_root
+
+ROOT = source_root()
+ARROWS = {
+    "engram": {"engram"},
+    "federation": {"federation", "engram"},
+    "client": {"client", "federation", "engram"},
+    "strategies": {"strategies", "federation", "engram"},
+    "server": {"server", "strategies", "federation", "engram"},
+    "simulations": {*ROOMS, "simulations"},
+}
+SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba"}
+INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$)")
+
+
+def imports(path):
+    """Yields the modules that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            yield str(node.module)
+
+
+def modules(room):
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("room", ARROWS)
+def test_rooms_import_along_the_arrows_only(room):
+    for path in modules(room):
+        used = {name.split(".")[0] for name in imports(path)} & ARROWS.keys()
+        assert used <= ARROWS[room], f"{path} imports {sorted(used - ARROWS[room])}"
+
+
+def test_the_science_imports_science_only():
+    standard = {"collections", "itertools", "math", "typing"}
+    for path in modules("engram"):
+        used = {name.split(".")[0] for name in imports(path)}
+        assert used <= SCIENCE | standard | {"engram"}, path
+
+
+def test_internals_of_flower_are_imported_in_one_module():
+    for path in (path for room in ARROWS for path in modules(room)):
+        internal = [name for name in imports(path) if INTERNAL.match(name)]
+        assert not internal or path == ROOT / "federation" / "flower.py", (path, internal)
+
+
+def test_no_other_distribution_owns_our_names():
+    owners = importlib.metadata.packages_distributions()
+    for name in ARROWS:
+        assert set(owners.get(name, ["engram"])) == {"engram"}, name
+
+
+def test_uv_is_kept_from_everything_that_pip_installs():
+    # See [tool.uv] in pyproject.toml; a dependency that is missing there is downloaded each run.
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = config["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[\[<>=!~; ]", line)[0] for line in wanted}
+    assert names == set(config["tool"]["uv"]["exclude-dependencies"])
+
+
+def test_constraints_name_every_dependency_once():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = [line.split("==")[0].lower() for line in lines if line and not line.startswith("#")]
+    assert len(set(pinned)) == len(pinned)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    assert {re.split(r"[\[<>=!~; ]", line)[0].lower() for line in wanted} <= set(pinned)
+
+
+# --- The README ------------------------------------------------------------------------------
+
+
+def readme():
+    return (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", readme(), flags=re.DOTALL)
+
+
+def test_the_readmes_files_are_there():
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", readme()):
+        assert (ROOT / link).exists(), link
+    for path in re.findall(r"`([a-z_]+/[a-z_/.]*)`", readme()):
+        if path.split("/")[0] in {*ARROWS, "tests", "docker", "benchmarks"}:
+            assert (ROOT / path).exists(), path
+
+
+def test_the_readmes_python_runs(tmp_path):
+    code = blocks("python")
+    assert code
+    for block in code:
+        exec(compile(block, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize(
+    "line", [line for text in blocks("sh") for line in text.strip().splitlines()], ids=str
+)
+def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
+    from simulations import cli
+    from tests.support import write_npz
+
+    command, *words = shlex.split(line.split("#")[0])
+    if command == "make":
+        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+        assert words[0] in targets
+    elif command == "flwr":  # runs for real in tests/simulations/test_ray.py
+        assert words[:2] == ["run", "."]
+        settings = tomllib.loads("\n".join(words[3].split()) if words[2:] else "")
+        Experiment.from_config(read_defaults() | settings)
+    elif command == "engram":
+        import numpy as np
+
+        (tmp_path / "simulations").symlink_to(ROOT / "simulations")
+        rng = np.random.default_rng(0)
+        x, y, task = rng.normal(size=(600, 3)), rng.integers(0, 2, 600), np.repeat(range(20), 30)
+        write_npz(tmp_path / "mine.npz", x=x, y=y, task=task)
+        if "show" in words or "--resume" in words:
+            first = ["engram", "run", "--set", "num-rounds=1", "--out", "runs/mine"]
+            monkeypatch.setattr("sys.argv", first)
+            cli.main()
+        if words[0] in ("run", "compare") and "--help" not in words:
+            words += ["--set", "num-rounds=2"]
+        monkeypatch.setattr("sys.argv", ["engram", *words])
+        cli.main()
+        assert capsys.readouterr().out
+    else:
+        assert command in {"git", "cd", "source"}, line
