@@ -11,8 +11,17 @@ from client.trainer import Scores, Trained, Trainer
 from engram.types import Params
 from federation.errors import EngramError
 from federation.fingerprint import fingerprint, source_root
-from federation.roster import describe_node, whole_numbers
-from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, config_of, to_params, to_record
+from federation.roster import describe_node
+from federation.wire import (
+    ARRAYS,
+    CLIENTS,
+    DIVERGED,
+    METRICS,
+    config_of,
+    read_list,
+    to_params,
+    to_record,
+)
 
 __all__ = ["Request", "answer_evaluate", "answer_roster", "answer_train"]
 
@@ -122,18 +131,17 @@ def _int(config: ConfigRecord, key: str, default: int) -> int:
 
 
 def _clients(request: Request) -> list[int]:
-    named = config_of(request.message.content).get("clients")
-    if named is None:
+    config = config_of(request.message.content)
+    if "clients" not in config:
         return list(request.hosted)
     try:
-        clients = whole_numbers(named)
+        clients = read_list(config, "clients", int)
     except TypeError as error:
-        raise EngramError(f"clients: {error}") from error
-    foreign = sorted(set(clients) - set(request.hosted))
-    if foreign or not clients:
+        raise EngramError(str(error)) from error
+    if not clients or not set(clients) <= set(request.hosted):
         raise EngramError(
             f"clients must be some of those that this node hosts, {list(request.hosted)}, "
-            f"got {named!r}"
+            f"got {clients}"
         )
     return clients
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
+from client.cohort import ClientRaised, Task, each_in_turn, pick, stacked
 from client.memory import MemoryStore
 from engram.meta.fine_tune import fine_tune
 from engram.models import cross_entropy
-from engram.tree import is_finite
 from engram.types import Batch, Params
 from federation.data.federated import FederatedData, model_for
 from federation.data.partitions import Rows
@@ -105,6 +105,7 @@ class Trainer:
         self._network = model_for(experiment, data.input_shape, data.num_classes)
         self._loss = cross_entropy(self._network)
         self._rule = experiment.local_rule(self._loss)
+        self._remembers = experiment.keeps_memory and self._rule.state_is_model
         self._personalize = fine_tune(
             self._loss, lr=experiment.adapt_lr, steps=experiment.adapt_steps
         )
@@ -130,120 +131,66 @@ class Trainer:
         e = self.experiment
         model = self._receive(model)
         initial, steps = self._draw(clients, server_round)
-        run = self._run_stacked if self._vectorized else self._run_each
-        w, u, losses, failures = run(model, clients, initial, steps, server_round)
-        kept = [i for i, client in enumerate(clients) if client not in failures]
-        if e.keeps_memory and self._rule.state_is_model:
+        task = Task(
+            model=model,
+            initial=None if initial is None else self.data.train.take(initial),
+            memories=[self._memory(client, model, server_round) for client in clients],
+            steps=(self._batches(steps[:, h]) for h in range(e.local_steps)),
+        )
+        try:
+            done = (stacked if self._vectorized else each_in_turn)(self._rule, self._loss, task)
+        except ClientRaised as error:
+            raise ClientFailed(
+                f"client {clients[error.position]} failed in round {server_round} at step "
+                f"{error.step}: {error.__cause__!r}"
+            ) from error
+        kept = [i for i in range(len(clients)) if i not in done.broken]
+        if self._remembers:
             for i in kept:
-                memory = {name: leaf.clone() for name, leaf in _pick(u, i).items()}
+                memory = {name: leaf.clone() for name, leaf in pick(done.states, i).items()}
                 self._store.save(clients[i], memory, server_round=server_round, durable=durable)
         return Trained(
             clients=[clients[i] for i in kept],
-            params=w if len(kept) == len(clients) else {k: v[kept] for k, v in w.items()},
+            params={name: leaf[kept] for name, leaf in done.models.items()},
             examples=[len(self.data.train.rows[clients[i]]) for i in kept],
-            losses=[losses[i] for i in kept],
-            failures=failures,
+            losses=[done.losses[i] for i in kept],
+            failures={
+                clients[i]: f"client {clients[i]}: its model became non-finite in round "
+                f"{server_round}" + (f" at step {step}" if step else "")
+                for i, step in done.broken.items()
+            },
         )
 
     def _receive(self, model: Params) -> Params:
         # Flower's own strategies compute in numpy, and some return float64.
-        return {
-            name: leaf.to(self.experiment.device, torch.float32) for name, leaf in model.items()
-        }
+        device = self.experiment.device
+        return {name: leaf.to(device, torch.float32) for name, leaf in model.items()}
 
     def _draw(self, clients: Sequence[int], server_round: int) -> tuple[Rows | None, Rows]:
         """Draws with replacement: initial rows (c, K0) if needed, step rows (c, H, batches, K)."""
         e, rule = self.experiment, self._rule
 
-        def draw(stream: Stream, client: int, *shape: int) -> Rows:
-            rows = self.data.train.rows[client]
-            rng = generator(e.seed, stream, server_round, client)
-            return rows[rng.integers(len(rows), size=shape)]
+        def draw(stream: Stream, *shape: int) -> Rows:
+            rows = [self.data.train.rows[client] for client in clients]
+            streams = [generator(e.seed, stream, server_round, client) for client in clients]
+            return np.stack(
+                [
+                    own[rng.integers(len(own), size=shape)]
+                    for own, rng in zip(rows, streams, strict=True)
+                ]
+            )
 
-        steps = (e.local_steps, rule.batches_per_step, e.batch_size)
-        initial = (
-            np.stack([draw(Stream.INITIAL_BATCH, c, e.initial_batch_size) for c in clients])
-            if rule.needs_initial_batch
-            else None
-        )
-        return initial, np.stack([draw(Stream.LOCAL_STEPS, c, *steps) for c in clients])
+        steps = draw(Stream.LOCAL_STEPS, e.local_steps, rule.batches_per_step, e.batch_size)
+        if not rule.needs_initial_batch:
+            return None, steps
+        return draw(Stream.INITIAL_BATCH, e.initial_batch_size), steps
 
     def _batches(self, rows: Rows) -> tuple[Batch, ...]:
-        """Gathers a step's batches from rows of shape (..., batches, K)."""
-        return tuple(self.data.train.take(rows[..., b, :]) for b in range(rows.shape[-2]))
+        """Gathers a step's batches from rows of shape (c, batches, K)."""
+        return tuple(self.data.train.take(rows[:, b]) for b in range(rows.shape[1]))
 
-    def _memory(self, client: int, like: Params, server_round: int) -> Params | None:
-        if not self.experiment.keeps_memory or not self._rule.state_is_model:
-            return None
-        return self._store.load(client, like, before=server_round)
-
-    def _run_stacked(
-        self,
-        model: Params,
-        clients: Sequence[int],
-        initial: Rows | None,
-        steps: Rows,
-        server_round: int,
-    ) -> tuple[Params, Params, list[float], dict[int, str]]:
-        w = {name: leaf.expand(len(clients), *leaf.shape) for name, leaf in model.items()}
-        first = None if initial is None else self.data.train.take(initial)
-        u = vmap(self._rule.init, in_dims=(0, None if first is None else 0))(w, first)
-        memories = [self._memory(client, model, server_round) for client in clients]
-        if any(memory is not None for memory in memories):
-            u = _stack([memory or _pick(u, i) for i, memory in enumerate(memories)])
-        step = vmap(self._rule.step)
-        batches: tuple[Batch, ...] = ()
-        for h in range(steps.shape[1]):
-            batches = self._batches(steps[:, h])
-            w, u = step(w, u, batches)
-        losses = vmap(self._loss)(w, batches[-1])
-        finite = vmap(is_finite)(w) & losses.isfinite()
-        failures = {
-            client: f"client {client}: its model became non-finite in round {server_round}"
-            for client, ok in zip(clients, finite.tolist(), strict=True)
-            if not ok
-        }
-        return w, u, losses.tolist(), failures
-
-    def _run_each(
-        self,
-        model: Params,
-        clients: Sequence[int],
-        initial: Rows | None,
-        steps: Rows,
-        server_round: int,
-    ) -> tuple[Params, Params, list[float], dict[int, str]]:
-        models, states, losses, failures = [], [], [], {}
-        for i, client in enumerate(clients):
-            h = 0
-            try:
-                first = None if initial is None else self.data.train.take(initial[i])
-                w, u = model, self._rule.init(model, first)
-                u = self._memory(client, model, server_round) or u
-                batches: tuple[Batch, ...] = ()
-                for h in range(1, steps.shape[1] + 1):
-                    batches = self._batches(steps[i, h - 1])
-                    w, u = self._rule.step(w, u, batches)
-                    if client not in failures and not is_finite(w):
-                        failures[client] = (
-                            f"client {client}: its model became non-finite in round "
-                            f"{server_round} at step {h}"
-                        )
-                loss = self._loss(w, batches[-1])
-            except EngramError:
-                raise
-            except Exception as error:
-                raise ClientFailed(
-                    f"client {client} failed in round {server_round} at step {h}: {error!r}"
-                ) from error
-            if client not in failures and not loss.isfinite():
-                failures[client] = (
-                    f"client {client}: its loss became non-finite in round {server_round}"
-                )
-            models.append(w)
-            states.append(u)
-            losses.append(float(loss))
-        return _stack(models), _stack(states), losses, failures
+    def _memory(self, client: int, like: Params, before: int) -> Params | None:
+        return self._store.load(client, like, before=before) if self._remembers else None
 
     # --- Evaluation ----------------------------------------------------------------------
 
@@ -315,11 +262,3 @@ class Trainer:
             for i in range(len(args[0][0]))
         ]
         return tuple(torch.stack(column) for column in zip(*each, strict=True))
-
-
-def _pick(stacked: Params, i: int) -> Params:
-    return {name: leaf[i] for name, leaf in stacked.items()}
-
-
-def _stack(models: Sequence[Params]) -> Params:
-    return {name: torch.stack([model[name] for model in models]) for name in models[0]}

@@ -6,9 +6,9 @@ from typing import NamedTuple
 from flwr.app import ConfigRecord, RecordDict
 
 from federation.fingerprint import fingerprint, source_root
-from federation.wire import ROSTER
+from federation.wire import ROSTER, read_list
 
-__all__ = ["NodeEntry", "Roster", "describe_node", "read_entry", "whole_numbers"]
+__all__ = ["NodeEntry", "Roster", "describe_node", "read_entry"]
 
 
 class NodeEntry(NamedTuple):
@@ -77,28 +77,18 @@ def read_entry(content: RecordDict) -> NodeEntry:
     """
     try:
         entry = content.config_records[ROSTER]
-        clients, examples = entry["clients"], entry["examples"]
-        shape, classes = entry["input-shape"], entry["num-classes"]
+        clients = zip(
+            read_list(entry, "clients", int), read_list(entry, "examples", int), strict=True
+        )
+        classes = entry["num-classes"]
+        if not isinstance(classes, int):
+            raise TypeError(f"num-classes must be a whole number, got {classes!r}")
         return NodeEntry(
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
-            clients=dict(zip(whole_numbers(clients), whole_numbers(examples), strict=True)),
-            input_shape=tuple(whole_numbers(shape)),
-            num_classes=whole_numbers([classes])[0],
+            clients=dict(clients),
+            input_shape=tuple(read_list(entry, "input-shape", int)),
+            num_classes=classes,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a roster entry: {error!r}") from error
-
-
-def whole_numbers(values: object) -> list[int]:
-    """Returns a list from a config record, if it is one of whole numbers.
-
-    Raises:
-        TypeError: It is not.
-    """
-    if not isinstance(values, list):
-        raise TypeError(f"a list of whole numbers is expected, got {values!r}")
-    numbers = [value for value in values if isinstance(value, int)]
-    if len(numbers) < len(values):
-        raise TypeError(f"whole numbers are expected, got {values!r}")
-    return numbers

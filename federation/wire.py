@@ -1,6 +1,6 @@
 """What Flower's messages carry. The only place where Flower's records and ours meet."""
 
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -16,9 +16,12 @@ __all__ = [
     "ROSTER",
     "ROSTER_QUERY",
     "config_of",
+    "read_list",
     "to_params",
     "to_record",
 ]
+
+_T = TypeVar("_T", int, float, str)
 
 ARRAYS: Final = "arrays"  # as Flower's own strategies call them
 CONFIG: Final = "config"
@@ -46,3 +49,19 @@ def config_of(content: RecordDict) -> ConfigRecord:
     """Returns the message's config record, empty if it has none."""
     records = content.config_records
     return records[CONFIG] if CONFIG in records else ConfigRecord()
+
+
+def read_list(record: ConfigRecord, key: str, kind: type[_T]) -> list[_T]:
+    """Returns a list of whole numbers, numbers or texts from a record that may hold anything.
+
+    Raises:
+        KeyError: There is no such entry.
+        TypeError: It is something else.
+    """
+    values = record[key]
+    items = (
+        [value for value in values if isinstance(value, kind)] if isinstance(values, list) else []
+    )
+    if not isinstance(values, list) or len(items) < len(values):
+        raise TypeError(f"{key} must be a list of {kind.__name__}, got {values!r}")
+    return items

@@ -66,18 +66,14 @@ def _row(algorithm: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 _TITLE = (
-    "Accuracy in %, over all clients: mean ± standard deviation over clients and\n"
-    "10th percentile after personalizing; before it; of the models clients keep"
+    "Accuracy in %: mean ± sd and 10th percentile over all clients, personalized;\n"
+    "before personalizing; of the models that clients keep; ± over seeds"
 )
 
 
 def report_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Returns the figures as a table; accuracies in percent."""
-    table = Table(
-        padding=(0, 1),
-        title="Accuracy in %, over all clients (sd and 10th percentile over clients)",
-        title_justify="left",
-    )
+    table = Table(title=_TITLE, title_justify="left")
     table.add_column("algorithm", no_wrap=True)
     headings = ("personalized ± sd", "p10", "before", "own", "± seeds", "ms/round")
     for heading in headings:

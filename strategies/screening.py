@@ -1,18 +1,16 @@
 """Which replies of a training round may touch the model. Nothing a client sends is trusted."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from engram.aggregates import Aggregate, Update
 from engram.tree import is_finite
 from engram.types import Params
-from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, to_params
+from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, read_list, to_params
 
 __all__ = ["Accepted", "Rejected", "screen"]
-
-_T = TypeVar("_T", int, float, str)
 
 
 class Accepted(NamedTuple):
@@ -96,21 +94,13 @@ def screen(
 
 def _read_clients(content: RecordDict) -> tuple[list[int], list[float], dict[int, str]]:
     record: ConfigRecord = content.config_records[CLIENTS]
-    ids, losses = _list(record, "ids", int), _list(record, "losses", float)
-    failed = dict(zip(_list(record, "failed", int), _list(record, "reasons", str), strict=True))
+    ids, losses = read_list(record, "ids", int), read_list(record, "losses", float)
+    failed = dict(
+        zip(read_list(record, "failed", int), read_list(record, "reasons", str), strict=True)
+    )
     if len(losses) != len(ids):
         raise ValueError(f"{len(losses)} losses for {len(ids)} clients")
     return ids, losses, failed
-
-
-def _list(record: ConfigRecord, key: str, kind: type[_T]) -> list[_T]:
-    values = record[key]
-    if not isinstance(values, list):
-        raise TypeError(f"{key} is no list")
-    items = [value for value in values if isinstance(value, kind)]
-    if len(items) < len(values):
-        raise TypeError(f"{key} holds other things than {kind.__name__}")
-    return items
 
 
 def _read_params(record: ArrayRecord, model: Params, stacked: int | None) -> Params | Rejected:
