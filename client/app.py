@@ -1,18 +1,20 @@
 """The ClientApp: the same for Ray's workers and for real nodes."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from client.handlers import Request, answer_evaluate, answer_roster, answer_train
 from client.memory import DiskStore
 from client.trainer import Trainer
 from federation.data.federated import federated_data
-from federation.errors import Refused
+from federation.errors import EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import hosted_clients, run_folder
+from federation.wire import REFUSED
 
 __all__ = ["app"]
 
@@ -22,22 +24,30 @@ app = ClientApp()
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
     """Answers which clients this node hosts, and from which source."""
-    trainer, request = _open(message, context)
-    return answer_roster(trainer, request)
+    return _answer(message, context, answer_roster)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Trains the node's clients that the message names."""
-    trainer, request = _open(message, context)
-    return answer_train(trainer, [request])[0]
+    return _answer(message, context, lambda trainer, request: answer_train(trainer, [request])[0])
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Scores the node's clients."""
-    trainer, request = _open(message, context)
-    return answer_evaluate(trainer, [request])[0]
+    return _answer(
+        message, context, lambda trainer, request: answer_evaluate(trainer, [request])[0]
+    )
+
+
+def _answer(
+    message: Message, context: Context, answer: Callable[[Trainer, Request], Message]
+) -> Message:
+    try:
+        return answer(*_open(message, context))
+    except EngramError as error:  # one line for the server, instead of Flower's traceback
+        return Message(Error(REFUSED, str(error)), reply_to=message)
 
 
 def _open(message: Message, context: Context) -> tuple[Trainer, Request]:

@@ -89,9 +89,17 @@ class RamStore:
         _write(path, tensors)
 
     def restore(self, path: Path) -> None:
-        """Replaces all memories by those of a file that ``dump`` wrote."""
+        """Replaces all memories by those of a file that ``dump`` wrote.
+
+        Raises:
+            MemoryMismatch: It is none, or not there.
+        """
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise MemoryMismatch(f"{path} is damaged or missing: {error}") from error
         self._versions.clear()
-        for key, leaf in load_file(path).items():
+        for key, leaf in tensors.items():
             client, version, name = key.split("/", 2)
             self._versions[int(client)].setdefault(int(version), {})[name] = leaf
 

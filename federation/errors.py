@@ -1,6 +1,8 @@
 """The ways in which a run can fail, by what its user can do about it."""
 
-__all__ = ["DataError", "EngramError", "Refused", "RunStopped"]
+from collections.abc import Sequence
+
+__all__ = ["DataError", "EngramError", "Refused", "RunStopped", "few"]
 
 
 class EngramError(Exception):
@@ -17,3 +19,9 @@ class DataError(Refused):
 
 class RunStopped(EngramError):
     """A run that had started cannot go on; its last good checkpoint is kept."""
+
+
+def few(clients: Sequence[int]) -> str:
+    """Returns client numbers for a message: all of them, or the first where there are many."""
+    shown = ", ".join(map(str, clients[:20]))
+    return f"[{shown}, ... {len(clients)} in all]" if len(clients) > 20 else f"[{shown}]"

@@ -94,7 +94,10 @@ class Experiment(BaseModel):
         gt=0, description="dirichlet: concentration; smaller is more uneven"
     )
     classes_per_client: _Int = Field(ge=1, description="pathological: classes a client holds")
-    model: Literal["mlp", "cnn", "linear"] = Field(description="network")
+    model: Literal["mlp", "cnn", "linear"] = Field(
+        description="network: mlp (dense layers), cnn (two convolutions, then dense layers) or "
+        "linear (softmax regression)"
+    )
     hidden: _Widths = Field(description="widths of the hidden dense layers, with commas")
     num_rounds: _Int = Field(ge=1, description="communication rounds")
     clients_per_round: _Int = Field(ge=1, description="clients that train in a round (B)")
@@ -109,7 +112,8 @@ class Experiment(BaseModel):
     )
     eta: _Float = Field(gt=0, description="step size of the common model")
     hessian: Literal["exact", "first-order", "finite-difference"] = Field(
-        description="how the meta-gradient treats the Hessian"
+        description="how the meta-gradient treats the Hessian: exact, first-order (leaves it out) "
+        "or finite-difference"
     )
     memory: Literal["reset", "carry"] = Field(
         description="local-moml: whether memories start anew each round (cross-device) or are "
@@ -127,10 +131,11 @@ class Experiment(BaseModel):
         ge=1, description="rounds between evaluations; the last round is always evaluated"
     )
     checkpoint_every: _Int = Field(ge=1, description="rounds between checkpoints")
-    seed: _Int = Field(ge=0, description="root of every random stream")
+    seed: _Int = Field(ge=0, lt=2**32, description="root of every random stream")
     device: _Device = Field(description="cpu, cuda, or cuda:N")
     cpu_threads: _Int = Field(
         ge=1,
+        le=256,
         description="torch threads of each process that trains; for small models more than 1 is "
         "slower, by far where processes share the cores",
     )

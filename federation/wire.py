@@ -13,6 +13,7 @@ __all__ = [
     "CONFIG",
     "DIVERGED",
     "METRICS",
+    "REFUSED",
     "ROSTER",
     "ROSTER_QUERY",
     "config_of",
@@ -29,6 +30,7 @@ METRICS: Final = "metrics"
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"
 ROSTER_QUERY: Final = "query.roster"
+REFUSED: Final = 1002  # error code of a node that cannot do what it is asked, and says why
 DIVERGED: Final = 1001  # error code of a node all of whose clients' models became non-finite
 
 

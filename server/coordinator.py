@@ -71,11 +71,11 @@ def coordinate(
         clients_per_round=experiment.clients_per_round,
         seed=experiment.seed,
     )
-    record = (
-        RunRecord.open(folder)
-        if experiment.resume
-        else RunRecord.create(folder, experiment, engine=engine)
-    )
+    if experiment.resume:
+        record = RunRecord.open(folder)
+        record.write_config(experiment, engine=engine)  # it may have more rounds to go now
+    else:
+        record = RunRecord.create(folder, experiment, engine=engine)
     checkpoint = record.load_checkpoint()
     if checkpoint is None:
         model = network.init(torch_generator(experiment.seed, Stream.MODEL))
@@ -85,9 +85,9 @@ def coordinate(
         checkpoint = record.save_checkpoint(0, model, strategy.state, memories)
     else:
         model, strategy.state = checkpoint.model, checkpoint.state
-        record.forget_after(checkpoint.server_round)
         if memories is not None:
             memories.restore(checkpoint.memories)
+        record.forget_after(checkpoint.server_round)
     for server_round in range(checkpoint.server_round + 1, experiment.num_rounds + 1):
         start = time.perf_counter()
         try:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from engram.types import Params
@@ -78,13 +79,7 @@ class RunRecord:
         except OSError as error:
             raise Refused(f"{folder} cannot be made: {error.strerror}") from error
         record = cls(folder)
-        config = {
-            "settings": experiment.to_config(),
-            "engine": engine,
-            "fingerprint": fingerprint(),
-            "versions": {name: version(name) for name in ("flwr", "torch", "numpy")},
-        }
-        record._write("config.json", json.dumps(config, indent=2))
+        record.write_config(experiment, engine=engine)
         return record
 
     @classmethod
@@ -98,17 +93,47 @@ class RunRecord:
             raise Refused(f"{folder} is not the folder of a run: it has no config.json")
         return cls(folder)
 
+    def write_config(self, experiment: Experiment, *, engine: str) -> None:
+        """Writes ``config.json``: the settings as they are now, and what runs them."""
+        config = {
+            "settings": experiment.to_config() | {"resume": ""},
+            "engine": engine,
+            "fingerprint": fingerprint(),
+            "versions": {name: version(name) for name in ("flwr", "torch", "numpy")},
+        }
+        self._write("config.json", json.dumps(config, indent=2))
+
     @property
     def config(self) -> dict[str, Any]:
-        """The contents of ``config.json``."""
-        config: dict[str, Any] = json.loads((self.folder / "config.json").read_text())
+        """The contents of ``config.json``.
+
+        Raises:
+            Refused: They are damaged.
+        """
+        config = self._read_json("config.json")
+        if not {"settings", "engine"} <= config.keys():
+            raise Refused(f"{self.folder / 'config.json'} is damaged: it lacks settings or engine")
         return config
 
     @property
     def results(self) -> dict[str, Any] | None:
-        """The contents of ``results.json``, or None while the run is not finished."""
-        path = self.folder / "results.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+        """The contents of ``results.json``, or None while the run is not finished.
+
+        Raises:
+            Refused: They are damaged.
+        """
+        there = (self.folder / "results.json").is_file()
+        return self._read_json("results.json") if there else None
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        try:
+            contents = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise Refused(f"{path} is damaged: {error}") from error
+        if not isinstance(contents, dict):
+            raise Refused(f"{path} is damaged: it holds no object")
+        return contents
 
     def check_resumable(self, experiment: Experiment, *, engine: str) -> None:
         """Refuses settings with which the run could not go on as it began.
@@ -196,18 +221,22 @@ class RunRecord:
         return checkpoint._replace(folder=final)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """Returns the newest checkpoint, or None if there is none yet."""
+        """Returns the newest checkpoint, or None if there is none yet.
+
+        Raises:
+            Refused: It is damaged.
+        """
         checkpoints = self._checkpoints()
         if not checkpoints:
             return None
         newest = max(checkpoints)
         folder = checkpoints[newest]
-        return Checkpoint(
-            newest,
-            load_file(folder / "model.safetensors"),
-            load_file(folder / "state.safetensors"),
-            folder,
-        )
+        try:
+            model = load_file(folder / "model.safetensors")
+            state = load_file(folder / "state.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise Refused(f"{folder} is damaged: {error}") from error
+        return Checkpoint(newest, model, state, folder)
 
     def _checkpoints(self) -> dict[int, Path]:
         folders = (self.folder / "checkpoints").glob("round-*")

@@ -7,10 +7,10 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from federation.errors import RunStopped
+from federation.errors import RunStopped, few
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.roster import NodeEntry, Roster, read_entry
-from federation.wire import CONFIG, ROSTER_QUERY
+from federation.wire import CONFIG, REFUSED, ROSTER_QUERY
 
 __all__ = ["query_roster"]
 
@@ -45,7 +45,7 @@ def query_roster(
             return _roster(entries, owners, num_clients)
         if time.monotonic() > deadline:
             raise RunStopped(
-                f"clients {_few(missing)} are hosted by none of the {len(entries)} nodes that "
+                f"clients {few(missing)} are hosted by none of the {len(entries)} nodes that "
                 f"answered in {patience:g} s: start the missing nodes, or lower num-clients"
             )
         time.sleep(0.1)
@@ -69,10 +69,10 @@ def _read(message: Message, reply: Message | None) -> NodeEntry:
     if reply is None:
         raise RunStopped(f"node {node} did not answer the roster query in time")
     if reply.has_error():
-        raise RunStopped(
-            f"node {node} cannot serve this run: {_last_line(reply.error.reason or '')}"
-            f"{_decoy()}; {ours}"
-        )
+        reason = _last_line(reply.error.reason or "")
+        if reply.error.code == REFUSED:  # our source, which says what is wrong
+            raise RunStopped(f"node {node} cannot serve this run: {reason}")
+        raise RunStopped(f"node {node} cannot serve this run: {reason}{_decoy()}; {ours}")
     try:
         entry = read_entry(reply.content)
     except ValueError as error:
@@ -118,8 +118,3 @@ def _decoy() -> str:
 def _last_line(reason: str) -> str:
     lines = [line.strip() for line in reason.splitlines() if line.strip(" '>\t")]
     return lines[-1] if lines else "no reason given"
-
-
-def _few(clients: list[int]) -> str:
-    shown = ", ".join(map(str, clients[:10]))
-    return f"{shown}, ... ({len(clients)} in all)" if len(clients) > 10 else shown

@@ -1,11 +1,12 @@
 """The `engram` command."""
 
 import json
-import logging
-import sys
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import click
@@ -25,13 +26,13 @@ from typer.core import TyperCommand
 from client.trainer import Engine
 from federation.algorithms import ALGORITHMS
 from federation.data.federated import federated_data, model_for
-from federation.errors import EngramError, Refused
+from federation.errors import Refused
 from federation.experiment import Experiment, read_defaults, read_settings
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.report import PLAN, find_runs, report_rows, report_table
 
-__all__ = ["main"]
+__all__ = ["app"]
 
 app = typer.Typer(
     help="Personalized federated learning: every client gets its own model, and remembers it.",
@@ -94,14 +95,16 @@ def run(
     """Run one experiment in this process."""
     chosen = _engine(engine)
     overrides = _overrides(config, sets)
-    if resume is not None:
-        folder = _find(resume)
-        base = RunRecord.open(folder).config["settings"] | {"resume": str(folder)}
-    else:
-        base = read_defaults()
-    experiment = Experiment.from_config({**base, **overrides})
+    _refuse_keys(overrides, {"resume": "--resume RUN", "out": "--out DIR"})
     if resume is None:
-        folder = _new_folder(out or experiment.out, f"{experiment.algorithm}-{_data(experiment)}")
+        experiment = Experiment.from_config(read_defaults() | overrides)
+        folder = _new_folder(out, f"{experiment.algorithm}-{_data(experiment)}")
+    else:
+        if out is not None:
+            raise Refused("--out and --resume exclude each other: a run stays in its folder")
+        folder = _find(resume)
+        saved = RunRecord.open(folder).config["settings"]
+        experiment = Experiment.from_config(saved | overrides | {"resume": str(folder)})
     _simulate({folder: experiment}, chosen, f"engram run --resume {folder}")
     _finish(folder, as_json)
 
@@ -111,7 +114,9 @@ def compare(
     algorithms: Annotated[
         list[str] | None, typer.Argument(metavar="[ALGORITHM]...", help="Default: all of them.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each, from `seed` upwards.")] = 3,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs of each, from `seed` upwards; default 3.")
+    ] = None,
     sets: _Set = None,
     config: _Config = None,
     out: _Out = None,
@@ -124,12 +129,14 @@ def compare(
     A setting for one algorithm only is given as --set ALGORITHM.KEY=VALUE.
     """
     chosen = _engine(engine)
-    if resume is not None:
+    if resume is None:
+        plan = _plan(algorithms or list(ALGORITHMS), seeds or 3, _overrides(config, sets))
+        folder = _new_folder(out, f"compare-{_data(next(iter(plan.values())))}")
+    else:
+        if algorithms or seeds or sets or config or out:
+            raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = _find(resume)
         plan = _read_plan(folder)
-    else:
-        plan = _plan(algorithms or list(ALGORITHMS), seeds, _overrides(config, sets))
-        folder = _new_folder(out or "", f"compare-{_data(next(iter(plan.values())))}")
     for experiment in plan.values():  # refuses what cannot be, before anything is written
         held = federated_data(experiment)
         model_for(experiment, held.input_shape, held.num_classes)
@@ -154,15 +161,7 @@ def show(
     as_json: _Json = False,
 ) -> None:
     """Show what a run, or a comparison, has found so far, and draw its plots again."""
-    folder = _find(run)
-    for records in find_runs(folder).values():
-        for record in records:
-            if record.results is None:
-                rows = record.rows()
-                total = record.config["settings"]["num-rounds"]
-                done = rows[-1]["round"] if rows else 0
-                _err.print(f"{record.folder}: not finished, {done} of {total} rounds")
-    _finish(folder, as_json)
+    _finish(_find(run), as_json)
 
 
 @app.command(cls=_WithSettings)
@@ -178,6 +177,8 @@ def data(
     experiment = Experiment.from_config(read_defaults() | _overrides(config, sets))
     held = federated_data(experiment)
     path = out or Path("runs") / f"data-{_data(experiment)}-{experiment.partition}.png"
+    if path.suffix != ".png":
+        raise Refused(f"--out must be the name of a .png file, got {path}")
     train, test = plots.class_counts(held)
     path.parent.mkdir(parents=True, exist_ok=True)
     plots.plot_data(held, path)
@@ -194,21 +195,6 @@ def data(
         print(json.dumps(found))
 
 
-def main() -> None:
-    """Runs the command; exits with 2 for what was refused, 1 for what failed, 130 for Ctrl-C."""
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    try:
-        app(standalone_mode=False)
-    except click.exceptions.Abort:
-        raise SystemExit(130) from None
-    except click.ClickException as error:
-        error.show()
-        raise SystemExit(error.exit_code) from None
-    except EngramError as error:
-        print(f"engram: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, Refused) else 1) from None
-
-
 # --- Settings ------------------------------------------------------------------------------
 
 
@@ -218,20 +204,28 @@ def _overrides(config: Sequence[Path] | None, sets: Sequence[str] | None) -> dic
         overrides |= read_settings(path)
     for text in sets or ():
         key, equals, value = text.partition("=")
-        if not equals:
+        if not (key.strip() and equals):
             raise Refused(f"--set needs KEY=VALUE, got {text!r}")
         overrides[key.strip()] = value.strip().strip("\"'")
     return overrides
+
+
+def _refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> None:
+    for key in overrides.keys() & instead.keys():
+        raise Refused(f"{key} is no setting of this command: use {instead[key]}")
 
 
 def _plan(
     algorithms: Sequence[str], seeds: int, overrides: Mapping[str, Any]
 ) -> dict[str, Experiment]:
     """Returns the experiments of a comparison, by the names of their folders."""
+    one_run = {"resume": "--resume RUN", "out": "--out DIR", "algorithm": "its arguments"}
+    _refuse_keys(overrides, one_run)
     own = {key: key.partition(".")[::2] for key in overrides if "." in key}
-    strange = sorted(key for key, (algorithm, _) in own.items() if algorithm not in algorithms)
-    if strange:
-        raise Refused(f"{', '.join(strange)}: only {', '.join(algorithms)} take part")
+    for key, (algorithm, setting) in own.items():
+        if algorithm not in algorithms:
+            raise Refused(f"{key} is for an algorithm that does not take part: {algorithm}")
+        _refuse_keys({setting: None}, one_run | {"seed": "--set seed=N, for all of them"})
     common = {key: value for key, value in overrides.items() if key not in own}
     plan = {}
     for algorithm in algorithms:
@@ -266,12 +260,11 @@ def _data(experiment: Experiment) -> str:
     return Path(path).stem if path else kind
 
 
-def _new_folder(named: str | Path, default: str) -> Path:
-    if str(named):
-        folder = Path(named)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise Refused(f"{folder} is there already: name another --out, or --resume it")
-        return folder
+def _new_folder(named: Path | None, default: str) -> Path:
+    if named is not None:
+        if named.exists() and (not named.is_dir() or any(named.iterdir())):
+            raise Refused(f"{named} is there already: name another --out, or --resume it")
+        return named
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
     names = (f"{default}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 100))))
     return next(path for name in names if not (path := Path("runs") / name).exists())
@@ -299,27 +292,24 @@ def _simulate(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> N
     # Shown from the first round on, so that whatever is refused before it is one line.
     progress = Progress(*columns, console=_err)
     try:
-        for folder, experiment in work.items():
-            line = progress.add_task(
-                f"{experiment.algorithm} seed {experiment.seed}",
-                total=experiment.num_rounds,
-                found="",
-            )
+        with _interrupt_between_rounds() as check:
+            for folder, experiment in work.items():
+                line = progress.add_task(
+                    f"{experiment.algorithm} seed {experiment.seed}",
+                    total=experiment.num_rounds,
+                    found="",
+                )
 
-            def report(row: Mapping[str, Any], line: TaskID = line) -> None:
-                progress.start()
-                if "accuracy" in row:
-                    found = f"accuracy {100 * row['accuracy']:.1f} %"
-                    progress.update(line, found=found)
-                progress.update(line, completed=row["round"])
+                def report(row: Mapping[str, Any], line: TaskID = line) -> None:
+                    progress.start()
+                    if "accuracy" in row:
+                        found = f"accuracy {100 * row['accuracy']:.1f} %"
+                        progress.update(line, found=found)
+                    progress.update(line, completed=row["round"])
+                    check()
 
-            if experiment.resume and RunRecord.open(folder).results is not None:
-                # Nothing is left of it, unless it is to have more rounds than it had.
-                done = RunRecord.open(folder).rows()[-1]
-                report(done)
-                if done["round"] == experiment.num_rounds:
-                    continue
-            simulate(experiment, folder, engine=engine, on_round=report)
+                simulate(experiment, folder, engine=engine, on_round=report)
+                report(RunRecord.open(folder).rows()[-1])
     except KeyboardInterrupt:
         begun = any((folder / "config.json").is_file() for folder in work)
         hint = f"go on with: {resume}" if begun else "nothing has been written"
@@ -330,6 +320,32 @@ def _simulate(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> N
             progress.stop()
 
 
+@contextmanager
+def _interrupt_between_rounds() -> Iterator[Callable[[], None]]:
+    """Makes Ctrl-C wait until the round is done: yields the function that then raises it.
+
+    Raised inside `torch.func`, a KeyboardInterrupt comes out as an internal error of torch. A
+    second Ctrl-C does not wait.
+    """
+    asked = False
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            signal.default_int_handler(signum, frame)
+        asked = True
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _finish(folder: Path, as_json: bool) -> None:
     """Draws the plots, and prints the table and where everything is."""
     from simulations import plots  # noqa: PLC0415 - slow to import
@@ -337,16 +353,24 @@ def _finish(folder: Path, as_json: bool) -> None:
     runs = find_runs(folder)
     rows = report_rows(runs)
     if rows:
-        finished = {
-            algorithm: done
-            for algorithm, records in runs.items()
-            if (done := [record for record in records if record.results is not None])
-        }
-        plots.plot_accuracy(finished, folder / "accuracy.png")
-        plots.plot_clients(finished, folder / "clients.png")
+        plots.plot_accuracy(runs, folder / "accuracy.png")
+        if any(record.results for records in runs.values() for record in records):
+            plots.plot_clients(runs, folder / "clients.png")
         if (folder / PLAN).is_file():
             (folder / "results.json").write_text(json.dumps(rows, indent=2))
         _out.print(report_table(rows))
-    _out.print(f"recorded in {folder}: accuracy.png, clients.png, results.json", soft_wrap=True)
+    for records in runs.values():
+        for record in records:
+            if record.results is None:
+                done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
+                _err.print(f"{record.folder}: not finished, {done} of {total} rounds")
+    for row in rows:
+        if row["left-out"]:
+            _err.print(f"{row['algorithm']}: {row['left-out']} times a client was left out")
+    files = [name for name in _SHOWN if (folder / name).is_file()]
+    _out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:
         print(json.dumps({"run": str(folder), "algorithms": rows}))
+
+
+_SHOWN = ("accuracy.png", "clients.png", "results.json", "metrics.jsonl")

@@ -9,8 +9,9 @@ from flwr.serverapp import Grid
 
 from client.handlers import Request, answer_evaluate, answer_roster, answer_train
 from client.trainer import Trainer
+from federation.errors import EngramError
 from federation.flower import Run, local_run, name_message
-from federation.wire import ROSTER_QUERY
+from federation.wire import REFUSED, ROSTER_QUERY
 
 __all__ = ["InProcessGrid"]
 
@@ -97,6 +98,8 @@ class InProcessGrid(Grid):
                 return answer_train(self._trainer, requests)
             if kind == MessageType.EVALUATE:
                 return answer_evaluate(self._trainer, requests)
+        except EngramError as error:
+            return [Message(Error(REFUSED, str(error)), reply_to=r.message) for r in requests]
         except Exception as error:  # a client's errors are the strategy's to judge
             _log.debug("the client side raised", exc_info=error)
             reason = str(error) or repr(error)

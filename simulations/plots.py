@@ -6,6 +6,7 @@ import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from federation.data.federated import FederatedData
 from simulations.report import Runs
@@ -40,10 +41,12 @@ def plot_accuracy(runs: Runs, path: Path) -> None:
     axes.set(
         xlabel="communication round",
         ylabel="accuracy, mean over clients (%)",
-        title=f"solid: personalized, dashed: before{band}",
+        title=f"lines: mean over clients{band}",
     )
+    axes.plot([], [], "--", color="gray", label="before personalizing")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="best", framealpha=0.6)
     figure.savefig(path, dpi=150)
 
 

@@ -24,50 +24,58 @@ def find_runs(folder: Path) -> Runs:
     """
     if (folder / PLAN).is_file():
         plan: dict[str, Any] = json.loads((folder / PLAN).read_text())
-        parts = [folder / name for name in plan if (folder / name / "config.json").is_file()]
+        parts = [folder / name for name in plan if (folder / name / "metrics.jsonl").is_file()]
     else:
         parts = [folder]
     runs: Runs = {}
     for part in parts:
         record = RunRecord.open(part)
+        if not any("accuracy" in row for row in record.rows()):
+            continue  # it has only just begun
         runs.setdefault(record.config["settings"]["algorithm"], []).append(record)
     return runs
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
-    """Returns the figures of each algorithm whose runs are finished.
+    """Returns the figures of each algorithm, from the last evaluation of each of its runs.
 
-    Each is a mean over seeds; ``accuracy-std`` is the standard deviation over clients, and
-    ``accuracy-seed-std`` that of the mean accuracy over seeds (None for one seed).
+    Each is a mean over runs; ``accuracy-std`` is the standard deviation over clients, and
+    ``accuracy-seed-std`` that of the mean accuracy over runs (None for one run). ``rounds`` are
+    those of the run that has the fewest, ``left-out`` counts the times that a client was asked
+    to train and gave no usable reply, and ``finished`` says whether all rounds are done.
     """
-    rows = []
-    for algorithm, records in runs.items():
-        found = [results for record in records if (results := record.results) is not None]
-        if found:
-            rows.append(_row(algorithm, found))
-    return rows
+    return [_row(algorithm, records) for algorithm, records in runs.items()]
 
 
-def _row(algorithm: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    def over_seeds(key: str) -> float | None:
-        values = [results[key] for results in found if results[key] is not None]
+def _row(algorithm: str, records: Sequence[RunRecord]) -> dict[str, Any]:
+    curves = [record.rows() for record in records]
+    last = [[row for row in rows if "accuracy" in row][-1] for rows in curves]
+
+    def over_runs(key: str) -> float | None:
+        values = [row[key] for row in last if row[key] is not None]
         return float(np.mean(values)) if values else None
 
     keys = ("accuracy", "accuracy-std", "accuracy-p10", "accuracy-before", "accuracy-own")
-    accuracies = [results["accuracy"] for results in found]
+    trained = [row for rows in curves for row in rows if "ms" in row]
     return {
         "algorithm": algorithm,
-        "seeds": len(found),
-        "rounds": found[0]["rounds"],
-        **{key: over_seeds(key) for key in keys},
-        "accuracy-seed-std": float(np.std(accuracies, ddof=1)) if len(found) > 1 else None,
-        "ms-per-round": over_seeds("ms-per-round"),
+        "runs": len(records),
+        "rounds": min(row["round"] for row in last),
+        "finished": all(record.results is not None for record in records),
+        **{key: over_runs(key) for key in keys},
+        "accuracy-seed-std": _deviation([row["accuracy"] for row in last]),
+        "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
+        "left-out": sum(row["left-out"] for row in trained),
     }
+
+
+def _deviation(values: Sequence[float]) -> float | None:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 _TITLE = (
     "Accuracy in %: mean ± sd and 10th percentile over all clients, personalized;\n"
-    "before personalizing; of the models that clients keep; ± over seeds"
+    "before personalizing; of the models that clients keep; milliseconds a round"
 )
 
 
@@ -75,18 +83,19 @@ def report_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Returns the figures as a table; accuracies in percent."""
     table = Table(title=_TITLE, title_justify="left")
     table.add_column("algorithm", no_wrap=True)
-    headings = ("personalized ± sd", "p10", "before", "own", "± seeds", "ms/round")
+    headings = ("rounds", "personal ± sd", "p10", "before", "own", "± seeds", "ms")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row["algorithm"],
+            f"{row['rounds']}{'' if row['finished'] else '...'}",
             f"{_percent(row['accuracy'])} ± {_percent(row['accuracy-std'])}",
             _percent(row["accuracy-p10"]),
             _percent(row["accuracy-before"]),
             _percent(row["accuracy-own"]),
             _percent(row["accuracy-seed-std"]),
-            f"{row['ms-per-round']:.1f}",
+            "-" if row["ms-per-round"] is None else f"{row['ms-per-round']:.1f}",
         )
     return table
 

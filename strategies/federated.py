@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 
 from engram.aggregates import Aggregate
 from engram.types import Params
-from federation.errors import RunStopped
+from federation.errors import RunStopped, few
 from federation.fingerprint import fingerprint
 from federation.roster import Roster
 from federation.streams import Stream, generator
@@ -139,27 +139,29 @@ class Federated(Strategy):
             client: reason for _, reply in accepted for client, reason in reply.failed.items()
         }
         for clients, reply in rejected:
-            _log.warning(
-                "round %d: the reply of clients %s is left out (%s): %s",
-                server_round,
-                clients,
-                reply.kind,
-                reply.reason,
-            )
             if reply.kind in ("diverged", "non-finite"):
                 diverged |= dict.fromkeys(clients, reply.reason)
-        for reason in sorted(set(diverged.values())):
-            _log.warning("round %d: %s", server_round, reason)
         asked = sum(len(clients) for _, clients in self._asked)
         if 2 * len(diverged) > asked:
             raise RunStopped(
-                f"round {server_round} diverged: the models of clients {sorted(diverged)} became "
-                "non-finite; lower alpha or eta"
+                f"round {server_round} diverged: the models of clients {few(sorted(diverged))} "
+                "became non-finite; start anew with a smaller alpha or eta"
             )
         if not accepted:
-            reasons = [f"clients {clients}: {reply.reason}" for clients, reply in rejected]
-            reasons += [f"clients {clients}: no reply" for clients in silent]
+            reasons = [f"clients {few(clients)}: {reply.reason}" for clients, reply in rejected]
+            reasons += [f"clients {few(clients)}: no reply" for clients in silent]
             raise RunStopped(f"round {server_round} has no usable reply; {'; '.join(reasons)}")
+        for clients, reply in rejected:
+            _log.warning(
+                "round %d: the reply of clients %s is left out (%s): %s",
+                server_round,
+                few(clients),
+                reply.kind,
+                reply.reason,
+            )
+        for _, usable in accepted:
+            for reason in usable.failed.values():
+                _log.warning("round %d: left out: %s", server_round, reason)
         updates = [update for _, reply in accepted for update in reply.updates]
         losses = [loss for _, reply in accepted for loss in reply.losses]
         model, self.state = self.aggregate.merge(self._model, self.state or {}, updates)

@@ -112,7 +112,7 @@ def test_the_readmes_python_runs(tmp_path):
     "line", [line for text in blocks("sh") for line in text.strip().splitlines()], ids=str
 )
 def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
-    from simulations import cli
+    from simulations.__main__ import main
     from tests.support import write_npz
 
     command, *words = shlex.split(line.split("#")[0])
@@ -133,11 +133,11 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
         if "show" in words or "--resume" in words:
             first = ["engram", "run", "--set", "num-rounds=1", "--out", "runs/mine"]
             monkeypatch.setattr("sys.argv", first)
-            cli.main()
+            main()
         if words[0] in ("run", "compare") and "--help" not in words:
             words += ["--set", "num-rounds=2"]
         monkeypatch.setattr("sys.argv", ["engram", *words])
-        cli.main()
+        main()
         assert capsys.readouterr().out
     else:
         assert command in {"git", "cd", "source"}, line

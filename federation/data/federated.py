@@ -81,7 +81,7 @@ def federated_data(experiment: Experiment) -> FederatedData:
         Refused: The device is not there.
     """
     if experiment.device != "cpu" and not _has(experiment.device):
-        raise Refused(f"device must be there, but torch finds no {experiment.device}")
+        raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
     arrays = load(
         experiment.dataset,
         data_dir=Path(experiment.data_dir),

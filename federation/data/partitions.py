@@ -1,5 +1,7 @@
 """Who holds which rows. Training and test rows are partitioned alike; none is shared."""
 
+import contextlib
+import io
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -112,7 +114,9 @@ def _flower(
         )
     else:
         if task is None:
-            raise DataError("partition natural needs a data set with a task column: npz:PATH")
+            raise DataError(
+                f"partition natural needs a task column, and dataset {e.dataset} has none"
+            )
         tasks = int(task.max()) + 1
         if tasks != e.num_clients:
             raise DataError(
@@ -126,14 +130,18 @@ def _flower(
         columns["task"] = task[order]
     by.dataset = datasets.Dataset.from_dict(columns)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # classes that nobody holds: said by `engram data`
+        # Silent: its progress bar, and its warning of classes that nobody holds.
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
             return [
                 np.asarray(by.load_partition(client)["row"], dtype=np.int64)
                 for client in range(e.num_clients)
             ]
-    except (ValueError, KeyError) as error:
-        raise DataError(f"partition {e.partition} cannot be made: {error}") from error
+    except (ValueError, KeyError, IndexError) as error:
+        raise DataError(
+            f"partition {e.partition} cannot be made of {len(y)} rows for {e.num_clients} clients: "
+            f"{error}"
+        ) from error
 
 
 def _check_sizes(train: Sequence[Rows], test: Sequence[Rows], e: Experiment) -> None:

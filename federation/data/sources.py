@@ -1,6 +1,7 @@
 """Where rows come from: scikit-learn's digits, torchvision's data sets, or a user's arrays."""
 
 import pickle
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -96,15 +97,9 @@ def _split(
 
 
 def _npz(path: Path, test_fraction: float, seed: int) -> Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays: dict[str, _Array] = {name: file[name] for name in file.files}
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, zipfile.BadZipFile, AttributeError) as error:
-        raise DataError(f"{path} must be an .npz file of plain arrays: {error}") from error
+    arrays = _read_npz(path)
     whole, parts = {"x", "y"}, {"x_train", "y_train", "x_test", "y_test"}
-    if whole <= arrays.keys():
+    if whole <= arrays.keys() and not parts & arrays.keys():
         x, y, task = arrays["x"], arrays["y"], arrays.get("task")
         y, classes = _classes(path, y)
         x = _inputs(path, "x", x, y)
@@ -113,21 +108,34 @@ def _npz(path: Path, test_fraction: float, seed: int) -> Arrays:
             task = np.unique(task, return_inverse=True)[1]
         return _split(x, y, task, classes, test_fraction, seed)
     if parts <= arrays.keys():
-        n = len(arrays["y_train"])
-        y, classes = _classes(path, np.concatenate([arrays["y_train"], arrays["y_test"]]))
-        return Arrays(
-            x_train=_inputs(path, "x_train", arrays["x_train"], y[:n]),
-            y_train=y[:n],
-            x_test=_inputs(path, "x_test", arrays["x_test"], y[n:]),
-            y_test=y[n:],
-            task_train=None,
-            task_test=None,
-            num_classes=classes,
-        )
+        n = arrays["y_train"].size
+        labels = [arrays[name].reshape(-1) for name in ("y_train", "y_test")]
+        y, classes = _classes(path, np.concatenate(labels))
+        x_train = _inputs(path, "x_train", arrays["x_train"], y[:n])
+        x_test = _inputs(path, "x_test", arrays["x_test"], y[n:])
+        if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
+            raise DataError(
+                f"{path}: x_train and x_test must hold rows alike, got {x_train.dtype} of shape "
+                f"{x_train.shape[1:]} and {x_test.dtype} of shape {x_test.shape[1:]}"
+            )
+        return Arrays(x_train, y[:n], x_test, y[n:], None, None, classes)
     raise DataError(
-        f"{path} must hold x and y (and task, if wanted), or x_train, y_train, x_test and y_test; "
-        f"it holds {', '.join(sorted(arrays)) or 'nothing'}"
+        f"{path} must hold either x and y (and task, if wanted), or x_train, y_train, x_test and "
+        f"y_test; it holds {', '.join(sorted(arrays)) or 'nothing'}"
     )
+
+
+def _read_npz(path: Path) -> dict[str, _Array]:
+    try:
+        file = np.load(path, allow_pickle=False)
+        if isinstance(file, np.lib.npyio.NpzFile):
+            with file:
+                return {name: file[name] for name in file.files}
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        pass  # it is no such file; what numpy says of it would not help
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    raise DataError(f"{path} must be an .npz file of plain arrays, as numpy.savez writes it")
 
 
 def _classes(path: Path, y: _Array) -> tuple[_Array, int]:
@@ -136,18 +144,23 @@ def _classes(path: Path, y: _Array) -> tuple[_Array, int]:
         raise DataError(
             f"{path}: y must be one class number 0, 1, ... a row, got {y.dtype} of shape {y.shape}"
         )
-    classes = int(y.max()) + 1
-    if classes < 2 or classes > len(y):
-        raise DataError(f"{path}: y must hold at least 2 classes, numbered from 0 without gaps")
-    return y.astype(np.int64), classes
+    numbers = np.unique(y)
+    if len(numbers) < 2 or numbers[-1] != len(numbers) - 1:
+        shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+        raise DataError(
+            f"{path}: y must hold at least 2 classes, numbered from 0 without gaps, got {shown}"
+        )
+    return y.astype(np.int64), len(numbers)
 
 
 def _inputs(path: Path, name: str, x: _Array, y: _Array) -> _Array:
     _same_length(path, name, x, y)
-    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif":
+    channels = x.ndim != 4 or {x.shape[1], x.shape[3]} & {1, 3}
+    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif" or not channels:
         raise DataError(
-            f"{path}: {name} must be numbers of shape (rows, features), (rows, height, width) or "
-            f"(rows, height, width, channels), got {x.dtype} of shape {x.shape}"
+            f"{path}: {name} must be numbers of shape (rows, features), (rows, height, width), or "
+            "with 1 or 3 channels (rows, height, width, channels) or (rows, channels, height, "
+            f"width), got {x.dtype} of shape {x.shape}"
         )
     if x.ndim == 3:
         x = x[:, None]
@@ -189,6 +202,7 @@ _TORCHVISION: Final = {
 def _torchvision(dataset: str, data_dir: Path) -> Arrays:
     source = _TORCHVISION[dataset]
     make: Callable[..., Any] = getattr(_import_datasets(), source.name)
+    new = not data_dir.exists()
     parts: list[_Array] = []
     for train in (True, False):
         try:
@@ -197,6 +211,8 @@ def _torchvision(dataset: str, data_dir: Path) -> Arrays:
             try:
                 part = make(root=str(data_dir), train=train, download=True)
             except Exception as error:  # whatever a network can do to a download
+                if new:  # torchvision made it
+                    shutil.rmtree(data_dir, ignore_errors=True)
                 raise DataError(
                     f"{dataset} is not in {data_dir} and cannot be downloaded "
                     f"({type(error).__name__}): put {source.files} under {data_dir}"

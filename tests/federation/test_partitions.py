@@ -109,12 +109,13 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
             {"partition": "dirichlet", "dirichlet_alpha": 0.01},
             "client .* lower num-clients or raise dirichlet-alpha",
         ),
-        ({"partition": "natural"}, "needs a data set with a task column"),
+        ({"partition": "natural"}, "needs a task column, and dataset digits has none"),
         (
             {"partition": "pathological", "classes_per_client": 11},
-            "partition pathological cannot be made: .*11",
+            "partition pathological cannot be made of .*11",
         ),
         ({"partition": "iid", "num_clients": 400}, "client .* lower num-clients"),
+        ({"partition": "iid", "num_clients": 5000}, "cannot be made of 1078 rows for 5000 clients"),
     ],
 )
 def test_refuses_too_few_rows_by_name(settings, message):
@@ -128,5 +129,5 @@ def test_refuses_another_number_of_tasks(tasks):
 
 
 def test_refuses_a_device_that_is_not_there():
-    with pytest.raises(Refused, match="torch finds no cuda:99"):
+    with pytest.raises(Refused, match="device cuda:99 is not there"):
         federated_data(small(device="cuda:99"))

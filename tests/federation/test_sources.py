@@ -68,13 +68,16 @@ GOOD = {"x": np.ones((6, 2)), "y": np.array([0, 1, 2, 0, 1, 2])}
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": None}, "must hold x and y .*it holds y"),
+        ({"x": None}, "must hold either x and y .*it holds y"),
+        ({"x_train": np.ones(3)}, "must hold either x and y"),
+        ({"x": np.ones((6, 2, 2, 2))}, "x must be numbers of shape .*with 1 or 3 channels"),
         ({"x": np.ones((5, 2))}, r"x must have one row for each of the 6 entries of y, got .*5, 2"),
         ({"x": np.ones(6)}, "x must be numbers of shape"),
         ({"x": np.full((6, 2), np.nan)}, "x must be finite"),
         ({"y": np.array([0.5] * 6)}, "y must be one class number .*float64"),
         ({"y": np.array([-1] * 6)}, "y must be one class number"),
-        ({"y": np.zeros(6, dtype=int)}, "y must hold at least 2 classes"),
+        ({"y": np.zeros(6, dtype=int)}, "y must hold at least 2 classes.*got 0"),
+        ({"y": np.array([0, 0, 5, 5, 9, 9])}, "from 0 without gaps, got 0, 5, 9"),
         ({"task": np.zeros(3, dtype=int)}, "task must have one row for each"),
     ],
 )
@@ -88,11 +91,22 @@ def test_refuses_files_that_are_none(tmp_path):
     with pytest.raises(DataError, match=r"none\.npz cannot be read: No such file"):
         read(f"npz:{tmp_path}/none.npz")
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(DataError, match=r"text\.npz must be an \.npz file of plain arrays"):
+    with pytest.raises(
+        DataError, match=r"text\.npz must be an \.npz file of plain arrays, as numpy"
+    ):
         read(f"npz:{tmp_path}/text.npz")
     write_npz(tmp_path / "objects.npz", x=np.array([{}]), y=np.array([0]))
     with pytest.raises(DataError, match=r"must be an \.npz file of plain arrays"):
         read(f"npz:{tmp_path}/objects.npz")
+    (tmp_path / "empty.npz").touch()
+    np.save(tmp_path / "array.npy", np.ones(3))
+    for name in ("empty.npz", "array.npy"):
+        with pytest.raises(DataError, match=f"{name} must be an .npz file of plain arrays"):
+            read(f"npz:{tmp_path}/{name}")
+    x, y = np.ones((4, 2)), np.array([0, 1, 0, 1])
+    name = write_npz(tmp_path / "b.npz", x_train=x, y_train=y, x_test=np.ones((4, 3)), y_test=y)
+    with pytest.raises(DataError, match="x_train and x_test must hold rows alike"):
+        read(name)
     with pytest.raises(DataError, match=r"dataset must be one of digits, mnist, .*got 'mnits'"):
         read("mnits")
 
@@ -162,3 +176,6 @@ def test_says_where_to_put_what_cannot_be_downloaded(tmp_path, monkeypatch):
         read("mnist", tmp_path)
     expected = f"mnist is not in {tmp_path} and cannot be downloaded .*: put the four .* MNIST/raw"
     assert re.search(expected, str(caught.value))
+    with pytest.raises(DataError):
+        read("mnist", tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -79,5 +79,5 @@ def test_refuses_data_of_different_kinds():
 
 def test_names_clients_that_nobody_hosts():
     message = stopped(entry([0, 2]))
-    assert "clients 1, 3 are hosted by none of the 1 nodes" in message
-    assert "(17 in all)" in stopped(entry([0, 1, 2]), num_clients=20)
+    assert "clients [1, 3] are hosted by none of the 1 nodes" in message
+    assert "... 27 in all]" in stopped(entry([0, 1, 2]), num_clients=30)

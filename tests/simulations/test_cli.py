@@ -15,6 +15,7 @@ from federation.experiment import Experiment, read_defaults
 from federation.fingerprint import source_root
 from server.record import RunRecord
 from simulations import cli
+from simulations.__main__ import main
 from tests.support import write_npz
 
 QUICK = "num-rounds=4 clients-per-round=4 local-steps=2 hidden=8 eval-every=2 checkpoint-every=2"
@@ -29,7 +30,7 @@ def engram(monkeypatch, capsys):
     def call(*args):
         monkeypatch.setattr(sys, "argv", ["engram", *map(str, args)])
         try:
-            cli.main()
+            main()
             status = 0
         except SystemExit as end:
             status = end.code
@@ -140,7 +141,9 @@ def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
         status, _, err = engram(*args, "--out", "parts")
     assert status == 130
     assert "interrupted; go on with: engram compare --resume parts" in err
-    assert "per-fedavg-seed0: not finished, 3 of 4 rounds" in engram("show", "parts")[2]
+    shown = engram("show", "parts")
+    assert "per-fedavg-seed0: not finished, 3 of 4 rounds" in shown[2]
+    assert re.search(r"fedavg +│ +4 │.*per-fedavg +│ +2\.\.\. │", shown[1], re.DOTALL)
     assert engram("compare", "--resume", "parts")[0] == 0
     rows = [json.loads((Path(name) / "results.json").read_text()) for name in ("whole", "parts")]
     for row in (*rows[0], *rows[1]):
@@ -197,11 +200,15 @@ def bad(*sets):
         (bad("beta=0"), "beta must be greater than 0"),
         (["--set", "beta"], "--set needs KEY=VALUE, got 'beta'"),
         (bad("dataset=npz:none.npz"), r"none\.npz cannot be read: No such file"),
-        (bad("dataset=npz:wrong.npz"), r"wrong\.npz must hold x and y .* it holds a"),
+        (bad("dataset=npz:wrong.npz"), r"wrong\.npz must hold either x and y .* it holds a"),
         (bad("batch-size=30"), "client 10 has 20 training rows, fewer than batch-size = 30"),
         (bad("adapt-shots=15"), "client 10 has 15 test rows, not more than adapt-shots = 15"),
         (bad("dataset=imagenet"), "dataset must be one of digits, mnist"),
-        (bad("device=cuda:9"), "torch finds no cuda:9"),
+        (bad("device=cuda:9"), "device cuda:9 is not there"),
+        (["--set", "=5"], "--set needs KEY=VALUE, got '=5'"),
+        (bad("resume=x"), "resume is no setting of this command: use --resume RUN"),
+        (bad("cpu-threads=100000"), "cpu-threads must be less than or equal to 256"),
+        (bad("model=cnn", "dataset=npz:rows.npz", "partition=iid"), "input of a cnn must be"),
         (["--config", "none.toml"], r"none\.toml cannot be read"),
         (["--engine", "warp"], "--engine must be vectorized or sequential, got 'warp'"),
         (["--resume", "none"], "no run 'none'"),
@@ -210,6 +217,7 @@ def bad(*sets):
 )
 def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
     write_npz(Path("wrong.npz"), a=np.ones(3))
+    write_npz(Path("rows.npz"), x=np.ones((600, 3)), y=np.tile([0, 1], 300))
     Path("full").mkdir()
     Path("full/thesis.tex").touch()
     before = sorted(Path().rglob("*"))
@@ -221,13 +229,57 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         assert sorted(Path().rglob("*")) == before
 
 
-def test_what_compare_refuses(engram):
-    status, _, err = engram("compare", "fedavg", "--set", "pfedme.eta=1")
-    assert (status, err) == (2, "engram: pfedme.eta: only fedavg take part\n")
-    assert engram("compare", "nonsense")[0] == 2
-    assert engram("compare", "--seeds", "0")[0] == 2
-    assert engram("shwo")[0] == 2
-    assert not Path("runs").exists()
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["compare", "fedavg", *bad("pfedme.eta=1")], "pfedme.eta is for an algorithm that does"),
+        (["compare", "fedavg", *bad("fedavg.seed=1")], "seed is no setting of this command"),
+        (["compare", *bad("algorithm=fedavg")], "algorithm is no setting of this command"),
+        (["compare", "nonsense"], "algorithm must be one of"),
+        (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
+        (["compare", "--resume", "full", "--seeds", "2"], "give nothing else"),
+        (["run", "--resume", "full", "--out", "other"], "exclude each other"),
+        (["run", "--resume", "full"], "full is not the folder of a run"),
+        (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
+        (["show", "full"], "full is not the folder of a run"),
+        (["shwo"], "No such command 'shwo'"),
+    ],
+)
+def test_what_commands_refuse(engram, args, message):
+    Path("full").mkdir()
+    status, out, err = engram(*args)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(rf"engram: .*{message}.*\n", err)
+    assert sorted(path.name for path in Path().rglob("*")) == ["full"]
+
+
+def test_a_damaged_run_is_named(engram):
+    engram("run", *SETS, "--set", "num-rounds=2", "--set", "memory=carry", "--out", "run")
+    more = ("run", "--resume", "run", "--set", "num-rounds=4")
+    whole = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    for name, commands in (
+        ("config.json", [more, ("show", "run")]),
+        ("results.json", [("show", "run")]),
+        ("checkpoints/round-2/model.safetensors", [more]),
+        ("checkpoints/round-2/memory.safetensors", [more]),
+    ):
+        for path, contents in whole.items():
+            path.write_bytes(contents)
+        Path("run", name).write_bytes(b"{")
+        for command in commands:
+            status, out, err = engram(*command)
+            assert status in (1, 2)
+            assert out == ""
+            assert re.fullmatch(r"engram: .*run/.* is damaged.*\n", err), err
+
+
+def test_a_full_disk_is_one_line(engram, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device", "run/metrics.jsonl")
+
+    monkeypatch.setattr(RunRecord, "append", full)
+    status, _, err = engram("run", *SETS, "--out", "run")
+    assert (status, err) == (1, "engram: run/metrics.jsonl: No space left on device\n")
 
 
 def test_a_diverging_run_names_round_and_clients(engram):

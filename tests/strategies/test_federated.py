@@ -1,6 +1,7 @@
 """The round loop: cohorts, order, what is left out, and when a run must stop."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def test_a_run_stops_when_most_of_the_cohort_diverges(nodes):
     _, metrics = one_round(strategy, g, model)
     assert (metrics["clients"], metrics["left-out"]) == (3, 3)
     data.x[data.rows[cohort[3]]] = torch.inf
-    expected = rf"round 1 diverged: the models of clients \[{', '.join(map(str, cohort[:4]))}\]"
+    expected = f"round 1 diverged: the models of clients {re.escape(str(cohort[:4]))}"
     with pytest.raises(RunStopped, match=expected):
         one_round(strategy, g, model)
 

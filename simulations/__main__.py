@@ -1,0 +1,52 @@
+"""Starts the `engram` command, and ends it with the right status."""
+
+import logging
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Runs the command; exits with 2 for what was refused, 1 for what failed, 130 for Ctrl-C."""
+    try:
+        # Inside, since it takes seconds, in which Ctrl-C must not end in a traceback.
+        import click  # noqa: PLC0415
+
+        from federation.errors import EngramError, Refused  # noqa: PLC0415
+        from simulations.cli import app  # noqa: PLC0415
+
+        _log_to_stderr()
+        app(standalone_mode=False)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except click.exceptions.Abort:
+        raise SystemExit(130) from None
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        raise SystemExit(2) from None
+    except click.ClickException as error:
+        _end(error.format_message(), error.exit_code)
+    except EngramError as error:
+        _end(str(error), 2 if isinstance(error, Refused) else 1)
+    except OSError as error:
+        _end(f"{error.filename or 'output'}: {error.strerror}", 1)
+
+
+def _end(message: str, status: int) -> None:
+    print(f"engram: {message}", file=sys.stderr)
+    raise SystemExit(status) from None
+
+
+def _log_to_stderr() -> None:
+    """Shows the platform's warnings as they are; Flower's own go where Flower sends them."""
+    ours = logging.getLogger("flwr.engram")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("engram: %(message)s"))
+    ours.handlers = [handler]
+    ours.propagate = False
+    ours.setLevel(logging.WARNING)
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    main()
