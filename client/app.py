@@ -13,7 +13,7 @@ from client.trainer import Trainer
 from federation.data.federated import federated_data
 from federation.errors import EngramError, Refused
 from federation.experiment import Experiment
-from federation.hosting import hosted_clients, run_folder
+from federation.hosting import hosted_clients, memory_folder
 from federation.wire import REFUSED
 
 __all__ = ["app"]
@@ -52,7 +52,7 @@ def _answer(
 
 def _open(message: Message, context: Context) -> tuple[Trainer, Request]:
     experiment = Experiment.from_config(context.run_config)
-    trainer = _trainer(experiment, run_folder(experiment, context.run_id) / "memory")
+    trainer = _trainer(experiment, memory_folder(experiment, context.run_id))
     keys = context.node_config.get("partition-id"), context.node_config.get("num-partitions")
     if not (isinstance(keys[0], int) and isinstance(keys[1], int)):
         raise Refused(

@@ -1,6 +1,6 @@
 """Answers the server's messages: several at once, where one process hosts all their nodes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from federation.wire import (
     CLIENTS,
     DIVERGED,
     METRICS,
+    REFUSED,
     config_of,
     read_list,
     to_params,
@@ -57,62 +58,69 @@ def answer_train(trainer: Trainer, requests: Sequence[Request]) -> list[Message]
 
     A reply carries the mean of its clients' models and how many clients and examples stand
     behind it, so that Flower's strategies, which weigh replies by ``num-examples``, are right
-    whether a node hosts one client or many. A node all of whose clients diverged answers with
-    an error.
-
-    Raises:
-        EngramError: The work cannot be done; the message says by whom.
+    whether a node hosts one client or many. A request that cannot be met is answered with an
+    error, and so is one all of whose clients diverged; neither touches the others.
     """
-    replies: dict[int, Message] = {}
-    for group in _by_model(requests):
-        wanted = {i: _clients(requests[i]) for i in group}
-        first = requests[group[0]].message.content
-        config = config_of(first)
+
+    def train(group: dict[int, list[int]]) -> Iterable[Message]:
+        first = requests[next(iter(group))].message.content
         trained = trainer.train(
             _model(first),
-            [client for clients in wanted.values() for client in clients],
+            [client for clients in group.values() for client in clients],
             server_round=_round(first),
-            durable=_int(config, "durable", 0),
+            durable=_int(config_of(first), "durable", 0),
         )
         position = {client: i for i, client in enumerate(trained.clients)}
-        for i, clients in wanted.items():
-            replies[i] = _train_reply(requests[i].message, clients, trained, position)
-    return [replies[i] for i in range(len(requests))]
+        for i, clients in group.items():
+            yield _train_reply(requests[i].message, clients, trained, position)
+
+    return _in_groups(requests, train)
 
 
 def answer_evaluate(trainer: Trainer, requests: Sequence[Request]) -> list[Message]:
     """Scores the clients of all requests that carry one model in one call."""
-    replies: dict[int, Message] = {}
-    for group in _by_model(requests):
-        wanted = {i: _clients(requests[i]) for i in group}
-        first = requests[group[0]].message.content
-        scores = trainer.evaluate(
-            _model(first),
-            [client for clients in wanted.values() for client in clients],
-            server_round=_round(first),
-        )
+
+    def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
+        first = requests[next(iter(group))].message.content
+        everyone = [client for clients in group.values() for client in clients]
+        scores = trainer.evaluate(_model(first), everyone, server_round=_round(first))
         start = 0
-        for i, clients in wanted.items():
+        for i, clients in group.items():
             part = Scores(*(column[start : start + len(clients)] for column in scores))
-            replies[i] = _evaluate_reply(requests[i].message, clients, part)
+            yield _evaluate_reply(requests[i].message, clients, part)
             start += len(clients)
+
+    return _in_groups(requests, evaluate)
+
+
+def _in_groups(
+    requests: Sequence[Request], answer: Callable[[dict[int, list[int]]], Iterable[Message]]
+) -> list[Message]:
+    """Answers requests together that have the round, and the very record of the model, in common.
+
+    ``answer`` takes the clients of each request of a group, by its number.
+    """
+    replies: dict[int, Message] = {}
+    groups: dict[tuple[int, int], dict[int, list[int]]] = {}
+    for i, request in enumerate(requests):
+        try:
+            _check_source(request.message.content)
+            key = id(request.message.content.array_records[ARRAYS]), _round(request.message.content)
+            groups.setdefault(key, {})[i] = _clients(request)
+        except EngramError as error:
+            replies[i] = Message(Error(REFUSED, str(error)), reply_to=request.message)
+    for group in groups.values():
+        replies |= zip(group, answer(group), strict=True)
     return [replies[i] for i in range(len(requests))]
 
 
-def _by_model(requests: Sequence[Request]) -> Iterable[list[int]]:
-    """Groups requests by the round and the very record that holds the model."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for i, request in enumerate(requests):
-        content = request.message.content
-        config = config_of(content)
-        server = str(config.get("fingerprint", fingerprint()))
-        if server != fingerprint():
-            raise EngramError(
-                f"this node runs source {fingerprint()} from {source_root()}, "
-                f"but the server runs {server}"
-            )
-        groups.setdefault((id(content.array_records[ARRAYS]), _round(content)), []).append(i)
-    return groups.values()
+def _check_source(content: RecordDict) -> None:
+    server = str(config_of(content).get("fingerprint", fingerprint()))
+    if server != fingerprint():
+        raise EngramError(
+            f"this node runs source {fingerprint()} from {source_root()}, "
+            f"but the server runs {server}"
+        )
 
 
 def _model(content: RecordDict) -> Params:
@@ -132,6 +140,8 @@ def _int(config: ConfigRecord, key: str, default: int) -> int:
 
 def _clients(request: Request) -> list[int]:
     config = config_of(request.message.content)
+    if not request.hosted:
+        raise EngramError("this node hosts no client: there are more nodes than clients")
     if "clients" not in config:
         return list(request.hosted)
     try:

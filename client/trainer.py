@@ -155,7 +155,7 @@ class Trainer:
             examples=[len(self.data.train.rows[clients[i]]) for i in kept],
             losses=[done.losses[i] for i in kept],
             failures={
-                clients[i]: f"client {clients[i]}: its model became non-finite in round "
+                clients[i]: f"client {clients[i]}: its model or loss became non-finite in round "
                 f"{server_round}" + (f" at step {step}" if step else "")
                 for i, step in done.broken.items()
             },
@@ -247,7 +247,8 @@ class Trainer:
         x, y, mask = query
         logits = self._network.apply(params, x)
         losses = functional.cross_entropy(logits, y, reduction="none")
-        hits = (logits.argmax(dim=-1) == y).to(mask)
+        # The largest of NaNs is the first: a diverged model would be right about class 0.
+        hits = ((logits.argmax(dim=-1) == y) & logits.isfinite().all(dim=-1)).to(mask)
         return (hits * mask).sum() / mask.sum(), (losses * mask).sum() / mask.sum()
 
     def _each(

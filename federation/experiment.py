@@ -43,6 +43,13 @@ def _widths(value: object) -> str:
     return text
 
 
+def _algorithm(value: str) -> str:
+    near = difflib.get_close_matches(value, ALGORITHMS, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    require(value in ALGORITHMS, "algorithm", value, f"one of {', '.join(ALGORITHMS)}{hint}")
+    return value
+
+
 def _device(value: str) -> str:
     require(bool(re.fullmatch(r"cpu|cuda(:\d+)?", value)), "device", value, "cpu, cuda or cuda:N")
     return value
@@ -51,6 +58,7 @@ def _device(value: str) -> str:
 _Int = Annotated[int, BeforeValidator(_not_bool)]
 _Float = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
 _Widths = Annotated[str, BeforeValidator(_widths)]
+_Algorithm = Annotated[str, AfterValidator(_algorithm)]
 _Device = Annotated[str, AfterValidator(_device)]
 
 
@@ -68,7 +76,7 @@ class Experiment(BaseModel):
         alias_generator=lambda name: name.rstrip("_").replace("_", "-"),
     )
 
-    algorithm: str = Field(
+    algorithm: _Algorithm = Field(
         description="; ".join(f"{name} ({a.meaning})" for name, a in ALGORITHMS.items())
     )
     dataset: str = Field(
@@ -145,12 +153,6 @@ class Experiment(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         require(
-            self.algorithm in ALGORITHMS,
-            "algorithm",
-            self.algorithm,
-            f"one of {', '.join(ALGORITHMS)}",
-        )
-        require(
             self.clients_per_round <= self.num_clients,
             "clients-per-round",
             self.clients_per_round,
@@ -184,6 +186,11 @@ class Experiment(BaseModel):
     def to_config(self) -> dict[str, Scalar]:
         """Returns the settings as ``[tool.flwr.app.config]`` writes them."""
         return self.model_dump(by_alias=True)
+
+    def identity(self) -> dict[str, Scalar]:
+        """Returns the settings that bear on the numbers: all but how far, how and where to run."""
+        aside = {"num-rounds", "checkpoint-every", "out", "resume", "device", "cpu-threads"}
+        return {key: value for key, value in self.to_config().items() if key not in aside}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:

@@ -1,11 +1,13 @@
 """Which clients a node hosts, and where its run's files are."""
 
+import hashlib
+import json
 from pathlib import Path
 
 from federation.errors import Refused
 from federation.experiment import Experiment
 
-__all__ = ["hosted_clients", "run_folder"]
+__all__ = ["hosted_clients", "memory_folder", "run_folder"]
 
 
 def hosted_clients(num_clients: int, partition_id: int, num_partitions: int) -> list[int]:
@@ -22,6 +24,16 @@ def hosted_clients(num_clients: int, partition_id: int, num_partitions: int) -> 
             f"{num_partitions}), got {partition_id}"
         )
     return list(range(partition_id, num_clients, num_partitions))
+
+
+def memory_folder(experiment: Experiment, run_id: int) -> Path:
+    """Returns the folder of the memories that clients of a Flower run keep.
+
+    Memories of runs of other settings are in other folders, whatever was run here before.
+    """
+    settings = json.dumps(experiment.identity(), sort_keys=True)
+    digest = hashlib.sha256(settings.encode()).hexdigest()[:16]
+    return run_folder(experiment, run_id) / "memory" / digest
 
 
 def run_folder(experiment: Experiment, run_id: int) -> Path:

@@ -1,9 +1,12 @@
 """What Flower's messages carry. The only place where Flower's records and ours meet."""
 
+import math
+from io import BytesIO
 from typing import Final, TypeVar
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from engram.types import Params
 
@@ -17,6 +20,7 @@ __all__ = [
     "ROSTER",
     "ROSTER_QUERY",
     "config_of",
+    "read_array",
     "read_list",
     "to_params",
     "to_record",
@@ -44,7 +48,32 @@ def to_params(record: ArrayRecord) -> Params:
 
 def to_record(params: Params) -> ArrayRecord:
     """Returns the parameters, detached and on the CPU."""
-    return ArrayRecord({name: leaf.detach().cpu() for name, leaf in params.items()})
+    return ArrayRecord({name: leaf.detach().cpu().contiguous() for name, leaf in params.items()})
+
+
+def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Reads an array that somebody else sent, and that may hold anything.
+
+    What its bytes claim to be is checked before room is made for it.
+
+    Raises:
+        TypeError: It is no array.
+        ValueError: It is one of another shape, order or dtype.
+    """
+    stream = BytesIO(array.data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        header = np.lib.format.read_array_header_1_0(stream) if version == (1, 0) else None
+    except Exception as error:  # numpy parses the header as Python, and raises whatever it meets
+        raise TypeError(f"no array: {error!r}") from error
+    if header is None or array.stype != "numpy.ndarray":
+        raise TypeError(f"{array.stype} {version} instead of numpy's format")
+    wanted = (shape, False, np.dtype(str(dtype).removeprefix("torch.")))
+    data = array.data[stream.tell() :]
+    if header != wanted or len(data) != wanted[2].itemsize * math.prod(shape):
+        raise ValueError(f"{header} with {len(data)} bytes instead of {wanted}")
+    # A copy, since what is read from bytes cannot be written to.
+    return torch.from_numpy(np.frombuffer(data, wanted[2]).reshape(shape).copy())
 
 
 def config_of(content: RecordDict) -> ConfigRecord:

@@ -107,7 +107,7 @@ def coordinate(
     if strategy.evaluation is None:  # no round was left to run
         _evaluate(grid, strategy, checkpoint.server_round, model)
     if strategy.evaluation is None:
-        raise RunStopped("no client could be scored")
+        raise RunStopped(f"no client could be scored; resume {folder} to try again")
     found = results(experiment.algorithm, strategy.evaluation, record.rows())
     record.finish(found)
     return found

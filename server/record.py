@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
+from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -22,8 +23,9 @@ from federation.fingerprint import fingerprint
 
 __all__ = ["Checkpoint", "Memories", "RunRecord"]
 
+_log = getLogger("flwr.engram")
+
 Row = dict[str, Any]
-_NOT_COMPARED = {"num-rounds", "checkpoint-every", "out", "resume", "device", "cpu-threads"}
 
 
 class Memories(Protocol):
@@ -98,10 +100,23 @@ class RunRecord:
         config = {
             "settings": experiment.to_config() | {"resume": ""},
             "engine": engine,
-            "fingerprint": fingerprint(),
+            "sources": self._sources(),
             "versions": {name: version(name) for name in ("flwr", "torch", "numpy")},
         }
         self._write("config.json", json.dumps(config, indent=2))
+
+    def _sources(self) -> list[str]:
+        """Returns the fingerprints of all sources that have run this, the present one last."""
+        there = (self.folder / "config.json").is_file()
+        before: list[str] = self.config.get("sources", []) if there else []
+        if before and before[-1] != fingerprint():
+            _log.warning(
+                "%s was begun by source %s and goes on with %s, whose numbers may differ",
+                self.folder,
+                before[-1],
+                fingerprint(),
+            )
+        return before if before[-1:] == [fingerprint()] else [*before, fingerprint()]
 
     @property
     def config(self) -> dict[str, Any]:
@@ -142,8 +157,8 @@ class RunRecord:
             Refused: A setting differs that bears on the numbers, fewer rounds are asked for than
                 there were, or the run's memories are kept by another kind of engine.
         """
-        settings, now = self.config["settings"], experiment.to_config()
-        changed = sorted(k for k in now if k not in _NOT_COMPARED and now[k] != settings.get(k))
+        settings, now = self.config["settings"], experiment.identity()
+        changed = sorted(key for key in now if now[key] != settings.get(key))
         if changed:
             details = "; ".join(f"{k} was {settings.get(k)!r}, not {now[k]!r}" for k in changed)
             raise Refused(f"{self.folder} cannot go on with other settings: {details}")

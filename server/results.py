@@ -17,7 +17,8 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
     the 10th percentile over clients of the personalized accuracy, in [0, 1];
     ``accuracy-before`` is the mean before personalization; ``accuracy-own`` the mean over the
     ``own-clients`` clients that keep a model of their own of that model's accuracy, and None if
-    there are none; ``loss`` and ``loss-before`` are means, in nats.
+    there are none; ``scored`` the number of clients that all of this is about; ``loss`` and
+    ``loss-before`` are means, in nats.
     """
     own = evaluation.own[~np.isnan(evaluation.own)]
     return {
@@ -27,6 +28,7 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
         "accuracy-before": float(evaluation.before.mean()),
         "accuracy-own": float(own.mean()) if own.size else None,
         "own-clients": int(own.size),
+        "scored": len(evaluation.clients),
         "loss": _finite(evaluation.loss_personalized.mean()),
         "loss-before": _finite(evaluation.loss_before.mean()),
     }

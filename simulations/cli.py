@@ -77,8 +77,11 @@ _Resume = Annotated[
     str | None, typer.Option(metavar="RUN", help="Go on with a run: its folder, or name in runs/.")
 ]
 _Engine = Annotated[
-    str,
-    typer.Option(metavar="ENGINE", help="vectorized, or sequential (to find a failing client)."),
+    str | None,
+    typer.Option(
+        metavar="ENGINE",
+        help="vectorized (the default), or sequential (to find a failing client).",
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
 
@@ -89,22 +92,25 @@ def run(
     config: _Config = None,
     out: _Out = None,
     resume: _Resume = None,
-    engine: _Engine = "vectorized",
+    engine: _Engine = None,
     as_json: _Json = False,
 ) -> None:
     """Run one experiment in this process."""
-    chosen = _engine(engine)
     overrides = _overrides(config, sets)
     _refuse_keys(overrides, {"resume": "--resume RUN", "out": "--out DIR"})
     if resume is None:
         experiment = Experiment.from_config(read_defaults() | overrides)
         folder = _new_folder(out, f"{experiment.algorithm}-{_data(experiment)}")
+        chosen = _engine(engine or "vectorized")
     else:
         if out is not None:
             raise Refused("--out and --resume exclude each other: a run stays in its folder")
         folder = _find(resume)
-        saved = RunRecord.open(folder).config["settings"]
-        experiment = Experiment.from_config(saved | overrides | {"resume": str(folder)})
+        saved = RunRecord.open(folder).config
+        settings = saved["settings"] | overrides | {"resume": str(folder)}
+        experiment = Experiment.from_config(settings)
+        # A run of Flower's is refused further on, in words of its own.
+        chosen = _engine(engine or saved["engine"].replace("flower", "vectorized"))
     _simulate({folder: experiment}, chosen, f"engram run --resume {folder}")
     _finish(folder, as_json)
 
@@ -121,29 +127,29 @@ def compare(
     config: _Config = None,
     out: _Out = None,
     resume: _Resume = None,
-    engine: _Engine = "vectorized",
+    engine: _Engine = None,
     as_json: _Json = False,
 ) -> None:
     """Run algorithms side by side, on the same data, over several seeds.
 
     A setting for one algorithm only is given as --set ALGORITHM.KEY=VALUE.
     """
-    chosen = _engine(engine)
     if resume is None:
+        chosen = _engine(engine or "vectorized")
         plan = _plan(algorithms or list(ALGORITHMS), seeds or 3, _overrides(config, sets))
         folder = _new_folder(out, f"compare-{_data(next(iter(plan.values())))}")
     else:
-        if algorithms or seeds or sets or config or out:
+        if algorithms or seeds or sets or config or out or engine:
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = _find(resume)
-        plan = _read_plan(folder)
+        chosen, plan = _read_plan(folder)
     for experiment in plan.values():  # refuses what cannot be, before anything is written
         held = federated_data(experiment)
         model_for(experiment, held.input_shape, held.num_classes)
     if resume is None:
-        folder.mkdir(parents=True)
+        _make(folder)
         settings = {name: experiment.to_config() for name, experiment in plan.items()}
-        (folder / PLAN).write_text(json.dumps(settings, indent=2))
+        (folder / PLAN).write_text(json.dumps({"engine": chosen, "runs": settings}, indent=2))
     work = {}
     for name, experiment in plan.items():
         part = folder / name
@@ -180,7 +186,7 @@ def data(
     if path.suffix != ".png":
         raise Refused(f"--out must be the name of a .png file, got {path}")
     train, test = plots.class_counts(held)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make(path.parent)
     plots.plot_data(held, path)
     table = Table(title=f"{experiment.dataset}, {experiment.partition}", title_justify="left")
     for heading in ("client", "training rows", "test rows", "training rows of class"):
@@ -237,12 +243,13 @@ def _plan(
     return plan
 
 
-def _read_plan(folder: Path) -> dict[str, Experiment]:
+def _read_plan(folder: Path) -> tuple[Engine, dict[str, Experiment]]:
     path = folder / PLAN
     if not path.is_file():
         raise Refused(f"{folder} is not the folder of a comparison: it has no {PLAN}")
     plan = json.loads(path.read_text())
-    return {name: Experiment.from_config(settings) for name, settings in plan.items()}
+    runs = {name: Experiment.from_config(settings) for name, settings in plan["runs"].items()}
+    return _engine(plan["engine"]), runs
 
 
 def _engine(name: str) -> Engine:
@@ -268,6 +275,13 @@ def _new_folder(named: Path | None, default: str) -> Path:
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
     names = (f"{default}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 100))))
     return next(path for name in names if not (path := Path("runs") / name).exists())
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be made: {error.strerror}") from error
 
 
 def _find(run: str) -> Path:
@@ -365,6 +379,12 @@ def _finish(folder: Path, as_json: bool) -> None:
                 done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
                 _err.print(f"{record.folder}: not finished, {done} of {total} rounds")
     for row in rows:
+        total = runs[row["algorithm"]][0].config["settings"]["num-clients"]
+        if row["scored"] < total:
+            _err.print(f"{row['algorithm']}: only {row['scored']} of {total} clients were scored")
+        if 0 < row["own-clients"] < total:
+            kept = f"{row['own-clients']} of {total} clients keep a model so far"
+            _err.print(f"{row['algorithm']}: {kept}; `own` is theirs")
         if row["left-out"]:
             _err.print(f"{row['algorithm']}: {row['left-out']} times a client was left out")
     files = [name for name in _SHOWN if (folder / name).is_file()]

@@ -70,7 +70,7 @@ class InProcessGrid(Grid):
             name_message(message, str(next(self._names)))
         for kind in dict.fromkeys(message.metadata.message_type for message in messages):
             requests = [
-                Request(message, self._hosts[message.metadata.dst_node_id])
+                Request(message, self._hosts.get(message.metadata.dst_node_id, ()))
                 for message in messages
                 if message.metadata.message_type == kind
             ]

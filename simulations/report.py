@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from server.record import RunRecord
@@ -24,7 +25,9 @@ def find_runs(folder: Path) -> Runs:
     """
     if (folder / PLAN).is_file():
         plan: dict[str, Any] = json.loads((folder / PLAN).read_text())
-        parts = [folder / name for name in plan if (folder / name / "metrics.jsonl").is_file()]
+        parts = [
+            folder / name for name in plan["runs"] if (folder / name / "metrics.jsonl").is_file()
+        ]
     else:
         parts = [folder]
     runs: Runs = {}
@@ -64,6 +67,8 @@ def _row(algorithm: str, records: Sequence[RunRecord]) -> dict[str, Any]:
         "finished": all(record.results is not None for record in records),
         **{key: over_runs(key) for key in keys},
         "accuracy-seed-std": _deviation([row["accuracy"] for row in last]),
+        "own-clients": min(row["own-clients"] for row in last),
+        "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
         "left-out": sum(row["left-out"] for row in trained),
     }
@@ -81,7 +86,7 @@ _TITLE = (
 
 def report_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Returns the figures as a table; accuracies in percent."""
-    table = Table(title=_TITLE, title_justify="left")
+    table = Table(title=_TITLE, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.add_column("algorithm", no_wrap=True)
     headings = ("rounds", "personal ± sd", "p10", "before", "own", "± seeds", "ms")
     for heading in headings:

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from engram.aggregates import Aggregate
+from engram.tree import add_scaled, is_finite, norm
 from engram.types import Params
 from federation.errors import RunStopped, few
 from federation.fingerprint import fingerprint
@@ -23,6 +24,8 @@ from strategies.screening import Accepted, Rejected, screen
 __all__ = ["Evaluation", "Federated", "draw_cohort"]
 
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
+
+_FAR = 100  # honest updates of one round differ by less
 
 Column = npt.NDArray[np.float64]
 
@@ -135,6 +138,8 @@ class Federated(Strategy):
             RunStopped: No reply is usable, or most of the cohort diverged.
         """
         accepted, rejected, silent = self._screen(replies)
+        accepted, far = _implausible(accepted, self._model)
+        rejected += far
         diverged = {
             client: reason for _, reply in accepted for client, reason in reply.failed.items()
         }
@@ -164,7 +169,10 @@ class Federated(Strategy):
                 _log.warning("round %d: left out: %s", server_round, reason)
         updates = [update for _, reply in accepted for update in reply.updates]
         losses = [loss for _, reply in accepted for loss in reply.losses]
-        model, self.state = self.aggregate.merge(self._model, self.state or {}, updates)
+        model, state = self.aggregate.merge(self._model, self.state or {}, updates)
+        if not is_finite(model):
+            raise RunStopped(f"round {server_round}: the merged model became non-finite")
+        self.state = state
         kinds = Counter(reply.kind for _, reply in rejected)
         return to_record(model), MetricRecord(
             {
@@ -207,6 +215,7 @@ class Federated(Strategy):
     ) -> Iterable[Message]:
         """Asks every node to score all of its clients, not only those that trained."""
         del grid
+        self.evaluation = None
         settings = {**config, "server-round": server_round, "fingerprint": fingerprint()}
         content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(settings)})
         self._asked = [
@@ -231,6 +240,14 @@ class Federated(Strategy):
             return None
         table = np.array([scores[client] for client in sorted(scores)], dtype=np.float64)
         self.evaluation = Evaluation(sorted(scores), *table.T)
+        lost = ~np.isfinite(self.evaluation.loss_personalized)
+        if lost.any():
+            clients = np.array(self.evaluation.clients)[lost].tolist()
+            _log.warning(
+                "round %d: personalizing diverged for clients %s: lower adapt-lr",
+                server_round,
+                few(clients),
+            )
         return MetricRecord(
             {
                 "accuracy": float(self.evaluation.personalized.mean()),
@@ -257,4 +274,31 @@ def _read_scores(reply: Message, clients: Sequence[int]) -> dict[int, list[float
         raise ValueError(f"malformed reply: {error!r}") from error
     if table.ndim != 2 or table[:, 0].tolist() != sorted(clients):
         raise ValueError(f"clients {list(clients)} were asked, others answered")
+    shares = table[:, 1:4]  # before, personalized, own; the last is NaN where there is none
+    known = shares[~np.isnan(shares)]
+    if np.isnan(shares[:, :2]).any() or (known < 0).any() or (known > 1).any():
+        raise ValueError("accuracies must lie between 0 and 1")
     return {int(client): scores for client, *scores in table.tolist()}
+
+
+def _implausible(
+    accepted: list[tuple[list[int], Accepted]], model: Params
+) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
+    """Parts off replies whose models lie much farther from the old one than most do.
+
+    Finite numbers can be as harmful as infinite ones. With fewer than three replies there is no
+    saying which is odd.
+    """
+    distances = [
+        max(float(norm(add_scaled(update.params, -1.0, model))) for update in reply.updates)
+        for _, reply in accepted
+    ]
+    limit = _FAR * float(np.median(distances)) if len(accepted) >= 3 else np.inf
+    near, far = [], []
+    for (clients, reply), distance in zip(accepted, distances, strict=True):
+        if distance > limit > 0:
+            reason = f"its model moved by {distance:.3g}, {_FAR} times what is usual, or more"
+            far.append((clients, Rejected("size", reason)))
+        else:
+            near.append((clients, reply))
+    return near, far

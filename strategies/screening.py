@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from engram.aggregates import Aggregate, Update
 from engram.tree import is_finite
 from engram.types import Params
-from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, read_list, to_params
+from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, read_array, read_list
 
 __all__ = ["Accepted", "Rejected", "screen"]
 
@@ -42,7 +43,7 @@ class Rejected(NamedTuple):
     reason: str
 
 
-def screen(
+def screen(  # noqa: PLR0911 - one return for each reason to refuse
     reply: Message,
     *,
     model: Params,
@@ -70,16 +71,18 @@ def screen(
         arrays = reply.content.array_records[ARRAYS]
     except (KeyError, TypeError, ValueError) as error:
         return Rejected("malformed", f"the reply lacks what it should hold: {error!r}")
-    if not ids or len(set(ids)) < len(ids) or not set(ids) | set(failed) <= set(asked):
-        return Rejected("clients", f"clients {list(asked)} were asked, {ids} answered")
-    weights = [examples[client] for client in ids]
+    weights = [examples[client] for client in ids if client in asked]
+    named = [*ids, *failed]
+    if not ids or len(set(named)) < len(named) or not set(named) <= set(asked):
+        return Rejected("clients", f"clients {list(asked)} were asked, {named} answered")
     if num_examples != sum(weights):
-        return Rejected(
-            "size", f"{num_examples} examples are claimed, the roster has {sum(weights)}"
-        )
+        claim = f"{num_examples} examples are claimed, the roster has {sum(weights)}"
+        return Rejected("size", claim)
     params = _read_params(arrays, model, None if aggregate.additive else len(ids))
     if isinstance(params, Rejected):
         return params
+    if not (is_finite(params) and np.isfinite(losses).all()):
+        return Rejected("non-finite", "some parameters or losses are NaN or infinite")
     if aggregate.weighting == "clients":
         weights = [1] * len(ids)
     if aggregate.additive:
@@ -107,21 +110,15 @@ def _read_params(record: ArrayRecord, model: Params, stacked: int | None) -> Par
     if record.keys() != model.keys():
         return Rejected("names", f"{list(record)} instead of {list(model)}")
     lead = () if stacked is None else (stacked,)
-    # What an array says of itself is checked before its bytes are read, and what they are, after.
-    claimed = {name: (tuple(array.shape), array.dtype) for name, array in record.items()}
-    wanted = {
-        name: ((*lead, *leaf.shape), str(leaf.dtype).removeprefix("torch."))
-        for name, leaf in model.items()
-    }
-    if claimed != wanted:
-        return Rejected("shapes", f"{claimed} instead of {wanted}")
-    try:
-        params = to_params(record)
-    except (TypeError, ValueError, OSError, EOFError) as error:
-        return Rejected("malformed", f"the arrays cannot be read: {error!r}")
-    found = {name: (tuple(p.shape), str(p.dtype)[6:]) for name, p in params.items()}
-    if found != wanted:
-        return Rejected("shapes", f"{found} instead of {wanted}")
-    if not is_finite(params):
-        return Rejected("non-finite", "some parameters are NaN or infinite")
+    params = {}
+    for name, leaf in model.items():
+        array, shape = record[name], (*lead, *leaf.shape)
+        if array.shape != shape:
+            return Rejected("shapes", f"{name}: {array.shape} instead of {shape}")
+        try:
+            params[name] = read_array(array, shape, leaf.dtype)
+        except TypeError as error:
+            return Rejected("malformed", f"{name}: {error}")
+        except ValueError as error:
+            return Rejected("shapes", f"{name}: {error}")
     return params

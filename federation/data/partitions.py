@@ -43,6 +43,7 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[
         )
         _check_sizes(*split, experiment)
         return split
+    _check_alike(arrays, experiment)
     for draw in range(_DRAWS):
         seed = int(generator(experiment.seed, Stream.PARTITION, draw).integers(2**31))
         split = (
@@ -144,17 +145,43 @@ def _flower(
         ) from error
 
 
+def _check_alike(arrays: Arrays, e: Experiment) -> None:
+    """Refuses classes or tasks without training or test rows.
+
+    The partitioners number those that they see, and would give a client other ones to be tested
+    on than to learn from.
+    """
+    kind, train, test = "class", arrays.y_train, arrays.y_test
+    if e.partition == "iid":
+        return
+    if e.partition == "natural" and arrays.task_train is not None and arrays.task_test is not None:
+        kind, train, test = "task", arrays.task_train, arrays.task_test
+    one_sided = np.setxor1d(train, test)
+    if one_sided.size:
+        value = one_sided[0]
+        part = "test" if value in train else "training"
+        raise DataError(
+            f"{kind} {value} (counted from 0) has no {part} rows, which partition {e.partition} "
+            f"needs: add rows, leave the {kind} out, or change test-fraction"
+        )
+
+
 def _check_sizes(train: Sequence[Rows], test: Sequence[Rows], e: Experiment) -> None:
     advice = {
         "halves": "raise rows-per-class and test-rows-per-class",
         "dirichlet": "lower num-clients or raise dirichlet-alpha",
+        "natural": "leave that task out",
     }.get(e.partition, "lower num-clients")
     for client, (n_train, n_test) in enumerate(zip(map(len, train), map(len, test), strict=True)):
-        if n_train < e.batch_size:
-            raise DataError(
-                f"client {client} has {n_train} training rows, fewer than batch-size = "
-                f"{e.batch_size}: lower batch-size, or {advice}"
-            )
+        for setting, size in (
+            ("batch-size", e.batch_size),
+            ("initial-batch-size", e.initial_batch_size),
+        ):
+            if n_train < size:
+                raise DataError(
+                    f"client {client} has {n_train} training rows, fewer than {setting} = {size}: "
+                    f"lower {setting}, or {advice}"
+                )
         if n_test <= e.adapt_shots:
             raise DataError(
                 f"client {client} has {n_test} test rows, not more than adapt-shots = "

@@ -3,6 +3,7 @@
 import pickle
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -105,6 +106,8 @@ def _npz(path: Path, test_fraction: float, seed: int) -> Arrays:
         x = _inputs(path, "x", x, y)
         if task is not None:
             _same_length(path, "task", task, y)
+            if task.ndim != 1:
+                raise DataError(f"{path}: task must be one column, got shape {task.shape}")
             task = np.unique(task, return_inverse=True)[1]
         return _split(x, y, task, classes, test_fraction, seed)
     if parts <= arrays.keys():
@@ -131,7 +134,7 @@ def _read_npz(path: Path) -> dict[str, _Array]:
         if isinstance(file, np.lib.npyio.NpzFile):
             with file:
                 return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile):
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
         pass  # it is no such file; what numpy says of it would not help
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error

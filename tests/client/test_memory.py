@@ -80,6 +80,15 @@ def test_disk_keeps_what_a_resumed_run_can_ask_for_and_no_more(tmp_path):
     assert rounds == [5, 6, 7, 8]
 
 
+def test_disk_forgets_what_an_attempt_before_made_of_later_rounds(tmp_path):
+    # A run was killed in round 7 and is resumed after round 5: 6 and 7 will be made anew.
+    store = DiskStore(tmp_path)
+    for server_round in (5, 6, 7):
+        store.save(3, params(server_round), server_round=server_round, durable=5)
+    store.save(3, params(1), server_round=6, durable=5)
+    assert_same(store.load(3, LIKE, before=9), params(1))
+
+
 def test_disk_outlives_the_process(tmp_path):
     DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
     assert_same(DiskStore(tmp_path).load(3, LIKE, before=2), params(1))

@@ -57,7 +57,7 @@ def test_other_networks_train_alike(kind):
 
 @pytest.mark.parametrize("memory", ["reset", "carry"])
 def test_a_round_is_the_rule_run_by_hand(memory):
-    e = small(memory=memory, clients_per_round=1)
+    e = small(memory=memory, clients_per_round=1, seed=3)
     t = trainer(e)
     rule = local_moml(
         cross_entropy(t._network), alpha=e.alpha, beta=e.beta, eta=e.eta, hessian=e.hessian
@@ -65,7 +65,7 @@ def test_a_round_is_the_rule_run_by_hand(memory):
     rows = t.data.train.rows[4]
 
     def sample(stream, server_round, *shape):
-        return rows[generator(0, stream, server_round, 4).integers(len(rows), size=shape)]
+        return rows[generator(3, stream, server_round, 4).integers(len(rows), size=shape)]
 
     w, u = initial_model(t), None
     for server_round in (1, 2):
@@ -135,6 +135,36 @@ def test_a_client_with_a_memory_trains_alone_as_in_a_cohort(algorithm, memory):
     assert_same(*results, atol=1e-6)
 
 
+OTHER = {
+    "local-moml": {
+        "alpha": 0.2,
+        "beta": 0.3,
+        "eta": 0.2,
+        "hessian": "first-order",
+        "memory": "carry",
+    }
+    | {"local-steps": 3, "batch-size": 3, "initial-batch-size": 4, "seed": 5},
+    "per-fedavg": {"alpha": 0.2, "eta": 0.2, "hessian": "finite-difference", "local-steps": 3},
+    "pfedme": {"alpha": 0.02, "eta": 0.2, "lambda": 20.0, "inner-steps": 3, "seed": 5},
+    "fedavg": {"eta": 0.2, "batch-size": 3, "seed": 5},
+}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key"), [(name, key) for name, settings in OTHER.items() for key in settings]
+)
+def test_every_setting_of_an_algorithm_reaches_it(algorithm, key):
+    base = {"algorithm": algorithm, "alpha": 0.05, "local_steps": 2}
+    changed = base | {key.replace("-", "_"): OTHER[algorithm][key]}
+    results = []
+    for settings in (base, changed):
+        t = trainer(small(**settings))
+        model = initial_model(trainer(small()))  # the same start, whatever the seed
+        t.train(model, [3, 4], server_round=1, durable=0)
+        results.append(t.train(model, [3, 4], server_round=2, durable=1).params)
+    assert any(not torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
 def test_alpha_zero_one_step_all_clients_is_sgd():
     # Sec. 5.2: alpha = 0, H = 1, beta = 1, B = n; the mean of the models is one SGD step on the
     # mean of the clients' batch losses.
@@ -171,15 +201,19 @@ def test_a_client_that_diverges_is_left_out_and_keeps_its_memory(engine):
     assert trained.clients == [4]
     assert all(len(leaf) == 1 and leaf.isfinite().all() for leaf in trained.params.values())
     (reason,) = trained.failures.values()
-    assert reason.startswith("client 3: its model became non-finite in round 2")
+    assert reason.startswith("client 3: its model or loss became non-finite in round 2")
     assert ("at step 1" in reason) == (engine == "sequential")
     assert_same(store.load(3, model, before=9), before)
 
 
-def test_sequential_says_who_failed_where():
-    t = trainer(small(), engine="sequential")
-    t.data.train.y[t.data.train.rows[4]] = 99  # a class that the network has no logit for
-    with pytest.raises(ClientFailed, match=r"client 4 failed in round 7 at step [01]: IndexError"):
+@pytest.mark.parametrize("step", [1, 2])
+def test_sequential_says_who_failed_where(step):
+    t = trainer(small(beta=1.0), engine="sequential")
+    rows = t.data.train.rows[4]
+    drawn = generator(0, Stream.LOCAL_STEPS, 7, 4).integers(len(rows), size=(2, 3, 4))
+    only = sorted(set(drawn[step - 1].flat) - set(drawn[: step - 1].flat))
+    t.data.train.y[rows[only]] = 99  # a class that the network has no logit for
+    with pytest.raises(ClientFailed, match=f"client 4 failed in round 7 at step {step}: IndexE"):
         t.train(initial_model(t), [3, 4], server_round=7, durable=0)
 
 
@@ -187,13 +221,13 @@ def test_sequential_says_who_failed_where():
 
 
 def test_scores_follow_the_protocol():
-    e = small(adapt_shots=4, adapt_steps=3, adapt_lr=0.1)
+    e = small(adapt_shots=4, adapt_steps=3, adapt_lr=0.1, seed=3)
     t = trainer(e)
     model = initial_model(t)
     scores = t.evaluate(model, [12, 0], server_round=0)
     loss = cross_entropy(t._network)
     for i, client in enumerate([12, 0]):
-        rows = generator(0, Stream.SUPPORT, client).permutation(t.data.test.rows[client])
+        rows = generator(3, Stream.SUPPORT, client).permutation(t.data.test.rows[client])
         tuned = {name: leaf.clone() for name, leaf in model.items()}
         for _ in range(3):
             slope = torch.func.grad(loss)(tuned, t.data.test.take(rows[:4]))
@@ -207,6 +241,14 @@ def test_scores_follow_the_protocol():
             assert float(accuracy[i]) == pytest.approx(float(hits), abs=1e-6)
             assert float(mean_loss[i]) == pytest.approx(float(loss(params, (x, y))), abs=1e-5)
         assert int(scores.queries[i]) == len(rows) - 4
+
+
+def test_a_personalized_model_that_diverged_is_right_about_nothing():
+    t = trainer(small(adapt_lr=1e30))
+    scores = t.evaluate(initial_model(t), range(20), server_round=0)
+    diverged = ~scores.loss_personalized.isfinite()
+    assert diverged.any()
+    assert (scores.personalized[diverged] == 0).all()
 
 
 def test_evaluation_changes_nothing():

@@ -62,6 +62,14 @@ def test_equal_updates_are_their_own_aggregate(algorithm):
     assert aggregate.weighting == ("examples" if algorithm == "fedavg" else "clients")
 
 
+def test_server_mix_reaches_pfedme_alone():
+    model, change = {"w": draw(1, 2)}, updates([([1.0, 2.0], 1)])
+    for algorithm in ALGORITHMS:
+        aggregate = small(algorithm=algorithm, server_mix=0.25).aggregate()
+        merged, _ = aggregate.merge(model, {}, change)
+        assert torch.equal(merged["w"], change[0].params["w"]) == (algorithm != "pfedme")
+
+
 def test_refuses_weights_that_weigh_nothing():
     with pytest.raises(ValueError, match="total weight must be positive, got 0"):
         weighted_mean([])

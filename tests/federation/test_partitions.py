@@ -75,9 +75,19 @@ def test_pathological_clients_hold_so_many_classes():
     assert (((classes(data.train, 10) > 0).sum(axis=1)) == 3).all()
 
 
-def test_natural_clients_are_the_tasks(tasks):
-    _, data = of("natural", tasks)
+def test_natural_clients_are_the_tasks(tmp_path):
+    # The first feature says whose row it is; training and test rows of a client are one task's.
+    task = np.repeat([2, 30, 7, 11, 5], 40)
+    x, y = np.stack([task, task], axis=1), np.tile([0, 1], 100)
+    _, data = of("natural", write_npz(tmp_path / "t.npz", x=x, y=y, task=task))
+    for client, name in enumerate([2, 5, 7, 11, 30]):
+        for split in (data.train, data.test):
+            assert split.x[split.rows[client], 0].unique().tolist() == [name]
     assert [len(rows) for rows in data.train.rows] == pytest.approx([24] * 5, abs=2)
+
+
+def test_as_many_rows_as_a_batch_are_enough():
+    assert federated_data(small(batch_size=20, initial_batch_size=20, adapt_shots=14))
 
 
 def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
@@ -99,6 +109,8 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
             "class 0 has 107 rows, but partition halves needs 440 of it: lower rows-per-class "
             r"\(now 40\) or num-clients \(now 20\)",
         ),
+        ({"batch_size": 21}, "client 10 has 20 training rows, fewer than batch-size = 21"),
+        ({"initial_batch_size": 21}, "client 10 .* fewer than initial-batch-size = 21"),
         ({"test_rows_per_class": 16}, "lower test-rows-per-class"),
         (
             {"batch_size": 30},
@@ -121,6 +133,18 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
 def test_refuses_too_few_rows_by_name(settings, message):
     with pytest.raises(DataError, match=message):
         federated_data(small(**settings))
+
+
+def test_refuses_classes_and_tasks_without_training_or_test_rows(tmp_path):
+    x, y = np.ones((200, 2)), np.tile([0, 1], 100)
+    name = write_npz(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x[:9], y_test=np.ones(9, int))
+    for partition in ("dirichlet", "pathological"):
+        with pytest.raises(DataError, match="class 0 .* has no test rows, which partition"):
+            federated_data(small(dataset=name, partition=partition, num_clients=4))
+    task = np.array([*([0] * 100), 1, *([2] * 99)])
+    name = write_npz(tmp_path / "b.npz", x=x, y=y, task=task)
+    with pytest.raises(DataError, match="task 1 .* has no test rows"):
+        federated_data(small(dataset=name, partition="natural", num_clients=3, clients_per_round=3))
 
 
 def test_refuses_another_number_of_tasks(tasks):

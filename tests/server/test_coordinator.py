@@ -17,7 +17,7 @@ from federation.errors import Refused, RunStopped
 from server import record as record_module
 from server.coordinator import coordinate
 from server.record import RunRecord
-from tests.support import assert_same, grid, small, trainer
+from tests.support import assert_same, grid, initial_model, small, trainer
 
 
 def run(folder, store=None, nodes=1, **settings):
@@ -42,7 +42,12 @@ def test_a_run_is_recorded(tmp_path):
     rows = record.rows()
     assert [row["round"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["round"] for row in rows if "accuracy" in row] == [0, 2, 4]
-    assert all(row["clients"] == 4 and row["ms"] > 0 for row in rows[1:])
+    assert all(row["clients"] == 4 and 0 < row["ms"] < 60_000 for row in rows[1:])
+    by_hand = trainer(small()).train(
+        initial_model(trainer(small())), rows[1]["cohort"], server_round=1, durable=0
+    )
+    assert rows[1]["train-loss"] == pytest.approx(sum(by_hand.losses) / 4, abs=1e-6)
+    assert found["scored"] == 20
     assert found["clients"]["ids"] == list(range(20))
     mean = sum(found["clients"]["personalized"]) / 20
     assert found["accuracy"] == pytest.approx(mean)

@@ -94,6 +94,20 @@ def test_resume_goes_on(engram):
     assert json.loads(out.splitlines()[-1])["algorithms"][0]["rounds"] == 4
 
 
+def test_resume_keeps_the_engine(engram):
+    engram("run", *SETS, "--set", "num-rounds=2", "--engine", "sequential", "--out", "parts")
+    assert engram("run", "--resume", "parts", "--set", "num-rounds=4")[0] == 0
+    assert RunRecord.open(Path("parts")).config["engine"] == "sequential"
+
+
+def test_resume_by_another_source_is_said(engram, monkeypatch):
+    engram("run", *SETS, "--set", "num-rounds=2", "--out", "parts")
+    monkeypatch.setattr("server.record.fingerprint", lambda: "another")
+    _, _, err = engram("run", "--resume", "parts", "--set", "num-rounds=4")
+    assert "goes on with another, whose numbers may differ" in err
+    assert RunRecord.open(Path("parts")).config["sources"][1:] == ["another"]
+
+
 def test_compare_runs_algorithms_side_by_side(engram):
     status, out, _ = engram(
         *("compare", "fedavg", "pfedme", "--seeds", "2", *SETS, "--out", "c", "--json"),
@@ -143,7 +157,7 @@ def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
     assert "interrupted; go on with: engram compare --resume parts" in err
     shown = engram("show", "parts")
     assert "per-fedavg-seed0: not finished, 3 of 4 rounds" in shown[2]
-    assert re.search(r"fedavg +│ +4 │.*per-fedavg +│ +2\.\.\. │", shown[1], re.DOTALL)
+    assert re.search(r"fedavg +4 .*per-fedavg +2\.\.\. ", shown[1], re.DOTALL)
     assert engram("compare", "--resume", "parts")[0] == 0
     rows = [json.loads((Path(name) / "results.json").read_text()) for name in ("whole", "parts")]
     for row in (*rows[0], *rows[1]):
@@ -242,15 +256,20 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["run", "--resume", "full"], "full is not the folder of a run"),
         (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
         (["show", "full"], "full is not the folder of a run"),
+        (["compare", "--out", "file/x"], "file/x cannot be made"),
+        (["data", "--out", "file/x.png"], "file cannot be made"),
+        (["run", "--out", "file/x"], "file/x cannot be made"),
+        (["run", *bad("algorithm=pfedm", "beta=2")], r"did you mean pfedme\?.*; beta must be"),
         (["shwo"], "No such command 'shwo'"),
     ],
 )
 def test_what_commands_refuse(engram, args, message):
     Path("full").mkdir()
+    Path("file").touch()
     status, out, err = engram(*args)
     assert (status, out) == (2, "")
     assert re.fullmatch(rf"engram: .*{message}.*\n", err)
-    assert sorted(path.name for path in Path().rglob("*")) == ["full"]
+    assert sorted(path.name for path in Path().rglob("*")) == ["file", "full"]
 
 
 def test_a_damaged_run_is_named(engram):

@@ -81,6 +81,23 @@ def test_models_that_differ_are_not_confused(setup):
         assert reply.metadata.src_node_id == client + 1
 
 
+def test_a_bad_message_spoils_none_but_its_own_reply(setup):
+    t, _, model = setup
+    g = grid(t, 9)  # node 9 hosts nobody
+    arrays = to_record(model)
+
+    def message(node, **config):
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord(config)})
+        return Message(content, dst_node_id=node, message_type="train")
+
+    messages = [message(1), message(2, clients=[5]), message(9), message(77)]
+    good, *bad = g.send_and_receive(messages)
+    assert good.content["clients"]["ids"] == [0]
+    assert [reply.metadata.src_node_id for reply in bad] == [2, 9, 77]
+    assert all(reply.error.code == 1002 for reply in bad)
+    assert "hosts no client" in bad[1].error.reason
+
+
 def test_messages_can_be_pushed_and_pulled_apart(setup):
     _, g, model = setup
     message = Message(

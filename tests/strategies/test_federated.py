@@ -11,6 +11,7 @@ from engram.aggregates import Aggregate, Update, mean
 from federation.errors import RunStopped
 from federation.wire import to_params, to_record
 from server.roster import query_roster
+from simulations.grid import InProcessGrid
 from strategies.federated import Federated, draw_cohort
 from tests.support import assert_same, grid, initial_model, small, trainer
 
@@ -132,6 +133,75 @@ def test_a_run_stops_when_most_of_the_cohort_diverges(nodes):
     expected = f"round 1 diverged: the models of clients {re.escape(str(cohort[:4]))}"
     with pytest.raises(RunStopped, match=expected):
         one_round(strategy, g, model)
+
+
+@pytest.mark.parametrize("value", [1e30, 3e38])
+def test_a_finite_model_far_from_all_others_is_left_out(value):
+    strategy, g, model = strategy_on(20)
+
+    def spoil(replies):
+        huge = {name: torch.full_like(leaf, value) for name, leaf in model.items()}
+        replies[2].content["arrays"] = to_record(huge)
+        return replies
+
+    merged, metrics = one_round(strategy, g, model, spoil=spoil)
+    assert (metrics["left-out"], metrics["rejected-size"]) == (1, 1)
+    assert all(leaf.abs().max() < 10 for leaf in merged.values())
+
+
+def test_a_merged_model_that_is_not_finite_stops_the_run():
+    e = small(algorithm="pfedme", server_mix=9.0, clients_per_round=2)
+    strategy, g, model = strategy_on(20, e)
+
+    def spoil(replies):
+        huge = {name: torch.full_like(leaf, 3e38) for name, leaf in model.items()}
+        for reply in replies:
+            reply.content["arrays"] = to_record(huge)
+        return replies
+
+    with pytest.raises(RunStopped, match="round 1: the merged model became non-finite"):
+        one_round(strategy, g, model, spoil=spoil)
+
+
+def test_replies_are_merged_in_the_order_of_their_clients():
+    # Clients dealt to nodes in another order than nodes are numbered in.
+    seen = []
+
+    def merge(model, state, updates):
+        seen.extend(float(u.params["dense1.bias"][0]) for u in updates)
+        return model, state
+
+    aggregate = Aggregate(lambda model: {}, merge, "clients", additive=False)
+    e = small(clients_per_round=6)
+    t = trainer(e)
+    g = InProcessGrid(t, [[client] for client in reversed(range(20))])
+    strategy = Federated(aggregate, query_roster(g, 20), clients_per_round=6, seed=0)
+    model = initial_model(t)
+    one_round(strategy, g, model)
+    each = t.train(model, draw_cohort(0, 1, 20, 6), server_round=1, durable=0).params
+    assert seen == pytest.approx(each["dense1.bias"][:, 0].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("personalized", 1e6), ("personalized", float("nan")), ("own", -1.0)]
+)
+def test_scores_that_cannot_be_are_left_out(column, value):
+    strategy, g, model = strategy_on(20)
+    messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
+    replies = list(g.send_and_receive(messages))
+    replies[4].content["clients"][column] = [value]
+    strategy.aggregate_evaluate(1, replies)
+    assert strategy.evaluation.clients == [c for c in range(20) if c != 4]
+
+
+def test_an_evaluation_without_scores_forgets_the_one_before():
+    strategy, g, model = strategy_on(2)
+    messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
+    strategy.aggregate_evaluate(1, g.send_and_receive(messages))
+    assert strategy.evaluation is not None
+    strategy.configure_evaluate(2, to_record(model), ConfigRecord(), g)
+    strategy.aggregate_evaluate(2, [])
+    assert strategy.evaluation is None
 
 
 def test_flowers_own_loop_runs_it():

@@ -79,6 +79,11 @@ def lying(**change):
     return ArrayRecord({"a": array, "b": Array(np.ones(4, dtype=np.float32))})
 
 
+def header(shape):
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + min(len(text), 65535).to_bytes(2, "little") + text
+
+
 HOSTILE = {
     "an error": (reply(error=Error(2, "boom")), "error"),
     "divergence": (reply(error=Error(1001, "client 3 diverged")), "diverged"),
@@ -100,7 +105,15 @@ HOSTILE = {
     "another dtype": (reply(GOOD | {"a": torch.ones(2, 3).double()}), "shapes"),
     "NaN": (reply(GOOD | {"b": torch.tensor([1.0, torch.nan, 1.0, 1.0])}), "non-finite"),
     "infinity": (reply(GOOD | {"b": torch.full((4,), torch.inf)}), "non-finite"),
-    "truncated bytes": (reply(lying(data=Array(np.ones((2, 3))).data[:90])), "malformed"),
+    "a NaN loss": (reply(details=clients(losses=[0.5, float("nan")])), "non-finite"),
+    "both done and failed": (reply(details=clients(failed=[3], reasons=["x"])), "clients"),
+    "a header that is no Python": (reply(lying(data=header("(((((((("))), "malformed"),
+    "a header of terabytes": (reply(lying(data=header("(8000000000000,)"))), "shapes"),
+    "a header too long": (reply(lying(data=header("(2, " + "3" * 20000 + ")"))), "malformed"),
+    "columns first": (reply(lying(data=Array(np.ones((3, 2), np.float32).T).data)), "shapes"),
+    "bytes more": (reply(lying(data=Array(np.ones((2, 3), np.float32)).data + b"x")), "shapes"),
+    "half a header": (reply(lying(data=Array(np.ones((2, 3))).data[:90])), "malformed"),
+    "half of the data": (reply(lying(data=Array(np.ones((2, 3), np.float32)).data[:-9])), "shapes"),
     "no bytes": (reply(lying(data=b"")), "malformed"),
     "a pickle": (reply(lying(data=b"\x80\x04N.")), "malformed"),
     "another serializer": (reply(lying(stype="pickle")), "malformed"),
