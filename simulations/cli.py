@@ -30,7 +30,7 @@ from federation.errors import Refused
 from federation.experiment import Experiment, read_defaults, read_settings
 from server.record import RunRecord
 from simulations.engine import simulate
-from simulations.report import PLAN, find_runs, report_rows, report_table
+from simulations.report import PLAN, find_runs, read_plan, report_rows, report_table
 
 __all__ = ["app"]
 
@@ -142,7 +142,7 @@ def compare(
         if algorithms or seeds or sets or config or out or engine:
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = _find(resume)
-        chosen, plan = _read_plan(folder)
+        chosen, plan = _resumed_plan(folder)
     for experiment in plan.values():  # refuses what cannot be, before anything is written
         held = federated_data(experiment)
         model_for(experiment, held.input_shape, held.num_classes)
@@ -243,11 +243,8 @@ def _plan(
     return plan
 
 
-def _read_plan(folder: Path) -> tuple[Engine, dict[str, Experiment]]:
-    path = folder / PLAN
-    if not path.is_file():
-        raise Refused(f"{folder} is not the folder of a comparison: it has no {PLAN}")
-    plan = json.loads(path.read_text())
+def _resumed_plan(folder: Path) -> tuple[Engine, dict[str, Experiment]]:
+    plan = read_plan(folder)
     runs = {name: Experiment.from_config(settings) for name, settings in plan["runs"].items()}
     return _engine(plan["engine"]), runs
 

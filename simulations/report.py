@@ -9,12 +9,31 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from federation.errors import Refused
 from server.record import RunRecord
 
-__all__ = ["PLAN", "Runs", "find_runs", "report_rows", "report_table"]
+__all__ = ["PLAN", "Runs", "find_runs", "read_plan", "report_rows", "report_table"]
 
 Runs = dict[str, list[RunRecord]]  # by algorithm, one record a seed
 PLAN: Final = "comparison.json"  # in a comparison's folder: each run's name and settings
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """Returns what a comparison is made of: its ``engine``, and the settings of its ``runs``.
+
+    Raises:
+        Refused: The folder is not that of a comparison, or the file is damaged.
+    """
+    path = folder / PLAN
+    if not path.is_file():
+        raise Refused(f"{folder} is not the folder of a comparison: it has no {PLAN}")
+    try:
+        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not {"engine", "runs"} <= plan.keys():
+            raise ValueError("it lacks engine or runs")
+    except (ValueError, AttributeError) as error:
+        raise Refused(f"{path} is damaged: {error}") from error
+    return plan
 
 
 def find_runs(folder: Path) -> Runs:
@@ -23,13 +42,10 @@ def find_runs(folder: Path) -> Runs:
     Raises:
         Refused: It is neither.
     """
+    parts = [folder]
     if (folder / PLAN).is_file():
-        plan: dict[str, Any] = json.loads((folder / PLAN).read_text())
-        parts = [
-            folder / name for name in plan["runs"] if (folder / name / "metrics.jsonl").is_file()
-        ]
-    else:
-        parts = [folder]
+        named = [folder / name for name in read_plan(folder)["runs"]]
+        parts = [part for part in named if (part / "metrics.jsonl").is_file()]
     runs: Runs = {}
     for part in parts:
         record = RunRecord.open(part)

@@ -292,6 +292,16 @@ def test_a_damaged_run_is_named(engram):
             assert re.fullmatch(r"engram: .*run/.* is damaged.*\n", err), err
 
 
+def test_a_damaged_comparison_is_named(engram):
+    engram("compare", "fedavg", "--seeds", "1", *SETS, "--out", "c")
+    for contents in ("{", "{}", "[]"):
+        Path("c/comparison.json").write_text(contents)
+        for command in (("show", "c"), ("compare", "--resume", "c")):
+            status, _, err = engram(*command)
+            assert status == 2
+            assert re.fullmatch(r"engram: c/comparison.json is damaged: .*\n", err)
+
+
 def test_a_full_disk_is_one_line(engram, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device", "run/metrics.jsonl")

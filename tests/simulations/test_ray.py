@@ -153,7 +153,7 @@ def test_a_preset_runs_and_goes_on(superlink, tmp_path):
     record = RunRecord.open(tmp_path / "run")
     assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4]
     assert record.results["own-clients"] == 10
-    assert len(list((tmp_path / "run" / "memory").glob("client-*"))) == 10
+    assert len(list((tmp_path / "run" / "memory").glob("*/client-*"))) == 10
 
 
 def test_nodes_that_run_something_else_are_named_at_the_roster_query(tmp_path):
