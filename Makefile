@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test lint types clean
 
 demo: .venv/ready
-	$(BIN)/engram compare --seeds 3
+	$(BIN)/engram compare --seeds 3 --set num-rounds=80
 
 test: .venv/ready
 	$(BIN)/pytest
