@@ -1,25 +1,13 @@
 """The `engram` command."""
 
 import json
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import click
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from typer.core import TyperCommand
 
@@ -29,8 +17,9 @@ from federation.data.federated import federated_data, model_for
 from federation.errors import Refused
 from federation.experiment import Experiment, read_defaults, read_settings
 from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.report import PLAN, find_runs, read_plan, report_rows, report_table
+from simulations.report import PLAN, read_plan
+from simulations.terminal import out as console
+from simulations.terminal import run_all, show_found
 
 __all__ = ["app"]
 
@@ -40,8 +29,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_out = Console(highlight=False)
-_err = Console(stderr=True, highlight=False)
 
 
 class _WithSettings(TyperCommand):
@@ -59,7 +46,7 @@ class _WithSettings(TyperCommand):
         for field in Experiment.model_fields.values():
             key = str(field.alias)
             table.add_row(key, json.dumps(defaults[key]), field.description)
-        _out.print(table)
+        console.print(table)
 
 
 _Set = Annotated[
@@ -111,8 +98,8 @@ def run(
         experiment = Experiment.from_config(settings)
         # A run of Flower's is refused further on, in words of its own.
         chosen = _engine(engine or saved["engine"].replace("flower", "vectorized"))
-    _simulate({folder: experiment}, chosen, f"engram run --resume {folder}")
-    _finish(folder, as_json)
+    run_all({folder: experiment}, chosen, f"engram run --resume {folder}")
+    show_found(folder, as_json)
 
 
 @app.command(cls=_WithSettings)
@@ -143,7 +130,8 @@ def compare(
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = _find(resume)
         chosen, plan = _resumed_plan(folder)
-    for experiment in plan.values():  # refuses what cannot be, before anything is written
+    # Refuses what cannot be, before anything is written; all algorithms share their data.
+    for experiment in {e.model_copy(update={"algorithm": "fedavg"}) for e in plan.values()}:
         held = federated_data(experiment)
         model_for(experiment, held.input_shape, held.num_classes)
     if resume is None:
@@ -155,8 +143,8 @@ def compare(
         part = folder / name
         begun = (part / "config.json").is_file()
         work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
-    _simulate(work, chosen, f"engram compare --resume {folder}")
-    _finish(folder, as_json)
+    run_all(work, chosen, f"engram compare --resume {folder}")
+    show_found(folder, as_json)
 
 
 @app.command()
@@ -167,7 +155,7 @@ def show(
     as_json: _Json = False,
 ) -> None:
     """Show what a run, or a comparison, has found so far, and draw its plots again."""
-    _finish(_find(run), as_json)
+    show_found(_find(run), as_json)
 
 
 @app.command(cls=_WithSettings)
@@ -194,8 +182,8 @@ def data(
     for client, counts in enumerate(train):
         classes = ", ".join(f"{label}: {n}" for label, n in enumerate(counts) if n)
         table.add_row(str(client), str(counts.sum()), str(test[client].sum()), classes)
-    _out.print(table)
-    _out.print(f"picture: {path}", soft_wrap=True)
+    console.print(table)
+    console.print(f"picture: {path}", soft_wrap=True)
     if as_json:
         found = {"train": train.tolist(), "test": test.tolist(), "picture": str(path)}
         print(json.dumps(found))
@@ -286,108 +274,3 @@ def _find(run: str) -> Path:
         if folder.is_dir():
             return folder
     raise Refused(f"no run {run!r}: it is neither a folder nor a name in runs/")
-
-
-# --- What a user sees ----------------------------------------------------------------------
-
-
-def _simulate(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> None:
-    """Runs experiments, each in its folder, with a line of progress for each."""
-    columns = (
-        TextColumn("{task.description:<20}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds {task.fields[found]:<30}"),
-        TimeRemainingColumn(compact=True),
-    )
-    # Shown from the first round on, so that whatever is refused before it is one line.
-    progress = Progress(*columns, console=_err)
-    try:
-        with _interrupt_between_rounds() as check:
-            for folder, experiment in work.items():
-                line = progress.add_task(
-                    f"{experiment.algorithm} seed {experiment.seed}",
-                    total=experiment.num_rounds,
-                    found="",
-                )
-
-                def report(row: Mapping[str, Any], line: TaskID = line) -> None:
-                    progress.start()
-                    if "accuracy" in row:
-                        found = f"accuracy {100 * row['accuracy']:.1f} %"
-                        progress.update(line, found=found)
-                    progress.update(line, completed=row["round"])
-                    check()
-
-                simulate(experiment, folder, engine=engine, on_round=report)
-                report(RunRecord.open(folder).rows()[-1])
-    except KeyboardInterrupt:
-        begun = any((folder / "config.json").is_file() for folder in work)
-        hint = f"go on with: {resume}" if begun else "nothing has been written"
-        progress.console.print(f"engram: interrupted; {hint}", soft_wrap=True)
-        raise SystemExit(130) from None
-    finally:
-        if progress.live.is_started:
-            progress.stop()
-
-
-@contextmanager
-def _interrupt_between_rounds() -> Iterator[Callable[[], None]]:
-    """Makes Ctrl-C wait until the round is done: yields the function that then raises it.
-
-    Raised inside `torch.func`, a KeyboardInterrupt comes out as an internal error of torch. A
-    second Ctrl-C does not wait.
-    """
-    asked = False
-
-    def ask(signum: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            signal.default_int_handler(signum, frame)
-        asked = True
-
-    def check() -> None:
-        if asked:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _finish(folder: Path, as_json: bool) -> None:
-    """Draws the plots, and prints the table and where everything is."""
-    from simulations import plots  # noqa: PLC0415 - slow to import
-
-    runs = find_runs(folder)
-    rows = report_rows(runs)
-    if rows:
-        plots.plot_accuracy(runs, folder / "accuracy.png")
-        if any(record.results for records in runs.values() for record in records):
-            plots.plot_clients(runs, folder / "clients.png")
-        if (folder / PLAN).is_file():
-            (folder / "results.json").write_text(json.dumps(rows, indent=2))
-        _out.print(report_table(rows))
-    for records in runs.values():
-        for record in records:
-            if record.results is None:
-                done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
-                _err.print(f"{record.folder}: not finished, {done} of {total} rounds")
-    for row in rows:
-        total = runs[row["algorithm"]][0].config["settings"]["num-clients"]
-        if row["scored"] < total:
-            _err.print(f"{row['algorithm']}: only {row['scored']} of {total} clients were scored")
-        if 0 < row["own-clients"] < total:
-            kept = f"{row['own-clients']} of {total} clients keep a model so far"
-            _err.print(f"{row['algorithm']}: {kept}; `own` is theirs")
-        if row["left-out"]:
-            _err.print(f"{row['algorithm']}: {row['left-out']} times a client was left out")
-    files = [name for name in _SHOWN if (folder / name).is_file()]
-    _out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
-    if as_json:
-        print(json.dumps({"run": str(folder), "algorithms": rows}))
-
-
-_SHOWN = ("accuracy.png", "clients.png", "results.json", "metrics.jsonl")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from federation.experiment import Experiment, read_defaults
 from federation.fingerprint import source_root
@@ -177,7 +178,7 @@ def test_data_shows_who_holds_what(engram):
 @pytest.mark.parametrize("command", ["run", "compare"])
 def test_help_documents_every_setting(engram, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(cli, "_out", cli.Console(width=200))
+    monkeypatch.setattr(cli, "console", Console(width=200))
     status, out, _ = engram(command, "--help")
     assert status == 0
     for key, default in read_defaults().items():

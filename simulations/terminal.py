@@ -1,0 +1,141 @@
+"""What a user of the command sees while it works, and when it is done."""
+
+import json
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from client.trainer import Engine
+from federation.experiment import Experiment
+from server.record import RunRecord
+from simulations.engine import simulate
+from simulations.report import PLAN, find_runs, report_rows, report_table
+
+__all__ = ["err", "out", "run_all", "show_found"]
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def run_all(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> None:
+    """Runs experiments, each in its folder, with a line of progress for each.
+
+    Args:
+        work: The experiments, by their folders.
+        engine: As ``simulations.engine.simulate``.
+        resume: The command that goes on, if this one is interrupted.
+
+    Raises:
+        SystemExit: Ctrl-C was pressed; status 130.
+    """
+    columns = (
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds {task.fields[found]:<30}"),
+        TimeRemainingColumn(compact=True),
+    )
+    # Shown from the first round on, so that whatever is refused before it is one line.
+    progress = Progress(*columns, console=err)
+    try:
+        with _interrupt_between_rounds() as check:
+            for folder, experiment in work.items():
+                line = progress.add_task(
+                    f"{experiment.algorithm} seed {experiment.seed}",
+                    total=experiment.num_rounds,
+                    found="",
+                )
+
+                def report(row: Mapping[str, Any], line: TaskID = line) -> None:
+                    progress.start()
+                    if "accuracy" in row:
+                        found = f"accuracy {100 * row['accuracy']:.1f} %"
+                        progress.update(line, found=found)
+                    progress.update(line, completed=row["round"])
+                    check()
+
+                simulate(experiment, folder, engine=engine, on_round=report)
+                report(RunRecord.open(folder).rows()[-1])
+    except KeyboardInterrupt:
+        begun = any((folder / "config.json").is_file() for folder in work)
+        hint = f"go on with: {resume}" if begun else "nothing has been written"
+        progress.console.print(f"engram: interrupted; {hint}", soft_wrap=True)
+        raise SystemExit(130) from None
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+
+
+@contextmanager
+def _interrupt_between_rounds() -> Iterator[Callable[[], None]]:
+    """Makes Ctrl-C wait until the round is done: yields the function that then raises it.
+
+    Raised inside `torch.func`, a KeyboardInterrupt comes out as an internal error of torch. A
+    second Ctrl-C does not wait.
+    """
+    asked = False
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            signal.default_int_handler(signum, frame)
+        asked = True
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def show_found(folder: Path, as_json: bool) -> None:
+    """Draws the plots, and prints the table and where everything is."""
+    from simulations import plots  # noqa: PLC0415 - slow to import
+
+    runs = find_runs(folder)
+    rows = report_rows(runs)
+    if rows:
+        plots.plot_accuracy(runs, folder / "accuracy.png")
+        if any(record.results for records in runs.values() for record in records):
+            plots.plot_clients(runs, folder / "clients.png")
+        if (folder / PLAN).is_file():
+            (folder / "results.json").write_text(json.dumps(rows, indent=2))
+        out.print(report_table(rows))
+    for records in runs.values():
+        for record in records:
+            if record.results is None:
+                done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
+                err.print(f"{record.folder}: not finished, {done} of {total} rounds")
+    for row in rows:
+        total = runs[row["algorithm"]][0].config["settings"]["num-clients"]
+        if row["scored"] < total:
+            err.print(f"{row['algorithm']}: only {row['scored']} of {total} clients were scored")
+        if 0 < row["own-clients"] < total:
+            kept = f"{row['own-clients']} of {total} clients keep a model so far"
+            err.print(f"{row['algorithm']}: {kept}; `own` is theirs")
+        if row["left-out"]:
+            err.print(f"{row['algorithm']}: {row['left-out']} times a client was left out")
+    files = [name for name in _SHOWN if (folder / name).is_file()]
+    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"run": str(folder), "algorithms": rows}))
+
+
+_SHOWN = ("accuracy.png", "clients.png", "results.json", "metrics.jsonl")
