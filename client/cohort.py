@@ -99,7 +99,7 @@ def each_in_turn(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
                 if i not in broken and not is_finite(w):
                     broken[i] = h
             value = loss(w, _slice(steps[-1][-1], i))
-        except Exception as error:
+        except Exception as error:  # a rule may be anybody's; its error is the cause of ours
             raise ClientRaised(i, h) from error
         if not value.isfinite():
             broken.setdefault(i, h)

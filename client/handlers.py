@@ -104,8 +104,9 @@ def _in_groups(
     groups: dict[tuple[int, int], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         try:
-            _check_source(request.message.content)
-            key = id(request.message.content.array_records[ARRAYS]), _round(request.message.content)
+            content = request.message.content
+            _check(content)
+            key = id(content.array_records[ARRAYS]), _round(content)
             groups.setdefault(key, {})[i] = _clients(request)
         except EngramError as error:
             replies[i] = Message(Error(REFUSED, str(error)), reply_to=request.message)
@@ -114,7 +115,9 @@ def _in_groups(
     return [replies[i] for i in range(len(requests))]
 
 
-def _check_source(content: RecordDict) -> None:
+def _check(content: RecordDict) -> None:
+    if ARRAYS not in content.array_records:
+        raise EngramError(f"a message must hold the model, as an array record {ARRAYS!r}")
     server = str(config_of(content).get("fingerprint", fingerprint()))
     if server != fingerprint():
         raise EngramError(

@@ -104,7 +104,7 @@ def coordinate(
         on_round(_record_round(record, server_round, metrics, scores))
         if final or server_round % experiment.checkpoint_every == 0:
             checkpoint = record.save_checkpoint(server_round, model, strategy.state or {}, memories)
-    if strategy.evaluation is None:  # no round was left to run
+    if strategy.evaluation is None:  # no round was left to run, or nobody could be scored
         _evaluate(grid, strategy, checkpoint.server_round, model)
     if strategy.evaluation is None:
         raise RunStopped(f"no client could be scored; resume {folder} to try again")

@@ -9,7 +9,7 @@ __all__ = ["main"]
 def main() -> None:
     """Runs the command; exits with 2 for what was refused, 1 for what failed, 130 for Ctrl-C."""
     try:
-        # Inside, since it takes seconds, in which Ctrl-C must not end in a traceback.
+        # PLC0415: inside, since it takes seconds, in which Ctrl-C must not end in a traceback.
         import click  # noqa: PLC0415
 
         from federation.errors import EngramError, Refused  # noqa: PLC0415

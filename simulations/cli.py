@@ -166,7 +166,7 @@ def data(
     as_json: _Json = False,
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""
-    from simulations import plots  # noqa: PLC0415
+    from simulations import plots  # noqa: PLC0415 - slow to import
 
     experiment = Experiment.from_config(read_defaults() | _overrides(config, sets))
     held = federated_data(experiment)

@@ -68,7 +68,14 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
 
 def _row(algorithm: str, records: Sequence[RunRecord]) -> dict[str, Any]:
     curves = [record.rows() for record in records]
-    last = [[row for row in rows if "accuracy" in row][-1] for rows in curves]
+    # A finished run may have been scored once more than its metrics tell, when it was resumed
+    # because its last evaluation had failed.
+    last = [
+        {**row, "round": row["rounds"]}
+        if (row := record.results) is not None
+        else [row for row in rows if "accuracy" in row][-1]
+        for record, rows in zip(records, curves, strict=True)
+    ]
 
     def over_runs(key: str) -> float | None:
         values = [row[key] for row in last if row[key] is not None]

@@ -237,6 +237,7 @@ def _import_datasets() -> Any:
     try:
         from torchvision import datasets  # noqa: PLC0415
     except RuntimeError:
+        # torch leaves this class without annotations.
         library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

@@ -9,6 +9,7 @@ import torch
 
 from client import memory
 from client.memory import DiskStore, RamStore
+from client.trainer import Trainer
 from engram.aggregates import Aggregate, weighted_mean
 from engram.tree import add_scaled
 from federation import algorithms
@@ -17,6 +18,7 @@ from federation.errors import Refused, RunStopped
 from server import record as record_module
 from server.coordinator import coordinate
 from server.record import RunRecord
+from simulations.report import find_runs, report_rows
 from tests.support import assert_same, grid, initial_model, small, trainer
 
 
@@ -134,13 +136,15 @@ def test_killed_at_any_instant_and_resumed_gives_the_same_numbers(tmp_path, monk
 
 
 def test_a_stateful_aggregate_is_resumed_with_its_state(tmp_path, monkeypatch):
+    def zeros(model):
+        return {name: torch.zeros_like(leaf) for name, leaf in model.items()}
+
     def momentum(_):
         def merge(model, state, updates):
             change = add_scaled(weighted_mean(updates), -1.0, model)
             velocity = add_scaled(change, 0.9, state)
             return add_scaled(model, 1.0, velocity), velocity
 
-        zeros = lambda model: {k: torch.zeros_like(v) for k, v in model.items()}  # noqa: E731
         return Aggregate(zeros, merge, "clients", additive=True)
 
     heavy = ALGORITHMS["fedavg"]._replace(aggregate=momentum)
@@ -159,6 +163,27 @@ def test_a_finished_run_can_be_given_more_rounds(tmp_path):
     assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
     again = run(tmp_path / "parts", num_rounds=4, resume=str(tmp_path / "parts"))
     assert again["accuracy"] == numbers(tmp_path / "whole")[1]["accuracy"]
+
+
+def test_a_run_that_nobody_could_score_is_scored_when_it_is_resumed(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    evaluate = Trainer.evaluate
+
+    def fails_at_the_end(self, model, clients, *, server_round):
+        if server_round == 4:
+            raise OSError("the test rows are away")
+        return evaluate(self, model, clients, server_round=server_round)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "evaluate", fails_at_the_end)
+        with pytest.raises(RunStopped, match=r"no client could be scored; resume .*run"):
+            run(folder)
+    assert RunRecord.open(folder).results is None
+    found = run(folder, resume=str(folder))
+    run(tmp_path / "whole")
+    assert found["clients"] == numbers(tmp_path / "whole")[1]["clients"]
+    (row,) = report_rows(find_runs(folder))
+    assert (row["accuracy"], row["rounds"]) == (found["accuracy"], 4)
 
 
 def test_refuses_to_go_on_with_other_settings(tmp_path):

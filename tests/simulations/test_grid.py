@@ -90,10 +90,11 @@ def test_a_bad_message_spoils_none_but_its_own_reply(setup):
         content = RecordDict({"arrays": arrays, "config": ConfigRecord(config)})
         return Message(content, dst_node_id=node, message_type="train")
 
-    messages = [message(1), message(2, clients=[5]), message(9), message(77)]
+    empty = Message(RecordDict(), dst_node_id=3, message_type="train")
+    messages = [message(1), message(2, clients=[5]), message(9), message(77), empty]
     good, *bad = g.send_and_receive(messages)
     assert good.content["clients"]["ids"] == [0]
-    assert [reply.metadata.src_node_id for reply in bad] == [2, 9, 77]
+    assert [reply.metadata.src_node_id for reply in bad] == [2, 9, 77, 3]
     assert all(reply.error.code == 1002 for reply in bad)
     assert "hosts no client" in bad[1].error.reason
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message
 
-from engram.aggregates import Aggregate, Update, mean
+from engram.aggregates import Aggregate, Update
 from federation.errors import RunStopped
 from federation.wire import to_params, to_record
 from server.roster import query_roster
@@ -224,7 +224,3 @@ def test_scores_that_are_none_are_left_out(warnings_of_engram):
     assert metrics["clients"] == 10
     assert "lack scores" in warnings_of_engram.text
     assert strategy.aggregate_evaluate(1, []) is None
-
-
-def test_mean_is_what_local_moml_uses():
-    assert strategy_on(1)[0].aggregate.weighting == mean().weighting
