@@ -1,20 +1,68 @@
-"""One local round of a cohort: all its clients at once, or one after the other.
+"""One local round of a cohort: what it is given, what comes of it, and two ways to run it.
 
-Both run the same pure functions of a rule and give the same numbers, but for rounding. Everything
-that belongs to a client has a leading client axis: its initial batch (c, K0, ...), the batches of
-each step (c, K, ...), and what comes out.
+``stacked`` runs each step once for all clients, by ``torch.func.vmap``; ``each_in_turn`` runs all
+steps of one client, then those of the next. They suit any network; ``client.dense_cohort`` is the
+third way, for dense ones. All run the same rule and give the same numbers, but for rounding.
+Everything that belongs to a client has a leading client axis.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, Self
 
 import torch
+from torch import Tensor
 from torch.func import vmap
 
+from engram.dense import FIRST, Frame
 from engram.tree import is_finite
 from engram.types import Batch, LocalRule, LossFn, Params
+from federation.data.federated import Split
 
-__all__ = ["ClientRaised", "LocalRound", "Task", "each_in_turn", "stacked"]
+__all__ = [
+    "ClientRaised",
+    "Draws",
+    "Held",
+    "LocalRound",
+    "RunCohort",
+    "Task",
+    "each_in_turn",
+    "stacked",
+]
+
+
+class Draws(NamedTuple):
+    """The rows that a cohort draws in a round.
+
+    Attributes:
+        split: What they are rows of.
+        rows: Their numbers, (c, n): the initial batch, then the batches of each step in turn.
+        initial: Rows of the initial batch; 0 if the rule needs none.
+        batches: Batches in a step.
+        size: Rows in a batch.
+    """
+
+    split: Split
+    rows: Tensor
+    initial: int
+    batches: int
+    size: int
+
+    @property
+    def step_size(self) -> int:
+        """Rows in a step."""
+        return self.batches * self.size
+
+    def steps(self) -> Iterator[tuple[Batch, ...]]:
+        """Gathers each step's batches, inputs (c, k, ...) and classes (c, k)."""
+        for start in range(self.initial, self.rows.shape[1], self.step_size):
+            yield tuple(
+                self.split.take(self.rows[:, at : at + self.size])
+                for at in range(start, start + self.step_size, self.size)
+            )
+
+    def initial_batch(self) -> Batch | None:
+        """Gathers the batch that memories start from, if there is one."""
+        return self.split.take(self.rows[:, : self.initial]) if self.initial else None
 
 
 class Task(NamedTuple):
@@ -22,19 +70,54 @@ class Task(NamedTuple):
 
     Attributes:
         model: The common model w, without a client axis.
-        initial: Batches that memories start from; None if the rule needs none.
         memories: For each client the memory it kept, or None: it starts anew.
-        steps: The batches of each local step, one tuple a step, made as they are asked for.
+        draws: Its rows.
     """
 
     model: Params
-    initial: Batch | None
     memories: Sequence[Params | None]
-    steps: Iterable[tuple[Batch, ...]]
+    draws: Draws
+
+
+class Held(NamedTuple):
+    """Models of several clients, as whoever made them holds them.
+
+    Attributes:
+        leaves: The parameters, each with a leading client axis.
+        frame: What ``dense0.weight`` means, where that is not the weight itself.
+    """
+
+    leaves: Params
+    frame: Frame | None = None
+
+    def of(self, clients: list[int]) -> Self:
+        """Returns the models of some clients, by position."""
+        count = len(next(iter(self.leaves.values())))
+        if clients == list(range(count)):
+            return self
+        leaves = {name: leaf[clients] for name, leaf in self.leaves.items()}
+        return self._replace(leaves=leaves, frame=self.frame and self.frame.of(clients))
+
+    def stack(self) -> Params:
+        """Returns the models as they are, with a leading client axis."""
+        if self.frame is None:
+            return self.leaves
+        return self.leaves | {FIRST: self.frame.weights(self.leaves[FIRST])}
+
+    def mean(self, shares: Tensor) -> Params:
+        """Returns their mean; the shares (c,) add up to 1."""
+        rest = {
+            name: torch.tensordot(shares, leaf, dims=1)
+            for name, leaf in self.leaves.items()
+            if self.frame is None or name != FIRST
+        }
+        if self.frame is not None:
+            rest[FIRST] = self.frame.mean(self.leaves[FIRST], shares)
+        return {name: rest[name] for name in self.leaves}
 
 
 class LocalRound(NamedTuple):
-    """What came of it, each with a leading client axis.
+    """What came of it.
 
     Attributes:
         models: The clients' models.
@@ -44,10 +127,17 @@ class LocalRound(NamedTuple):
             (from 1; 0 if that is not known).
     """
 
-    models: Params
-    states: Params
+    models: Held
+    states: Held
     losses: list[float]
     broken: dict[int, int]
+
+
+class RunCohort(Protocol):
+    """A way to run a cohort's local round."""
+
+    def __call__(self, rule: LocalRule, loss: LossFn, task: Task, /) -> LocalRound:
+        """Runs it."""
 
 
 class ClientRaised(Exception):
@@ -67,17 +157,18 @@ def stacked(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
     """Runs each step once for all clients."""
     count = len(task.memories)
     w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
-    u = vmap(rule.init, in_dims=(0, None if task.initial is None else 0))(w, task.initial)
+    initial = task.draws.initial_batch()
+    u = vmap(rule.init, in_dims=(0, None if initial is None else 0))(w, initial)
     if any(memory is not None for memory in task.memories):
-        u = _stack([memory or pick(u, i) for i, memory in enumerate(task.memories)])
+        u = _stack([memory or _pick(u, i) for i, memory in enumerate(task.memories)])
     step = vmap(rule.step)
     batches: tuple[Batch, ...] = ()
-    for batches in task.steps:
+    for batches in task.draws.steps():
         w, u = step(w, u, batches)
     losses = vmap(loss)(w, batches[-1])
     finite = vmap(is_finite)(w) & losses.isfinite()
     broken = {i: 0 for i, fine in enumerate(finite.tolist()) if not fine}
-    return LocalRound(w, u, losses.tolist(), broken)
+    return LocalRound(Held(w), Held(u), losses.tolist(), broken)
 
 
 def each_in_turn(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
@@ -86,12 +177,12 @@ def each_in_turn(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
     Raises:
         ClientRaised: A client's step raised; it says whose, and which.
     """
-    steps = list(task.steps)
+    initial, steps = task.draws.initial_batch(), list(task.draws.steps())
     models, states, losses, broken = [], [], [], {}
     for i, memory in enumerate(task.memories):
         h = 0
         try:
-            first = None if task.initial is None else _slice(task.initial, i)
+            first = None if initial is None else _slice(initial, i)
             w, u = task.model, rule.init(task.model, first)
             u = memory or u
             for h, batches in enumerate(steps, start=1):
@@ -106,11 +197,10 @@ def each_in_turn(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
         models.append(w)
         states.append(u)
         losses.append(float(value))
-    return LocalRound(_stack(models), _stack(states), losses, broken)
+    return LocalRound(Held(_stack(models)), Held(_stack(states)), losses, broken)
 
 
-def pick(tree: Params, i: int) -> Params:
-    """Returns one client's slice of stacked parameters."""
+def _pick(tree: Params, i: int) -> Params:
     return {name: leaf[i] for name, leaf in tree.items()}
 
 

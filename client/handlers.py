@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import torch
+import numpy as np
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
-from torch import Tensor
 
-from client.trainer import Scores, Trained, Trainer
+from client.scoring import Scores
+from client.trainer import Trained, Trainer
+from engram.aggregates import Weighting
 from engram.types import Params
 from federation.errors import EngramError
 from federation.fingerprint import fingerprint, source_root
@@ -64,15 +65,16 @@ def answer_train(trainer: Trainer, requests: Sequence[Request]) -> list[Message]
 
     def train(group: dict[int, list[int]]) -> Iterable[Message]:
         first = requests[next(iter(group))].message.content
+        config = config_of(first)
         trained = trainer.train(
             _model(first),
-            [client for clients in group.values() for client in clients],
+            list(group.values()),
             server_round=_round(first),
-            durable=_int(config_of(first), "durable", 0),
+            durable=_int(config, "durable", 0),
+            combine=_weighting(config),
         )
-        position = {client: i for i, client in enumerate(trained.clients)}
-        for i, clients in group.items():
-            yield _train_reply(requests[i].message, clients, trained, position)
+        for (i, clients), result in zip(group.items(), trained, strict=True):
+            yield _train_reply(requests[i].message, clients, result, _weighting(config))
 
     return _in_groups(requests, train)
 
@@ -101,12 +103,12 @@ def _in_groups(
     ``answer`` takes the clients of each request of a group, by its number.
     """
     replies: dict[int, Message] = {}
-    groups: dict[tuple[int, int], dict[int, list[int]]] = {}
+    groups: dict[tuple[int, int, Weighting | None], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         try:
             content = request.message.content
             _check(content)
-            key = id(content.array_records[ARRAYS]), _round(content)
+            key = id(content.array_records[ARRAYS]), _round(content), _weighting(config_of(content))
             groups.setdefault(key, {})[i] = _clients(request)
         except EngramError as error:
             replies[i] = Message(Error(REFUSED, str(error)), reply_to=request.message)
@@ -151,7 +153,8 @@ def _clients(request: Request) -> list[int]:
         clients = read_list(config, "clients", int)
     except TypeError as error:
         raise EngramError(str(error)) from error
-    if not clients or not set(clients) <= set(request.hosted):
+    hosted = request.hosted  # often a range, which knows its members without looking through them
+    if not clients or not all(client in hosted for client in clients):
         raise EngramError(
             f"clients must be some of those that this node hosts, {list(request.hosted)}, "
             f"got {clients}"
@@ -159,38 +162,35 @@ def _clients(request: Request) -> list[int]:
     return clients
 
 
+def _weighting(config: ConfigRecord) -> Weighting | None:
+    """Returns what counts in a reply's mean; None if every client's model is asked for."""
+    if not config.get("combine", True):
+        return None
+    return "clients" if config.get("weighting", "examples") == "clients" else "examples"
+
+
 def _train_reply(
-    message: Message, clients: Sequence[int], trained: Trained, position: dict[int, int]
+    message: Message, clients: Sequence[int], trained: Trained, weighting: Weighting | None
 ) -> Message:
-    config = config_of(message.content)
     failed = [client for client in clients if client in trained.failures]
-    done = [client for client in clients if client in position]
-    if not done:
+    if not trained.clients:
         reasons = "; ".join(trained.failures[client] for client in failed)
         return Message(Error(DIVERGED, reasons), reply_to=message)
-    index = [position[client] for client in done]
-    params = {name: leaf[index] for name, leaf in trained.params.items()}
-    examples = [trained.examples[i] for i in index]
-    losses = [trained.losses[i] for i in index]
-    by_clients = config.get("weighting", "examples") == "clients"
-    weights = torch.tensor([1.0] * len(done) if by_clients else [float(n) for n in examples])
-    weights = weights / weights.sum()
-    if config.get("combine", True):
-        params = {name: _weighted(weights, leaf) for name, leaf in params.items()}
+    weights = trained.examples if weighting == "examples" else None
     content = RecordDict(
         {
-            ARRAYS: to_record(params),
+            ARRAYS: to_record(trained.params),
             METRICS: MetricRecord(
                 {
-                    "num-examples": sum(examples),
-                    "train-loss": float(weights.double() @ torch.tensor(losses).double()),
+                    "num-examples": sum(trained.examples),
+                    "train-loss": float(np.average(trained.losses, weights=weights)),
                 }
             ),
             CLIENTS: ConfigRecord(
                 {
-                    "ids": done,
-                    "examples": examples,
-                    "losses": losses,
+                    "ids": trained.clients,
+                    "examples": trained.examples,
+                    "losses": trained.losses,
                     "failed": failed,
                     "reasons": [trained.failures[client] for client in failed],
                 }
@@ -198,11 +198,6 @@ def _train_reply(
         }
     )
     return Message(content, reply_to=message)
-
-
-def _weighted(weights: Tensor, stacked: Tensor) -> Tensor:
-    mean: Tensor = torch.tensordot(weights.to(stacked), stacked, dims=1)
-    return mean
 
 
 def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) -> Message:

@@ -1,35 +1,47 @@
-"""Trains and scores the clients it is asked for: one, or thousands at once.
+"""Trains the clients it is asked for: one, or thousands at once.
 
 Both the ClientApp (with the clients of its node) and the in-process grid (with every client that
-a round addresses) call it. The vectorized engine stacks models, memories and batches on a leading
-client axis and runs each local step once for all; the sequential engine runs the same pure
-functions client by client, and says which one fails, where.
+a round addresses) call it. The vectorized engine runs each local step once for a block of clients,
+as many as memory allows; the sequential engine runs the same pure functions client by client, and
+says which one fails, where.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.func import vmap
-from torch.nn import functional
 
-from client.cohort import ClientRaised, Task, each_in_turn, pick, stacked
+from client.budget import available, block_size
+from client.cohort import (
+    ClientRaised,
+    Draws,
+    LocalRound,
+    RunCohort,
+    Task,
+    each_in_turn,
+    stacked,
+)
+from client.dense_cohort import cost, dense
 from client.memory import MemoryStore
-from engram.meta.fine_tune import fine_tune
+from client.scoring import Scores, Scoring
+from engram.aggregates import Weighting
+from engram.dense import dense_loss
 from engram.models import cross_entropy
-from engram.types import Batch, Params
+from engram.tree import interpolate
+from engram.types import Params
 from federation.data.federated import FederatedData, model_for
-from federation.data.partitions import Rows
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.streams import Stream, generator
 
-__all__ = ["ClientFailed", "Engine", "Scores", "Trained", "Trainer"]
+__all__ = ["ClientFailed", "Engine", "Trained", "Trainer"]
 
 Engine = Literal["vectorized", "sequential"]
-_BLOCK = 2**22  # numbers of query inputs, or of parameters, that an evaluation holds at once
+# As measured in benchmarks/NOTES.md:
+_BLOCK = 2**23  # numbers that a block of clients holds on a CPU, for caches to be of use
+_LARGE = 2**18  # parameters of a network that a CPU trains client by client
 
 
 class ClientFailed(EngramError):
@@ -37,11 +49,12 @@ class ClientFailed(EngramError):
 
 
 class Trained(NamedTuple):
-    """What a local round made of a cohort.
+    """What a local round made of a group of clients.
 
     Attributes:
         clients: Those that trained, in the order in which they were asked for.
-        params: Their models, stacked: each leaf has a leading axis of ``len(clients)``.
+        params: The weighted mean of their models; or, if none was asked for, their models,
+            each leaf with a leading axis of ``len(clients)``. Empty if none trained.
         examples: Their numbers of training rows.
         losses: Their losses on the last local batch, after the last step, in nats.
         failures: Those whose model or loss became non-finite, and what happened. They are in
@@ -55,27 +68,6 @@ class Trained(NamedTuple):
     failures: dict[int, str]
 
 
-class Scores(NamedTuple):
-    """Accuracies (in [0, 1]) and losses (nats) on query rows; each of shape (clients,).
-
-    Attributes:
-        before: Accuracy of the common model.
-        personalized: Accuracy after fine-tuning on the support rows.
-        own: Accuracy of the model that the client keeps (LocalMOML's carried memory, pFedMe's
-            theta), as it is; NaN for a client without one.
-        loss_before: Loss of the common model.
-        loss_personalized: Loss after fine-tuning.
-        queries: Number of query rows.
-    """
-
-    before: Tensor
-    personalized: Tensor
-    own: Tensor
-    loss_before: Tensor
-    loss_personalized: Tensor
-    queries: Tensor
-
-
 class Trainer:
     """The local side of an experiment. Sets this process's number of torch threads.
 
@@ -86,7 +78,7 @@ class Trainer:
         engine: ``vectorized`` or ``sequential``. They give the same numbers, but for rounding.
 
     Raises:
-        Refused: The network does not fit the data.
+        Refused: The network does not fit the data, or the memory budget not one client.
     """
 
     def __init__(
@@ -101,105 +93,140 @@ class Trainer:
         self.experiment = experiment
         self.data = data
         self._store = store
-        self._vectorized = engine == "vectorized"
         self._network = model_for(experiment, data.input_shape, data.num_classes)
         self._loss = cross_entropy(self._network)
         self._rule = experiment.local_rule(self._loss)
         self._remembers = experiment.keeps_memory and self._rule.state_is_model
-        self._personalize = fine_tune(
-            self._loss, lr=experiment.adapt_lr, steps=experiment.adapt_steps
+        model = self._network.init(torch.Generator())
+        self._way = self._choose_way(engine, sum(leaf.numel() for leaf in model.values()))
+        self._block = self._choose_block(model)
+        self._scoring = Scoring(
+            experiment, self._network, data.test, vectorized=self._way is not each_in_turn
         )
+        if self._way is dense:
+            self._loss = dense_loss(self._network.dense_layers)
+            self._rule = experiment.local_rule(self._loss)
+
+    def _choose_way(self, engine: Engine, parameters: int) -> RunCohort:
+        if engine == "sequential":
+            return each_in_turn
+        if self._network.dense_layers and self._rule.linear:
+            return dense
+        # A large network fills the caches: a CPU is faster when it finishes one client first.
+        large = self.experiment.device == "cpu" and parameters > _LARGE
+        return each_in_turn if large else stacked
+
+    def _choose_block(self, model: Params) -> int:
+        """Returns how many clients to train at once."""
+        e = self.experiment
+        step = self._rule.batches_per_step * e.batch_size
+        rows = e.initial_batch_size + e.local_steps * step
+        width = self.data.train.x[0].numel()
+        size = sum(leaf.numel() for leaf in model.values())
+        if self._way is dense:
+            numbers = cost(model, rows)
+        else:
+            numbers = rows * width + 16 * size + 4 * step * self._network.activations
+        budget = int(e.memory_budget * 2**30) or available(e.device)
+        block = block_size(4 * numbers, budget)
+        if self._way is each_in_turn:
+            return 1
+        return min(block, max(1, _BLOCK // numbers)) if e.device == "cpu" else block
 
     # --- Training ------------------------------------------------------------------------
 
     def train(
-        self, model: Params, clients: Sequence[int], *, server_round: int, durable: int
-    ) -> Trained:
+        self,
+        model: Params,
+        groups: Sequence[Sequence[int]],
+        *,
+        server_round: int,
+        durable: int,
+        combine: Weighting | None = None,
+    ) -> list[Trained]:
         """Runs one local round of each client, from the common model.
 
         Args:
             model: The common model w.
-            clients: Whom to train; no client twice.
+            groups: Whom to train, in groups whose results are wanted apart; no client twice.
             server_round: The round, >= 1. With the seed and the client it determines every
                 sample that is drawn.
             durable: As ``MemoryStore.save``.
+            combine: How a client counts in the mean of its group; None for every client's
+                model.
 
         Raises:
             MemoryMismatch: A client's memory belongs to another model.
-            ClientFailed: A client's step raised (sequential engine only).
+            ClientFailed: A client's step raised, where clients are trained in turn.
         """
-        e = self.experiment
         model = self._receive(model)
-        initial, steps = self._draw(clients, server_round)
-        task = Task(
-            model=model,
-            initial=None if initial is None else self.data.train.take(initial),
-            memories=[self._memory(client, model, server_round) for client in clients],
-            steps=(self._batches(steps[:, h]) for h in range(e.local_steps)),
-        )
+        results = [_Group(combine) for _ in groups]
+        queue = [(number, client) for number, group in enumerate(groups) for client in group]
+        for start in range(0, len(queue), self._block):
+            members = queue[start : start + self._block]
+            clients = [client for _, client in members]
+            done = self._run(model, clients, server_round)
+            self._remember(done, clients, server_round, durable)
+            examples = [len(self.data.train.rows[client]) for client in clients]
+            for number, some in groupby(range(len(members)), key=lambda i: members[i][0]):
+                results[number].add(list(some), done, clients, examples, server_round)
+        return [result.trained() for result in results]
+
+    def _run(self, model: Params, clients: Sequence[int], server_round: int) -> LocalRound:
+        reads = self._remembers and self._rule.reads_state
+        memories = [
+            self._store.load(client, model, before=server_round) if reads else None
+            for client in clients
+        ]
+        anew = self._rule.needs_initial_batch and any(memory is None for memory in memories)
+        task = Task(model, memories, self._draw(clients, server_round, initial=anew))
         try:
-            done = (stacked if self._vectorized else each_in_turn)(self._rule, self._loss, task)
+            return self._way(self._rule, self._loss, task)
         except ClientRaised as error:
             raise ClientFailed(
                 f"client {clients[error.position]} failed in round {server_round} at step "
                 f"{error.step}: {error.__cause__!r}"
             ) from error
+
+    def _remember(
+        self, done: LocalRound, clients: Sequence[int], server_round: int, durable: int
+    ) -> None:
+        if not self._remembers:
+            return
         kept = [i for i in range(len(clients)) if i not in done.broken]
-        if self._remembers:
-            for i in kept:
-                memory = {name: leaf.clone() for name, leaf in pick(done.states, i).items()}
-                self._store.save(clients[i], memory, server_round=server_round, durable=durable)
-        return Trained(
-            clients=[clients[i] for i in kept],
-            params={name: leaf[kept] for name, leaf in done.models.items()},
-            examples=[len(self.data.train.rows[clients[i]]) for i in kept],
-            losses=[done.losses[i] for i in kept],
-            failures={
-                clients[i]: f"client {clients[i]}: its model or loss became non-finite in round "
-                f"{server_round}" + (f" at step {step}" if step else "")
-                for i, step in done.broken.items()
-            },
-        )
+        states = done.states.of(kept).stack() if kept else {}
+        for position, i in enumerate(kept):
+            memory = {name: leaf[position].clone() for name, leaf in states.items()}
+            self._store.save(clients[i], memory, server_round=server_round, durable=durable)
 
     def _receive(self, model: Params) -> Params:
         # Flower's own strategies compute in numpy, and some return float64.
         device = self.experiment.device
         return {name: leaf.to(device, torch.float32) for name, leaf in model.items()}
 
-    def _draw(self, clients: Sequence[int], server_round: int) -> tuple[Rows | None, Rows]:
-        """Draws with replacement: initial rows (c, K0) if needed, step rows (c, H, batches, K)."""
+    def _draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
+        """Draws with replacement, for each client from streams of its own."""
         e, rule = self.experiment, self._rule
-
-        def draw(stream: Stream, *shape: int) -> Rows:
-            rows = [self.data.train.rows[client] for client in clients]
-            streams = [generator(e.seed, stream, server_round, client) for client in clients]
-            return np.stack(
-                [
-                    own[rng.integers(len(own), size=shape)]
-                    for own, rng in zip(rows, streams, strict=True)
-                ]
-            )
-
-        steps = draw(Stream.LOCAL_STEPS, e.local_steps, rule.batches_per_step, e.batch_size)
-        if not rule.needs_initial_batch:
-            return None, steps
-        return draw(Stream.INITIAL_BATCH, e.initial_batch_size), steps
-
-    def _batches(self, rows: Rows) -> tuple[Batch, ...]:
-        """Gathers a step's batches from rows of shape (c, batches, K)."""
-        return tuple(self.data.train.take(rows[:, b]) for b in range(rows.shape[1]))
-
-    def _memory(self, client: int, like: Params, before: int) -> Params | None:
-        return self._store.load(client, like, before=before) if self._remembers else None
-
-    # --- Evaluation ----------------------------------------------------------------------
+        plan = [(Stream.LOCAL_STEPS, e.local_steps * rule.batches_per_step * e.batch_size)]
+        if initial:
+            plan.insert(0, (Stream.INITIAL_BATCH, e.initial_batch_size))
+        rows = np.empty((len(clients), sum(size for _, size in plan)), dtype=np.int64)
+        for i, client in enumerate(clients):
+            own, at = self.data.train.rows[client], 0
+            for stream, size in plan:
+                rng = generator(e.seed, stream, server_round, client)
+                rows[i, at : at + size] = own[rng.integers(len(own), size=size)]
+                at += size
+        return Draws(
+            split=self.data.train,
+            rows=torch.from_numpy(rows).to(e.device),
+            initial=e.initial_batch_size if initial else 0,
+            batches=rule.batches_per_step,
+            size=e.batch_size,
+        )
 
     def evaluate(self, model: Params, clients: Sequence[int], *, server_round: int) -> Scores:
         """Scores the common model, personalized models and kept models of clients.
-
-        A client's test rows are split once, by seed, into ``adapt-shots`` support rows and
-        query rows, which are all others. Personalizing takes ``adapt-steps`` gradient steps on
-        the support rows from a fresh copy of the model; the last one is scored.
 
         Args:
             model: The common model after ``server_round``.
@@ -207,59 +234,64 @@ class Trainer:
             server_round: Memories made up to this round are scored as kept models.
         """
         model = self._receive(model)
-        size = sum(leaf.numel() for leaf in model.values())
-        rows = self.data.test.rows
-        inputs = int(np.prod(self.data.input_shape)) * max(len(rows[c]) for c in clients)
-        block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
-        parts = [
-            self._evaluate_block(model, clients[start : start + block], server_round)
-            for start in range(0, len(clients), block)
-        ]
-        return Scores(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
 
-    def _evaluate_block(self, model: Params, clients: Sequence[int], server_round: int) -> Scores:
-        shots = self.experiment.adapt_shots
-        shuffled = [
-            generator(self.experiment.seed, Stream.SUPPORT, c).permutation(self.data.test.rows[c])
-            for c in clients
-        ]
-        queries = [rows[shots:] for rows in shuffled]
-        width = max(len(rows) for rows in queries)
-        padded = np.stack([np.pad(rows, (0, width - len(rows)), mode="edge") for rows in queries])
-        counted = np.arange(width) < np.array([[len(rows)] for rows in queries])
-        support = self.data.test.take(np.stack([rows[:shots] for rows in shuffled]))
-        x, y = self.data.test.take(padded)
-        mask = torch.from_numpy(counted).to(x)
-        query = (x, y, mask)
-        before = self._each(lambda q: self._score(model, q), query)
-        personalized = self._each(
-            lambda s, q: self._score(self._personalize(model, s), q), support, query
-        )
-        own = torch.full((len(clients),), torch.nan)
-        for i, client in enumerate(clients):
-            memory = self._memory(client, model, server_round + 1)
-            if memory is not None:
-                own[i] = self._score(memory, (x[i], y[i], mask[i]))[0]
-        return Scores(before[0], personalized[0], own, before[1], personalized[1], mask.sum(1))
+        def memory(client: int) -> Params | None:
+            if not self._remembers:
+                return None
+            return self._store.load(client, model, before=server_round + 1)
 
-    def _score(self, params: Params, query: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Returns accuracy and mean loss over the rows that the mask counts."""
-        x, y, mask = query
-        logits = self._network.apply(params, x)
-        losses = functional.cross_entropy(logits, y, reduction="none")
-        # The largest of NaNs is the first: a diverged model would be right about class 0.
-        hits = ((logits.argmax(dim=-1) == y) & logits.isfinite().all(dim=-1)).to(mask)
-        return (hits * mask).sum() / mask.sum(), (losses * mask).sum() / mask.sum()
+        return self._scoring.scores(model, clients, memory)
 
-    def _each(
-        self, function: Callable[..., tuple[Tensor, ...]], *args: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """Applies a function to every client's slice of the arguments; stacks the results."""
-        if self._vectorized:
-            results: tuple[Tensor, ...] = vmap(function)(*args)
-            return results
-        each = [
-            function(*(tuple(leaf[i] for leaf in arg) for arg in args))
-            for i in range(len(args[0][0]))
-        ]
-        return tuple(torch.stack(column) for column in zip(*each, strict=True))
+
+class _Group:
+    """What has been made of a group of clients so far."""
+
+    def __init__(self, combine: Weighting | None) -> None:
+        self._combine = combine
+        self._clients: list[int] = []
+        self._examples: list[int] = []
+        self._losses: list[float] = []
+        self._failures: dict[int, str] = {}
+        self._models: list[Params] = []  # of each block; or their mean, and nothing else
+        self._weight = 0
+
+    def add(
+        self,
+        positions: list[int],
+        done: LocalRound,
+        clients: Sequence[int],
+        examples: Sequence[int],
+        server_round: int,
+    ) -> None:
+        """Takes in clients of a block, by position."""
+        for i in positions:
+            if i in done.broken:
+                step = f" at step {done.broken[i]}" if done.broken[i] else ""
+                self._failures[clients[i]] = (
+                    f"client {clients[i]}: its model or loss became non-finite in round "
+                    f"{server_round}{step}"
+                )
+        kept = [i for i in positions if i not in done.broken]
+        if not kept:
+            return
+        self._clients += [clients[i] for i in kept]
+        self._examples += [examples[i] for i in kept]
+        self._losses += [done.losses[i] for i in kept]
+        models = done.models.of(kept)
+        if self._combine is None:
+            self._models.append(models.stack())
+            return
+        weights = torch.tensor([examples[i] if self._combine == "examples" else 1 for i in kept])
+        total = int(weights.sum())
+        self._weight += total
+        leaf = next(iter(models.leaves.values()))
+        mean = models.mean((weights / total).to(leaf))
+        before = self._models or [mean]
+        self._models = [interpolate(before[0], mean, total / self._weight)]
+
+    def trained(self) -> Trained:
+        """Returns what came of the whole group."""
+        params = self._models[0] if len(self._models) == 1 else {}
+        if len(self._models) > 1:
+            params = {k: torch.cat([part[k] for part in self._models]) for k in self._models[0]}
+        return Trained(self._clients, params, self._examples, self._losses, self._failures)

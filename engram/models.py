@@ -29,10 +29,15 @@ class Model(NamedTuple):
     Attributes:
         init: ``generator -> params``, float32, on the CPU.
         apply: ``(params, inputs (k, ...)) -> logits (k, classes)``.
+        dense_layers: Number of layers, if the network is dense layers with ReLU on flattened
+            inputs and nothing else; then ``engram.dense`` knows its derivatives. 0 if not.
+        activations: Numbers that the layers make of one example.
     """
 
     init: Callable[[Generator], Params]
     apply: Callable[[Params, Tensor], Tensor]
+    dense_layers: int
+    activations: int
 
 
 def build_model(
@@ -88,7 +93,7 @@ def _dense(inputs: int, widths: Sequence[int]) -> Model:
             x = functional.linear(x, params[f"dense{layer}.weight"], params[f"dense{layer}.bias"])
         return x
 
-    return Model(init, apply)
+    return Model(init, apply, dense_layers=len(widths), activations=sum(widths))
 
 
 def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
@@ -117,7 +122,8 @@ def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
             x = functional.max_pool2d(x.relu(), 2)
         return head.apply(params, x)
 
-    return Model(init, apply)
+    maps = (_CHANNELS[0] + _CHANNELS[1] // 4) * height * width  # before pooling
+    return Model(init, apply, dense_layers=0, activations=maps + head.activations)
 
 
 def _layer(name: str, shape: tuple[int, ...], generator: Generator) -> Params:

@@ -10,16 +10,18 @@ __all__ = ["add_scaled", "interpolate", "is_finite", "norm"]
 
 def add_scaled(x: Params, scale: float | Tensor, y: Params) -> Params:
     """Returns ``x + scale * y``, leaf by leaf."""
-    return {name: leaf + scale * y[name] for name, leaf in x.items()}
+    if isinstance(scale, Tensor):
+        return {name: leaf + scale * y[name] for name, leaf in x.items()}
+    return {name: torch.add(leaf, y[name], alpha=scale) for name, leaf in x.items()}
 
 
 def interpolate(x: Params, y: Params, weight: float) -> Params:
     """Returns ``(1 - weight) * x + weight * y``, leaf by leaf.
 
-    Written as two products, not ``x + weight * (y - x)``, so that ``weight=1`` returns
-    ``y`` exactly and ``weight=0`` returns ``x`` exactly.
+    ``weight=1`` returns ``y`` exactly and ``weight=0`` returns ``x`` exactly, as ``torch.lerp``
+    does.
     """
-    return {name: (1 - weight) * leaf + weight * y[name] for name, leaf in x.items()}
+    return {name: torch.lerp(leaf, y[name], weight) for name, leaf in x.items()}
 
 
 def norm(x: Params) -> Tensor:
@@ -29,4 +31,5 @@ def norm(x: Params) -> Tensor:
 
 def is_finite(x: Params) -> Tensor:
     """Returns whether every entry of every leaf is finite: a boolean of shape ()."""
-    return torch.stack([leaf.isfinite().all() for leaf in x.values()]).all()
+    # 0 times what is not finite is NaN; a sum of zeros is many times faster than `isfinite`.
+    return torch.stack([leaf.mul(0).sum() for leaf in x.values()]).sum() == 0

@@ -6,14 +6,14 @@ can be differentiated with ``grad`` and batched over clients with ``vmap``.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 __all__ = ["Batch", "LocalRule", "LossFn", "Params"]
 
 Params = dict[str, Tensor]
-Batch = tuple[Tensor, Tensor]  # inputs (k, ...), targets (k, ...)
+Batch = Any  # whatever a loss looks at besides parameters; (inputs, targets) for a network
 LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape ()
 
 
@@ -21,7 +21,8 @@ class LocalRule(NamedTuple):
     """One client's share of a federated algorithm, as pure functions.
 
     No function keeps state between calls, draws random numbers, or branches on a tensor's
-    value, so each runs unchanged for one client or, under ``torch.func.vmap``, for many.
+    value, so each runs unchanged for one client or, under ``torch.func.vmap``, for many. One that
+    is ``linear`` also runs on stacked parameters as it is, in any coordinates.
 
     Attributes:
         init: ``(w, batch) -> u``, what a client remembers before its first step. ``batch``
@@ -32,6 +33,9 @@ class LocalRule(NamedTuple):
         needs_initial_batch: Whether ``init`` looks at data.
         state_is_model: Whether u is a model of the client's own, one that it could serve.
             If so it has the names and shapes of w; if not it may be empty.
+        reads_state: Whether ``step`` looks at u; if not, any u will do to start from.
+        linear: Whether all it does with parameters, besides asking for derivatives, is to add
+            them and to scale them by numbers.
     """
 
     init: Callable[[Params, Batch | None], Params]
@@ -39,3 +43,5 @@ class LocalRule(NamedTuple):
     batches_per_step: int
     needs_initial_batch: bool
     state_is_model: bool
+    reads_state: bool = True
+    linear: bool = False

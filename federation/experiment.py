@@ -147,6 +147,11 @@ class Experiment(BaseModel):
         description="torch threads of each process that trains; for small models more than 1 is "
         "slower, by far where processes share the cores",
     )
+    memory_budget: _Float = Field(
+        ge=0,
+        description="GiB that a process may use to train clients at once; 0: a quarter of what "
+        "is free",
+    )
     out: str = Field(description="folder of the run's results; empty: a new one in runs/")
     resume: str = Field(description="folder of a run to go on with; empty: none")
 
@@ -190,6 +195,7 @@ class Experiment(BaseModel):
     def identity(self) -> dict[str, Scalar]:
         """Returns the settings that bear on the numbers: all but how far, how and where to run."""
         aside = {"num-rounds", "checkpoint-every", "out", "resume", "device", "cpu-threads"}
+        aside |= {"memory-budget"}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 
     @classmethod

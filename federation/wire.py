@@ -1,8 +1,9 @@
 """What Flower's messages carry. The only place where Flower's records and ours meet."""
 
 import math
+from functools import lru_cache
 from io import BytesIO
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the ord
 ROSTER: Final = "roster"
 ROSTER_QUERY: Final = "query.roster"
 REFUSED: Final = 1002  # error code of a node that cannot do what it is asked, and says why
+_NUMPY: Final = "numpy.ndarray"  # how Flower calls numpy's format
 DIVERGED: Final = 1001  # error code of a node all of whose clients' models became non-finite
 
 
@@ -43,12 +45,12 @@ def to_params(record: ArrayRecord) -> Params:
 
     ``to_torch_state_dict`` would give an OrderedDict, which is another pytree than dict.
     """
-    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+    return {name: _tensor(array) for name, array in record.items()}
 
 
 def to_record(params: Params) -> ArrayRecord:
     """Returns the parameters, detached and on the CPU."""
-    return ArrayRecord({name: leaf.detach().cpu().contiguous() for name, leaf in params.items()})
+    return ArrayRecord({name: _array(leaf) for name, leaf in params.items()})
 
 
 def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -60,20 +62,55 @@ def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torc
         TypeError: It is no array.
         ValueError: It is one of another shape, order or dtype.
     """
-    stream = BytesIO(array.data)
-    try:
-        version = np.lib.format.read_magic(stream)
-        header = np.lib.format.read_array_header_1_0(stream) if version == (1, 0) else None
-    except Exception as error:  # numpy parses the header as Python, and raises whatever it meets
-        raise TypeError(f"no array: {error!r}") from error
-    if header is None or array.stype != "numpy.ndarray":
-        raise TypeError(f"{array.stype} {version} instead of numpy's format")
     wanted = (shape, False, np.dtype(str(dtype).removeprefix("torch.")))
-    data = array.data[stream.tell() :]
-    if header != wanted or len(data) != wanted[2].itemsize * math.prod(shape):
-        raise ValueError(f"{header} with {len(data)} bytes instead of {wanted}")
+    usual = _header(shape, wanted[2])
+    if array.stype == _NUMPY and array.data.startswith(usual):
+        header, start = wanted, len(usual)
+    else:
+        stream = BytesIO(array.data)
+        try:
+            version = np.lib.format.read_magic(stream)
+            found = np.lib.format.read_array_header_1_0(stream) if version == (1, 0) else None
+        except Exception as error:  # numpy parses the header as Python, and raises what it meets
+            raise TypeError(f"no array: {error!r}") from error
+        if found is None or array.stype != _NUMPY:
+            raise TypeError(f"{array.stype} {version} instead of numpy's format")
+        header, start = found, stream.tell()
+    size = len(array.data) - start
+    if header != wanted or size != wanted[2].itemsize * math.prod(shape):
+        raise ValueError(f"{header} with {size} bytes instead of {wanted}")
+    return _decode(array.data, start, shape, wanted[2])
+
+
+def _array(leaf: torch.Tensor) -> Array:
+    # As `Array(leaf)` does, without numpy's writing and parsing of the same header each time:
+    # for a model of 30,000 parameters that costs ten times what its bytes cost.
+    array = leaf.detach().cpu().contiguous().numpy()
+    header = _header(array.shape, array.dtype)
+    data = b"".join((header, array.tobytes()))
+    return Array(dtype=str(array.dtype), shape=array.shape, stype=_NUMPY, data=data)
+
+
+def _tensor(array: Array) -> torch.Tensor:
+    dtype = np.dtype(array.dtype)
+    header = _header(tuple(array.shape), dtype)
+    if array.stype == _NUMPY and array.data.startswith(header):
+        return _decode(array.data, len(header), tuple(array.shape), dtype)
+    return torch.from_numpy(array.numpy())
+
+
+def _decode(data: bytes, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
     # A copy, since what is read from bytes cannot be written to.
-    return torch.from_numpy(np.frombuffer(data, wanted[2]).reshape(shape).copy())
+    return torch.from_numpy(np.frombuffer(data, dtype, offset=start).reshape(shape).copy())
+
+
+@lru_cache(maxsize=1024)
+def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """Returns what numpy's format writes before an array's bytes."""
+    stream = BytesIO()
+    described = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, described)
+    return stream.getvalue()
 
 
 def config_of(content: RecordDict) -> ConfigRecord:

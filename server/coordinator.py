@@ -20,12 +20,14 @@ from server.results import results, summary
 from server.roster import query_roster
 from strategies.federated import Federated
 
-__all__ = ["coordinate"]
+__all__ = ["Round", "coordinate", "train_round"]
 
 _TIMEOUT = 3600.0  # seconds that a round may take
 
 
-class _Round(NamedTuple):
+class Round(NamedTuple):
+    """A round's model, and its metrics as ``Federated.aggregate_train`` has them."""
+
     model: Params
     metrics: dict[str, Any]
 
@@ -91,7 +93,9 @@ def coordinate(
     for server_round in range(checkpoint.server_round + 1, experiment.num_rounds + 1):
         start = time.perf_counter()
         try:
-            model, metrics = _train(grid, strategy, server_round, model, checkpoint.server_round)
+            model, metrics = train_round(
+                grid, strategy, server_round, model, checkpoint.server_round
+            )
         except RunStopped as error:
             raise RunStopped(
                 f"{error} (the last good checkpoint, of round {checkpoint.server_round}, is in "
@@ -121,9 +125,21 @@ def _record_round(
     return row
 
 
-def _train(
+def train_round(
     grid: Grid, strategy: Strategy, server_round: int, model: Params, durable: int
-) -> _Round:
+) -> Round:
+    """Trains one round: no evaluation, no record.
+
+    Args:
+        grid: The nodes.
+        strategy: Whom to ask, and what to do with the replies.
+        server_round: The round, >= 1.
+        model: The model that it starts from.
+        durable: The last round that there is a checkpoint of; 0 for none.
+
+    Raises:
+        RunStopped: No reply was usable, or the run diverged.
+    """
     messages = strategy.configure_train(
         server_round, to_record(model), ConfigRecord({"durable": durable}), grid
     )
@@ -131,7 +147,7 @@ def _train(
     arrays, metrics = strategy.aggregate_train(server_round, replies)
     if arrays is None:
         raise RunStopped(f"round {server_round}: the strategy made no model")
-    return _Round(to_params(arrays), dict(metrics or {}))
+    return Round(to_params(arrays), dict(metrics or {}))
 
 
 def _evaluate(grid: Grid, strategy: Federated, server_round: int, model: Params) -> dict[str, Any]:

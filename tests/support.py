@@ -54,6 +54,12 @@ def trainer(experiment: Experiment, store: MemoryStore | None = None, **options:
     return Trainer(experiment, federated_data(experiment), store or RamStore(), **options)
 
 
+def train_clients(t: Trainer, model, clients, **when):
+    """Every client's model after a round, and what else came of it."""
+    (trained,) = t.train(model, [clients], **when)
+    return trained
+
+
 def initial_model(t: Trainer):
     return t._network.init(torch_generator(t.experiment.seed, Stream.MODEL))
 

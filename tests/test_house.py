@@ -46,7 +46,7 @@ def test_rooms_import_along_the_arrows_only(room):
 
 
 def test_the_science_imports_science_only():
-    standard = {"collections", "itertools", "math", "typing"}
+    standard = {"collections", "dataclasses", "itertools", "math", "typing"}
     for path in modules("engram"):
         used = {name.split(".")[0] for name in imports(path)}
         assert used <= SCIENCE | standard | {"engram"}, path

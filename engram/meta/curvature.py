@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import torch
-from torch.func import grad, vjp
 
 from engram.checks import require
+from engram.derivatives import gradient, hessian_product
 from engram.tree import add_scaled, norm
 from engram.types import Batch, LossFn, Params
 
@@ -32,12 +32,10 @@ def curvature_correction(
         ValueError: ``hessian`` names none of these.
     """
     require(hessian in HESSIANS, "hessian", hessian, f"one of {', '.join(HESSIANS)}")
-    gradient = grad(loss)
+    slope, product = gradient(loss), hessian_product(loss)
 
     def exact(w: Params, batch: Batch, g: Params) -> Params:
-        pull_back = vjp(lambda v: gradient(v, batch), w)[1]
-        (product,) = pull_back(g)  # a Hessian is symmetric, so g' hess = hess g
-        return add_scaled(g, -alpha, product)
+        return add_scaled(g, -alpha, product(w, batch, g))
 
     def first_order(w: Params, batch: Batch, g: Params) -> Params:
         del w, batch
@@ -49,10 +47,10 @@ def curvature_correction(
         # immaterial as long as it is finite: both gradients are the same.
         info = torch.finfo(next(iter(w.values())).dtype)
         delta = info.eps ** (1 / 3) * (1 + norm(w)) / norm(g).clamp_min(info.tiny**0.5)
-        ahead = gradient(add_scaled(w, delta, g), batch)
-        behind = gradient(add_scaled(w, -delta, g), batch)
-        product = {name: (ahead[name] - behind[name]) / (2 * delta) for name in g}
-        return add_scaled(g, -alpha, product)
+        ahead = slope(add_scaled(w, delta, g), batch)
+        behind = slope(add_scaled(w, -delta, g), batch)
+        change = {name: (ahead[name] - behind[name]) / (2 * delta) for name in g}
+        return add_scaled(g, -alpha, change)
 
     return {"exact": exact, "first-order": first_order, "finite-difference": finite_difference}[
         hessian

@@ -4,9 +4,8 @@ McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient Learnin
 Networks from Decentralized Data. AISTATS 2017.
 """
 
-from torch.func import grad
-
 from engram.checks import require
+from engram.derivatives import gradient
 from engram.tree import add_scaled
 from engram.types import Batch, LocalRule, LossFn, Params
 
@@ -20,7 +19,7 @@ def fedavg(loss: LossFn, *, eta: float) -> LocalRule:
         ValueError: ``eta`` is not positive.
     """
     require(eta > 0, "eta", eta, "positive")
-    gradient = grad(loss)
+    slope = gradient(loss)
 
     def init(w: Params, batch: Batch | None) -> Params:
         del w, batch
@@ -28,8 +27,14 @@ def fedavg(loss: LossFn, *, eta: float) -> LocalRule:
 
     def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         (batch,) = batches
-        return add_scaled(w, -eta, gradient(w, batch)), u
+        return add_scaled(w, -eta, slope(w, batch)), u
 
     return LocalRule(
-        init=init, step=step, batches_per_step=1, needs_initial_batch=False, state_is_model=False
+        init=init,
+        step=step,
+        batches_per_step=1,
+        needs_initial_batch=False,
+        state_is_model=False,
+        reads_state=False,
+        linear=True,
     )

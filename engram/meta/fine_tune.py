@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from torch.func import grad
-
 from engram.checks import require
+from engram.derivatives import gradient
 from engram.tree import add_scaled
 from engram.types import Batch, LossFn, Params
 
@@ -26,11 +25,11 @@ def fine_tune(loss: LossFn, *, lr: float, steps: int) -> Callable[[Params, Batch
     """
     require(lr > 0, "adapt-lr", lr, "positive")
     require(steps >= 0, "adapt-steps", steps, "at least 0")
-    gradient = grad(loss)
+    slope = gradient(loss)
 
     def personalize(w: Params, support: Batch) -> Params:
         for _ in range(steps):
-            w = add_scaled(w, -lr, gradient(w, support))
+            w = add_scaled(w, -lr, slope(w, support))
         return w
 
     return personalize

@@ -5,9 +5,8 @@ Meta-Learning and Personalized Federated Learning. JMLR 2023. Below, "(6)" is an
 and "Alg. 3" an algorithm of that paper; w is the meta-model and u a client's memory.
 """
 
-from torch.func import grad
-
 from engram.checks import require
+from engram.derivatives import gradient
 from engram.meta.curvature import curvature_correction
 from engram.tree import add_scaled, interpolate
 from engram.types import Batch, LocalRule, LossFn, Params
@@ -26,7 +25,8 @@ def local_moml(
         u <- (1 - beta) u + beta (w - alpha grad L1(w))             (6)
         w <- w - eta (I - alpha hess L2(w)) grad L3(u)              (7)
 
-    where Li is the loss on the i-th of the step's three independent batches.
+    where Li is the loss on the i-th of the step's three independent batches (two, L1 and L3,
+    where the Hessian is left out).
 
     A client without a memory starts from ``u <- w - alpha grad L0(w)`` on a batch of its
     own (Alg. 3, line 6). That is every client of every round where memories are reset
@@ -51,27 +51,31 @@ def local_moml(
     require(alpha >= 0, "alpha", alpha, "at least 0")
     require(0 < beta <= 1, "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
-    gradient = grad(loss)
+    slope = gradient(loss)
     correct = curvature_correction(loss, alpha, hessian)
+    curved = hessian != "first-order"
 
     def adapt(w: Params, batch: Batch) -> Params:
-        return add_scaled(w, -alpha, gradient(w, batch))
+        return add_scaled(w, -alpha, slope(w, batch))
 
     def init(w: Params, batch: Batch | None) -> Params:
         # With beta = 1 the first step replaces u whatever it was, and no sample is drawn.
         return w if batch is None else adapt(w, batch)
 
     def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
-        first, second, third = batches
+        # first order has no use for the second batch, and none is drawn
+        first, second, third = batches if curved else (batches[0], None, batches[1])
         u = interpolate(u, adapt(w, first), beta)
-        return add_scaled(w, -eta, correct(w, second, gradient(u, third))), u
+        return add_scaled(w, -eta, correct(w, second, slope(u, third))), u
 
     return LocalRule(
         init=init,
         step=step,
-        batches_per_step=3,
+        batches_per_step=3 if curved else 2,
         needs_initial_batch=beta < 1,
         state_is_model=beta < 1,
+        reads_state=beta < 1,
+        linear=hessian != "finite-difference",  # which takes norms
     )
 
 

@@ -3,9 +3,8 @@
 T. Dinh, Tran, Nguyen. Personalized Federated Learning with Moreau Envelopes. NeurIPS 2020.
 """
 
-from torch.func import grad
-
 from engram.checks import require
+from engram.derivatives import gradient
 from engram.tree import add_scaled
 from engram.types import Batch, LocalRule, LossFn, Params
 
@@ -48,7 +47,7 @@ def pfedme(
     require(strength > 0, "lambda", strength, "positive")
     require(alpha * strength < 2, "alpha * lambda", alpha * strength, "below 2")
     require(inner_steps >= 1, "inner-steps", inner_steps, "at least 1")
-    gradient = grad(loss)
+    descend = gradient(loss)
 
     def init(w: Params, batch: Batch | None) -> Params:
         del batch
@@ -58,10 +57,16 @@ def pfedme(
         (batch,) = batches
         theta = w
         for _ in range(inner_steps):
-            slope = add_scaled(gradient(theta, batch), strength, add_scaled(theta, -1.0, w))
+            slope = add_scaled(descend(theta, batch), strength, add_scaled(theta, -1.0, w))
             theta = add_scaled(theta, -alpha, slope)
         return add_scaled(w, -eta * strength, add_scaled(w, -1.0, theta)), theta
 
     return LocalRule(
-        init=init, step=step, batches_per_step=1, needs_initial_batch=False, state_is_model=True
+        init=init,
+        step=step,
+        batches_per_step=1,
+        needs_initial_batch=False,
+        state_is_model=True,
+        reads_state=False,
+        linear=True,
     )

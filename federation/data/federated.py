@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from engram.models import Model, build_model
-from engram.types import Batch
 from federation.data.partitions import Rows, partition
 from federation.data.sources import load
 from federation.errors import Refused
@@ -30,11 +29,22 @@ class Split(NamedTuple):
     y: Tensor
     rows: list[Rows]
 
-    def take(self, rows: Rows) -> Batch:
-        """Returns the rows as the models see them: float32, grey levels scaled to [0, 1]."""
-        index = torch.from_numpy(rows).to(self.x.device)
-        x = self.x[index]
-        return (x.float() / 255 if x.dtype == torch.uint8 else x), self.y[index]
+    def take(self, rows: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Returns the rows as the models see them: float32, grey levels scaled to [0, 1].
+
+        Args:
+            rows: Their numbers, on the run's device.
+            out: Where to put the inputs, flattened; they are returned as they are if None.
+        """
+        # index_select is many times faster than indexing.
+        flat = rows.reshape(-1)
+        x = self.x.index_select(0, flat).view(*rows.shape, *self.x.shape[1:])
+        y = self.y.index_select(0, flat).view(rows.shape)
+        if out is not None:
+            out.copy_(x.flatten(rows.ndim))
+        else:
+            out = x.float()
+        return (out.mul_(1 / 255) if x.dtype == torch.uint8 else out), y
 
 
 class FederatedData(NamedTuple):

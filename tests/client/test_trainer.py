@@ -10,7 +10,7 @@ from engram.meta.local_moml import local_moml
 from engram.models import cross_entropy
 from federation.algorithms import ALGORITHMS
 from federation.streams import Stream, generator
-from tests.support import assert_same, initial_model, small, trainer
+from tests.support import assert_same, initial_model, small, train_clients, trainer
 
 CASES = [(name, memory) for name in ALGORITHMS for memory in ("reset", "carry")]
 
@@ -19,7 +19,9 @@ def rounds(t, cohorts, model=None):
     """Trains cohorts in turn, each from the mean of the last."""
     model = model or initial_model(t)
     for server_round, clients in enumerate(cohorts, start=1):
-        trained = t.train(model, clients, server_round=server_round, durable=server_round - 1)
+        trained = train_clients(
+            t, model, clients, server_round=server_round, durable=server_round - 1
+        )
         model = {name: leaf.mean(dim=0) for name, leaf in trained.params.items()}
     return trained, model
 
@@ -65,7 +67,8 @@ def test_a_round_is_the_rule_run_by_hand(memory):
     rows = t.data.train.rows[4]
 
     def sample(stream, server_round, *shape):
-        return rows[generator(3, stream, server_round, 4).integers(len(rows), size=shape)]
+        drawn = generator(3, stream, server_round, 4).integers(len(rows), size=shape)
+        return torch.from_numpy(rows[drawn])
 
     w, u = initial_model(t), None
     for server_round in (1, 2):
@@ -87,9 +90,11 @@ def test_a_carried_memory_makes_a_difference_and_a_reset_one_does_not():
     model = initial_model(trainer(small()))
     for memory, same in (("reset", True), ("carry", False)):
         t = trainer(small(memory=memory))
-        t.train(model, [4], server_round=1, durable=0)
-        after = t.train(model, [4], server_round=2, durable=1).params
-        fresh = trainer(small(memory=memory)).train(model, [4], server_round=2, durable=1).params
+        train_clients(t, model, [4], server_round=1, durable=0)
+        after = train_clients(t, model, [4], server_round=2, durable=1).params
+        fresh = train_clients(
+            trainer(small(memory=memory)), model, [4], server_round=2, durable=1
+        ).params
         equal = all(torch.equal(after[name], fresh[name]) for name in after)
         assert equal == same
 
@@ -100,9 +105,9 @@ def test_a_round_run_again_gives_the_same(algorithm, memory, tmp_path):
     for store in (RamStore(), DiskStore(tmp_path)):
         t = trainer(e, store)
         model = initial_model(t)
-        t.train(model, [3, 4], server_round=1, durable=0)
-        one = t.train(model, [3, 4], server_round=2, durable=1)
-        again = t.train(model, [3, 4], server_round=2, durable=1)
+        train_clients(t, model, [3, 4], server_round=1, durable=0)
+        one = train_clients(t, model, [3, 4], server_round=2, durable=1)
+        again = train_clients(t, model, [3, 4], server_round=2, durable=1)
         assert_same(one.params, again.params)
 
 
@@ -113,10 +118,11 @@ def test_training_changes_neither_the_model_nor_stored_memories(algorithm, memor
     t = trainer(small(algorithm=algorithm, memory=memory), store)
     model = initial_model(t)
     copy = {name: leaf.clone() for name, leaf in model.items()}
-    t.train(model, [4], server_round=1, durable=0)
+    train_clients(t, model, [4], server_round=1, durable=0)
     first = store.load(4, model, before=2)
     kept = first and {name: leaf.clone() for name, leaf in first.items()}
-    t.train({name: leaf + 0.01 for name, leaf in model.items()}, clients, server_round=2, durable=1)
+    moved = {name: leaf + 0.01 for name, leaf in model.items()}
+    train_clients(t, moved, clients, server_round=2, durable=1)
     assert_same(model, copy)
     if first is not None:
         assert_same(store.load(4, model, before=2), kept)
@@ -129,8 +135,8 @@ def test_a_client_with_a_memory_trains_alone_as_in_a_cohort(algorithm, memory):
     for clients in ([4], [3, 4]):
         t = trainer(e)
         model = initial_model(t)
-        t.train(model, clients, server_round=1, durable=0)
-        trained = t.train(model, clients, server_round=2, durable=1)
+        train_clients(t, model, clients, server_round=1, durable=0)
+        trained = train_clients(t, model, clients, server_round=2, durable=1)
         results.append({name: leaf[-1] for name, leaf in trained.params.items()})
     assert_same(*results, atol=1e-6)
 
@@ -160,8 +166,8 @@ def test_every_setting_of_an_algorithm_reaches_it(algorithm, key):
     for settings in (base, changed):
         t = trainer(small(**settings))
         model = initial_model(trainer(small()))  # the same start, whatever the seed
-        t.train(model, [3, 4], server_round=1, durable=0)
-        results.append(t.train(model, [3, 4], server_round=2, durable=1).params)
+        train_clients(t, model, [3, 4], server_round=1, durable=0)
+        results.append(train_clients(t, model, [3, 4], server_round=2, durable=1).params)
     assert any(not torch.equal(results[0][name], results[1][name]) for name in results[0])
 
 
@@ -176,7 +182,9 @@ def test_alpha_zero_one_step_all_clients_is_sgd():
     for client in range(20):
         rows = t.data.train.rows[client]
         drawn = generator(0, Stream.LOCAL_STEPS, 1, client).integers(len(rows), size=(1, 3, 4))
-        gradients.append(torch.func.grad(loss)(model, t.data.train.take(rows[drawn[0, 2]])))
+        gradients.append(
+            torch.func.grad(loss)(model, t.data.train.take(torch.from_numpy(rows[drawn[0, 2]])))
+        )
     expected = {
         name: leaf - e.eta * torch.stack([g[name] for g in gradients]).mean(dim=0)
         for name, leaf in model.items()
@@ -194,10 +202,10 @@ def test_a_client_that_diverges_is_left_out_and_keeps_its_memory(engine):
     store = RamStore()
     t = trainer(e, store, engine=engine)
     model = initial_model(t)
-    t.train(model, [3, 4], server_round=1, durable=0)
+    train_clients(t, model, [3, 4], server_round=1, durable=0)
     before = store.load(3, model, before=9)
     t.data.train.x[t.data.train.rows[3]] = torch.inf
-    trained = t.train(model, [3, 4], server_round=2, durable=1)
+    trained = train_clients(t, model, [3, 4], server_round=2, durable=1)
     assert trained.clients == [4]
     assert all(len(leaf) == 1 and leaf.isfinite().all() for leaf in trained.params.values())
     (reason,) = trained.failures.values()
@@ -214,7 +222,7 @@ def test_sequential_says_who_failed_where(step):
     only = sorted(set(drawn[step - 1].flat) - set(drawn[: step - 1].flat))
     t.data.train.y[rows[only]] = 99  # a class that the network has no logit for
     with pytest.raises(ClientFailed, match=f"client 4 failed in round 7 at step {step}: IndexE"):
-        t.train(initial_model(t), [3, 4], server_round=7, durable=0)
+        train_clients(t, initial_model(t), [3, 4], server_round=7, durable=0)
 
 
 # --- Evaluation ------------------------------------------------------------------------------
@@ -228,6 +236,7 @@ def test_scores_follow_the_protocol():
     loss = cross_entropy(t._network)
     for i, client in enumerate([12, 0]):
         rows = generator(3, Stream.SUPPORT, client).permutation(t.data.test.rows[client])
+        rows = torch.from_numpy(rows)
         tuned = {name: leaf.clone() for name, leaf in model.items()}
         for _ in range(3):
             slope = torch.func.grad(loss)(tuned, t.data.test.take(rows[:4]))
@@ -266,7 +275,7 @@ def test_blocks_of_clients_score_alike(monkeypatch):
     t = trainer(small())
     model = initial_model(t)
     whole = t.evaluate(model, range(20), server_round=0)
-    monkeypatch.setattr("client.trainer._BLOCK", 5000)
+    monkeypatch.setattr("client.scoring._BLOCK", 5000)
     blocks = t.evaluate(model, range(20), server_round=0)
     for a, b in zip(whole, blocks, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6, equal_nan=True)
@@ -286,12 +295,12 @@ def test_models_that_clients_keep_are_scored_as_they_are(algorithm, memory, kept
     store = RamStore()
     t = trainer(small(algorithm=algorithm, memory=memory), store)
     model = initial_model(t)
-    t.train(model, [3, 4], server_round=1, durable=0)
+    train_clients(t, model, [3, 4], server_round=1, durable=0)
     own = t.evaluate(model, range(20), server_round=1).own
     assert np.flatnonzero(~own.isnan()).tolist() == ([3, 4] if kept else [])
     if kept:
         rows = generator(0, Stream.SUPPORT, 4).permutation(t.data.test.rows[4])[5:]
-        x, y = t.data.test.take(rows)
+        x, y = t.data.test.take(torch.from_numpy(rows))
         theirs = t._network.apply(store.load(4, model, before=2), x).argmax(dim=1)
         assert float(own[4]) == pytest.approx(float((theirs == y).double().mean()), abs=1e-6)
 

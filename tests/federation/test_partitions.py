@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from federation.data.federated import federated_data
 from federation.errors import DataError, Refused
@@ -96,7 +97,7 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
     for values, expected in ((x, 0.2), (x.astype(np.float32), 51.0)):
         name = write_npz(tmp_path / "u.npz", x=values, y=y)
         e = small(dataset=name, partition="iid", num_clients=2, clients_per_round=2)
-        inputs, _ = federated_data(e).train.take(np.array([[0, 1], [2, 3]]))
+        inputs, _ = federated_data(e).train.take(torch.tensor([[0, 1], [2, 3]]))
         assert inputs.shape == (2, 2, 2)
         assert inputs.unique().tolist() == pytest.approx([expected])
 

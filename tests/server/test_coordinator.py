@@ -19,7 +19,7 @@ from server import record as record_module
 from server.coordinator import coordinate
 from server.record import RunRecord
 from simulations.report import find_runs, report_rows
-from tests.support import assert_same, grid, initial_model, small, trainer
+from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
 
 def run(folder, store=None, nodes=1, **settings):
@@ -45,8 +45,12 @@ def test_a_run_is_recorded(tmp_path):
     assert [row["round"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["round"] for row in rows if "accuracy" in row] == [0, 2, 4]
     assert all(row["clients"] == 4 and 0 < row["ms"] < 60_000 for row in rows[1:])
-    by_hand = trainer(small()).train(
-        initial_model(trainer(small())), rows[1]["cohort"], server_round=1, durable=0
+    by_hand = train_clients(
+        trainer(small()),
+        initial_model(trainer(small())),
+        rows[1]["cohort"],
+        server_round=1,
+        durable=0,
     )
     assert rows[1]["train-loss"] == pytest.approx(sum(by_hand.losses) / 4, abs=1e-6)
     assert found["scored"] == 20

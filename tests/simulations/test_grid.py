@@ -1,6 +1,7 @@
 """Any Flower strategy runs on the in-process grid, ours and Flower's own."""
 
 import random
+from itertools import chain
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, Krum
 
 from federation.wire import to_params, to_record
-from tests.support import assert_same, grid, initial_model, small, trainer
+from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def setup():
 def test_flowers_fedavg_is_the_mean_by_examples(setup):
     t, g, model = setup
     result = FedAvg().start(g, to_record(model), num_rounds=1)
-    trained = t.train(model, range(8), server_round=1, durable=0)
+    trained = train_clients(t, model, range(8), server_round=1, durable=0)
     weights = torch.tensor([float(n) for n in trained.examples])
     weights /= weights.sum()
     expected = {k: torch.tensordot(weights, v, dims=1) for k, v in trained.params.items()}
@@ -48,7 +49,7 @@ def test_flowers_krum_picks_one_clients_model(setup):
     t, g, model = setup
     random.seed(0)
     result = Krum(num_malicious_nodes=1).start(g, to_record(model), num_rounds=1)
-    trained = t.train(model, range(8), server_round=1, durable=0).params
+    trained = train_clients(t, model, range(8), server_round=1, durable=0).params
     picked = to_params(result.arrays)
     distances = [
         max(float((leaf[i] - picked[name]).abs().max()) for name, leaf in trained.items())
@@ -61,7 +62,9 @@ def test_all_clients_of_a_round_train_in_one_call(setup, monkeypatch):
     t, g, model = setup
     calls = []
     train = t.train
-    monkeypatch.setattr(t, "train", lambda m, c, **k: calls.append(list(c)) or train(m, c, **k))
+    monkeypatch.setattr(
+        t, "train", lambda m, g, **k: calls.append([*chain(*g)]) or train(m, g, **k)
+    )
     FedAvg(fraction_evaluate=0.0).start(g, to_record(model), num_rounds=2)
     assert [sorted(clients) for clients in calls] == [list(range(8))] * 2
 
@@ -75,7 +78,7 @@ def test_models_that_differ_are_not_confused(setup):
     ]
     replies = list(g.send_and_receive(messages))
     for reply, (client, m) in zip(replies, ((0, model), (1, other), (2, model)), strict=True):
-        alone = t.train(m, [client], server_round=1, durable=0).params
+        alone = train_clients(t, m, [client], server_round=1, durable=0).params
         expected = {name: leaf[0] for name, leaf in alone.items()}
         assert_same(to_params(reply.content["arrays"]), expected, atol=1e-6)
         assert reply.metadata.src_node_id == client + 1

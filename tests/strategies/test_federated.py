@@ -13,7 +13,7 @@ from federation.wire import to_params, to_record
 from server.roster import query_roster
 from simulations.grid import InProcessGrid
 from strategies.federated import Federated, draw_cohort
-from tests.support import assert_same, grid, initial_model, small, trainer
+from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
 
 def strategy_on(nodes, experiment=None, aggregate=None):
@@ -71,7 +71,7 @@ def test_nor_where_every_model_is_needed(nodes):
     strategy, g, model = strategy_on(nodes, e, coordinate_median())
     merged, _ = one_round(strategy, g, model)
     cohort = draw_cohort(e.seed, 1, e.num_clients, 5)
-    each = trainer(e).train(model, cohort, server_round=1, durable=0).params
+    each = train_clients(trainer(e), model, cohort, server_round=1, durable=0).params
     assert_same(merged, {k: v.median(dim=0).values for k, v in each.items()}, atol=1e-6)
 
 
@@ -85,7 +85,7 @@ def test_examples_weigh_where_the_algorithm_says_so():
     e = small(algorithm="fedavg", clients_per_round=20)
     merged, _ = one_round(*strategy_on(3, e))
     t = trainer(e)
-    trained = t.train(initial_model(t), range(20), server_round=1, durable=0)
+    trained = train_clients(t, initial_model(t), range(20), server_round=1, durable=0)
     weights = torch.tensor([40.0] * 10 + [20.0] * 10) / 600
     expected = {k: torch.tensordot(weights, v, dims=1) for k, v in trained.params.items()}
     assert_same(merged, expected, atol=1e-6)
@@ -102,7 +102,9 @@ def test_a_reply_that_fails_is_left_out_named_and_counted(warnings_of_engram):
         return [*replies[:-1], Message(Error(5, "gone"), reply_to=strategy._asked[-1][0])]
 
     merged, metrics = one_round(strategy, g, model, spoil=spoil)
-    expected = trainer(small()).train(model, cohort[1:-1], server_round=1, durable=0).params
+    expected = train_clients(
+        trainer(small()), model, cohort[1:-1], server_round=1, durable=0
+    ).params
     assert_same(merged, {k: v.mean(dim=0) for k, v in expected.items()}, atol=1e-6)
     assert metrics["left-out"] == 2
     assert (metrics["rejected-non-finite"], metrics["rejected-error"]) == (1, 1)
@@ -178,7 +180,7 @@ def test_replies_are_merged_in_the_order_of_their_clients():
     strategy = Federated(aggregate, query_roster(g, 20), clients_per_round=6, seed=0)
     model = initial_model(t)
     one_round(strategy, g, model)
-    each = t.train(model, draw_cohort(0, 1, 20, 6), server_round=1, durable=0).params
+    each = train_clients(t, model, draw_cohort(0, 1, 20, 6), server_round=1, durable=0).params
     assert seen == pytest.approx(each["dense1.bias"][:, 0].tolist(), abs=1e-6)
 
 

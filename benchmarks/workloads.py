@@ -1,0 +1,121 @@
+"""What is timed: federations of random rows, and rounds of them as the platform runs them."""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from client.memory import RamStore
+from client.trainer import Trainer
+from engram.types import Params
+from federation.data.federated import FederatedData, Split, model_for
+from federation.data.partitions import partition
+from federation.data.sources import Arrays
+from federation.experiment import Experiment, read_defaults
+from federation.streams import Stream, torch_generator
+from server.coordinator import train_round
+from server.roster import query_roster
+from simulations.grid import InProcessGrid
+from strategies.federated import Federated, draw_cohort
+
+__all__ = ["WORKLOADS", "Platform", "Workload", "experiment", "federation"]
+
+
+class Workload(NamedTuple):
+    """A federation, and what its clients do in a round.
+
+    Attributes:
+        meaning: What it is, in a few words.
+        shape: Shape of one row; there are 10 classes.
+        settings: Those that differ from the platform's defaults.
+    """
+
+    meaning: str
+    shape: tuple[int, ...]
+    settings: dict[str, Any]
+
+
+_MLP: Final = {"model": "mlp", "hidden": "40,40", "local-steps": 10, "batch-size": 5}
+
+WORKLOADS: Final = {
+    "W1": Workload(
+        "50 clients, 20 a round; MLP 784-40-40-10, 10 steps of batch 5",
+        (784,),
+        _MLP | {"num-clients": 50, "clients-per-round": 20},
+    ),
+    "W2": Workload(
+        "1000 clients, 100 a round; as W1",
+        (784,),
+        _MLP | {"num-clients": 1000, "clients-per-round": 100},
+    ),
+    "W3": Workload(
+        "100 clients, 10 a round; CNN of two 5x5 convolutions and 512 hidden, 20 steps of batch 10",
+        (1, 28, 28),
+        {"model": "cnn", "hidden": "512", "local-steps": 20, "batch-size": 10}
+        | {"num-clients": 100, "clients-per-round": 10},
+    ),
+}
+
+
+def experiment(workload: Workload, **settings: Any) -> Experiment:
+    """Returns a workload's experiment; settings with `_` for `-`."""
+    given = {key.replace("_", "-"): value for key, value in settings.items()}
+    return Experiment.from_config(read_defaults() | workload.settings | given)
+
+
+def federation(workload: Workload, e: Experiment) -> FederatedData:
+    """Returns random rows of grey levels, enough for the partition ``halves``."""
+    rng = np.random.default_rng(0)
+
+    def rows(a: int) -> tuple[Any, Any]:
+        y = np.repeat(np.arange(10), a * (e.num_clients + 1))
+        return rng.integers(0, 256, (len(y), *workload.shape), dtype=np.uint8), y
+
+    arrays = Arrays(*rows(e.rows_per_class), *rows(e.test_rows_per_class), None, None, 10)
+    train, test = partition(arrays, e)
+    tensors = [torch.from_numpy(array).to(e.device) for array in arrays[:4]]
+    return FederatedData(Split(*tensors[:2], train), Split(*tensors[2:], test), 10)
+
+
+class Platform:
+    """The platform on a workload: its strategy and grid, or its trainer alone.
+
+    Args:
+        e: The experiment.
+        data: Its data.
+    """
+
+    def __init__(self, e: Experiment, data: FederatedData) -> None:
+        self._experiment = e
+        self.trainer = Trainer(e, data, RamStore())
+        self._grid = InProcessGrid(self.trainer, [range(e.num_clients)])
+        roster = query_roster(self._grid, e.num_clients)
+        network = model_for(e, roster.input_shape, roster.num_classes)
+        self._strategy = Federated(
+            e.aggregate(), roster, clients_per_round=e.clients_per_round, seed=e.seed
+        )
+        self._model: Params = network.init(torch_generator(e.seed, Stream.MODEL))
+
+    def round(self, server_round: int) -> None:
+        """Runs a round as ``engram run`` does, without evaluation and records."""
+        self._model, _ = train_round(
+            self._grid, self._strategy, server_round, self._model, server_round - 1
+        )
+
+    def bare(self) -> Callable[[int], None]:
+        """Returns a round of the trainer alone, from one and the same model."""
+        e, model = self._experiment, self._model
+        weighting = e.aggregate().weighting
+
+        def train(server_round: int) -> None:
+            cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
+            self.trainer.train(
+                model,
+                [cohort],
+                server_round=server_round,
+                durable=server_round - 1,
+                combine=weighting,
+            )
+
+        return train

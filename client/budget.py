@@ -1,0 +1,41 @@
+"""How many clients are trained at once: as many as fit into the memory that there is."""
+
+from pathlib import Path
+
+import torch
+
+from federation.errors import Refused
+
+__all__ = ["available", "block_size"]
+
+_SHARE = 4  # a process takes this part of what is free; others may be training beside it
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available(device: str) -> int:
+    """Returns how many bytes a trainer may use, measured now, if nobody says."""
+    if device != "cpu":
+        return torch.cuda.mem_get_info(device)[0] // _SHARE * 3
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    try:  # a container may have less than the machine
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+        free = free if limit == "max" else min(free, int(limit) - used)
+    except OSError:
+        pass
+    return free // _SHARE
+
+
+def block_size(each: int, budget: int) -> int:
+    """Returns how many clients that need ``each`` bytes fit into the budget.
+
+    Raises:
+        Refused: Not even one.
+    """
+    if each > budget:
+        raise Refused(
+            f"memory-budget: training one client takes about {each / 2**20:.0f} MiB, but "
+            f"{budget / 2**20:.0f} MiB are allowed"
+        )
+    return budget // each

@@ -1,0 +1,171 @@
+"""How well clients are served: the common model, personalized ones, and those that they keep."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional
+
+from engram.dense import FIRST, Examples, Frame, Plain, dense_loss, indicators, logits
+from engram.meta.fine_tune import fine_tune
+from engram.models import Model, cross_entropy
+from engram.span import Span
+from engram.types import Params
+from federation.data.federated import Split
+from federation.experiment import Experiment
+from federation.streams import Stream, generator
+
+__all__ = ["Scores", "Scoring"]
+
+_BLOCK = 2**22  # numbers of query inputs, or of parameters, that are held at once
+
+
+class Scores(NamedTuple):
+    """Accuracies (in [0, 1]) and losses (nats) on query rows; each of shape (clients,).
+
+    Attributes:
+        before: Accuracy of the common model.
+        personalized: Accuracy after fine-tuning on the support rows.
+        own: Accuracy of the model that the client keeps (LocalMOML's carried memory, pFedMe's
+            theta), as it is; NaN for a client without one.
+        loss_before: Loss of the common model.
+        loss_personalized: Loss after fine-tuning.
+        queries: Number of query rows.
+    """
+
+    before: Tensor
+    personalized: Tensor
+    own: Tensor
+    loss_before: Tensor
+    loss_personalized: Tensor
+    queries: Tensor
+
+
+class _Rows(NamedTuple):
+    """Test rows of some clients: support (c, shots), queries (c, q), and which of these count."""
+
+    support: Tensor
+    queries: Tensor
+    counted: Tensor
+
+
+class Scoring:
+    """The protocol by which every algorithm is scored.
+
+    A client's test rows are split once, by seed, into ``adapt-shots`` support rows and query
+    rows, which are all others. Personalizing takes ``adapt-steps`` gradient steps on the support
+    rows from a fresh copy of the model; the last one is scored.
+
+    Args:
+        experiment: The settings.
+        network: The network.
+        test: The test rows.
+        vectorized: Whether to score a block of clients at once; if not, one after the other.
+    """
+
+    def __init__(
+        self, experiment: Experiment, network: Model, test: Split, *, vectorized: bool
+    ) -> None:
+        self._experiment = experiment
+        self._network = network
+        self._test = test
+        self._vectorized = vectorized
+        self._loss = (
+            dense_loss(network.dense_layers)
+            if vectorized and network.dense_layers
+            else cross_entropy(network)
+        )
+        self._personalize = fine_tune(
+            self._loss, lr=experiment.adapt_lr, steps=experiment.adapt_steps
+        )
+
+    def scores(
+        self,
+        model: Params,
+        clients: Sequence[int],
+        memory: Callable[[int], Params | None],
+    ) -> Scores:
+        """Scores the common model, personalized models, and the clients' memories."""
+        size = sum(leaf.numel() for leaf in model.values())
+        inputs = self._test.x[0].numel() * max(len(self._test.rows[c]) for c in clients)
+        block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
+        parts = [
+            self._block(model, some, [memory(client) for client in some])
+            for some in (clients[at : at + block] for at in range(0, len(clients), block))
+        ]
+        return Scores(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
+
+    def _block(
+        self, model: Params, clients: Sequence[int], memories: Sequence[Params | None]
+    ) -> Scores:
+        rows = self._split(clients)
+        x, y = self._test.take(rows.queries)
+        common = self._network.apply(model, x.flatten(0, 1)).view(*y.shape, -1)
+        before = _measure(common, y, rows.counted)
+        tuned = _measure(self._tuned(model, rows.support, x), y, rows.counted)
+        own = torch.full_like(before[0], torch.nan)
+        have = [i for i, kept in enumerate(memories) if kept is not None]
+        if have:
+            kept = [memory for memory in memories if memory is not None]
+            stack = {name: torch.stack([memory[name] for memory in kept]) for name in model}
+            outputs = vmap(self._network.apply)(stack, x[have])
+            own[have] = _measure(outputs, y[have], rows.counted[have])[0]
+        return Scores(before[0], tuned[0], own, before[1], tuned[1], rows.counted.sum(1))
+
+    def _split(self, clients: Sequence[int]) -> _Rows:
+        """Splits test rows into support and queries; these are padded to the same number."""
+        shots = self._experiment.adapt_shots
+        shuffled = [
+            generator(self._experiment.seed, Stream.SUPPORT, c).permutation(self._test.rows[c])
+            for c in clients
+        ]
+        width = max(len(rows) for rows in shuffled) - shots
+        counted = np.arange(width) < np.array([[len(rows) - shots] for rows in shuffled])
+        queries = [
+            np.pad(rows[shots:], (0, width + shots - len(rows)), mode="edge") for rows in shuffled
+        ]
+        arrays = np.stack([rows[:shots] for rows in shuffled]), np.stack(queries), counted
+        return _Rows(*(torch.from_numpy(array).to(self._test.x.device) for array in arrays))
+
+    def _tuned(self, model: Params, support: Tensor, x: Tensor) -> Tensor:
+        """Returns the personalized models' logits (c, q, classes) on queries x (c, q, ...)."""
+        if self._vectorized and self._network.dense_layers:
+            return self._tuned_dense(model, support, x.flatten(2))
+
+        def each(inputs: Tensor, targets: Tensor, queries: Tensor) -> Tensor:
+            return self._network.apply(self._personalize(model, (inputs, targets)), queries)
+
+        batch = self._test.take(support)
+        if self._vectorized:
+            outputs: Tensor = vmap(each)(*batch, x)
+            return outputs
+        return torch.stack([each(*one) for one in zip(*batch, x, strict=True)])
+
+    def _tuned_dense(self, model: Params, support: Tensor, x: Tensor) -> Tensor:
+        room = x.new_empty(*support.shape, x.shape[2])
+        _, y = self._test.take(support, out=room)
+        frame: Frame = (
+            Span(model[FIRST], room, 0)
+            if support.shape[1] < x.shape[2]
+            else Plain(model[FIRST], room)
+        )
+        rows = frame.see(0, support.shape[1])
+        w = {name: leaf.expand(len(x), *leaf.shape) for name, leaf in model.items()}
+        w[FIRST] = rows.fit(frame.origin())
+        classes = len(next(reversed(model.values())))
+        tuned = self._personalize(w, Examples(rows, indicators(y, classes)))
+        return logits(tuned, frame.see_others(x), self._network.dense_layers)
+
+
+def _measure(outputs: Tensor, y: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns each client's accuracy and mean loss over the rows that count."""
+    losses = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
+    # The largest of NaNs is the first: a diverged model would be right about class 0.
+    hits = (outputs.argmax(dim=-1) == y) & outputs.isfinite().all(dim=-1)
+    number = counted.sum(1)
+    # Losses of padding are set to zero, not multiplied by it: they may be infinite.
+    losses = torch.where(counted, losses.view_as(y), 0.0)
+    return (hits & counted).sum(1) / number, losses.sum(1) / number

@@ -1,0 +1,246 @@
+"""Dense ReLU classifiers of a whole cohort, with their derivatives written out.
+
+Every leaf has a leading client axis c, and every operation is one batched product over it. Where
+autograd would record and walk a graph for each step, the gradient here is its bare formulas, and
+a Hessian-vector product is one pass of tangents beside them (Pearlmutter. Fast Exact
+Multiplication by the Hessian. Neural Computation 6, 1994).
+"""
+
+from typing import Final, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from engram.derivatives import Differentiated
+from engram.types import Params
+
+__all__ = [
+    "FIRST",
+    "Examples",
+    "FirstLayer",
+    "Frame",
+    "Plain",
+    "dense_loss",
+    "indicators",
+    "logits",
+]
+
+FIRST: Final = "dense0.weight"
+
+
+class FirstLayer(Protocol):
+    """What first-layer weights, in whatever coordinates they are held, make of some rows."""
+
+    def part(self, start: int, stop: int) -> Self:
+        """Returns the same for some of the rows."""
+
+    def fit(self, held: Tensor) -> Tensor:
+        """Returns a weight, as it was held so far, as these rows expect it."""
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Returns the rows' images (c, k, out) under a weight."""
+
+    def image(self, direction: Tensor) -> Tensor:
+        """Returns the rows' images (c, k, out) under a difference of weights."""
+
+    def pull_back(self, delta: Tensor, like: Tensor) -> Tensor:
+        """Returns the gradient by the weight, from that by the images (c, k, out)."""
+
+
+class Frame(Protocol):
+    """How the first-layer weights of a cohort are held: coordinates, and what they mean."""
+
+    @property
+    def drawn(self) -> Tensor:
+        """Room for the inputs that the cohort draws, (c, n, in), filled before they are seen."""
+
+    def origin(self) -> Tensor:
+        """Returns the common weight in these coordinates, for every client."""
+
+    def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
+        """Returns weights (some, out, in) of some clients in these coordinates; once, at first."""
+
+    def see(self, start: int, stop: int) -> FirstLayer:
+        """Returns drawn rows, to take gradients at; those before them have been seen."""
+
+    def see_others(self, x: Tensor) -> FirstLayer:
+        """Returns other rows (c, k, in), to compute outputs for."""
+
+    def weights(self, held: Tensor) -> Tensor:
+        """Returns each client's weight, (c, out, in)."""
+
+    def mean(self, held: Tensor, shares: Tensor) -> Tensor:
+        """Returns the clients' mean weight (out, in); the shares (c,) add up to 1."""
+
+    def of(self, clients: list[int]) -> Self:
+        """Returns the frame of some of the clients, by position."""
+
+
+class PlainRows(NamedTuple):
+    """Rows x (c, k, in) that meet the weights (c, out, in) themselves; a ``FirstLayer``."""
+
+    x: Tensor
+
+    def part(self, start: int, stop: int) -> Self:
+        """As ``FirstLayer.part``."""
+        return self._replace(x=self.x[:, start:stop])
+
+    def fit(self, held: Tensor) -> Tensor:
+        """As ``FirstLayer.fit``."""
+        return held
+
+    def value(self, weight: Tensor) -> Tensor:
+        """As ``FirstLayer.value``."""
+        return torch.bmm(self.x, weight.mT)
+
+    def image(self, direction: Tensor) -> Tensor:
+        """As ``FirstLayer.image``."""
+        return torch.bmm(self.x, direction.mT)
+
+    def pull_back(self, delta: Tensor, like: Tensor) -> Tensor:
+        """As ``FirstLayer.pull_back``."""
+        del like
+        return torch.bmm(delta.mT, self.x)
+
+
+class Plain(NamedTuple):
+    """The weights themselves are held, (c, out, in); a ``Frame``.
+
+    Attributes:
+        weight: The common weight, (out, in).
+        drawn: As ``Frame.drawn``.
+    """
+
+    weight: Tensor
+    drawn: Tensor
+
+    def origin(self) -> Tensor:
+        """As ``Frame.origin``."""
+        return self.weight.expand(len(self.drawn), *self.weight.shape)
+
+    def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
+        """As ``Frame.hold``."""
+        del clients
+        return weights
+
+    def see(self, start: int, stop: int) -> PlainRows:
+        """As ``Frame.see``."""
+        return PlainRows(self.drawn[:, start:stop])
+
+    def see_others(self, x: Tensor) -> PlainRows:
+        """As ``Frame.see_others``."""
+        return PlainRows(x)
+
+    def weights(self, held: Tensor) -> Tensor:
+        """As ``Frame.weights``."""
+        return held
+
+    def mean(self, held: Tensor, shares: Tensor) -> Tensor:
+        """As ``Frame.mean``."""
+        mean: Tensor = torch.tensordot(shares, held, dims=1)
+        return mean
+
+    def of(self, clients: list[int]) -> Self:
+        """As ``Frame.of``."""
+        return self._replace(drawn=self.drawn[clients])
+
+
+class Examples(NamedTuple):
+    """A batch of every client.
+
+    Attributes:
+        rows: How the first layer sees the inputs.
+        targets: Classes, as indicators (c, k, classes).
+    """
+
+    rows: FirstLayer
+    targets: Tensor
+
+
+def dense_loss(layers: int) -> Differentiated:
+    """Builds the mean cross-entropy of each client's batch, in nats, and its derivatives.
+
+    It is ``engram.models.cross_entropy`` of an ``mlp`` or ``linear`` model, with stacked
+    parameters of the same names; ``dense0.weight`` may be in any linear coordinates that the
+    batch's ``FirstLayer`` understands. Its batches are ``Examples``.
+
+    Args:
+        layers: Number of dense layers, the last included; >= 1.
+    """
+
+    def value(w: Params, batch: Examples) -> Tensor:
+        z = logits(w, batch.rows, layers)
+        losses = z.logsumexp(-1) - (z * batch.targets).sum(-1)
+        mean: Tensor = losses.mean(-1)
+        return mean
+
+    def gradient(w: Params, batch: Examples) -> Params:
+        hidden, z = _forward(w, batch.rows, layers)
+        delta = (_softmax(z) - batch.targets).div_(z.shape[1])
+        result = {}
+        for layer in range(layers - 1, 0, -1):
+            result[f"dense{layer}.weight"] = torch.bmm(delta.mT, hidden[layer - 1])
+            result[f"dense{layer}.bias"] = delta.sum(1)
+            delta = torch.bmm(delta, w[f"dense{layer}.weight"]).mul_(hidden[layer - 1].sign())
+        result[FIRST] = batch.rows.pull_back(delta, w[FIRST])
+        result["dense0.bias"] = delta.sum(1)
+        return result
+
+    def hessian_product(w: Params, batch: Examples, v: Params) -> Params:
+        hidden, z = _forward(w, batch.rows, layers)
+        p = _softmax(z)
+        # Tangents of all of the above along v; a tangent's name begins with d.
+        active = [a.sign() for a in hidden]
+        d_hidden = []
+        dz = batch.rows.image(v[FIRST]) + v["dense0.bias"].unsqueeze(1)
+        for layer in range(1, layers):
+            d_hidden.append(dz * active[layer - 1])
+            dz = _affine(v, layer, hidden[layer - 1])
+            dz.baddbmm_(d_hidden[-1], w[f"dense{layer}.weight"].mT)
+        delta = (p - batch.targets).div_(z.shape[1])
+        d_delta = (p * (dz - (p * dz).sum(-1, keepdim=True))).div_(z.shape[1])
+        result = {}
+        for layer in range(layers - 1, 0, -1):
+            name = f"dense{layer}.weight"
+            result[name] = torch.bmm(d_delta.mT, hidden[layer - 1])
+            result[name].baddbmm_(delta.mT, d_hidden[layer - 1])
+            result[f"dense{layer}.bias"] = d_delta.sum(1)
+            d_delta = torch.bmm(d_delta, w[name]).baddbmm_(delta, v[name])
+            d_delta.mul_(active[layer - 1])
+            delta = torch.bmm(delta, w[name]).mul_(active[layer - 1])
+        result[FIRST] = batch.rows.pull_back(d_delta, w[FIRST])
+        result["dense0.bias"] = d_delta.sum(1)
+        return result
+
+    return Differentiated(value, gradient, hessian_product)
+
+
+def logits(w: Params, rows: FirstLayer, layers: int) -> Tensor:
+    """Returns the outputs (c, k, classes) of every client's network on its rows."""
+    return _forward(w, rows, layers)[1]
+
+
+def indicators(classes: Tensor, count: int) -> Tensor:
+    """Returns a one for each row's class: (..., count), float32."""
+    zeros = torch.zeros(*classes.shape, count, device=classes.device)
+    return zeros.scatter_(-1, classes.unsqueeze(-1), 1.0)  # one_hot would wait for the device
+
+
+def _forward(w: Params, rows: FirstLayer, layers: int) -> tuple[list[Tensor], Tensor]:
+    """Returns what enters the second and later layers, and the logits."""
+    hidden = []
+    z = rows.value(w[FIRST]).add_(w["dense0.bias"].unsqueeze(1))
+    for layer in range(1, layers):
+        hidden.append(z.relu())
+        z = _affine(w, layer, hidden[-1])
+    return hidden, z
+
+
+def _affine(w: Params, layer: int, x: Tensor) -> Tensor:
+    return torch.baddbmm(w[f"dense{layer}.bias"].unsqueeze(1), x, w[f"dense{layer}.weight"].mT)
+
+
+def _softmax(z: Tensor) -> Tensor:
+    # Over the first axis torch's softmax is vectorized; over a last axis of few classes it is not.
+    classes = z.shape[-1]
+    return z.reshape(-1, classes).T.contiguous().softmax(0).T.reshape(z.shape)

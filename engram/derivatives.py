@@ -1,0 +1,52 @@
+"""Gradients and Hessian-vector products of a loss: by differentiation, or as the loss has them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.func import grad, vjp
+
+from engram.types import Batch, LossFn, Params
+
+__all__ = ["Differentiated", "gradient", "hessian_product"]
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """A loss that brings its derivatives along, because it knows them better than autograd.
+
+    It may stand for a whole cohort: its parameters then have a leading client axis, and its
+    value has shape (c,). A rule that only adds and scales parameters does not notice.
+
+    Attributes:
+        value: ``(params, batch) -> loss``.
+        gradient: ``(params, batch) -> gradient``, as params.
+        hessian_product: ``(params, batch, v) -> hess v``, as params.
+    """
+
+    value: LossFn
+    gradient: Callable[[Params, Batch], Params]
+    hessian_product: Callable[[Params, Batch, Params], Params]
+
+    def __call__(self, params: Params, batch: Batch) -> Tensor:
+        """Returns the loss."""
+        return self.value(params, batch)
+
+
+def gradient(loss: LossFn) -> Callable[[Params, Batch], Params]:
+    """Builds ``(w, batch) -> grad L(w)``."""
+    return loss.gradient if isinstance(loss, Differentiated) else grad(loss)
+
+
+def hessian_product(loss: LossFn) -> Callable[[Params, Batch, Params], Params]:
+    """Builds ``(w, batch, v) -> hess L(w) v``, without a d x d matrix."""
+    if isinstance(loss, Differentiated):
+        return loss.hessian_product
+    slope = grad(loss)
+
+    def product(w: Params, batch: Batch, v: Params) -> Params:
+        pull_back = vjp(lambda at: slope(at, batch), w)[1]
+        (result,) = pull_back(v)  # a Hessian is symmetric, so v' hess = hess v
+        return result  # type: ignore[no-any-return]  # torch.func is not annotated
+
+    return product

@@ -1,0 +1,116 @@
+"""First layers of a cohort, held by what they have moved in the span of the rows they saw.
+
+A gradient by the first layer's weight is a sum of outer products with input rows. So however a
+rule adds and scales gradients, a client's weight stays in ::
+
+    W0 + Delta' X,    Delta (n, out), X (n, in) the rows that the client draws in the round
+
+with the common weight W0 (out, in). Delta is all that has to be computed with: the images of rows
+x are ``x W0' + (x X') Delta``, a gradient has the gradient by the images in the rows of Delta that
+belong to its batch, and the products ``X X'`` are made for many steps at once. No (out, in) matrix
+exists per client until somebody asks for one. It pays where n < in.
+"""
+
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["Span", "SpannedRows"]
+
+
+class SpannedRows(NamedTuple):
+    """Some rows as a span sees them; a ``dense.FirstLayer``.
+
+    Attributes:
+        common: Their images under the common weight, (c, k, out).
+        gram: Their products with the span's first m rows, (c, k, m): with all that can have
+            moved the weights by the time these rows are looked at, and with themselves.
+        start: Which row of the span is the first of them.
+    """
+
+    common: Tensor
+    gram: Tensor
+    start: int
+
+    def part(self, start: int, stop: int) -> "SpannedRows":
+        """As ``FirstLayer.part``."""
+        at = slice(start, stop)
+        return SpannedRows(self.common[:, at], self.gram[:, at], self.start + start)
+
+    def fit(self, held: Tensor) -> Tensor:
+        """As ``FirstLayer.fit``: with zeros for rows that have come since."""
+        return functional.pad(held, (0, 0, 0, self.gram.shape[2] - held.shape[1]))
+
+    def value(self, weight: Tensor) -> Tensor:
+        """As ``FirstLayer.value``, of the weight ``W0 + weight' X``."""
+        return torch.baddbmm(self.common, self.gram, weight)
+
+    def image(self, direction: Tensor) -> Tensor:
+        """As ``FirstLayer.image``, of ``direction' X``."""
+        return torch.bmm(self.gram, direction)
+
+    def pull_back(self, delta: Tensor, like: Tensor) -> Tensor:
+        """As ``FirstLayer.pull_back``."""
+        result = torch.zeros_like(like)
+        result[:, self.start : self.start + delta.shape[1]] = delta
+        return result
+
+
+class Span(NamedTuple):
+    """A cohort's first layers; a ``dense.Frame``.
+
+    Attributes:
+        weight: The common weight W0, (out, in).
+        rows: X, (c, held + n, in): room for what weights that are brought along differ in from
+            W0, and for the rows that are drawn.
+        held: 0, or `out` if weights are brought along.
+    """
+
+    weight: Tensor
+    rows: Tensor
+    held: int
+
+    @property
+    def drawn(self) -> Tensor:
+        """As ``Frame.drawn``."""
+        return self.rows[:, self.held :]
+
+    def origin(self) -> Tensor:
+        """As ``Frame.origin``: zeros (c, m, out), for the rows known so far."""
+        return self.rows.new_zeros(len(self.rows), self.held, len(self.weight))
+
+    def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
+        """As ``Frame.hold``: ``W0 + I' (weight - W0)``."""
+        brought = self.rows[:, : self.held]
+        brought.zero_()
+        brought[clients] = weights - self.weight
+        return torch.eye(self.held).to(weights).expand(len(clients), -1, -1)
+
+    def see(self, start: int, stop: int) -> SpannedRows:
+        """As ``Frame.see``."""
+        start, stop = self.held + start, self.held + stop
+        return self._see(self.rows[:, start:stop], start, stop)
+
+    def see_others(self, x: Tensor) -> SpannedRows:
+        """As ``Frame.see_others``."""
+        return self._see(x, self.rows.shape[1], self.rows.shape[1])
+
+    def weights(self, held: Tensor) -> Tensor:
+        """As ``Frame.weights``."""
+        return torch.baddbmm(self.weight.unsqueeze(0), held.mT, self.rows)
+
+    def mean(self, held: Tensor, shares: Tensor) -> Tensor:
+        """As ``Frame.mean``, in one product over all clients' rows."""
+        moved = (held * shares[:, None, None]).flatten(0, 1)
+        return torch.addmm(self.weight, moved.T, self.rows.flatten(0, 1))
+
+    def of(self, clients: list[int]) -> Self:
+        """As ``Frame.of``."""
+        return self._replace(rows=self.rows[clients])
+
+    def _see(self, x: Tensor, start: int, known: int) -> SpannedRows:
+        common = (x.reshape(-1, x.shape[2]) @ self.weight.T).view(*x.shape[:2], -1)
+        gram = torch.bmm(x, self.rows[:, :known].mT)
+        return SpannedRows(common, gram, start)
