@@ -7,7 +7,7 @@ Everything that belongs to a client has a leading client axis.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ __all__ = [
     "Draws",
     "Held",
     "LocalRound",
-    "RunCohort",
     "Task",
     "each_in_turn",
     "stacked",
@@ -131,13 +130,6 @@ class LocalRound(NamedTuple):
     states: Held
     losses: list[float]
     broken: dict[int, int]
-
-
-class RunCohort(Protocol):
-    """A way to run a cohort's local round."""
-
-    def __call__(self, rule: LocalRule, loss: LossFn, task: Task, /) -> LocalRound:
-        """Runs it."""
 
 
 class ClientRaised(Exception):

@@ -1,41 +1,52 @@
-"""One local round of a cohort of dense networks, without autograd.
+"""One local round of a cohort whose networks end in dense layers, with ``engram.dense``.
 
-The rule runs as it is on stacked parameters, with the derivatives of ``engram.dense``. First layers
-are held in the span of the rows that the round draws, where these are fewer than the inputs' width.
+The rule runs as it is on stacked parameters. First dense layers are held in the span of the rows
+that the round draws, where these are fewer than the inputs' width.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 from torch.func import vmap
 
 from client.cohort import Draws, Held, LocalRound, Task
-from engram.dense import FIRST, Examples, Frame, Plain, indicators
+from engram.dense import FIRST, Examples, Frame, Plain, Rows, indicators
+from engram.features import FeatureRows, Features
 from engram.span import Span
 from engram.tree import is_finite
 from engram.types import LocalRule, LossFn, Params
 
-__all__ = ["cost", "dense"]
+__all__ = ["cost", "dense", "pays"]
 
 _CHUNK = 48  # rows of a client that a span sees at once: enough for its products to be large
 
 
-def dense(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
+def dense(
+    rule: LocalRule, loss: LossFn, task: Task, *, features: Features | None = None
+) -> LocalRound:
     """Runs each step once for all clients.
 
     Args:
         rule: A linear one, built on ``loss``.
         loss: ``engram.dense.dense_loss`` of the network.
         task: What to do.
+        features: What the network does to inputs before its dense layers, if anything. The rule
+            must then be a ``single_use`` one, and no client bring a memory along.
     """
     carried = any(memory is not None for memory in task.memories)
-    frame = _frame(task.model[FIRST], task.draws, carried=carried)
+    frame = _frame(task.model[FIRST], task.draws, carried=carried, learned=features is not None)
     count = len(task.memories)
     w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
     w[FIRST] = frame.origin()
     brought = _hold(frame, task.memories) if carried else {}
-    stream = _examples(frame, task.draws, classes=len(next(reversed(task.model.values()))))
+    classes = len(next(reversed(task.model.values())))
+    if features is not None and isinstance(frame, Span):
+        names = tuple(name for name in w if not name.startswith("dense"))
+        stream = _featured(frame, task.draws, features, names, classes=classes)
+    else:
+        stream = _examples(frame, task.draws, classes=classes)
     initial = next(stream) if task.draws.initial else None
     if initial is not None:
         w, brought = _fit(w, initial), _fit(brought, initial)
@@ -63,9 +74,17 @@ def cost(model: Params, drawn: int) -> int:
     return rows * (width + rows) + 12 * held + 3 * size  # vectors of a step; what comes of it
 
 
-def _frame(weight: torch.Tensor, draws: Draws, *, carried: bool) -> Frame:
+def pays(model: Params, drawn: int) -> bool:
+    """Returns whether rows of learned features take less to compute with than the weights."""
+    out, width = model[FIRST].shape
+    return drawn * (out + width) < out * width
+
+
+def _frame(weight: torch.Tensor, draws: Draws, *, carried: bool, learned: bool) -> Frame:
     """Chooses how first layers are held, and makes room for the rows."""
     count, drawn = draws.rows.shape
+    if learned:
+        return Span(weight, weight.new_zeros(count, drawn, weight.shape[1]), 0)
     brought = len(weight) if carried else 0
     if brought + drawn < weight.shape[1]:
         return Span(weight, weight.new_empty(count, brought + drawn, weight.shape[1]), brought)
@@ -86,17 +105,34 @@ def _fit(held: Params, batch: Examples) -> Params:
 
 def _examples(frame: Frame, draws: Draws, *, classes: int) -> Iterator[Examples]:
     """Gathers the rows and yields the batches: the initial one, then those of each step."""
+    for start, stop in pairwise(_edges(draws, _CHUNK)):
+        y = draws.split.take(draws.rows[:, start:stop], out=frame.drawn[:, start:stop])[1]
+        yield from _batches(frame.see(start, stop), indicators(y, classes), draws, start)
+
+
+def _featured(
+    span: Span, draws: Draws, features: Features, names: tuple[str, ...], *, classes: int
+) -> Iterator[Examples]:
+    """The same, for rows that enter the span later, as features."""
+    for start, stop in pairwise(_edges(draws, 1)):
+        x, y = draws.split.take(draws.rows[:, start:stop])
+        rows = FeatureRows(features, names, span, x, start, stop)
+        yield from _batches(rows, indicators(y, classes), draws, start)
+
+
+def _edges(draws: Draws, least: int) -> list[int]:
+    """Cuts the rows where steps end, into parts of at least so many."""
     drawn = draws.rows.shape[1]
     edges = [0]
     for stop in range(draws.initial, drawn + 1, draws.step_size):
-        if stop - edges[-1] >= _CHUNK or stop == drawn:
+        if stop - edges[-1] >= least or stop == drawn:
             edges.append(stop)
-    for start, stop in pairwise(edges):
-        y = draws.split.take(draws.rows[:, start:stop], out=frame.drawn[:, start:stop])[1]
-        seen = frame.see(start, stop)
-        targets = indicators(y, classes)
-        at = 0
-        while at < stop - start:
-            size = draws.initial if start + at < draws.initial else draws.size
-            yield Examples(seen.part(at, at + size), targets[:, at : at + size])
-            at += size
+    return edges
+
+
+def _batches(rows: Rows, targets: Tensor, draws: Draws, start: int) -> Iterator[Examples]:
+    at = 0
+    while at < targets.shape[1]:
+        size = draws.initial if start + at < draws.initial else draws.size
+        yield Examples(rows.part(at, at + size), targets[:, at : at + size])
+        at += size

@@ -73,13 +73,11 @@ class Scoring:
         self._network = network
         self._test = test
         self._vectorized = vectorized
-        self._loss = (
-            dense_loss(network.dense_layers)
-            if vectorized and network.dense_layers
-            else cross_entropy(network)
-        )
+        self._dense = vectorized and network.features is None
         self._personalize = fine_tune(
-            self._loss, lr=experiment.adapt_lr, steps=experiment.adapt_steps
+            dense_loss(network.dense_layers) if self._dense else cross_entropy(network),
+            lr=experiment.adapt_lr,
+            steps=experiment.adapt_steps,
         )
 
     def scores(
@@ -132,7 +130,7 @@ class Scoring:
 
     def _tuned(self, model: Params, support: Tensor, x: Tensor) -> Tensor:
         """Returns the personalized models' logits (c, q, classes) on queries x (c, q, ...)."""
-        if self._vectorized and self._network.dense_layers:
+        if self._dense:
             return self._tuned_dense(model, support, x.flatten(2))
 
         def each(inputs: Tensor, targets: Tensor, queries: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ says which one fails, where.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -18,12 +19,11 @@ from client.cohort import (
     ClientRaised,
     Draws,
     LocalRound,
-    RunCohort,
     Task,
     each_in_turn,
     stacked,
 )
-from client.dense_cohort import cost, dense
+from client.dense_cohort import cost, dense, pays
 from client.memory import MemoryStore
 from client.scoring import Scores, Scoring
 from engram.aggregates import Weighting
@@ -97,41 +97,50 @@ class Trainer:
         self._loss = cross_entropy(self._network)
         self._rule = experiment.local_rule(self._loss)
         self._remembers = experiment.keeps_memory and self._rule.state_is_model
+        self._reads = self._remembers and self._rule.reads_state
         model = self._network.init(torch.Generator())
-        self._way = self._choose_way(engine, sum(leaf.numel() for leaf in model.values()))
+        self._way = self._choose_way(engine, model)
         self._block = self._choose_block(model)
         self._scoring = Scoring(
-            experiment, self._network, data.test, vectorized=self._way is not each_in_turn
+            experiment, self._network, data.test, vectorized=engine == "vectorized"
         )
-        if self._way is dense:
-            self._loss = dense_loss(self._network.dense_layers)
-            self._rule = experiment.local_rule(self._loss)
 
-    def _choose_way(self, engine: Engine, parameters: int) -> RunCohort:
+    @property
+    def _rows(self) -> int:
+        """Rows that a client draws in a round, at most."""
+        e = self.experiment
+        return e.initial_batch_size + e.local_steps * self._rule.batches_per_step * e.batch_size
+
+    def _choose_way(self, engine: Engine, model: Params) -> "partial[LocalRound]":
+        network, rule = self._network, self._rule
         if engine == "sequential":
-            return each_in_turn
-        if self._network.dense_layers and self._rule.linear:
-            return dense
+            return partial(each_in_turn, rule, self._loss)
+        features = network.features
+        learned = rule.single_use and not self._reads and pays(model, self._rows)
+        if rule.linear and (features is None or learned):
+            loss = dense_loss(network.dense_layers)
+            return partial(dense, self.experiment.local_rule(loss), loss, features=features)
         # A large network fills the caches: a CPU is faster when it finishes one client first.
-        large = self.experiment.device == "cpu" and parameters > _LARGE
-        return each_in_turn if large else stacked
+        large = self.experiment.device == "cpu" and sum(x.numel() for x in model.values()) > _LARGE
+        return partial(each_in_turn if large else stacked, rule, self._loss)
 
     def _choose_block(self, model: Params) -> int:
         """Returns how many clients to train at once."""
         e = self.experiment
-        step = self._rule.batches_per_step * e.batch_size
-        rows = e.initial_batch_size + e.local_steps * step
-        width = self.data.train.x[0].numel()
         size = sum(leaf.numel() for leaf in model.values())
-        if self._way is dense:
-            numbers = cost(model, rows)
+        step = self._rule.batches_per_step * e.batch_size
+        numbers = 4 * step * self._network.activations
+        if self._way.func is dense:
+            numbers += cost(model, self._rows)
         else:
-            numbers = rows * width + 16 * size + 4 * step * self._network.activations
+            numbers += self._rows * self.data.train.x[0].numel() + 16 * size
         budget = int(e.memory_budget * 2**30) or available(e.device)
         block = block_size(4 * numbers, budget)
-        if self._way is each_in_turn:
+        if self._way.func is each_in_turn:
             return 1
-        return min(block, max(1, _BLOCK // numbers)) if e.device == "cpu" else block
+        if self._network.features is not None or e.device != "cpu":
+            return block
+        return min(block, max(1, _BLOCK // numbers))
 
     # --- Training ------------------------------------------------------------------------
 
@@ -173,15 +182,14 @@ class Trainer:
         return [result.trained() for result in results]
 
     def _run(self, model: Params, clients: Sequence[int], server_round: int) -> LocalRound:
-        reads = self._remembers and self._rule.reads_state
         memories = [
-            self._store.load(client, model, before=server_round) if reads else None
+            self._store.load(client, model, before=server_round) if self._reads else None
             for client in clients
         ]
         anew = self._rule.needs_initial_batch and any(memory is None for memory in memories)
         task = Task(model, memories, self._draw(clients, server_round, initial=anew))
         try:
-            return self._way(self._rule, self._loss, task)
+            return self._way(task)
         except ClientRaised as error:
             raise ClientFailed(
                 f"client {clients[error.position]} failed in round {server_round} at step "

@@ -20,6 +20,7 @@ __all__ = [
     "FirstLayer",
     "Frame",
     "Plain",
+    "Rows",
     "dense_loss",
     "indicators",
     "logits",
@@ -31,20 +32,27 @@ FIRST: Final = "dense0.weight"
 class FirstLayer(Protocol):
     """What first-layer weights, in whatever coordinates they are held, make of some rows."""
 
-    def part(self, start: int, stop: int) -> Self:
-        """Returns the same for some of the rows."""
-
-    def fit(self, held: Tensor) -> Tensor:
-        """Returns a weight, as it was held so far, as these rows expect it."""
-
     def value(self, weight: Tensor) -> Tensor:
         """Returns the rows' images (c, k, out) under a weight."""
 
     def image(self, direction: Tensor) -> Tensor:
         """Returns the rows' images (c, k, out) under a difference of weights."""
 
-    def pull_back(self, delta: Tensor, like: Tensor) -> Tensor:
-        """Returns the gradient by the weight, from that by the images (c, k, out)."""
+    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
+        """Returns the gradient by the weight, and by what came before, from that by the images."""
+
+
+class Rows(Protocol):
+    """Some rows of every client, before the network has seen them."""
+
+    def part(self, start: int, stop: int) -> "Rows":
+        """Returns some of them."""
+
+    def fit(self, held: Tensor) -> Tensor:
+        """Returns a first-layer weight, as it was held so far, as these rows expect it."""
+
+    def enter(self, w: Params) -> FirstLayer:
+        """Returns what reaches the first dense layer of networks w."""
 
 
 class Frame(Protocol):
@@ -60,10 +68,10 @@ class Frame(Protocol):
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
         """Returns weights (some, out, in) of some clients in these coordinates; once, at first."""
 
-    def see(self, start: int, stop: int) -> FirstLayer:
+    def see(self, start: int, stop: int) -> Rows:
         """Returns drawn rows, to take gradients at; those before them have been seen."""
 
-    def see_others(self, x: Tensor) -> FirstLayer:
+    def see_others(self, x: Tensor) -> Rows:
         """Returns other rows (c, k, in), to compute outputs for."""
 
     def weights(self, held: Tensor) -> Tensor:
@@ -77,17 +85,22 @@ class Frame(Protocol):
 
 
 class PlainRows(NamedTuple):
-    """Rows x (c, k, in) that meet the weights (c, out, in) themselves; a ``FirstLayer``."""
+    """Inputs (c, k, in) that meet the weights (c, out, in) themselves: ``Rows``, ``FirstLayer``."""
 
     x: Tensor
 
     def part(self, start: int, stop: int) -> Self:
-        """As ``FirstLayer.part``."""
+        """As ``Rows.part``."""
         return self._replace(x=self.x[:, start:stop])
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``FirstLayer.fit``."""
+        """As ``Rows.fit``."""
         return held
+
+    def enter(self, w: Params) -> Self:
+        """As ``Rows.enter``."""
+        del w
+        return self
 
     def value(self, weight: Tensor) -> Tensor:
         """As ``FirstLayer.value``."""
@@ -97,10 +110,10 @@ class PlainRows(NamedTuple):
         """As ``FirstLayer.image``."""
         return torch.bmm(self.x, direction.mT)
 
-    def pull_back(self, delta: Tensor, like: Tensor) -> Tensor:
+    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
         """As ``FirstLayer.pull_back``."""
-        del like
-        return torch.bmm(delta.mT, self.x)
+        del weight
+        return {FIRST: torch.bmm(delta.mT, self.x)}
 
 
 class Plain(NamedTuple):
@@ -149,20 +162,20 @@ class Examples(NamedTuple):
     """A batch of every client.
 
     Attributes:
-        rows: How the first layer sees the inputs.
+        rows: The inputs.
         targets: Classes, as indicators (c, k, classes).
     """
 
-    rows: FirstLayer
+    rows: Rows
     targets: Tensor
 
 
 def dense_loss(layers: int) -> Differentiated:
     """Builds the mean cross-entropy of each client's batch, in nats, and its derivatives.
 
-    It is ``engram.models.cross_entropy`` of an ``mlp`` or ``linear`` model, with stacked
-    parameters of the same names; ``dense0.weight`` may be in any linear coordinates that the
-    batch's ``FirstLayer`` understands. Its batches are ``Examples``.
+    It is ``engram.models.cross_entropy`` with stacked parameters of the same names;
+    ``dense0.weight`` may be in any linear coordinates that the batch understands. Batches are
+    ``Examples``.
 
     Args:
         layers: Number of dense layers, the last included; >= 1.
@@ -175,24 +188,25 @@ def dense_loss(layers: int) -> Differentiated:
         return mean
 
     def gradient(w: Params, batch: Examples) -> Params:
-        hidden, z = _forward(w, batch.rows, layers)
+        first = batch.rows.enter(w)
+        hidden, z = _forward(w, first, layers)
         delta = (_softmax(z) - batch.targets).div_(z.shape[1])
         result = {}
         for layer in range(layers - 1, 0, -1):
             result[f"dense{layer}.weight"] = torch.bmm(delta.mT, hidden[layer - 1])
             result[f"dense{layer}.bias"] = delta.sum(1)
             delta = torch.bmm(delta, w[f"dense{layer}.weight"]).mul_(hidden[layer - 1].sign())
-        result[FIRST] = batch.rows.pull_back(delta, w[FIRST])
         result["dense0.bias"] = delta.sum(1)
-        return result
+        return result | first.pull_back(delta, w[FIRST])
 
     def hessian_product(w: Params, batch: Examples, v: Params) -> Params:
-        hidden, z = _forward(w, batch.rows, layers)
+        first = batch.rows.enter(w)
+        hidden, z = _forward(w, first, layers)
         p = _softmax(z)
         # Tangents of all of the above along v; a tangent's name begins with d.
         active = [a.sign() for a in hidden]
         d_hidden = []
-        dz = batch.rows.image(v[FIRST]) + v["dense0.bias"].unsqueeze(1)
+        dz = first.image(v[FIRST]) + v["dense0.bias"].unsqueeze(1)
         for layer in range(1, layers):
             d_hidden.append(dz * active[layer - 1])
             dz = _affine(v, layer, hidden[layer - 1])
@@ -208,16 +222,15 @@ def dense_loss(layers: int) -> Differentiated:
             d_delta = torch.bmm(d_delta, w[name]).baddbmm_(delta, v[name])
             d_delta.mul_(active[layer - 1])
             delta = torch.bmm(delta, w[name]).mul_(active[layer - 1])
-        result[FIRST] = batch.rows.pull_back(d_delta, w[FIRST])
         result["dense0.bias"] = d_delta.sum(1)
-        return result
+        return result | first.pull_back(d_delta, w[FIRST])
 
     return Differentiated(value, gradient, hessian_product)
 
 
-def logits(w: Params, rows: FirstLayer, layers: int) -> Tensor:
+def logits(w: Params, rows: Rows, layers: int) -> Tensor:
     """Returns the outputs (c, k, classes) of every client's network on its rows."""
-    return _forward(w, rows, layers)[1]
+    return _forward(w, rows.enter(w), layers)[1]
 
 
 def indicators(classes: Tensor, count: int) -> Tensor:
@@ -226,10 +239,10 @@ def indicators(classes: Tensor, count: int) -> Tensor:
     return zeros.scatter_(-1, classes.unsqueeze(-1), 1.0)  # one_hot would wait for the device
 
 
-def _forward(w: Params, rows: FirstLayer, layers: int) -> tuple[list[Tensor], Tensor]:
+def _forward(w: Params, first: FirstLayer, layers: int) -> tuple[list[Tensor], Tensor]:
     """Returns what enters the second and later layers, and the logits."""
     hidden = []
-    z = rows.value(w[FIRST]).add_(w["dense0.bias"].unsqueeze(1))
+    z = first.value(w[FIRST]).add_(w["dense0.bias"].unsqueeze(1))
     for layer in range(1, layers):
         hidden.append(z.relu())
         z = _affine(w, layer, hidden[-1])

@@ -7,7 +7,7 @@ Weights have the shapes that ``torch.nn`` gives them and start as it starts them
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -29,13 +29,15 @@ class Model(NamedTuple):
     Attributes:
         init: ``generator -> params``, float32, on the CPU.
         apply: ``(params, inputs (k, ...)) -> logits (k, classes)``.
-        dense_layers: Number of layers, if the network is dense layers with ReLU on flattened
-            inputs and nothing else; then ``engram.dense`` knows its derivatives. 0 if not.
+        features: ``(params, inputs (k, ...)) -> (k, width)``: what the first dense layer sees;
+            None if that is the flattened inputs.
+        dense_layers: Number of the dense layers, with ReLU, that all networks end in.
         activations: Numbers that the layers make of one example.
     """
 
     init: Callable[[Generator], Params]
     apply: Callable[[Params, Tensor], Tensor]
+    features: Callable[[Params, Tensor], Tensor] | None
     dense_layers: int
     activations: int
 
@@ -93,7 +95,7 @@ def _dense(inputs: int, widths: Sequence[int]) -> Model:
             x = functional.linear(x, params[f"dense{layer}.weight"], params[f"dense{layer}.bias"])
         return x
 
-    return Model(init, apply, dense_layers=len(widths), activations=sum(widths))
+    return Model(init, apply, None, dense_layers=len(widths), activations=sum(widths))
 
 
 def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
@@ -114,16 +116,45 @@ def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
             params |= _layer(f"conv{layer}", (fan_out, fan_in, _KERNEL, _KERNEL), generator)
         return params | head.init(generator)
 
-    def apply(params: Params, x: Tensor) -> Tensor:
+    def features(params: Params, x: Tensor) -> Tensor:
         for layer in range(len(_CHANNELS)):
             x = functional.conv2d(
                 x, params[f"conv{layer}.weight"], params[f"conv{layer}.bias"], padding=_KERNEL // 2
             )
-            x = functional.max_pool2d(x.relu(), 2)
-        return head.apply(params, x)
+            # The same as pooling after the activation, with a quarter of the work.
+            x = functional.max_pool2d(_ChannelsLast.apply(x), 2).relu()  # type: ignore[no-untyped-call]  # torch has no types here
+        return x.flatten(1)
+
+    def apply(params: Params, x: Tensor) -> Tensor:
+        return head.apply(params, features(params, x))
 
     maps = (_CHANNELS[0] + _CHANNELS[1] // 4) * height * width  # before pooling
-    return Model(init, apply, dense_layers=0, activations=maps + head.activations)
+    return Model(init, apply, features, head.dense_layers, maps + head.activations)
+
+
+class _ChannelsLast(torch.autograd.Function):
+    """The same numbers in another order in memory, in which CPUs pool 13 times as fast.
+
+    Under vmap, where convolutions are grouped and know no such order, it does nothing.
+    """
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        del ctx
+        return slope
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[Tensor, int]:
+        del info
+        return x.clone(), in_dims[0]
 
 
 def _layer(name: str, shape: tuple[int, ...], generator: Generator) -> Params:

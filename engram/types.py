@@ -36,6 +36,8 @@ class LocalRule(NamedTuple):
         reads_state: Whether ``step`` looks at u; if not, any u will do to start from.
         linear: Whether all it does with parameters, besides asking for derivatives, is to add
             them and to scale them by numbers.
+        single_use: Whether ``init`` and ``step`` take one gradient of each batch, no more, and
+            no other derivative.
     """
 
     init: Callable[[Params, Batch | None], Params]
@@ -45,3 +47,4 @@ class LocalRule(NamedTuple):
     state_is_model: bool
     reads_state: bool = True
     linear: bool = False
+    single_use: bool = False

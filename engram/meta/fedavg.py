@@ -37,4 +37,5 @@ def fedavg(loss: LossFn, *, eta: float) -> LocalRule:
         state_is_model=False,
         reads_state=False,
         linear=True,
+        single_use=True,
     )

@@ -76,6 +76,7 @@ def local_moml(
         state_is_model=beta < 1,
         reads_state=beta < 1,
         linear=hessian != "finite-difference",  # which takes norms
+        single_use=not curved,
     )
 
 

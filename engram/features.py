@@ -1,0 +1,104 @@
+"""Networks that learn the features which their dense layers see, with these layers in a span.
+
+The rows that first dense layers move in are then not the inputs but the features of a batch, as
+they were when its gradient was taken; they enter the span at that moment. So a batch can be
+differentiated once and no more. What the weights have in common is one product over all
+clients' rows, where a product per client would read a matrix of its own for a few rows.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from engram.span import Span, SpannedRows
+from engram.types import Params
+
+__all__ = ["FeatureRows", "Features"]
+
+Features = Callable[[Params, Tensor], Tensor]
+
+
+class FeatureRows(NamedTuple):
+    """Inputs on their way to the dense layers; ``dense.Rows``.
+
+    Attributes:
+        features: ``(params, inputs (k, ...)) -> (k, in)`` of one network.
+        names: The parameters that it looks at.
+        span: The first dense layers. Its rows are zero where no gradient has been taken.
+        x: The inputs, (c, k, ...).
+        start: Which row of the span is the first of them.
+        known: How many rows of the span they may be compared with: those up to their own step's.
+    """
+
+    features: Features
+    names: tuple[str, ...]
+    span: Span
+    x: Tensor
+    start: int
+    known: int
+
+    def part(self, start: int, stop: int) -> "FeatureRows":
+        """As ``Rows.part``."""
+        return self._replace(x=self.x[:, start:stop], start=self.start + start)
+
+    def fit(self, held: Tensor) -> Tensor:
+        """As ``Rows.fit``."""
+        return torch.nn.functional.pad(held, (0, 0, 0, self.known - held.shape[1]))
+
+    def enter(self, w: Params) -> "_Entered":
+        """As ``Rows.enter``."""
+        learned = {name: w[name] for name in self.names}
+        if self.x.is_cuda:
+            rows, back, *_ = vjp(lambda at: vmap(self.features)(at, self.x), learned)
+        else:
+            rows, back = _each(self.features, learned, self.x)
+        return _Entered(rows, self.span.look(rows, self.start, self.known), self.span, back)
+
+
+class _Entered(NamedTuple):
+    """Features of networks at hand; a ``dense.FirstLayer`` for one gradient."""
+
+    rows: Tensor
+    seen: SpannedRows
+    span: Span
+    back: Callable[[Tensor], tuple[Params, ...]]
+
+    def value(self, weight: Tensor) -> Tensor:
+        """As ``FirstLayer.value``."""
+        return self.seen.value(weight)
+
+    def image(self, direction: Tensor) -> Tensor:
+        """As ``FirstLayer.image``."""
+        return self.seen.image(direction)
+
+    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
+        """As ``FirstLayer.pull_back``."""
+        known = weight.shape[1]
+        upstream = delta @ self.span.weight
+        upstream.baddbmm_(torch.bmm(delta, weight.mT), self.span.rows[:, :known])
+        start = self.seen.start
+        self.span.rows[:, start : start + delta.shape[1]] = self.rows
+        (learned,) = self.back(upstream)
+        return learned | self.seen.pull_back(delta, weight)
+
+
+def _each(
+    features: Features, learned: Params, x: Tensor
+) -> tuple[Tensor, Callable[[Tensor], tuple[Params, ...]]]:
+    """Returns the features, client by client: on a CPU, sooner than grouped convolutions."""
+    stacks = {name: leaf.detach().requires_grad_() for name, leaf in learned.items()}
+    with torch.enable_grad():
+        each = zip(*(leaf.unbind() for leaf in stacks.values()), strict=True)
+        rows = [
+            features(dict(zip(stacks, leaves, strict=True)), inputs)
+            for leaves, inputs in zip(each, x, strict=True)
+        ]
+
+    def back(upstream: Tensor) -> tuple[Params, ...]:
+        slopes = torch.autograd.grad(rows, list(stacks.values()), list(upstream.unbind()))
+        return (dict(zip(stacks, slopes, strict=True)),)
+
+    return torch.stack([row.detach() for row in rows]), back
