@@ -8,12 +8,12 @@ import torch
 
 from client.memory import RamStore
 from client.trainer import Trainer
-from engram.types import Params
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.partitions import partition
 from federation.data.sources import Arrays
 from federation.experiment import Experiment, read_defaults
 from federation.streams import Stream, torch_generator
+from federation.wire import to_record
 from server.coordinator import train_round
 from server.roster import query_roster
 from simulations.grid import InProcessGrid
@@ -95,12 +95,13 @@ class Platform:
         self._strategy = Federated(
             e.aggregate(), roster, clients_per_round=e.clients_per_round, seed=e.seed
         )
-        self._model: Params = network.init(torch_generator(e.seed, Stream.MODEL))
+        self._model = network.init(torch_generator(e.seed, Stream.MODEL))
+        self._arrays = to_record(self._model)
 
     def round(self, server_round: int) -> None:
         """Runs a round as ``engram run`` does, without evaluation and records."""
-        self._model, _ = train_round(
-            self._grid, self._strategy, server_round, self._model, server_round - 1
+        self._arrays, _ = train_round(
+            self._grid, self._strategy, server_round, self._arrays, server_round - 1
         )
 
     def bare(self) -> Callable[[int], None]:

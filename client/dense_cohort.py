@@ -9,13 +9,11 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from client.cohort import Draws, Held, LocalRound, Task
 from engram.dense import FIRST, Examples, Frame, Plain, Rows, indicators
 from engram.features import FeatureRows, Features
 from engram.span import Span
-from engram.tree import is_finite
 from engram.types import LocalRule, LossFn, Params
 
 __all__ = ["cost", "dense", "pays"]
@@ -60,7 +58,9 @@ def dense(
     for batches in zip(*[stream] * task.draws.batches, strict=True):
         w, u = rule.step(_fit(w, batches[-1]), _fit(u, batches[-1]), batches)
     losses = loss(w, batches[-1])
-    fine = (vmap(is_finite)(w) & losses.isfinite()).tolist()
+    # As `tree.is_finite`, for each client.
+    sums = [leaf.flatten(1).sum(1, dtype=torch.float64) for leaf in w.values()]
+    fine = torch.stack([*sums, losses]).isfinite().all(0).tolist()
     broken = {i: 0 for i in range(count) if not fine[i]}
     return LocalRound(Held(w, frame), Held(u, frame), losses.tolist(), broken)
 

@@ -5,11 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from engram.types import Params
 from federation.data.federated import model_for
 from federation.errors import RunStopped
 from federation.experiment import Experiment
@@ -26,9 +25,9 @@ _TIMEOUT = 3600.0  # seconds that a round may take
 
 
 class Round(NamedTuple):
-    """A round's model, and its metrics as ``Federated.aggregate_train`` has them."""
+    """The model that a round made, and the metrics, as ``Strategy.aggregate_train`` has them."""
 
-    model: Params
+    arrays: ArrayRecord
     metrics: dict[str, Any]
 
 
@@ -83,18 +82,20 @@ def coordinate(
         model = network.init(torch_generator(experiment.seed, Stream.MODEL))
         strategy.state = strategy.aggregate.init(model)
         record.forget_after(-1)
-        on_round(_record_round(record, 0, {}, _evaluate(grid, strategy, 0, model)))
+        scores = _evaluate(grid, strategy, 0, to_record(model))
+        on_round(_record_round(record, 0, {}, scores))
         checkpoint = record.save_checkpoint(0, model, strategy.state, memories)
     else:
-        model, strategy.state = checkpoint.model, checkpoint.state
+        strategy.state = checkpoint.state
         if memories is not None:
             memories.restore(checkpoint.memories)
         record.forget_after(checkpoint.server_round)
+    arrays = to_record(checkpoint.model)
     for server_round in range(checkpoint.server_round + 1, experiment.num_rounds + 1):
         start = time.perf_counter()
         try:
-            model, metrics = train_round(
-                grid, strategy, server_round, model, checkpoint.server_round
+            arrays, metrics = train_round(
+                grid, strategy, server_round, arrays, checkpoint.server_round
             )
         except RunStopped as error:
             raise RunStopped(
@@ -104,12 +105,14 @@ def coordinate(
         metrics["ms"] = (time.perf_counter() - start) * 1000
         final = server_round == experiment.num_rounds
         due = final or server_round % experiment.eval_every == 0
-        scores = _evaluate(grid, strategy, server_round, model) if due else {}
+        scores = _evaluate(grid, strategy, server_round, arrays) if due else {}
         on_round(_record_round(record, server_round, metrics, scores))
         if final or server_round % experiment.checkpoint_every == 0:
-            checkpoint = record.save_checkpoint(server_round, model, strategy.state or {}, memories)
+            checkpoint = record.save_checkpoint(
+                server_round, to_params(arrays), strategy.state or {}, memories
+            )
     if strategy.evaluation is None:  # no round was left to run, or nobody could be scored
-        _evaluate(grid, strategy, checkpoint.server_round, model)
+        _evaluate(grid, strategy, checkpoint.server_round, arrays)
     if strategy.evaluation is None:
         raise RunStopped(f"no client could be scored; resume {folder} to try again")
     found = results(experiment.algorithm, strategy.evaluation, record.rows())
@@ -126,7 +129,7 @@ def _record_round(
 
 
 def train_round(
-    grid: Grid, strategy: Strategy, server_round: int, model: Params, durable: int
+    grid: Grid, strategy: Strategy, server_round: int, arrays: ArrayRecord, durable: int
 ) -> Round:
     """Trains one round: no evaluation, no record.
 
@@ -134,24 +137,26 @@ def train_round(
         grid: The nodes.
         strategy: Whom to ask, and what to do with the replies.
         server_round: The round, >= 1.
-        model: The model that it starts from.
+        arrays: The model that it starts from.
         durable: The last round that there is a checkpoint of; 0 for none.
 
     Raises:
         RunStopped: No reply was usable, or the run diverged.
     """
     messages = strategy.configure_train(
-        server_round, to_record(model), ConfigRecord({"durable": durable}), grid
+        server_round, arrays, ConfigRecord({"durable": durable}), grid
     )
     replies = grid.send_and_receive(messages, timeout=_TIMEOUT)
-    arrays, metrics = strategy.aggregate_train(server_round, replies)
-    if arrays is None:
+    merged, metrics = strategy.aggregate_train(server_round, replies)
+    if merged is None:
         raise RunStopped(f"round {server_round}: the strategy made no model")
-    return Round(to_params(arrays), dict(metrics or {}))
+    return Round(merged, dict(metrics or {}))
 
 
-def _evaluate(grid: Grid, strategy: Federated, server_round: int, model: Params) -> dict[str, Any]:
-    messages = strategy.configure_evaluate(server_round, to_record(model), ConfigRecord(), grid)
+def _evaluate(
+    grid: Grid, strategy: Federated, server_round: int, arrays: ArrayRecord
+) -> dict[str, Any]:
+    messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
     replies = grid.send_and_receive(messages, timeout=_TIMEOUT)
     if strategy.aggregate_evaluate(server_round, replies) is None or strategy.evaluation is None:
         return {}

@@ -1,0 +1,224 @@
+"""Times communication rounds: every algorithm, against FedJAX and a plain loop, in one process.
+
+``python -m benchmarks.rounds`` prints a table for each workload. The contenders take turns, round
+by round, from start to end, so that each ratio is of times from the same minutes. Ours go through
+the real strategy and grid; evaluation and records are left out.
+"""
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.peers import PEERS, PeerMissing
+from benchmarks.roofline import Roofline, count_flops, measure
+from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
+from federation.algorithms import ALGORITHMS
+from federation.errors import EngramError, Refused
+
+__all__ = ["main", "time_workload"]
+
+_STEPS = {"alpha": 0.01, "eta": 0.01}
+_WARM_UP = 2
+
+
+class Contender(NamedTuple):
+    """Somebody who can run rounds.
+
+    Attributes:
+        name: In the table.
+        run: Runs a round.
+        bare: Runs a round of the trainer alone, without strategy and messages; None for peers.
+    """
+
+    name: str
+    run: Callable[[int], None]
+    bare: Callable[[int], None] | None = None
+
+
+def time_workload(
+    name: str, *, rounds: int, device: str, roofline: Roofline, algorithms: list[str]
+) -> dict[str, Any]:
+    """Times a workload.
+
+    Returns:
+        ``rows``, one a contender, and ``notes``: who is left out, and why.
+    """
+    workload = WORKLOADS[name]
+    data = federation(workload, experiment(workload, device=device))
+    ours = [
+        Contender(label, platform.round, platform.bare())
+        for label, settings in _variants(algorithms)
+        for platform in [Platform(experiment(workload, device=device, **settings), data)]
+    ]
+    peers, notes = [], []
+    for label, build in PEERS.items():
+        try:
+            peers.append(
+                Contender(label, build(experiment(workload, device=device, **_STEPS), data))
+            )
+        except PeerMissing as error:
+            notes.append(f"{label} is left out: {error}")
+    times: dict[str, list[float]] = {c.name: [] for c in [*ours, *peers]}
+    bare: dict[str, list[float]] = {c.name: [] for c in ours}
+    peaks: dict[str, float] = {}
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for server_round in progress.track(range(1, _WARM_UP + rounds + 1), description=name):
+            for contender in [*ours, *peers]:
+                before = _forget_peak(device)
+                times[contender.name].append(_milliseconds(contender.run, server_round, device))
+                peaks.setdefault(contender.name, _peak(device) - before)
+                if contender.bare:
+                    bare[contender.name].append(_milliseconds(contender.bare, server_round, device))
+    rows = []
+    for contender in [*ours, *peers]:
+        measured = times[contender.name][_WARM_UP:]
+        row = {
+            "name": contender.name,
+            "ms": statistics.median(measured),
+            "min-ms": min(measured),
+            "peak-mib": peaks[contender.name],
+            "ratios": {
+                other.name: statistics.median(measured)
+                / statistics.median(times[other.name][_WARM_UP:])
+                for other in [*peers, *ours[:1]]
+            },
+        }
+        if contender.bare:
+            alone = statistics.median(bare[contender.name][_WARM_UP:])
+            bare_round = contender.bare
+            flops = count_flops(lambda run=bare_round: run(1))
+            row |= {
+                "bare-ms": alone,
+                "gflop": flops / 1e9,
+                "of-roofline": flops / roofline.flops / (alone / 1000),
+            }
+        rows.append(row)
+    return {"rows": rows, "notes": notes}
+
+
+def _variants(algorithms: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Returns what of ours is timed: FedAvg first, since the others are compared with it."""
+    variants = []
+    for name in sorted(algorithms, key=lambda name: name != "fedavg"):
+        settings = _STEPS | {"algorithm": name}
+        if name in ("local-moml", "per-fedavg"):
+            variants += [
+                (f"{name}, {hessian}", settings | {"hessian": hessian})
+                for hessian in ("first-order", "exact")
+            ]
+        else:
+            variants.append((name, settings))
+    return variants
+
+
+def _milliseconds(run: Callable[[int], None], server_round: int, device: str) -> float:
+    start = time.perf_counter()
+    run(server_round)
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - start) * 1000
+
+
+def _forget_peak(device: str) -> float:
+    """Starts a new measurement of peak memory; returns what is held now, in MiB."""
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device) / 2**20
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _peak(device: str) -> float:
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return _status("VmHWM")
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(field))
+    return int(line.split()[1]) / 1024
+
+
+def _show(name: str, found: dict[str, Any]) -> None:
+    peers = [row["name"] for row in found["rows"] if "bare-ms" not in row]
+    table = Table(title=f"{name}: {WORKLOADS[name].meaning}", title_justify="left")
+    columns = ["", "ms a round", "min", "trainer", *(f"x {peer}" for peer in peers)]
+    for column in [*columns, "x own fedavg", "peak MiB", "GFLOP", "of roofline"]:
+        table.add_column(column, justify="right" if column else "left")
+    first = found["rows"][0]["name"]
+    for row in found["rows"]:
+        ours = "bare-ms" in row
+        table.add_row(
+            row["name"],
+            f"{row['ms']:.1f}",
+            f"{row['min-ms']:.1f}",
+            f"{row['bare-ms']:.1f}" if ours else "",
+            *(f"{row['ratios'][peer]:.2f}" for peer in peers),
+            f"{row['ratios'][first]:.2f}",
+            f"{row['peak-mib']:.0f}",
+            f"{row['gflop']:.2f}" if ours else "",
+            f"{row['of-roofline']:.0%}" if ours else "",
+        )
+    console = Console()
+    console.print(table)
+    for note in found["notes"]:
+        console.print(note)
+
+
+def main(
+    workload: Annotated[list[str], typer.Option(help=f"of {', '.join(WORKLOADS)}")] = ["W1", "W2"],  # noqa: B006 - typer reads it
+    algorithm: Annotated[list[str], typer.Option()] = list(ALGORITHMS),
+    rounds: Annotated[int, typer.Option(min=1, help="timed rounds of each contender")] = 20,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
+    cores: Annotated[int, typer.Option(min=0, help="cores for all; 0: those there are")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
+) -> None:
+    """Times rounds of the platform and of its peers, taking turns in this process."""
+    for name, known in [*((w, WORKLOADS) for w in workload), *((a, ALGORITHMS) for a in algorithm)]:
+        if name not in known:
+            raise Refused(f"{name} must be one of {', '.join(known)}")
+    if cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    torch.set_num_threads(1)
+    if device != "cpu" and not torch.cuda.is_available():
+        raise Refused(f"device {device} is not there: torch finds none of that name")
+    roofline = measure(device)
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "device": torch.cuda.get_device_name(device) if device != "cpu" else "cpu, 1 thread",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "gflops": roofline.flops / 1e9,
+        "gbytes": roofline.bytes / 1e9,
+    }
+    found = {}
+    for name in workload:
+        found[name] = time_workload(
+            name, rounds=rounds, device=device, roofline=roofline, algorithms=algorithm
+        )
+        if not as_json:
+            _show(name, found[name])
+    if as_json:
+        print(json.dumps({"machine": machine, "workloads": found}, indent=2))
+    else:
+        print(", ".join(f"{key} {value}" for key, value in machine.items()))
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except EngramError as error:
+        raise SystemExit(f"benchmarks: {error}") from error
