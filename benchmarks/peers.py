@@ -1,6 +1,7 @@
 """Other ways to run FedAvg on the same federation, each as a function of the round."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +40,7 @@ def torch_loop(e: Experiment, data: FederatedData) -> Round:
                 drawn = torch.from_numpy(rows[rng.integers(len(rows), size=e.batch_size)])
                 x, y = data.train.take(drawn.to(e.device))
                 optimizer.zero_grad()
-                functional.cross_entropy(network(x), y).backward()
+                torch.autograd.backward(functional.cross_entropy(network(x), y))
                 optimizer.step()
             total += len(rows)
             for name, leaf in network.state_dict().items():
@@ -56,15 +57,12 @@ def fedjax_fedavg(e: Experiment, data: FederatedData) -> Round:
         PeerMissing: FedJAX is not installed.
     """
     try:
-        import haiku as hk
-        import jax
-        import jax.numpy as jnp
-
+        hk, jax, jnp = (import_module(name) for name in ("haiku", "jax", "jax.numpy"))
         # FedJAX 0.0.17, its last release, calls this by a name that JAX has dropped since.
-        jax.tree_map = jax.tree_util.tree_map
-        import fedjax
+        jax.__dict__["tree_map"] = jax.tree_util.tree_map
+        fedjax = import_module("fedjax")
     except ImportError as error:
-        raise PeerMissing(f"pip install 'engram[bench]' ({error})") from error
+        raise PeerMissing(f"pip install -c constraints.txt -e '.[bench]' ({error})") from error
 
     def forward(batch: Any) -> Any:
         x = batch["x"]

@@ -11,7 +11,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.memory import forget_peak, peak
 from benchmarks.peers import PEERS, PeerMissing
 from benchmarks.roofline import Roofline, count_flops, measure
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
@@ -75,9 +76,9 @@ def time_workload(
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for server_round in progress.track(range(1, _WARM_UP + rounds + 1), description=name):
             for contender in [*ours, *peers]:
-                before = _forget_peak(device)
+                before = forget_peak(device)
                 times[contender.name].append(_milliseconds(contender.run, server_round, device))
-                peaks.setdefault(contender.name, _peak(device) - before)
+                peaks.setdefault(contender.name, peak(device) - before)
                 if contender.bare:
                     bare[contender.name].append(_milliseconds(contender.bare, server_round, device))
     rows = []
@@ -96,8 +97,7 @@ def time_workload(
         }
         if contender.bare:
             alone = statistics.median(bare[contender.name][_WARM_UP:])
-            bare_round = contender.bare
-            flops = count_flops(lambda run=bare_round: run(1))
+            flops = count_flops(partial(contender.bare, 1))
             row |= {
                 "bare-ms": alone,
                 "gflop": flops / 1e9,
@@ -130,27 +130,6 @@ def _milliseconds(run: Callable[[int], None], server_round: int, device: str) ->
     return (time.perf_counter() - start) * 1000
 
 
-def _forget_peak(device: str) -> float:
-    """Starts a new measurement of peak memory; returns what is held now, in MiB."""
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats(device)
-        return torch.cuda.memory_allocated(device) / 2**20
-    Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _peak(device: str) -> float:
-    if device != "cpu":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return _status("VmHWM")
-
-
-def _status(field: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith(field))
-    return int(line.split()[1]) / 1024
-
-
 def _show(name: str, found: dict[str, Any]) -> None:
     peers = [row["name"] for row in found["rows"] if "bare-ms" not in row]
     table = Table(title=f"{name}: {WORKLOADS[name].meaning}", title_justify="left")
@@ -178,17 +157,19 @@ def _show(name: str, found: dict[str, Any]) -> None:
 
 
 def main(
-    workload: Annotated[list[str], typer.Option(help=f"of {', '.join(WORKLOADS)}")] = ["W1", "W2"],  # noqa: B006 - typer reads it
-    algorithm: Annotated[list[str], typer.Option()] = list(ALGORITHMS),
+    workload: Annotated[str, typer.Option(help=f"of {', '.join(WORKLOADS)}")] = "W1,W2,W3",
+    algorithm: Annotated[str, typer.Option(help="of ours")] = ",".join(ALGORITHMS),
     rounds: Annotated[int, typer.Option(min=1, help="timed rounds of each contender")] = 20,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
     cores: Annotated[int, typer.Option(min=0, help="cores for all; 0: those there are")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
     """Times rounds of the platform and of its peers, taking turns in this process."""
-    for name, known in [*((w, WORKLOADS) for w in workload), *((a, ALGORITHMS) for a in algorithm)]:
-        if name not in known:
-            raise Refused(f"{name} must be one of {', '.join(known)}")
+    workloads, algorithms = workload.split(","), algorithm.split(",")
+    for known, names in ((WORKLOADS, workloads), (ALGORITHMS, algorithms)):
+        for name in names:
+            if name not in known:
+                raise Refused(f"{name or 'nothing'} is none of {', '.join(known)}")
     if cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     torch.set_num_threads(1)
@@ -205,9 +186,9 @@ def main(
         "gbytes": roofline.bytes / 1e9,
     }
     found = {}
-    for name in workload:
+    for name in workloads:
         found[name] = time_workload(
-            name, rounds=rounds, device=device, roofline=roofline, algorithms=algorithm
+            name, rounds=rounds, device=device, roofline=roofline, algorithms=algorithms
         )
         if not as_json:
             _show(name, found[name])

@@ -74,8 +74,8 @@ def federation(workload: Workload, e: Experiment) -> FederatedData:
 
     arrays = Arrays(*rows(e.rows_per_class), *rows(e.test_rows_per_class), None, None, 10)
     train, test = partition(arrays, e)
-    tensors = [torch.from_numpy(array).to(e.device) for array in arrays[:4]]
-    return FederatedData(Split(*tensors[:2], train), Split(*tensors[2:], test), 10)
+    x, y, x_test, y_test = (torch.from_numpy(array).to(e.device) for array in arrays[:4])
+    return FederatedData(Split(x, y, train), Split(x_test, y_test, test), 10)
 
 
 class Platform:

@@ -10,7 +10,7 @@ from client.scoring import Scores
 from client.trainer import Trained, Trainer
 from engram.aggregates import Weighting
 from engram.types import Params
-from federation.errors import EngramError
+from federation.errors import EngramError, few
 from federation.fingerprint import fingerprint, source_root
 from federation.roster import describe_node
 from federation.wire import (
@@ -156,8 +156,7 @@ def _clients(request: Request) -> list[int]:
     hosted = request.hosted  # often a range, which knows its members without looking through them
     if not clients or not all(client in hosted for client in clients):
         raise EngramError(
-            f"clients must be some of those that this node hosts, {list(request.hosted)}, "
-            f"got {clients}"
+            f"clients must be some of those that this node hosts, {few(hosted)}, got {few(clients)}"
         )
     return clients
 

@@ -40,7 +40,7 @@ __all__ = ["ClientFailed", "Engine", "Trained", "Trainer"]
 
 Engine = Literal["vectorized", "sequential"]
 # As measured in benchmarks/NOTES.md:
-_BLOCK = 2**23  # numbers that a block of clients holds on a CPU, for caches to be of use
+_BLOCK = 2**25  # numbers that a block of clients holds on a CPU; with more, caches help less
 _LARGE = 2**18  # parameters of a network that a CPU trains client by client
 
 

@@ -109,6 +109,11 @@ class Experiment(BaseModel):
     hidden: _Widths = Field(description="widths of the hidden dense layers, with commas")
     num_rounds: _Int = Field(ge=1, description="communication rounds")
     clients_per_round: _Int = Field(ge=1, description="clients that train in a round (B)")
+    shards: _Int = Field(
+        ge=1,
+        description="shards of clients (client i is in shard i mod shards), from each of which "
+        "the same number trains in a round; as many as nodes: every node has the same to do",
+    )
     local_steps: _Int = Field(ge=1, description="local steps of a client in a round (H)")
     batch_size: _Int = Field(ge=1, description="rows in each batch of a local step (K)")
     initial_batch_size: _Int = Field(
@@ -162,6 +167,14 @@ class Experiment(BaseModel):
             "clients-per-round",
             self.clients_per_round,
             f"at most num-clients = {self.num_clients}",
+        )
+        require(
+            self.clients_per_round % self.shards == 0
+            and self.clients_per_round // self.shards <= self.num_clients // self.shards,
+            "shards",
+            self.shards,
+            f"a divisor of clients-per-round = {self.clients_per_round}, each of which holds that "
+            f"share of num-clients = {self.num_clients}",
         )
         self.local_rule(lambda params, batch: next(iter(params.values())).sum())
         self.aggregate()

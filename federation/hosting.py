@@ -10,7 +10,7 @@ from federation.experiment import Experiment
 __all__ = ["hosted_clients", "memory_folder", "run_folder"]
 
 
-def hosted_clients(num_clients: int, partition_id: int, num_partitions: int) -> list[int]:
+def hosted_clients(num_clients: int, partition_id: int, num_partitions: int) -> range:
     """Returns the clients of one node: every ``num_partitions``-th, from ``partition_id``.
 
     With as many nodes as clients each hosts one; with more, some host none.
@@ -23,7 +23,7 @@ def hosted_clients(num_clients: int, partition_id: int, num_partitions: int) -> 
             f"partition-id must be in 0..{num_partitions - 1} (num-partitions is "
             f"{num_partitions}), got {partition_id}"
         )
-    return list(range(partition_id, num_clients, num_partitions))
+    return range(partition_id, num_clients, num_partitions)
 
 
 def memory_folder(experiment: Experiment, run_id: int) -> Path:

@@ -71,6 +71,7 @@ def coordinate(
         roster,
         clients_per_round=experiment.clients_per_round,
         seed=experiment.seed,
+        shards=experiment.shards,
     )
     if experiment.resume:
         record = RunRecord.open(folder)

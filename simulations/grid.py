@@ -28,13 +28,14 @@ class InProcessGrid(Grid):
 
     Args:
         trainer: Trains and scores every client.
-        hosts: The clients of each node. Node i+1 hosts ``hosts[i]``. One client a node is what
-            Flower's own strategies expect, which sample nodes.
+        hosts: The clients of each node, as ranges where they are many. Node i+1 hosts
+            ``hosts[i]``. One client a node is what Flower's own strategies expect, which sample
+            nodes.
     """
 
     def __init__(self, trainer: Trainer, hosts: Sequence[Sequence[int]]) -> None:
         self._trainer = trainer
-        self._hosts = {node: list(clients) for node, clients in enumerate(hosts, start=1)}
+        self._hosts = dict(enumerate(hosts, start=1))
         self._run = local_run()
         self._names = itertools.count(1)
         self._replies: dict[str, Message] = {}

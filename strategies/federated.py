@@ -65,6 +65,7 @@ class Federated(Strategy):
         roster: The clients, and the nodes that host them.
         clients_per_round: Clients asked each round; 1..len(roster.nodes).
         seed: Root of the sampling stream.
+        shards: As in ``draw_cohort``.
 
     Attributes:
         aggregate: As given.
@@ -74,12 +75,19 @@ class Federated(Strategy):
     """
 
     def __init__(
-        self, aggregate: Aggregate, roster: Roster, *, clients_per_round: int, seed: int
+        self,
+        aggregate: Aggregate,
+        roster: Roster,
+        *,
+        clients_per_round: int,
+        seed: int,
+        shards: int = 1,
     ) -> None:
         self.aggregate = aggregate
         self._roster = roster
         self._clients_per_round = clients_per_round
         self._seed = seed
+        self._shards = shards
         self._model: Params = {}
         self._asked: list[tuple[Message, list[int]]] = []
         self.state: Params | None = None
@@ -104,7 +112,11 @@ class Federated(Strategy):
         if self.state is None:
             self.state = self.aggregate.init(self._model)
         cohort = draw_cohort(
-            self._seed, server_round, len(self._roster.nodes), self._clients_per_round
+            self._seed,
+            server_round,
+            len(self._roster.nodes),
+            self._clients_per_round,
+            shards=self._shards,
         )
         self._asked = []
         for node, clients in self._roster.by_node(cohort).items():
@@ -257,10 +269,24 @@ class Federated(Strategy):
         )
 
 
-def draw_cohort(seed: int, server_round: int, num_clients: int, size: int) -> list[int]:
-    """Returns ``size`` different clients of ``0..num_clients-1``, ascending."""
-    rng = generator(seed, Stream.COHORT, server_round)
-    return sorted(rng.choice(num_clients, size=size, replace=False).tolist())
+def draw_cohort(
+    seed: int, server_round: int, num_clients: int, size: int, *, shards: int = 1
+) -> list[int]:
+    """Returns ``size`` different clients of ``0..num_clients-1``, ascending.
+
+    With several shards, ``size / shards`` of each: shard s holds clients s, s + shards, ..., as
+    node s does of so many nodes.
+    """
+    if shards == 1:
+        rng = generator(seed, Stream.COHORT, server_round)
+        return sorted(rng.choice(num_clients, size=size, replace=False).tolist())
+    cohort: list[int] = []
+    for shard in range(shards):
+        rng = generator(seed, Stream.COHORT, server_round, shard)
+        held = len(range(shard, num_clients, shards))
+        drawn = rng.choice(held, size=size // shards, replace=False)
+        cohort += (shard + shards * drawn).tolist()
+    return sorted(cohort)
 
 
 def _read_scores(reply: Message, clients: Sequence[int]) -> dict[int, list[float]]:

@@ -5,6 +5,7 @@ import importlib.metadata
 import re
 import shlex
 import tomllib
+from itertools import chain
 
 import pytest
 
@@ -19,6 +20,7 @@ ARROWS = {
     "strategies": {"strategies", "federation", "engram"},
     "server": {"server", "strategies", "federation", "engram"},
     "simulations": {*ROOMS, "simulations"},
+    "benchmarks": {*ROOMS, "simulations", "benchmarks"},
 }
 SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba"}
 INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$)")
@@ -68,7 +70,7 @@ def test_uv_is_kept_from_everything_that_pip_installs():
     # See [tool.uv] in pyproject.toml; a dependency that is missing there is downloaded each run.
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = config["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     names = {re.split(r"[\[<>=!~; ]", line)[0] for line in wanted}
     assert names == set(config["tool"]["uv"]["exclude-dependencies"])
 
@@ -78,7 +80,7 @@ def test_constraints_name_every_dependency_once():
     pinned = [line.split("==")[0].lower() for line in lines if line and not line.startswith("#")]
     assert len(set(pinned)) == len(pinned)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     assert {re.split(r"[\[<>=!~; ]", line)[0].lower() for line in wanted} <= set(pinned)
 
 

@@ -1,0 +1,29 @@
+"""Peak memory of a part of a run, in MiB."""
+
+from pathlib import Path
+
+import torch
+
+__all__ = ["forget_peak", "peak"]
+
+
+def forget_peak(device: str) -> float:
+    """Starts a new measurement; returns what is held now."""
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device) / 2**20
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: forgets VmHWM
+    return _status("VmRSS")
+
+
+def peak(device: str) -> float:
+    """Returns the most that has been held since."""
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return _status("VmHWM")
+
+
+def _status(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith(field))
+    return int(line.split()[1]) / 1024
