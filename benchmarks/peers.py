@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
-from federation.data.federated import FederatedData
+from federation.data.federated import FederatedData, model_for
 from federation.experiment import Experiment
-from federation.streams import Stream, generator
+from federation.streams import Stream, generator, torch_generator
 from strategies.federated import draw_cohort
 
 __all__ = ["PEERS", "PeerMissing", "fedjax_fedavg", "torch_loop"]
 
-Round = Callable[[int], None]
+Round = Callable[[int], object]
 
 
 class PeerMissing(Exception):
@@ -26,9 +26,12 @@ class PeerMissing(Exception):
 def torch_loop(e: Experiment, data: FederatedData) -> Round:
     """FedAvg as it is usually written: a module, an optimizer, one client after the other."""
     network = _module(e, data.input_shape, data.num_classes).to(e.device)
-    model = {name: leaf.clone() for name, leaf in network.state_dict().items()}
+    start = model_for(e, data.input_shape, data.num_classes).init(
+        torch_generator(e.seed, Stream.MODEL)
+    )
+    model = dict(zip(network.state_dict(), start.values(), strict=True))
 
-    def run(server_round: int) -> None:
+    def run(server_round: int) -> dict[str, Tensor]:
         nonlocal model
         total, merged = 0, {name: torch.zeros_like(leaf) for name, leaf in model.items()}
         for client in draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round):
@@ -46,6 +49,7 @@ def torch_loop(e: Experiment, data: FederatedData) -> Round:
             for name, leaf in network.state_dict().items():
                 merged[name] += len(rows) * leaf
         model = {name: leaf / total for name, leaf in merged.items()}
+        return model
 
     return run
 

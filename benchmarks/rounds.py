@@ -43,8 +43,8 @@ class Contender(NamedTuple):
     """
 
     name: str
-    run: Callable[[int], None]
-    bare: Callable[[int], None] | None = None
+    run: Callable[[int], object]
+    bare: Callable[[int], object] | None = None
 
 
 def time_workload(
@@ -122,7 +122,7 @@ def _variants(algorithms: list[str]) -> list[tuple[str, dict[str, Any]]]:
     return variants
 
 
-def _milliseconds(run: Callable[[int], None], server_round: int, device: str) -> float:
+def _milliseconds(run: Callable[[int], object], server_round: int, device: str) -> float:
     start = time.perf_counter()
     run(server_round)
     if device != "cpu":

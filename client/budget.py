@@ -35,7 +35,7 @@ def block_size(each: int, budget: int) -> int:
     """
     if each > budget:
         raise Refused(
-            f"memory-budget: training one client takes about {each / 2**20:.0f} MiB, but "
-            f"{budget / 2**20:.0f} MiB are allowed"
+            f"memory-budget: training one client takes about {each / 2**10:.0f} KiB, but "
+            f"{budget / 2**10:.0f} KiB are allowed"
         )
     return budget // each

@@ -1,0 +1,97 @@
+"""The benchmarks run, and what they print is numbers. How large these are is not for a test."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import peers
+from benchmarks.roofline import measure
+from benchmarks.rounds import time_workload
+from benchmarks.scale import time_crowds
+from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
+from federation.fingerprint import source_root
+from federation.wire import to_params
+
+
+@pytest.fixture(scope="module")
+def printed():
+    command = "-m benchmarks.rounds --workload W1 --algorithm fedavg,local-moml --rounds 1 --json"
+    done = subprocess.run(
+        [sys.executable, *command.split()],
+        cwd=source_root(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_rounds_prints_finite_ratios(printed):
+    assert printed["machine"]["gflops"] > 0
+    rows = {row["name"]: row for row in printed["workloads"]["W1"]["rows"]}
+    assert {"fedavg", "local-moml, first-order", "local-moml, exact", "torch loop"} <= rows.keys()
+    for row in rows.values():
+        assert 0 < row["min-ms"] <= row["ms"]
+        assert row["ratios"]["torch loop"] > 0
+        assert all(math.isfinite(ratio) for ratio in row["ratios"].values())
+    assert 0 < rows["fedavg"]["of-roofline"] < 2
+    assert rows["fedavg"]["gflop"] < rows["local-moml, exact"]["gflop"]
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
+    def missing(e, data):
+        raise peers.PeerMissing("pip install it")
+
+    monkeypatch.setitem(peers.PEERS, "FedJAX", missing)
+    found = time_workload(
+        "W1", rounds=1, device="cpu", roofline=measure("cpu"), algorithms=["fedavg"]
+    )
+    assert [row["name"] for row in found["rows"]] == ["fedavg", "torch loop"]
+    assert found["notes"] == ["FedJAX is left out: pip install it"]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--workload W9", "W9 is none of W1, W2, W3"),
+        ("--algorithm sgd", "sgd is none of local-moml"),
+        ("--device cuda:7", "device cuda:7 is not there"),
+    ],
+)
+def test_impossible_options_are_one_line(option, says):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.rounds", *option.split()],
+        cwd=source_root(),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert says in done.stderr
+
+
+def test_the_loop_that_is_raced_computes_fedavg():
+    # The same draws, so the same model: a rival that did less would be no rival.
+    e = experiment(WORKLOADS["W1"], algorithm="fedavg", eta=0.1, num_clients=6, clients_per_round=3)
+    data = federation(WORKLOADS["W1"], e)
+    platform = Platform(e, data)
+    loop = peers.torch_loop(e, data)
+    for server_round in (1, 2):
+        platform.round(server_round)
+        model = loop(server_round)
+    mine = to_params(platform._arrays)
+    for ours, theirs in zip(mine.values(), model.values(), strict=True):
+        assert float((ours - theirs).abs().max()) < 1e-5
+
+
+def test_scale_counts_time_and_memory():
+    few, many = time_crowds([(40, 5), (400, 5)], rounds=2)
+    assert few["ms"] > 0
+    assert many["ms"] > 0
+    assert math.isfinite(many["registered-mib"] + many["peak-mib"])

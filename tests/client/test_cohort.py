@@ -1,0 +1,154 @@
+"""Every way to run a cohort's round gives what each client gets alone, and so does every block."""
+
+import pytest
+import torch
+
+from client.cohort import each_in_turn, stacked
+from client.dense_cohort import dense
+from client.memory import RamStore
+from engram.dense import Plain
+from engram.span import Span
+from federation.errors import Refused
+from tests.support import assert_same, initial_model, small, train_clients, trainer
+
+# Rows of 64 pixels. A client draws fewer rows than that (span), or more (plain); or its network
+# learns features, of which it draws few (features) or many (stacked).
+SPAN = {"hidden": "8,6"}
+PLAIN = {"hidden": "8,6", "local_steps": 9, "batch_size": 9}
+FEATURES = {"model": "cnn", "hidden": "64", "eta": 0.05}
+STACKED = {"model": "cnn", "hidden": "8"}
+FIRST_ORDER = {"hessian": "first-order"}
+CASES = [
+    *(
+        (dense, frame, regime | rule)
+        for frame, regime in ((Span, SPAN), (Plain, PLAIN))
+        for rule in (
+            {"algorithm": "fedavg"},
+            {"algorithm": "local-moml"},
+            {"algorithm": "local-moml", "memory": "carry"},
+            {"algorithm": "per-fedavg", **FIRST_ORDER},
+            {"algorithm": "pfedme"},
+        )
+    ),
+    (dense, Span, {"algorithm": "fedavg"} | FEATURES),
+    (dense, Span, {"algorithm": "local-moml"} | FEATURES | FIRST_ORDER),
+    (dense, Span, {"algorithm": "per-fedavg"} | FEATURES | FIRST_ORDER),
+    (stacked, None, {"algorithm": "local-moml"} | FEATURES),
+    (stacked, None, {"algorithm": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
+    (stacked, None, {"algorithm": "pfedme"} | FEATURES),
+    (stacked, None, {"algorithm": "fedavg"} | STACKED),
+    (stacked, None, {"algorithm": "per-fedavg", "hessian": "finite-difference"} | SPAN),
+]
+
+
+def settings_of(settings):
+    steps = {"alpha": 0.05, "eta": 0.1, "local_steps": 2, "batch_size": 3}
+    return small(**(steps | settings))
+
+
+@pytest.mark.parametrize(("way", "frame", "settings"), CASES)
+def test_every_way_trains_as_one_client_alone_does(way, frame, settings, monkeypatch):
+    e = settings_of(settings)
+    fast, slow = trainer(e), trainer(e, engine="sequential")
+    assert (fast._way.func, slow._way.func) == (way, each_in_turn)
+    frames = []
+    run = fast._way
+    monkeypatch.setattr(fast, "_way", lambda task: frames.append(run(task)) or frames[-1])
+    results = []
+    for t in (fast, slow):
+        model = initial_model(t)
+        train_clients(t, model, [4], server_round=1, durable=0)  # only one of them remembers
+        trained = train_clients(t, model, [3, 4, 12], server_round=2, durable=1)
+        results.append(trained)
+    one, other = results
+    assert_same(one.params, other.params, atol=2e-6)
+    assert one.losses == pytest.approx(other.losses, abs=1e-5)
+    for done in frames:
+        assert isinstance(done.models.frame, frame or type(None))
+
+
+@pytest.mark.parametrize("algorithm", ["local-moml", "pfedme"])
+def test_memories_are_the_same_however_a_cohort_is_held(algorithm):
+    e = settings_of({"algorithm": algorithm, "memory": "carry"})
+    kept = []
+    for engine in ("vectorized", "sequential"):
+        store = RamStore()
+        t = trainer(e, store, engine=engine)
+        model = initial_model(t)
+        train_clients(t, model, [3, 4], server_round=1, durable=0)
+        train_clients(t, model, [4, 5], server_round=2, durable=1)
+        kept.append([store.load(client, model, before=3) for client in (3, 4, 5)])
+    for one, other in zip(*kept, strict=True):
+        assert_same(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES | FIRST_ORDER, STACKED])
+@pytest.mark.parametrize("combine", [None, "clients", "examples"])
+def test_blocks_change_nothing(settings, combine):
+    e = settings_of(settings)
+    groups = [[3, 0], [12], [7, 19, 5, 8]]
+    results = []
+    for block in (100, 1, 3):
+        t = trainer(e)
+        t._block = block
+        results.append(
+            t.train(initial_model(t), groups, server_round=1, durable=0, combine=combine)
+        )
+    for other in results[1:]:
+        for one, same in zip(results[0], other, strict=True):
+            assert one.clients == same.clients
+            assert one.examples == same.examples
+            assert one.losses == pytest.approx(same.losses, abs=1e-5)
+            assert_same(one.params, same.params, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED])
+def test_a_group_is_the_mean_of_its_clients(settings):
+    t = trainer(settings_of(settings))
+    model, groups = initial_model(t), [[3, 0, 12], [19]]
+    when = {"server_round": 1, "durable": 0}
+    each = train_clients(t, model, [3, 0, 12, 19], **when)
+    for combine in ("clients", "examples"):
+        first, second = t.train(model, groups, combine=combine, **when)
+        weights = torch.tensor(
+            [1.0, 1.0, 1.0] if combine == "clients" else [float(n) for n in each.examples[:3]]
+        )
+        assert len(set(each.examples[:3])) > 1  # or weights would not matter
+        expected = {
+            name: torch.tensordot(weights / weights.sum(), leaf[:3], dims=1)
+            for name, leaf in each.params.items()
+        }
+        assert_same(first.params, expected, atol=1e-6)
+        assert_same(second.params, {name: leaf[3] for name, leaf in each.params.items()}, atol=1e-6)
+
+
+def test_a_group_without_a_usable_client_is_empty_and_spoils_no_other():
+    t = trainer(settings_of(SPAN))
+    model = initial_model(t)
+    t.data.train.x[t.data.train.rows[3]] = torch.nan
+    lost, mixed = t.train(model, [[3], [4, 12]], server_round=1, durable=0, combine="clients")
+    assert (lost.clients, lost.params, list(lost.failures)) == ([], {}, [3])
+    healthy = trainer(settings_of(SPAN))
+    (alone,) = healthy.train(model, [[4, 12]], server_round=1, durable=0, combine="clients")
+    assert_same(mixed.params, alone.params, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED, {"engine": "sequential"}])
+def test_a_budget_that_allows_no_client_is_refused_with_the_numbers(settings):
+    engine = {k: v for k, v in settings.items() if k == "engine"}
+    settings = {k: v for k, v in settings.items() if k != "engine"}
+    with pytest.raises(Refused, match=r"one client takes about \d+ KiB.* 1 KiB are allowed"):
+        trainer(settings_of(settings | {"memory_budget": 1e-6}), **engine)
+
+
+def test_a_budget_limits_the_block(monkeypatch):
+    e = settings_of(SPAN)
+    whole = trainer(e)
+    assert whole._block >= 20
+    tight = trainer(settings_of(SPAN | {"memory_budget": 200 / 2**20}))  # 200 KiB
+    assert 1 <= tight._block < 20
+    results = [
+        train_clients(t, initial_model(t), range(20), server_round=1, durable=0)
+        for t in (whole, tight)
+    ]
+    assert_same(results[0].params, results[1].params, atol=1e-6)
