@@ -73,16 +73,21 @@ def time_workload(
     times: dict[str, list[float]] = {c.name: [] for c in [*ours, *peers]}
     bare: dict[str, list[float]] = {c.name: [] for c in ours}
     peaks: dict[str, float] = {}
+    field = [*ours, *peers]
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for server_round in progress.track(range(1, _WARM_UP + rounds + 1), description=name):
-            for contender in [*ours, *peers]:
+            # Nobody always follows the same one, whose threads may still be spinning.
+            turn = server_round % len(field)
+            for contender in [*field[turn:], *field[:turn]]:
+                if contender.bare and server_round % 2:
+                    bare[contender.name].append(_ms(contender.bare, server_round, device))
                 before = forget_peak(device)
-                times[contender.name].append(_milliseconds(contender.run, server_round, device))
+                times[contender.name].append(_ms(contender.run, server_round, device))
                 peaks.setdefault(contender.name, peak(device) - before)
-                if contender.bare:
-                    bare[contender.name].append(_milliseconds(contender.bare, server_round, device))
+                if contender.bare and not server_round % 2:
+                    bare[contender.name].append(_ms(contender.bare, server_round, device))
     rows = []
-    for contender in [*ours, *peers]:
+    for contender in field:
         measured = times[contender.name][_WARM_UP:]
         row = {
             "name": contender.name,
@@ -122,7 +127,7 @@ def _variants(algorithms: list[str]) -> list[tuple[str, dict[str, Any]]]:
     return variants
 
 
-def _milliseconds(run: Callable[[int], object], server_round: int, device: str) -> float:
+def _ms(run: Callable[[int], object], server_round: int, device: str) -> float:
     start = time.perf_counter()
     run(server_round)
     if device != "cpu":
