@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lint types bench clean
 
 demo: .venv/ready
 	$(BIN)/engram compare --seeds 3 --set num-rounds=80
@@ -16,6 +16,11 @@ lint: .venv/ready
 
 types: .venv/ready
 	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m benchmarks.rounds
+	$(BIN)/python -m benchmarks.scale
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "engram needs Python 3.11 or newer")'

@@ -164,7 +164,7 @@ def _show(name: str, found: dict[str, Any]) -> None:
 def main(
     workload: Annotated[str, typer.Option(help=f"of {', '.join(WORKLOADS)}")] = "W1,W2,W3",
     algorithm: Annotated[str, typer.Option(help="of ours")] = ",".join(ALGORITHMS),
-    rounds: Annotated[int, typer.Option(min=1, help="timed rounds of each contender")] = 20,
+    rounds: Annotated[int, typer.Option(min=0, help="timed rounds; 0: as a workload has it")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
     cores: Annotated[int, typer.Option(min=0, help="cores for all; 0: those there are")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
@@ -193,7 +193,11 @@ def main(
     found = {}
     for name in workloads:
         found[name] = time_workload(
-            name, rounds=rounds, device=device, roofline=roofline, algorithms=algorithms
+            name,
+            rounds=rounds or WORKLOADS[name].rounds,
+            device=device,
+            roofline=roofline,
+            algorithms=algorithms,
         )
         if not as_json:
             _show(name, found[name])

@@ -29,11 +29,13 @@ class Workload(NamedTuple):
         meaning: What it is, in a few words.
         shape: Shape of one row; there are 10 classes.
         settings: Those that differ from the platform's defaults.
+        rounds: Rounds that are timed, unless somebody says otherwise.
     """
 
     meaning: str
     shape: tuple[int, ...]
     settings: dict[str, Any]
+    rounds: int
 
 
 _MLP: Final = {"model": "mlp", "hidden": "40,40", "local-steps": 10, "batch-size": 5}
@@ -43,17 +45,20 @@ WORKLOADS: Final = {
         "50 clients, 20 a round; MLP 784-40-40-10, 10 steps of batch 5",
         (784,),
         _MLP | {"num-clients": 50, "clients-per-round": 20},
+        rounds=25,
     ),
     "W2": Workload(
         "1000 clients, 100 a round; as W1",
         (784,),
         _MLP | {"num-clients": 1000, "clients-per-round": 100},
+        rounds=25,
     ),
     "W3": Workload(
         "100 clients, 10 a round; CNN of two 5x5 convolutions and 512 hidden, 20 steps of batch 10",
         (1, 28, 28),
         {"model": "cnn", "hidden": "512", "local-steps": 20, "batch-size": 10}
         | {"num-clients": 100, "clients-per-round": 10},
+        rounds=3,
     ),
 }
 

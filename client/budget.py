@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psutil
 import torch
 
 from federation.errors import Refused
@@ -16,8 +17,7 @@ def available(device: str) -> int:
     """Returns how many bytes a trainer may use, measured now, if nobody says."""
     if device != "cpu":
         return torch.cuda.mem_get_info(device)[0] // _SHARE * 3
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
+    free: int = psutil.virtual_memory().available
     try:  # a container may have less than the machine
         limit = (_CGROUP / "memory.max").read_text().strip()
         used = int((_CGROUP / "memory.current").read_text())

@@ -177,19 +177,27 @@ def each_in_turn(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
             first = None if initial is None else _slice(initial, i)
             w, u = task.model, rule.init(task.model, first)
             u = memory or u
-            for h, batches in enumerate(steps, start=1):
+            start = w, u
+            for h, batches in enumerate(steps, start=1):  # noqa: B007 - the handler below needs it
                 w, u = rule.step(w, u, tuple(_slice(batch, i) for batch in batches))
-                if i not in broken and not is_finite(w):
-                    broken[i] = h
             value = loss(w, _slice(steps[-1][-1], i))
         except Exception as error:  # a rule may be anybody's; its error is the cause of ours
             raise ClientRaised(i, h) from error
-        if not value.isfinite():
-            broken.setdefault(i, h)
+        if not (is_finite(w) and value.isfinite()):
+            broken[i] = _first_broken(rule, *start, [[_slice(b, i) for b in bs] for bs in steps])
         models.append(w)
         states.append(u)
         losses.append(float(value))
     return LocalRound(Held(_stack(models)), Held(_stack(states)), losses, broken)
+
+
+def _first_broken(rule: LocalRule, w: Params, u: Params, steps: Sequence[Sequence[Batch]]) -> int:
+    """Returns the first step after which the model is not finite; the last if only its loss."""
+    for h, batches in enumerate(steps, start=1):
+        w, u = rule.step(w, u, tuple(batches))
+        if not is_finite(w):
+            return h
+    return len(steps)
 
 
 def _pick(tree: Params, i: int) -> Params:

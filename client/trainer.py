@@ -111,7 +111,7 @@ class Trainer:
         e = self.experiment
         return e.initial_batch_size + e.local_steps * self._rule.batches_per_step * e.batch_size
 
-    def _choose_way(self, engine: Engine, model: Params) -> "partial[LocalRound]":
+    def _choose_way(self, engine: Engine, model: Params) -> partial[LocalRound]:
         network, rule = self._network, self._rule
         if engine == "sequential":
             return partial(each_in_turn, rule, self._loss)

@@ -169,12 +169,10 @@ class Experiment(BaseModel):
             f"at most num-clients = {self.num_clients}",
         )
         require(
-            self.clients_per_round % self.shards == 0
-            and self.clients_per_round // self.shards <= self.num_clients // self.shards,
+            self.clients_per_round % self.shards == 0,
             "shards",
             self.shards,
-            f"a divisor of clients-per-round = {self.clients_per_round}, each of which holds that "
-            f"share of num-clients = {self.num_clients}",
+            f"a divisor of clients-per-round = {self.clients_per_round}",
         )
         self.local_rule(lambda params, batch: next(iter(params.values())).sum())
         self.aggregate()

@@ -5,7 +5,7 @@ T. Dinh, Tran, Nguyen. Personalized Federated Learning with Moreau Envelopes. Ne
 
 from engram.checks import require
 from engram.derivatives import gradient
-from engram.tree import add_scaled
+from engram.tree import add_scaled, interpolate
 from engram.types import Batch, LocalRule, LossFn, Params
 
 __all__ = ["pfedme"]
@@ -57,9 +57,11 @@ def pfedme(
         (batch,) = batches
         theta = w
         for _ in range(inner_steps):
-            slope = add_scaled(descend(theta, batch), strength, add_scaled(theta, -1.0, w))
-            theta = add_scaled(theta, -alpha, slope)
-        return add_scaled(w, -eta * strength, add_scaled(w, -1.0, theta)), theta
+            # theta - alpha strength (theta - w) is a point between theta and w.
+            theta = add_scaled(
+                interpolate(theta, w, alpha * strength), -alpha, descend(theta, batch)
+            )
+        return interpolate(w, theta, eta * strength), theta
 
     return LocalRule(
         init=init,

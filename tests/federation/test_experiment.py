@@ -55,6 +55,8 @@ def test_all_that_is_wrong_is_named_at_once():
         ({"device": "tpu"}, "device must be cpu, cuda or cuda:N, got 'tpu'"),
         ({"memory": "keep"}, "memory must be 'reset' or 'carry', got 'keep'"),
         ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
+        ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
+        ({"memory_budget": -1.0}, "memory-budget must be greater than or equal to 0, got -1.0"),
         ({"seed": -1}, "seed must be greater than or equal to 0, got -1"),
     ],
 )

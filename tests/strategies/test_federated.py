@@ -9,8 +9,11 @@ from flwr.app import ConfigRecord, Error, Message
 
 from engram.aggregates import Aggregate, Update
 from federation.errors import RunStopped
+from federation.hosting import hosted_clients
 from federation.wire import to_params, to_record
+from server.record import RunRecord
 from server.roster import query_roster
+from simulations.engine import simulate
 from simulations.grid import InProcessGrid
 from strategies.federated import Federated, draw_cohort
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
@@ -47,6 +50,25 @@ def test_cohorts_are_fair():
     drawn = list(itertools.chain(*(draw_cohort(0, r, 10, 3) for r in range(2000))))
     # 600 each, with a standard deviation of about 20.
     assert all(abs(drawn.count(client) - 600) < 100 for client in range(10))
+
+
+def test_shards_are_what_nodes_host_and_give_alike():
+    # The LocalMOML paper's four workers, each of which draws B' of its own clients; 22 clients do
+    # not divide by four.
+    for server_round in range(200):
+        cohort = draw_cohort(3, server_round, 22, 8, shards=4)
+        assert len(set(cohort)) == 8
+        for node in range(4):
+            assert len(set(cohort) & set(hosted_clients(22, node, 4))) == 2
+    drawn = list(itertools.chain(*(draw_cohort(0, r, 12, 4, shards=2) for r in range(1500))))
+    assert all(abs(drawn.count(client) - 500) < 100 for client in range(12))
+
+
+def test_the_setting_reaches_the_cohort(tmp_path):
+    run = tmp_path / "run"
+    simulate(small(shards=3, num_clients=17, clients_per_round=6, num_rounds=2), run)
+    for row in RunRecord.open(run).rows()[1:]:
+        assert row["cohort"] == draw_cohort(0, row["round"], 17, 6, shards=3)
 
 
 @pytest.mark.parametrize("nodes", [1, 3, 20])
