@@ -81,7 +81,7 @@ def time_workload(
             for contender in [*field[turn:], *field[:turn]]:
                 if contender.bare and server_round % 2:
                     bare[contender.name].append(_ms(contender.bare, server_round, device))
-                before = forget_peak(device)
+                before = forget_peak(device) if server_round == 1 else 0.0
                 times[contender.name].append(_ms(contender.run, server_round, device))
                 peaks.setdefault(contender.name, peak(device) - before)
                 if contender.bare and not server_round % 2:

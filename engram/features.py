@@ -71,8 +71,8 @@ class _Entered(NamedTuple):
         return self.seen.value(weight)
 
     def image(self, direction: Tensor) -> Tensor:
-        """As ``FirstLayer.image``."""
-        return self.seen.image(direction)
+        """Raises: a Hessian product would have to go through the features, and does not."""
+        raise NotImplementedError("learned features in a span have gradients, not Hessian products")
 
     def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
         """As ``FirstLayer.pull_back``."""

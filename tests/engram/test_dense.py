@@ -130,6 +130,19 @@ def test_learned_features_enter_the_span_as_gradients_are_taken():
     assert_same(held | {FIRST: span.weights(held[FIRST])}, w, atol=1e-12)
 
 
+def test_hessian_products_of_learned_features_are_refused_not_wrong():
+    network = NETWORKS["cnn"]
+    w = cohort(network)
+    x, y = rows(4, ROWS, 1, 4, 4)
+    span = Span(w[FIRST][0], x.new_zeros(CLIENTS, ROWS, w[FIRST].shape[2]), 0)
+    names = tuple(name for name in w if name.startswith("conv"))
+    learned = FeatureRows(network.features, names, span, x, 0, ROWS)
+    batch = Examples(learned, indicators(y, CLASSES).double())
+    held = w | {FIRST: learned.fit(span.origin())}
+    with pytest.raises(NotImplementedError, match="not Hessian products"):
+        dense_loss(network.dense_layers).hessian_product(held, batch, held)
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_is_found(value):
     large = torch.full((40, 3), 3e38)  # finite, though its sum is not in float32
