@@ -71,11 +71,13 @@ class Task(NamedTuple):
         model: The common model w, without a client axis.
         memories: For each client the memory it kept, or None: it starts anew.
         draws: Its rows.
+        classes: How many classes there are.
     """
 
     model: Params
     memories: Sequence[Params | None]
     draws: Draws
+    classes: int
 
 
 class Held(NamedTuple):

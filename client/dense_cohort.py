@@ -39,12 +39,11 @@ def dense(
     w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
     w[FIRST] = frame.origin()
     brought = _hold(frame, task.memories) if carried else {}
-    classes = len(next(reversed(task.model.values())))
     if features is not None and isinstance(frame, Span):
         names = tuple(name for name in w if not name.startswith("dense"))
-        stream = _featured(frame, task.draws, features, names, classes=classes)
+        stream = _featured(frame, task.draws, features, names, classes=task.classes)
     else:
-        stream = _examples(frame, task.draws, classes=classes)
+        stream = _examples(frame, task.draws, classes=task.classes)
     initial = next(stream) if task.draws.initial else None
     if initial is not None:
         w, brought = _fit(w, initial), _fit(brought, initial)

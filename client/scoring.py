@@ -14,7 +14,7 @@ from engram.meta.fine_tune import fine_tune
 from engram.models import Model, cross_entropy
 from engram.span import Span
 from engram.types import Params
-from federation.data.federated import Split
+from federation.data.federated import FederatedData
 from federation.experiment import Experiment
 from federation.streams import Stream, generator
 
@@ -62,16 +62,17 @@ class Scoring:
     Args:
         experiment: The settings.
         network: The network.
-        test: The test rows.
+        data: The data, of which the test rows are looked at.
         vectorized: Whether to score a block of clients at once; if not, one after the other.
     """
 
     def __init__(
-        self, experiment: Experiment, network: Model, test: Split, *, vectorized: bool
+        self, experiment: Experiment, network: Model, data: FederatedData, *, vectorized: bool
     ) -> None:
         self._experiment = experiment
         self._network = network
-        self._test = test
+        self._test = data.test
+        self._classes = data.num_classes
         self._vectorized = vectorized
         self._dense = vectorized and network.features is None
         self._personalize = fine_tune(
@@ -153,8 +154,7 @@ class Scoring:
         rows = frame.see(0, support.shape[1])
         w = {name: leaf.expand(len(x), *leaf.shape) for name, leaf in model.items()}
         w[FIRST] = rows.fit(frame.origin())
-        classes = len(next(reversed(model.values())))
-        tuned = self._personalize(w, Examples(rows, indicators(y, classes)))
+        tuned = self._personalize(w, Examples(rows, indicators(y, self._classes)))
         return logits(tuned, frame.see_others(x), self._network.dense_layers)
 
 

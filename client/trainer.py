@@ -101,9 +101,7 @@ class Trainer:
         model = self._network.init(torch.Generator())
         self._way = self._choose_way(engine, model)
         self._block = self._choose_block(model)
-        self._scoring = Scoring(
-            experiment, self._network, data.test, vectorized=engine == "vectorized"
-        )
+        self._scoring = Scoring(experiment, self._network, data, vectorized=engine == "vectorized")
 
     @property
     def _rows(self) -> int:
@@ -187,7 +185,8 @@ class Trainer:
             for client in clients
         ]
         anew = self._rule.needs_initial_batch and any(memory is None for memory in memories)
-        task = Task(model, memories, self._draw(clients, server_round, initial=anew))
+        draws = self._draw(clients, server_round, initial=anew)
+        task = Task(model, memories, draws, self.data.num_classes)
         try:
             return self._way(task)
         except ClientRaised as error:

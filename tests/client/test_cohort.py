@@ -152,3 +152,17 @@ def test_a_budget_limits_the_block(monkeypatch):
         for t in (whole, tight)
     ]
     assert_same(results[0].params, results[1].params, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED])
+def test_the_order_of_a_models_arrays_does_not_matter(settings):
+    # A strategy of somebody else's may send them in another one.
+    t = trainer(settings_of({"algorithm": "fedavg"} | settings))
+    model = initial_model(t)
+    other = dict(reversed(model.items()))
+    one, same = (
+        train_clients(t, m, [3, 12], server_round=1, durable=0).params for m in (model, other)
+    )
+    assert_same(one, same, atol=1e-6)
+    scores = [t.evaluate(m, [3, 12], server_round=1) for m in (model, other)]
+    torch.testing.assert_close(scores[0].loss_personalized, scores[1].loss_personalized)
