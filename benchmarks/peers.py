@@ -29,7 +29,8 @@ def torch_loop(e: Experiment, data: FederatedData) -> Round:
     start = model_for(e, data.input_shape, data.num_classes).init(
         torch_generator(e.seed, Stream.MODEL)
     )
-    model = dict(zip(network.state_dict(), start.values(), strict=True))
+    leaves = (leaf.to(e.device) for leaf in start.values())
+    model = dict(zip(network.state_dict(), leaves, strict=True))
 
     def run(server_round: int) -> dict[str, Tensor]:
         nonlocal model
@@ -58,7 +59,7 @@ def fedjax_fedavg(e: Experiment, data: FederatedData) -> Round:
     """FedJAX's own FedAvg, compiled, on a Haiku network of the same shape.
 
     Raises:
-        PeerMissing: FedJAX is not installed.
+        PeerMissing: FedJAX is not installed, or JAX without the device.
     """
     try:
         hk, jax, jnp = (import_module(name) for name in ("haiku", "jax", "jax.numpy"))
@@ -67,6 +68,9 @@ def fedjax_fedavg(e: Experiment, data: FederatedData) -> Round:
         fedjax = import_module("fedjax")
     except ImportError as error:
         raise PeerMissing(f"pip install -c constraints.txt -e '.[bench]' ({error})") from error
+
+    if e.device != "cpu" and jax.default_backend() == "cpu":
+        raise PeerMissing("JAX finds no GPU here, and a race against its CPU would say nothing")
 
     def forward(batch: Any) -> Any:
         x = batch["x"]

@@ -25,6 +25,7 @@ from benchmarks.peers import PEERS, PeerMissing
 from benchmarks.roofline import Roofline, count_flops, measure
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from federation.algorithms import ALGORITHMS
+from federation.data.federated import has_device
 from federation.errors import EngramError, Refused
 
 __all__ = ["main", "time_workload"]
@@ -138,10 +139,10 @@ def _ms(run: Callable[[int], object], server_round: int, device: str) -> float:
 def _show(name: str, found: dict[str, Any]) -> None:
     peers = [row["name"] for row in found["rows"] if "bare-ms" not in row]
     table = Table(title=f"{name}: {WORKLOADS[name].meaning}", title_justify="left")
-    columns = ["", "ms a round", "min", "trainer", *(f"x {peer}" for peer in peers)]
-    for column in [*columns, "x own fedavg", "peak MiB", "GFLOP", "of roofline"]:
-        table.add_column(column, justify="right" if column else "left")
     first = found["rows"][0]["name"]
+    columns = ["", "ms a round", "min", "trainer", *(f"x {peer}" for peer in peers)]
+    for column in [*columns, f"x own {first}", "peak MiB", "GFLOP", "of roofline"]:
+        table.add_column(column, justify="right" if column else "left")
     for row in found["rows"]:
         ours = "bare-ms" in row
         table.add_row(
@@ -178,7 +179,7 @@ def main(
     if cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     torch.set_num_threads(1)
-    if device != "cpu" and not torch.cuda.is_available():
+    if device != "cpu" and not has_device(device):
         raise Refused(f"device {device} is not there: torch finds none of that name")
     roofline = measure(device)
     machine = {

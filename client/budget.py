@@ -14,28 +14,37 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available(device: str) -> int:
-    """Returns how many bytes a trainer may use, measured now, if nobody says."""
+    """Returns how many bytes are free, now."""
     if device != "cpu":
-        return torch.cuda.mem_get_info(device)[0] // _SHARE * 3
+        return torch.cuda.mem_get_info(device)[0]
     free: int = psutil.virtual_memory().available
     try:  # a container may have less than the machine
         limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-        free = free if limit == "max" else min(free, int(limit) - used)
-    except OSError:
+        if limit != "max":
+            used = int((_CGROUP / "memory.current").read_text())
+            fields = (_CGROUP / "memory.stat").read_text().split()
+            used -= int(fields[fields.index("inactive_file") + 1])  # files, to be had back at once
+            free = min(free, max(0, int(limit) - used))
+    except (OSError, ValueError):
         pass
-    return free // _SHARE
+    return free
 
 
-def block_size(each: int, budget: int) -> int:
-    """Returns how many clients that need ``each`` bytes fit into the budget.
+def block_size(each: int, budget: int, *, device: str) -> int:
+    """Returns how many clients to train at once.
+
+    Args:
+        each: Bytes that one needs.
+        budget: Bytes that all may take; 0: a quarter of what is free, or one client's.
+        device: Where.
 
     Raises:
-        Refused: Not even one.
+        Refused: Not even one fits into the budget, or into what is free.
     """
-    if each > budget:
+    limit = budget or available(device)
+    if each > limit:
         raise Refused(
             f"memory-budget: training one client takes about {each / 2**10:.0f} KiB, but "
-            f"{budget / 2**10:.0f} KiB are allowed"
+            f"{limit / 2**10:.0f} KiB are {'allowed' if budget else 'free'}"
         )
-    return budget // each
+    return limit // each if budget else max(1, limit // _SHARE // each)

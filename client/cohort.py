@@ -2,8 +2,8 @@
 
 ``stacked`` runs each step once for all clients, by ``torch.func.vmap``; ``each_in_turn`` runs all
 steps of one client, then those of the next. They suit any network; ``client.dense_cohort`` is the
-third way, for dense ones. All run the same rule and give the same numbers, but for rounding.
-Everything that belongs to a client has a leading client axis.
+third way, for those that end in dense layers. All run the same rule and give the same numbers, but
+for rounding. Everything that belongs to a client has a leading client axis.
 """
 
 from collections.abc import Iterator, Sequence

@@ -89,7 +89,11 @@ class Scoring:
     ) -> Scores:
         """Scores the common model, personalized models, and the clients' memories."""
         size = sum(leaf.numel() for leaf in model.values())
-        inputs = self._test.x[0].numel() * max(len(self._test.rows[c]) for c in clients)
+        # What a row takes: itself, or what the layers before the dense ones make of it.
+        row = self._test.x[0].numel()
+        if self._network.features is not None:
+            row = max(row, self._network.activations)
+        inputs = row * max(len(self._test.rows[c]) for c in clients)
         block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
         parts = [
             self._block(model, some, [memory(client) for client in some])

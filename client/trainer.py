@@ -1,9 +1,9 @@
 """Trains the clients it is asked for: one, or thousands at once.
 
 Both the ClientApp (with the clients of its node) and the in-process grid (with every client that
-a round addresses) call it. The vectorized engine runs each local step once for a block of clients,
-as many as memory allows; the sequential engine runs the same pure functions client by client, and
-says which one fails, where.
+a round addresses) call it. The vectorized engine runs each local step once for a block of clients
+at a time, as many as caches and memory allow (one, where a large network leaves no choice); the
+sequential engine runs the same pure functions client by client, and says which one fails, where.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from client.budget import available, block_size
+from client.budget import block_size
 from client.cohort import (
     ClientRaised,
     Draws,
@@ -115,7 +115,7 @@ class Trainer:
             return partial(each_in_turn, rule, self._loss)
         features = network.features
         learned = rule.single_use and not self._reads and pays(model, self._rows)
-        if rule.linear and (features is None or learned):
+        if rule.affine and (features is None or learned):
             loss = dense_loss(network.dense_layers)
             return partial(dense, self.experiment.local_rule(loss), loss, features=features)
         # A large network fills the caches: a CPU is faster when it finishes one client first.
@@ -132,13 +132,13 @@ class Trainer:
             numbers += cost(model, self._rows)
         else:
             numbers += self._rows * self.data.train.x[0].numel() + 16 * size
-        budget = int(e.memory_budget * 2**30) or available(e.device)
-        block = block_size(4 * numbers, budget)
+        block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
         if self._way.func is each_in_turn:
             return 1
-        if self._network.features is not None or e.device != "cpu":
+        if e.device != "cpu":
             return block
-        return min(block, max(1, _BLOCK // numbers))
+        useful = _BLOCK if self._network.features is None else 8 * _BLOCK
+        return min(block, max(1, useful // numbers))
 
     # --- Training ------------------------------------------------------------------------
 
@@ -152,6 +152,9 @@ class Trainer:
         combine: Weighting | None = None,
     ) -> list[Trained]:
         """Runs one local round of each client, from the common model.
+
+        Clients are trained in blocks, and those of a block keep what they remember before the next
+        one is trained: an error leaves earlier clients as if their reply had been lost.
 
         Args:
             model: The common model w.
@@ -202,6 +205,7 @@ class Trainer:
             return
         kept = [i for i in range(len(clients)) if i not in done.broken]
         states = done.states.of(kept).stack() if kept else {}
+        states = {name: leaf.cpu() for name, leaf in states.items()}
         for position, i in enumerate(kept):
             memory = {name: leaf[position].clone() for name, leaf in states.items()}
             self._store.save(clients[i], memory, server_round=server_round, durable=durable)

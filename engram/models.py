@@ -135,7 +135,7 @@ def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
 class _ChannelsLast(torch.autograd.Function):
     """The same numbers in another order in memory, in which CPUs pool 13 times as fast.
 
-    Under vmap, where convolutions are grouped and know no such order, it does nothing.
+    Under vmap, where convolutions are grouped and know no such order, it is a plain copy.
     """
 
     @staticmethod

@@ -22,7 +22,7 @@ class LocalRule(NamedTuple):
 
     No function keeps state between calls, draws random numbers, or branches on a tensor's
     value, so each runs unchanged for one client or, under ``torch.func.vmap``, for many. One that
-    is ``linear`` also runs on stacked parameters as it is, in any coordinates.
+    is ``affine`` also runs on stacked parameters as it is, in any affine coordinates.
 
     Attributes:
         init: ``(w, batch) -> u``, what a client remembers before its first step. ``batch``
@@ -34,8 +34,10 @@ class LocalRule(NamedTuple):
         state_is_model: Whether u is a model of the client's own, one that it could serve.
             If so it has the names and shapes of w; if not it may be empty.
         reads_state: Whether ``step`` looks at u; if not, any u will do to start from.
-        linear: Whether all it does with parameters, besides asking for derivatives, is to add
-            them and to scale them by numbers.
+        affine: Whether all it does with parameters is to ask ``engram.derivatives`` for
+            derivatives, to mix models with weights that add up to 1 (differences of models: to
+            0), and to add to them gradients and differences, scaled by numbers. Weight decay is
+            not of this kind: it scales a model.
         single_use: Whether ``init`` and ``step`` take one gradient of each batch, no more, and
             no other derivative.
     """
@@ -46,5 +48,5 @@ class LocalRule(NamedTuple):
     needs_initial_batch: bool
     state_is_model: bool
     reads_state: bool = True
-    linear: bool = False
+    affine: bool = False
     single_use: bool = False

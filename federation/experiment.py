@@ -155,7 +155,7 @@ class Experiment(BaseModel):
     memory_budget: _Float = Field(
         ge=0,
         description="GiB that a process may use to train clients at once; 0: a quarter of what "
-        "is free",
+        "is free. With less, clients train in smaller blocks: the same numbers, to rounding",
     )
     out: str = Field(description="folder of the run's results; empty: a new one in runs/")
     resume: str = Field(description="folder of a run to go on with; empty: none")

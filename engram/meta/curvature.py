@@ -22,7 +22,7 @@ def curvature_correction(
     No d x d matrix is formed. The variants are those of Fallah, Mokhtari, Ozdaglar.
     Personalized Federated Learning with Theoretical Guarantees. NeurIPS 2020, Sec. 3:
 
-    - ``exact``: a Hessian-vector product by differentiating the gradient.
+    - ``exact``: a Hessian-vector product.
     - ``first-order``: the Hessian is taken for zero and g returned (FO-MAML).
     - ``finite-difference``: ``hess L(w) g`` is taken for the central difference
       ``(grad L(w + delta g) - grad L(w - delta g)) / (2 delta)`` (HF-MAML), with an error

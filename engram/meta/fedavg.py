@@ -36,6 +36,6 @@ def fedavg(loss: LossFn, *, eta: float) -> LocalRule:
         needs_initial_batch=False,
         state_is_model=False,
         reads_state=False,
-        linear=True,
+        affine=True,
         single_use=True,
     )

@@ -75,7 +75,7 @@ def local_moml(
         needs_initial_batch=beta < 1,
         state_is_model=beta < 1,
         reads_state=beta < 1,
-        linear=hessian != "finite-difference",  # which takes norms
+        affine=hessian != "finite-difference",  # which takes norms
         single_use=not curved,
     )
 

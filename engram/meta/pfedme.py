@@ -57,7 +57,7 @@ def pfedme(
         (batch,) = batches
         theta = w
         for _ in range(inner_steps):
-            # theta - alpha strength (theta - w) is a point between theta and w.
+            # theta - alpha strength (theta - w) is a point on the line through theta and w.
             theta = add_scaled(
                 interpolate(theta, w, alpha * strength), -alpha, descend(theta, batch)
             )
@@ -70,5 +70,5 @@ def pfedme(
         needs_initial_batch=False,
         state_is_model=True,
         reads_state=False,
-        linear=True,
+        affine=True,
     )

@@ -13,7 +13,7 @@ from federation.data.sources import load
 from federation.errors import Refused
 from federation.experiment import Experiment
 
-__all__ = ["FederatedData", "Split", "federated_data", "model_for"]
+__all__ = ["FederatedData", "Split", "federated_data", "has_device", "model_for"]
 
 
 class Split(NamedTuple):
@@ -90,7 +90,7 @@ def federated_data(experiment: Experiment) -> FederatedData:
         DataError: As ``sources.load`` and ``partitions.partition`` say.
         Refused: The device is not there.
     """
-    if experiment.device != "cpu" and not _has(experiment.device):
+    if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
     arrays = load(
         experiment.dataset,
@@ -111,6 +111,7 @@ def federated_data(experiment: Experiment) -> FederatedData:
     )
 
 
-def _has(device: str) -> bool:
+def has_device(device: str) -> bool:
+    """Returns whether torch finds the device; ``cuda`` is the first of its kind."""
     index = torch.device(device).index or 0
     return torch.cuda.is_available() and index < torch.cuda.device_count()

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from client.budget import available, block_size
 from client.cohort import each_in_turn, stacked
 from client.dense_cohort import dense
 from client.memory import RamStore
 from engram.dense import Plain
 from engram.span import Span
+from federation.algorithms import ALGORITHMS
 from federation.errors import Refused
 from tests.support import assert_same, initial_model, small, train_clients, trainer
 
@@ -39,6 +41,13 @@ CASES = [
     (stacked, None, {"algorithm": "fedavg"} | STACKED),
     (stacked, None, {"algorithm": "per-fedavg", "hessian": "finite-difference"} | SPAN),
 ]
+
+
+def test_every_algorithm_is_held_both_ways():
+    # `affine` is a promise that only such a comparison can check.
+    held = [(frame, settings["algorithm"]) for way, frame, settings in CASES if way is dense]
+    assert {name for frame, name in held if frame is Span} == set(ALGORITHMS)
+    assert {name for frame, name in held if frame is Plain} == set(ALGORITHMS)
 
 
 def settings_of(settings):
@@ -166,3 +175,19 @@ def test_the_order_of_a_models_arrays_does_not_matter(settings):
     assert_same(one, same, atol=1e-6)
     scores = [t.evaluate(m, [3, 12], server_round=1) for m in (model, other)]
     torch.testing.assert_close(scores[0].loss_personalized, scores[1].loss_personalized)
+
+
+def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):
+    monkeypatch.setattr("client.budget._CGROUP", tmp_path)
+    whole = available("cpu")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available("cpu") == pytest.approx(whole, rel=0.2)
+    (tmp_path / "memory.max").write_text(f"{4 * 2**20}\n")
+    (tmp_path / "memory.current").write_text(f"{3 * 2**20}\n")
+    # Of what is in use, 2 MiB are files that the kernel gives up when asked.
+    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {2 * 2**20}\nslab 3\n")
+    assert available("cpu") == 3 * 2**20
+    assert block_size(2**20, 0, device="cpu") == 1  # a quarter is less than one client takes
+    assert block_size(2**17, 0, device="cpu") == 6
+    with pytest.raises(Refused, match="takes about 5120 KiB, but 3072 KiB are free"):
+        block_size(5 * 2**20, 0, device="cpu")

@@ -4,9 +4,10 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,24 @@ def test_a_stream_is_a_function_of_its_keys():
     assert len({first(*key) for key in keys}) == len(keys)
     ours = [torch.rand(3, generator=torch_generator(5, Stream.MODEL)) for _ in range(2)]
     assert torch.equal(*ours)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (4, 1, 2)])
+def test_arrays_are_written_as_flower_writes_them_and_read_back(dtype, shape):
+    array = np.array(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 5, dtype=dtype)
+    written = to_record({"a": torch.from_numpy(array)})["a"]
+    theirs = Array(array)
+    assert (written.data, written.dtype, written.shape) == (theirs.data, theirs.dtype, theirs.shape)
+    read = to_params(ArrayRecord({"a": theirs}))["a"]
+    assert read.numpy().dtype == array.dtype
+    assert np.array_equal(read, array)
+    read.fill_(1)  # what is read is the reader's own, and can be written to
+
+
+def test_arrays_that_others_write_column_by_column_are_read_as_they_are():
+    array = np.asfortranarray(np.arange(6.0, dtype=np.float32).reshape(2, 3))
+    assert np.array_equal(to_params(ArrayRecord({"a": Array(array)}))["a"], array)
 
 
 @given(st.integers(0, 60), st.integers(1, 20))
