@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from client.cohort import Draws, Held, LocalRound, Task
-from engram.dense import FIRST, Examples, Frame, Plain, Rows, indicators
+from engram.dense import FIRST, Examples, Frame, Rows, indicators
 from engram.features import FeatureRows, Features
-from engram.span import Span
+from engram.span import Span, make_frame
 from engram.types import LocalRule, LossFn, Params
 
 __all__ = ["cost", "dense", "pays"]
@@ -27,23 +27,25 @@ def dense(
     """Runs each step once for all clients.
 
     Args:
-        rule: A linear one, built on ``loss``.
+        rule: An affine one, built on ``loss``.
         loss: ``engram.dense.dense_loss`` of the network.
         task: What to do.
         features: What the network does to inputs before its dense layers, if anything. The rule
             must then be a ``single_use`` one, and no client bring a memory along.
     """
     carried = any(memory is not None for memory in task.memories)
-    frame = _frame(task.model[FIRST], task.draws, carried=carried, learned=features is not None)
-    count = len(task.memories)
+    weight = task.model[FIRST]
+    count, drawn = task.draws.rows.shape
+    frame: Frame
+    if features is None:
+        frame = make_frame(weight, count, drawn, brought=carried)
+        stream = _examples(frame, task)
+    else:
+        frame = Span(weight, weight.new_zeros(count, drawn, weight.shape[1]), 0)
+        stream = _featured(frame, task, features)
     w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
     w[FIRST] = frame.origin()
     brought = _hold(frame, task.memories) if carried else {}
-    if features is not None and isinstance(frame, Span):
-        names = tuple(name for name in w if not name.startswith("dense"))
-        stream = _featured(frame, task.draws, features, names, classes=task.classes)
-    else:
-        stream = _examples(frame, task.draws, classes=task.classes)
     initial = next(stream) if task.draws.initial else None
     if initial is not None:
         w, brought = _fit(w, initial), _fit(brought, initial)
@@ -79,17 +81,6 @@ def pays(model: Params, drawn: int) -> bool:
     return drawn * (out + width) < out * width
 
 
-def _frame(weight: torch.Tensor, draws: Draws, *, carried: bool, learned: bool) -> Frame:
-    """Chooses how first layers are held, and makes room for the rows."""
-    count, drawn = draws.rows.shape
-    if learned:
-        return Span(weight, weight.new_zeros(count, drawn, weight.shape[1]), 0)
-    brought = len(weight) if carried else 0
-    if brought + drawn < weight.shape[1]:
-        return Span(weight, weight.new_empty(count, brought + drawn, weight.shape[1]), brought)
-    return Plain(weight, weight.new_empty(count, drawn, weight.shape[1]))
-
-
 def _hold(frame: Frame, memories: Sequence[Params | None]) -> Params:
     """Returns the memories that there are, stacked, as the frame holds them."""
     have = [i for i, memory in enumerate(memories) if memory is not None]
@@ -102,21 +93,22 @@ def _fit(held: Params, batch: Examples) -> Params:
     return held | {FIRST: batch.rows.fit(held[FIRST])} if FIRST in held else held
 
 
-def _examples(frame: Frame, draws: Draws, *, classes: int) -> Iterator[Examples]:
+def _examples(frame: Frame, task: Task) -> Iterator[Examples]:
     """Gathers the rows and yields the batches: the initial one, then those of each step."""
+    draws = task.draws
     for start, stop in pairwise(_edges(draws, _CHUNK)):
         y = draws.split.take(draws.rows[:, start:stop], out=frame.drawn[:, start:stop])[1]
-        yield from _batches(frame.see(start, stop), indicators(y, classes), draws, start)
+        yield from _batches(frame.see(start, stop), indicators(y, task.classes), draws, start)
 
 
-def _featured(
-    span: Span, draws: Draws, features: Features, names: tuple[str, ...], *, classes: int
-) -> Iterator[Examples]:
+def _featured(span: Span, task: Task, features: Features) -> Iterator[Examples]:
     """The same, for rows that enter the span later, as features."""
+    draws = task.draws
+    names = tuple(name for name in task.model if not name.startswith("dense"))
     for start, stop in pairwise(_edges(draws, 1)):
         x, y = draws.split.take(draws.rows[:, start:stop])
         rows = FeatureRows(features, names, span, x, start, stop)
-        yield from _batches(rows, indicators(y, classes), draws, start)
+        yield from _batches(rows, indicators(y, task.classes), draws, start)
 
 
 def _edges(draws: Draws, least: int) -> list[int]:

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from engram.dense import FIRST, Examples, Frame, Plain, dense_loss, indicators, logits
+from engram.dense import FIRST, Examples, dense_loss, indicators, logits
 from engram.meta.fine_tune import fine_tune
 from engram.models import Model, cross_entropy
-from engram.span import Span
+from engram.span import make_frame
 from engram.types import Params
 from federation.data.federated import FederatedData
 from federation.experiment import Experiment
@@ -148,13 +148,8 @@ class Scoring:
         return torch.stack([each(*one) for one in zip(*batch, x, strict=True)])
 
     def _tuned_dense(self, model: Params, support: Tensor, x: Tensor) -> Tensor:
-        room = x.new_empty(*support.shape, x.shape[2])
-        _, y = self._test.take(support, out=room)
-        frame: Frame = (
-            Span(model[FIRST], room, 0)
-            if support.shape[1] < x.shape[2]
-            else Plain(model[FIRST], room)
-        )
+        frame = make_frame(model[FIRST], *support.shape)
+        _, y = self._test.take(support, out=frame.drawn)
         rows = frame.see(0, support.shape[1])
         w = {name: leaf.expand(len(x), *leaf.shape) for name, leaf in model.items()}
         w[FIRST] = rows.fit(frame.origin())

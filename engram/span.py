@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engram.dense import FIRST
+from engram.dense import FIRST, Frame, Plain
 from engram.types import Params
 
-__all__ = ["Span", "SpannedRows"]
+__all__ = ["Span", "SpannedRows", "make_frame"]
 
 
 class SpannedRows(NamedTuple):
@@ -123,3 +123,19 @@ class Span(NamedTuple):
         common = (x.reshape(-1, x.shape[2]) @ self.weight.T).view(*x.shape[:2], -1)
         gram = torch.bmm(x, self.rows[:, :known].mT)
         return SpannedRows(common, gram, start)
+
+
+def make_frame(weight: Tensor, clients: int, drawn: int, *, brought: bool = False) -> Frame:
+    """Makes room for the rows of a cohort, and chooses how its first layers are held.
+
+    Args:
+        weight: The common weight, (out, in).
+        clients: How many clients there are.
+        drawn: Rows that each draws.
+        brought: Whether any of them brings a weight of its own along.
+    """
+    out, width = weight.shape
+    held = out if brought else 0
+    if held + drawn < width:
+        return Span(weight, weight.new_empty(clients, held + drawn, width), held)
+    return Plain(weight, weight.new_empty(clients, drawn, width))

@@ -50,7 +50,10 @@ def to_params(record: ArrayRecord) -> Params:
 
 def to_record(params: Params) -> ArrayRecord:
     """Returns the parameters, detached and on the CPU."""
-    return ArrayRecord({name: _array(leaf) for name, leaf in params.items()})
+    record = ArrayRecord()
+    for name, leaf in params.items():  # given a dict, it would check and copy every entry twice
+        record[name] = _array(leaf)
+    return record
 
 
 def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -315,11 +315,13 @@ def _implausible(
     Finite numbers can be as harmful as infinite ones. With fewer than three replies there is no
     saying which is odd.
     """
+    if len(accepted) < 3:
+        return accepted, []
     distances = [
         max(float(norm(add_scaled(update.params, -1.0, model))) for update in reply.updates)
         for _, reply in accepted
     ]
-    limit = _FAR * float(np.median(distances)) if len(accepted) >= 3 else np.inf
+    limit = _FAR * float(np.median(distances))
     near, far = [], []
     for (clients, reply), distance in zip(accepted, distances, strict=True):
         if distance > limit > 0:
