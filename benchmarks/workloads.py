@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
+from flwr.app import ConfigRecord
 
 from client.memory import RamStore
 from client.trainer import Trainer
@@ -105,8 +106,9 @@ class Platform:
 
     def round(self, server_round: int) -> None:
         """Runs a round as ``engram run`` does, without evaluation and records."""
+        config = ConfigRecord({"durable": server_round - 1})
         self._arrays, _ = train_round(
-            self._grid, self._strategy, server_round, self._arrays, server_round - 1
+            self._grid, self._strategy, server_round, self._arrays, config, timeout=3600
         )
 
     def bare(self) -> Callable[[int], None]:

@@ -1,20 +1,25 @@
-"""The ClientApp: the same for Ray's workers and for real nodes."""
+"""The ClientApp: the same for Ray's workers, for Flower's nodes, and for resident ones."""
 
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from client.handlers import Request, answer_evaluate, answer_roster, answer_train
 from client.memory import DiskStore
+from client.replies import Replies
+from client.sealed import read_key
 from client.trainer import Trainer
-from federation.data.federated import federated_data
-from federation.errors import EngramError, Refused
+from client.trainings import prune
+from federation.bundle import bundle, is_bundled, unbundle
+from federation.data.federated import federated_data, own_data
+from federation.errors import EngramError
 from federation.experiment import Experiment
-from federation.hosting import hosted_clients, memory_folder
-from federation.wire import REFUSED
+from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
+from federation.wire import REFUSED, TRAINING, config_of
 
 __all__ = ["app"]
 
@@ -24,44 +29,69 @@ app = ClientApp()
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
     """Answers which clients this node hosts, and from which source."""
-    return _answer(message, context, answer_roster)
+    return _answer(message, context, lambda node, request: answer_roster(node.trainer, request))
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Trains the node's clients that the message names."""
-    return _answer(message, context, lambda trainer, request: answer_train(trainer, [request])[0])
+
+    def answer(node: _Node, request: Request) -> Message:
+        before = node.replies.find(message) if node.replies else None
+        if before is not None:
+            return before
+        (reply,) = answer_train(node.trainer, [request])
+        if node.replies:
+            node.replies.keep(message, reply)
+        return reply
+
+    return _answer(message, context, answer)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Scores the node's clients."""
     return _answer(
-        message, context, lambda trainer, request: answer_evaluate(trainer, [request])[0]
+        message, context, lambda node, request: answer_evaluate(node.trainer, [request])[0]
     )
 
 
+class _Node(NamedTuple):
+    """What answers a training's messages; ``replies`` where the node outlives its process."""
+
+    trainer: Trainer
+    replies: Replies | None
+
+
 def _answer(
-    message: Message, context: Context, answer: Callable[[Trainer, Request], Message]
+    message: Message, context: Context, answer: Callable[[_Node, Request], Message]
 ) -> Message:
+    bundled = is_bundled(message.content)
     try:
-        return answer(*_open(message, context))
-    except EngramError as error:  # one line for the server, instead of Flower's traceback
+        message.content = unbundle(message.content)
+        experiment = Experiment.from_config(context.run_config)
+        config = read_node_config(context.node_config)
+        clients = hosted_clients(experiment.num_clients, config)
+        training = str(config_of(message.content).get(TRAINING, ""))
+        folder = memory_folder(config, experiment, context.run_id, training)
+        reply = answer(_node(experiment, config, folder), Request(message, clients))
+    except (EngramError, ValueError) as error:  # one line for the server, instead of Flower's traceback
         return Message(Error(REFUSED, str(error)), reply_to=message)
+    if bundled and reply.has_content():
+        reply.content = bundle(reply.content)
+    return reply
 
 
-def _open(message: Message, context: Context) -> tuple[Trainer, Request]:
-    experiment = Experiment.from_config(context.run_config)
-    trainer = _trainer(experiment, memory_folder(experiment, context.run_id))
-    keys = context.node_config.get("partition-id"), context.node_config.get("num-partitions")
-    if not (isinstance(keys[0], int) and isinstance(keys[1], int)):
-        raise Refused(
-            "a node needs --node-config 'partition-id=I num-partitions=N' to know which clients "
-            f"it hosts, got {dict(context.node_config)}"
-        )
-    return trainer, Request(message, hosted_clients(experiment.num_clients, keys[0], keys[1]))
-
-
-@lru_cache(maxsize=1)  # a worker answers many messages of one run
-def _trainer(experiment: Experiment, memories: Path) -> Trainer:
-    return Trainer(experiment, federated_data(experiment), DiskStore(memories))
+@lru_cache(maxsize=1)  # a worker answers many messages of one training
+def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
+    key = read_key(config.memory_key) if config.memory_key is not None else None
+    limit = int(config.memory_limit * 2**20) or None
+    if config.state is not None:
+        prune(folder, days=config.memory_days or None)
+    data = (
+        own_data(experiment, config.data, config.partition_id)
+        if config.data
+        else federated_data(experiment)
+    )
+    trainer = Trainer(experiment, data, DiskStore(folder, key=key, limit=limit))
+    return _Node(trainer, Replies(folder, key=key) if config.state is not None else None)

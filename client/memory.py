@@ -5,19 +5,19 @@ that a round which is run again (its run was killed and resumed) starts from the
 started from at first, and gives the same numbers.
 """
 
-import os
-import tempfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Protocol
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, load_file, save
 
+from client.sealed import Damaged, seal, unseal
 from engram.types import Params
 from federation.errors import EngramError
+from federation.files import replace_file
 
-__all__ = ["DiskStore", "MemoryMismatch", "MemoryStore", "RamStore"]
+__all__ = ["DiskStore", "MemoryFull", "MemoryMismatch", "MemoryStore", "RamStore"]
 
 
 class MemoryMismatch(EngramError):
@@ -86,7 +86,7 @@ class RamStore:
             newest = max(versions)
             for name, leaf in versions[newest].items():
                 tensors[f"{client}/{newest}/{name}"] = leaf
-        _write(path, tensors)
+        replace_file(path, _bytes(tensors))
 
     def restore(self, path: Path) -> None:
         """Replaces all memories by those of a file that ``dump`` wrote.
@@ -104,45 +104,94 @@ class RamStore:
             self._versions[int(client)].setdefault(int(version), {})[name] = leaf
 
 
-class DiskStore:
-    """Memories in files, ``client-<id>/round-<round>.safetensors`` under a folder.
+class MemoryFull(EngramError):
+    """A memory does not fit the bound that the operator set. The old one stays."""
 
-    A crash at any instant leaves every file as it was, or whole and new.
+
+class DiskStore:
+    """Memories in files, ``client-<id>/round-<round>.memory`` under a folder.
+
+    A crash at any instant leaves every file as it was, or whole and new, and so does a full disk.
 
     Args:
         folder: Created when the first memory is saved.
+        key: 32 bytes to encrypt with, as ``sealed.read_key`` returns them; None for none.
+        limit: Bytes that the files may take; None for no bound.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, key: bytes | None = None, limit: int | None = None) -> None:
+        self.folder = folder
+        self._key = key
+        self._limit = limit
+        self._total = sum(path.stat().st_size for path in folder.glob("client-*/round-*.memory"))
 
     def load(self, client: int, like: Params, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
-        earlier = {r: path for r, path in self._versions(client).items() if r < before}
-        if not earlier:
-            return None
-        path = earlier[max(earlier)]
-        try:
-            memory = load_file(path)
-        except SafetensorError as error:
-            raise MemoryMismatch(f"{path} is damaged ({error}): remove it to go on") from error
-        return _checked(client, memory, like)
+        earlier = [version for version in self.versions(client) if version < before]
+        return _checked(client, self.read(client, max(earlier)), like) if earlier else None
 
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
-        """As ``MemoryStore.save``."""
-        folder = self._folder / f"client-{client}"
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / f"round-{server_round}.safetensors", memory)
-        versions = self._versions(client)
+        """As ``MemoryStore.save``.
+
+        Raises:
+            MemoryFull: It does not fit the bound, or the disk. The old memory stays.
+        """
+        path = self._path(client, server_round)
+        data = seal(_bytes(memory), _label(client, server_round), self._key)
+        replaced = path.stat().st_size if path.exists() else 0
+        if self._limit is not None and self._total - replaced + len(data) > self._limit:
+            raise MemoryFull(
+                f"client {client}'s memory of {len(data)} bytes does not fit the bound of "
+                f"{self._limit}, of which {self._total} are used: raise memory-limit, or "
+                "`engram memory forget` what is not needed"
+            )
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(path, data)
+        except OSError as error:
+            raise MemoryFull(
+                f"client {client}'s memory cannot be written ({error.strerror}); the old one "
+                f"stays: make room in {self.folder}"
+            ) from error
+        self._total += len(data) - replaced
+        versions = self.versions(client)
         # Kept: every version after the durable round, and the newest up to it.
         floor = max((r for r in versions if r <= min(durable, server_round - 1)), default=0)
-        for version, path in versions.items():
+        for version, old in versions.items():
             if version < floor or version > server_round:
-                path.unlink(missing_ok=True)
+                self._total -= old.stat().st_size
+                old.unlink(missing_ok=True)
 
-    def _versions(self, client: int) -> dict[int, Path]:
-        files = (self._folder / f"client-{client}").glob("round-*.safetensors")
-        return {int(path.stem.removeprefix("round-")): path for path in files}
+    def read(self, client: int, version: int) -> Params:
+        """Returns the memory that a round made, as it was written.
+
+        Raises:
+            MemoryMismatch: It is damaged, or encrypted with another key.
+        """
+        path = self._path(client, version)
+        try:
+            return load(unseal(path.read_bytes(), _label(client, version), self._key))
+        except (Damaged, SafetensorError) as error:
+            raise MemoryMismatch(
+                f"the memory {path} cannot be used: {error}; remove it to go on without"
+            ) from error
+
+    def clients(self) -> list[int]:
+        """Returns the clients that have a memory here, ascending."""
+        folders = self.folder.glob("client-*")
+        return sorted(int(path.name.removeprefix("client-")) for path in folders)
+
+    def versions(self, client: int) -> dict[int, Path]:
+        """Returns the rounds that made the client's memories, ascending, and their files."""
+        files = (self.folder / f"client-{client}").glob("round-*.memory")
+        return dict(sorted((int(path.stem.removeprefix("round-")), path) for path in files))
+
+    def _path(self, client: int, version: int) -> Path:
+        return self.folder / f"client-{client}" / f"round-{version}.memory"
+
+
+def _label(client: int, version: int) -> str:
+    return f"client {client}, round {version}"
 
 
 def _checked(client: int, memory: Params, like: Params) -> Params:
@@ -155,14 +204,5 @@ def _checked(client: int, memory: Params, like: Params) -> Params:
     return {name: memory[name].to(leaf) for name, leaf in like.items()}
 
 
-def _write(path: Path, tensors: Params) -> None:
-    data = save({name: leaf.detach().cpu().contiguous() for name, leaf in tensors.items()})
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
-        try:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
-    Path(file.name).replace(path)
+def _bytes(tensors: Params) -> bytes:
+    return save({name: leaf.detach().cpu().contiguous() for name, leaf in tensors.items()})

@@ -90,6 +90,11 @@ class Experiment(BaseModel):
         description="share of the rows held out for testing, where the data set has "
         "no test rows of its own",
     )
+    num_classes: _Int = Field(
+        ge=0,
+        description="npz: classes there are, where the rows at hand may lack some of them; 0: as "
+        "many as they have",
+    )
     partition: Literal["halves", "iid", "dirichlet", "pathological", "natural"] = Field(
         description="who holds which rows: halves (half the clients hold the first half of the "
         "classes evenly, the others a little of one of those and much of one of the rest), iid, "
@@ -145,6 +150,14 @@ class Experiment(BaseModel):
     )
     checkpoint_every: _Int = Field(ge=1, description="rounds between checkpoints")
     seed: _Int = Field(ge=0, lt=2**32, description="root of every random stream")
+    timeout: _Float = Field(
+        gt=0, description="seconds that a round waits for replies before it goes on without them"
+    )
+    min_clients: _Int = Field(
+        ge=1,
+        description="clients without whose replies a round does not go on; a run that has fewer "
+        "stops, and can be resumed",
+    )
     device: _Device = Field(description="cpu, cuda, or cuda:N")
     cpu_threads: _Int = Field(
         ge=1,
@@ -173,6 +186,12 @@ class Experiment(BaseModel):
             "shards",
             self.shards,
             f"a divisor of clients-per-round = {self.clients_per_round}",
+        )
+        require(
+            self.min_clients <= self.clients_per_round,
+            "min-clients",
+            self.min_clients,
+            f"at most clients-per-round = {self.clients_per_round}",
         )
         self.local_rule(lambda params, batch: next(iter(params.values())).sum())
         self.aggregate()
@@ -206,7 +225,7 @@ class Experiment(BaseModel):
     def identity(self) -> dict[str, Scalar]:
         """Returns the settings that bear on the numbers: all but how far, how and where to run."""
         aside = {"num-rounds", "checkpoint-every", "out", "resume", "device", "cpu-threads"}
-        aside |= {"memory-budget"}
+        aside |= {"memory-budget", "timeout", "min-clients"}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 
     @classmethod

@@ -1,14 +1,211 @@
 """Every name of Flower that is not public API. Written for flwr 1.39.0.
 
-For a later release: check that each import still exists, that ``Message`` still asks
-``TaskIdentity`` who it is from, and that ``Metadata`` still keeps its id in ``_message_id``.
+For a later release, check that each import still exists, and that
+
+- ``Message`` still asks ``TaskIdentity`` who it is from, and ``Metadata`` still keeps its id in
+  ``_message_id``;
+- a message still travels as its metadata, a tree of object ids, and the objects, each under the
+  SHA-256 of its bytes (``pack`` and ``unpack``);
+- the Fleet API's calls still are those that client/fleet.py makes, in that order, as
+  ``flwr.client.grpc_rere_client.connection`` makes them;
+- a SuperLink's nodes still tell when they were activated (``activations``), and ``HttpGrid`` still
+  fetches a reply as ``Inbox`` does.
 """
 
-from flwr.app import Message
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flwr.app import Context, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
+from flwr.common.config import get_fused_config_from_fab
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import fab_from_proto, message_from_proto, message_to_proto, run_from_proto
+from flwr.proto import (
+    fab_pb2,
+    fleet_pb2,
+    heartbeat_pb2,
+    message_pb2,
+    node_pb2,
+    run_pb2,
+    runtime_pb2,
+)
+from flwr.proto.fleet_pb2_grpc import FleetStub
+from flwr.serverapp import Grid
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.grpc import create_channel
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.interceptors import RuntimeVersionClientInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
 
-__all__ = ["Run", "local_run", "name_message"]
+__all__ = [
+    "ApiErrorCode",
+    "ErrorCode",
+    "FleetStub",
+    "FlowerError",
+    "Inbox",
+    "NodeAuthClientInterceptor",
+    "Parcel",
+    "Run",
+    "RuntimeVersionClientInterceptor",
+    "activations",
+    "create_channel",
+    "fab_from_proto",
+    "fab_pb2",
+    "fleet_pb2",
+    "get_fused_config_from_fab",
+    "heartbeat_pb2",
+    "iterate_object_tree",
+    "local_run",
+    "message_pb2",
+    "name_message",
+    "node_context",
+    "node_pb2",
+    "pack",
+    "public_key_to_bytes",
+    "replies",
+    "run_from_proto",
+    "run_pb2",
+    "unpack",
+]
+
+
+class Parcel(NamedTuple):
+    """A message as it travels: bytes only, for sockets, pipes and files.
+
+    Attributes:
+        header: Its metadata, and its error if it is one, as Flower serializes them.
+        tree: The ids of the objects that its content is made of, likewise.
+        objects: Their bytes, by id.
+    """
+
+    header: bytes
+    tree: bytes
+    objects: dict[str, bytes]
+
+    @property
+    def size(self) -> int:
+        """Bytes of it all."""
+        return len(self.header) + len(self.tree) + sum(map(len, self.objects.values()))
+
+    def to_bytes(self) -> bytes:
+        """Returns it as one string of bytes."""
+        parts = [self.header, self.tree, *self.objects.values()]
+        sizes = [*map(len, parts), *self.objects]
+        return b"".join((json.dumps(sizes).encode(), b"\n", *parts))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Parcel":
+        """Returns what ``to_bytes`` was given."""
+        line, _, rest = data.partition(b"\n")
+        entries = json.loads(line)
+        names = [entry for entry in entries if isinstance(entry, str)]
+        ends = [0, *itertools.accumulate(entries[: len(names) + 2])]
+        header, tree, *objects = (rest[a:b] for a, b in itertools.pairwise(ends))
+        return cls(header, tree, dict(zip(names, objects, strict=True)))
+
+
+def pack(message: Message) -> Parcel:
+    """Takes a message apart, and gives it the id that follows from its contents."""
+    with no_object_id_recompute():
+        name_message(message, message.object_id)
+        objects = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+        tree = get_object_tree(message).SerializeToString()
+    header = remove_content_from_message(message) if message.has_content() else message
+    return Parcel(message_to_proto(header).SerializeToString(), tree, objects)
+
+
+def unpack(parcel: Parcel) -> Message:
+    """Puts a message together again."""
+    header = message_from_proto(message_pb2.Message.FromString(parcel.header))
+    name = header.metadata.message_id
+    message = inflate_object_from_contents(name, parcel.objects, keep_object_contents=True)
+    if not isinstance(message, Message):
+        raise TypeError(f"expected a message, got {type(message).__name__}")
+    name_message(message, name)
+    return message
+
+
+def node_context(run_id: int, node_id: int, node_config: Any, run_config: Any) -> Context:
+    """Builds what a ClientApp is told of its run, and lets this process speak for the node."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, node_id
+    return Context(run_id, node_id, node_config, RecordDict(), run_config)
+
+
+def activations(grid: Grid) -> Mapping[int, str]:
+    """Returns when each node that is online was last activated, as its SuperLink writes it.
+
+    A node that was activated anew has lost the message it was working on. Empty for grids that
+    do not tell; their nodes live and die with the run.
+    """
+    nodes: Callable[[], Any] | None = getattr(grid, "get_nodes", None)
+    return {node.node_id: node.last_activated_at for node in nodes()} if nodes else {}
+
+
+class Inbox:
+    """The replies that wait at a SuperLink, fetched piece by piece: no call waits for a sender.
+
+    Flower's own ``pull_messages`` waits, for up to three minutes, for the rest of a reply whose
+    sender died half-way through, and for a second or more for one that is not quite there.
+
+    Args:
+        grid: Flower's connection to the SuperLink.
+    """
+
+    def __init__(self, grid: HttpGrid) -> None:
+        self._grid = grid
+        self._arriving: dict[str, Parcel] = {}
+
+    def replies(self, message_ids: Sequence[str]) -> list[Message]:
+        """Returns the replies to these messages that are there now, each once."""
+        unseen = [name for name in message_ids if name not in self._arriving]
+        if unseen:
+            request = runtime_pb2.PullAppMessagesRequest(message_ids=unseen)
+            answer = self._grid._runtime_client.PullMessages(request)
+            for header, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+                parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), {})
+                self._arriving[header.metadata.reply_to_message_id] = parcel
+        whole = [name for name in message_ids if self._whole(name)]
+        return [unpack(self._arriving.pop(name)) for name in whole]
+
+    def _whole(self, name: str) -> bool:
+        """Fetches what there is of a reply; returns whether that is all of it."""
+        if name not in self._arriving:
+            return False
+        parcel, run_id = self._arriving[name], self._grid.run.run_id
+        tree = message_pb2.ObjectTree.FromString(parcel.tree)
+        for part in iterate_object_tree(tree):
+            if part.object_id in parcel.objects:
+                continue
+            request = message_pb2.PullObjectRequest(
+                node=self._grid.node, run_id=run_id, object_id=part.object_id
+            )
+            answer = self._grid._runtime_client.PullObject(request)
+            if not answer.object_available:
+                return False
+            parcel.objects[part.object_id] = answer.object_content
+        self._grid._runtime_client.ConfirmMessageReceived(
+            message_pb2.ConfirmMessageReceivedRequest(
+                node=self._grid.node, run_id=run_id, message_object_id=tree.object_id
+            )
+        )
+        return True
+
+
+def replies(grid: Grid) -> Callable[[Sequence[str]], Iterable[Message]]:
+    """Returns the function that fetches, without waiting, what has come in reply to messages."""
+    return Inbox(grid).replies if isinstance(grid, HttpGrid) else grid.pull_messages
 
 
 def local_run(run_id: int = 1) -> Run:

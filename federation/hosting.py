@@ -1,41 +1,121 @@
-"""Which clients a node hosts, and where its run's files are."""
+"""What a node is told when it is started, which clients it hosts, and where its files are."""
 
-import hashlib
-import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from federation.errors import Refused
 from federation.experiment import Experiment
 
-__all__ = ["hosted_clients", "memory_folder", "run_folder"]
+__all__ = ["NodeConfig", "hosted_clients", "memory_folder", "read_node_config", "run_folder"]
 
 
-def hosted_clients(num_clients: int, partition_id: int, num_partitions: int) -> range:
-    """Returns the clients of one node: every ``num_partitions``-th, from ``partition_id``.
+class NodeConfig(NamedTuple):
+    """A node's configuration, from ``--node-config`` or `engram node`.
+
+    Attributes:
+        partition_id, num_partitions: The node hosts every ``num_partitions``-th client, from
+            ``partition_id``.
+        data: The node's own data set, as the setting ``dataset``: all of it is its one client's,
+            whose number is ``partition_id``. Empty: the clients' shares of the experiment's.
+        state: Folder of what outlives the node's process. None: the run's folder, which nodes on
+            the server's machine share with it.
+        memory_key: File of the key that memories are encrypted with; None: they are not.
+        memory_limit: MiB that the memories of a training may take; 0 for no bound.
+        memory_days: Days after which the memories of a training that has ended are removed;
+            0 for never.
+    """
+
+    partition_id: int
+    num_partitions: int
+    data: str = ""
+    state: Path | None = None
+    memory_key: Path | None = None
+    memory_limit: float = 0.0
+    memory_days: float = 0.0
+
+
+def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
+    """Reads what a node was started with; unknown keys are other apps'.
+
+    Raises:
+        Refused: A value is missing or impossible.
+    """
+    own, among = config.get("partition-id"), config.get("num-partitions")
+    if not (isinstance(own, int) and isinstance(among, int)):
+        raise Refused(
+            "a node needs --node-config 'partition-id=I num-partitions=N' to know which clients "
+            f"it hosts, got {dict(config)}"
+        )
+    return NodeConfig(
+        own,
+        among,
+        data=str(config.get("data", "")),
+        state=_path(config, "state"),
+        memory_key=_path(config, "memory-key"),
+        memory_limit=_bound(config, "memory-limit"),
+        memory_days=_bound(config, "memory-days"),
+    )
+
+
+def _path(config: Mapping[str, Any], key: str) -> Path | None:
+    return Path(str(config[key])) if config.get(key) else None
+
+
+def _bound(config: Mapping[str, Any], key: str) -> float:
+    value = config.get(key, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise Refused(f"{key} must be a number, 0 or more, got {value!r}")
+    return float(value)
+
+
+def hosted_clients(num_clients: int, node: NodeConfig) -> Sequence[int]:
+    """Returns the clients of one node.
 
     With as many nodes as clients each hosts one; with more, some host none.
 
     Raises:
-        Refused: ``partition_id`` does not lie in 0..num_partitions-1.
+        Refused: ``partition_id`` does not lie in 0..num_partitions-1, or a node with data of its
+            own is not one of the clients.
     """
-    if not 0 <= partition_id < num_partitions:
+    if not 0 <= node.partition_id < node.num_partitions:
         raise Refused(
-            f"partition-id must be in 0..{num_partitions - 1} (num-partitions is "
-            f"{num_partitions}), got {partition_id}"
+            f"partition-id must be in 0..{node.num_partitions - 1} (num-partitions is "
+            f"{node.num_partitions}), got {node.partition_id}"
         )
-    return range(partition_id, num_clients, num_partitions)
+    if not node.data:
+        return range(node.partition_id, num_clients, node.num_partitions)
+    if node.partition_id >= num_clients:
+        raise Refused(
+            f"num-clients must be more than {node.partition_id}, the number of a client with data "
+            f"of its own, got {num_clients}"
+        )
+    return [node.partition_id]
 
 
-def memory_folder(experiment: Experiment, run_id: int) -> Path:
-    """Returns the folder of the memories that clients of a Flower run keep.
+def memory_folder(node: NodeConfig, experiment: Experiment, run_id: int, training: str) -> Path:
+    """Returns the folder of the memories that a node's clients keep in a training.
 
-    Memories of runs of other settings are in other folders, whatever was run here before.
+    A training is one run with all that resumes it. Each has memories of its own, wherever and
+    on whatever nodes it goes on.
+
+    Args:
+        node: The node's configuration.
+        experiment: The settings.
+        run_id: Flower's number of the run.
+        training: The training's name, as the coordinator sends it; empty if it sends none.
+
+    Raises:
+        Refused: The name is none.
     """
-    settings = json.dumps(experiment.identity(), sort_keys=True)
-    digest = hashlib.sha256(settings.encode()).hexdigest()[:16]
-    return run_folder(experiment, run_id) / "memory" / digest
+    name = training or f"run-{run_id}"
+    if not re.fullmatch(r"[0-9a-f]{16}|run-\d+", name):
+        raise Refused(f"training must be 16 hexadecimal digits, got {training[:40]!r}")
+    root = node.state if node.state is not None else run_folder(experiment, run_id)
+    return root / "memory" / name
 
 
 def run_folder(experiment: Experiment, run_id: int) -> Path:
-    """Returns the folder of a Flower run, the same for the server and for its nodes."""
+    """Returns the folder of a Flower run, the same for the server and for nodes beside it."""
     return Path(experiment.resume or experiment.out or f"runs/flower-{run_id}").absolute()

@@ -10,6 +10,7 @@ from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.hosting import run_folder
 from server.coordinator import coordinate
+from server.grid import PatientGrid
 
 __all__ = ["app"]
 
@@ -28,7 +29,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         experiment = Experiment.from_config(context.run_config)
         folder = run_folder(experiment, context.run_id)
-        found = coordinate(grid, experiment, folder, engine="flower", on_round=_report)
+        patient = PatientGrid(grid, least=experiment.min_clients)
+        found = coordinate(patient, experiment, folder, engine="flower", on_round=_report)
     except EngramError as error:
         _log.error("engram: %s", error)
         raise

@@ -1,7 +1,9 @@
 """Runs an experiment on whatever grid it is given: in one process, on Ray, or over a network."""
 
+import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +15,13 @@ from federation.data.federated import model_for
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.streams import Stream, torch_generator
-from federation.wire import to_params, to_record
+from federation.wire import TRAINING, to_params, to_record
 from server.record import Memories, RunRecord
 from server.results import results, summary
 from server.roster import query_roster
 from strategies.federated import Federated
 
 __all__ = ["Round", "coordinate", "train_round"]
-
-_TIMEOUT = 3600.0  # seconds that a round may take
 
 
 class Round(NamedTuple):
@@ -62,9 +62,12 @@ def coordinate(
         Refused: The folder is not free, or not of a run that could go on so.
         RunStopped: The nodes cannot serve, the run diverged, or a round had no usable reply.
     """
+    training = secrets.token_hex(8)
     if experiment.resume:
-        RunRecord.open(folder).check_resumable(experiment, engine=engine)
-    roster = query_roster(grid, experiment.num_clients)
+        record = RunRecord.open(folder)
+        record.check_resumable(experiment, engine=engine)
+        training = record.config["training"]
+    roster = query_roster(grid, experiment.num_clients, training=training)
     network = model_for(experiment, roster.input_shape, roster.num_classes)
     strategy = Federated(
         experiment.aggregate(),
@@ -72,19 +75,21 @@ def coordinate(
         clients_per_round=experiment.clients_per_round,
         seed=experiment.seed,
         shards=experiment.shards,
+        least=experiment.min_clients,
     )
-    if experiment.resume:
-        record = RunRecord.open(folder)
-        record.write_config(experiment, engine=engine)  # it may have more rounds to go now
+    if experiment.resume:  # it may have more rounds to go now
+        record.write_config(experiment, engine=engine, training=training)
     else:
-        record = RunRecord.create(folder, experiment, engine=engine)
+        record = RunRecord.create(folder, experiment, engine=engine, training=training)
+    evaluate = partial(
+        _evaluate, grid, strategy, ConfigRecord({TRAINING: training}), experiment.timeout
+    )
     checkpoint = record.load_checkpoint()
     if checkpoint is None:
         model = network.init(torch_generator(experiment.seed, Stream.MODEL))
         strategy.state = strategy.aggregate.init(model)
         record.forget_after(-1)
-        scores = _evaluate(grid, strategy, 0, to_record(model))
-        on_round(_record_round(record, 0, {}, scores))
+        on_round(_record_round(record, 0, {}, evaluate(0, to_record(model))))
         checkpoint = record.save_checkpoint(0, model, strategy.state, memories)
     else:
         strategy.state = checkpoint.state
@@ -94,9 +99,11 @@ def coordinate(
     arrays = to_record(checkpoint.model)
     for server_round in range(checkpoint.server_round + 1, experiment.num_rounds + 1):
         start = time.perf_counter()
+        config = ConfigRecord({TRAINING: training, "durable": checkpoint.server_round})
         try:
+            _await_clients(grid, strategy, experiment)
             arrays, metrics = train_round(
-                grid, strategy, server_round, arrays, checkpoint.server_round
+                grid, strategy, server_round, arrays, config, timeout=experiment.timeout
             )
         except RunStopped as error:
             raise RunStopped(
@@ -106,14 +113,14 @@ def coordinate(
         metrics["ms"] = (time.perf_counter() - start) * 1000
         final = server_round == experiment.num_rounds
         due = final or server_round % experiment.eval_every == 0
-        scores = _evaluate(grid, strategy, server_round, arrays) if due else {}
+        scores = evaluate(server_round, arrays) if due else {}
         on_round(_record_round(record, server_round, metrics, scores))
         if final or server_round % experiment.checkpoint_every == 0:
             checkpoint = record.save_checkpoint(
                 server_round, to_params(arrays), strategy.state or {}, memories
             )
     if strategy.evaluation is None:  # no round was left to run, or nobody could be scored
-        _evaluate(grid, strategy, checkpoint.server_round, arrays)
+        evaluate(checkpoint.server_round, arrays)
     if strategy.evaluation is None:
         raise RunStopped(f"no client could be scored; resume {folder} to try again")
     found = results(experiment.algorithm, strategy.evaluation, record.rows())
@@ -130,7 +137,13 @@ def _record_round(
 
 
 def train_round(
-    grid: Grid, strategy: Strategy, server_round: int, arrays: ArrayRecord, durable: int
+    grid: Grid,
+    strategy: Strategy,
+    server_round: int,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    *,
+    timeout: float,
 ) -> Round:
     """Trains one round: no evaluation, no record.
 
@@ -139,26 +152,42 @@ def train_round(
         strategy: Whom to ask, and what to do with the replies.
         server_round: The round, >= 1.
         arrays: The model that it starts from.
-        durable: The last round that there is a checkpoint of; 0 for none.
+        config: What every client is told: the training's name, and ``durable``, the last round
+            that there is a checkpoint of.
+        timeout: Seconds to wait for replies.
 
     Raises:
-        RunStopped: No reply was usable, or the run diverged.
+        RunStopped: Too few replies were usable, or the run diverged.
     """
-    messages = strategy.configure_train(
-        server_round, arrays, ConfigRecord({"durable": durable}), grid
-    )
-    replies = grid.send_and_receive(messages, timeout=_TIMEOUT)
+    messages = strategy.configure_train(server_round, arrays, config, grid)
+    replies = grid.send_and_receive(messages, timeout=timeout)
     merged, metrics = strategy.aggregate_train(server_round, replies)
     if merged is None:
         raise RunStopped(f"round {server_round}: the strategy made no model")
     return Round(merged, dict(metrics or {}))
 
 
+def _await_clients(grid: Grid, strategy: Federated, experiment: Experiment) -> None:
+    """Waits until so many clients can be asked as a round cannot do without."""
+    end = time.monotonic() + experiment.timeout
+    while (there := strategy.askable(grid)) < experiment.min_clients:
+        if time.monotonic() > end:
+            raise RunStopped(
+                f"only {there} clients are on line, and min-clients is {experiment.min_clients}: "
+                "start the missing nodes, and resume"
+            )
+        time.sleep(0.5)
+
+
 def _evaluate(
-    grid: Grid, strategy: Federated, server_round: int, arrays: ArrayRecord
+    grid: Grid,
+    strategy: Federated,
+    config: ConfigRecord,
+    timeout: float,
+    server_round: int,
+    arrays: ArrayRecord,
 ) -> dict[str, Any]:
-    messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
-    replies = grid.send_and_receive(messages, timeout=_TIMEOUT)
-    if strategy.aggregate_evaluate(server_round, replies) is None or strategy.evaluation is None:
-        return {}
-    return summary(strategy.evaluation)
+    messages = strategy.configure_evaluate(server_round, arrays, config, grid)
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    strategy.aggregate_evaluate(server_round, replies)
+    return summary(strategy.evaluation) if strategy.evaluation else {}

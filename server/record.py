@@ -5,7 +5,6 @@
 """
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -19,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from engram.types import Params
 from federation.errors import Refused
 from federation.experiment import Experiment
+from federation.files import replace_file, sync
 from federation.fingerprint import fingerprint
 
 __all__ = ["Checkpoint", "Memories", "RunRecord"]
@@ -66,8 +66,10 @@ class RunRecord:
         self.folder = folder
 
     @classmethod
-    def create(cls, folder: Path, experiment: Experiment, *, engine: str) -> "RunRecord":
-        """Starts a new run's folder.
+    def create(
+        cls, folder: Path, experiment: Experiment, *, engine: str, training: str
+    ) -> "RunRecord":
+        """Starts a new run's folder; ``training`` is the name that clients keep memories under.
 
         Raises:
             Refused: The folder is there and not empty, or cannot be made.
@@ -81,7 +83,7 @@ class RunRecord:
         except OSError as error:
             raise Refused(f"{folder} cannot be made: {error.strerror}") from error
         record = cls(folder)
-        record.write_config(experiment, engine=engine)
+        record.write_config(experiment, engine=engine, training=training)
         return record
 
     @classmethod
@@ -95,11 +97,12 @@ class RunRecord:
             raise Refused(f"{folder} is not the folder of a run: it has no config.json")
         return cls(folder)
 
-    def write_config(self, experiment: Experiment, *, engine: str) -> None:
+    def write_config(self, experiment: Experiment, *, engine: str, training: str) -> None:
         """Writes ``config.json``: the settings as they are now, and what runs them."""
         config = {
             "settings": experiment.to_config() | {"resume": ""},
             "engine": engine,
+            "training": training,
             "sources": self._sources(),
             "versions": {name: version(name) for name in ("flwr", "torch", "numpy")},
         }
@@ -126,8 +129,9 @@ class RunRecord:
             Refused: They are damaged.
         """
         config = self._read_json("config.json")
-        if not {"settings", "engine"} <= config.keys():
-            raise Refused(f"{self.folder / 'config.json'} is damaged: it lacks settings or engine")
+        missing = {"settings", "engine", "training"} - config.keys()
+        if missing:
+            raise Refused(f"{self.folder / 'config.json'} is damaged: it lacks {min(missing)}")
         return config
 
     @property
@@ -227,9 +231,9 @@ class RunRecord:
         if memories is not None:
             memories.dump(checkpoint.memories)
         for path in new.iterdir():
-            _sync(path)
+            sync(path)
         new.rename(final)
-        _sync(root)
+        sync(root)
         for other, path in self._checkpoints().items():
             if other != server_round:
                 shutil.rmtree(path)
@@ -258,19 +262,7 @@ class RunRecord:
         return {int(path.name.removeprefix("round-")): path for path in folders}
 
     def _write(self, name: str, text: str) -> None:
-        new = self.folder / f".{name}.new"
-        new.write_text(text, encoding="utf-8")
-        _sync(new)
-        new.replace(self.folder / name)
-
-
-def _sync(path: Path) -> None:
-    """Waits until a file's contents, or a folder's entries, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        replace_file(self.folder / name, text.encode())
 
 
 def _contiguous(params: Params) -> Params:

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from federation.errors import RunStopped, few
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.roster import NodeEntry, Roster, read_entry
-from federation.wire import CONFIG, REFUSED, ROSTER_QUERY
+from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, TRAINING
 
 __all__ = ["query_roster"]
 
@@ -18,13 +18,19 @@ _log = getLogger("flwr.engram")
 
 
 def query_roster(
-    grid: Grid, num_clients: int, *, patience: float = 60, timeout: float = 600
+    grid: Grid,
+    num_clients: int,
+    *,
+    training: str = "",
+    patience: float = 60,
+    timeout: float = 600,
 ) -> Roster:
     """Asks every node for its clients until each of ``0..num_clients-1`` is hosted.
 
     Args:
         grid: The nodes.
         num_clients: Clients of the federation.
+        training: The training's name, which nodes keep memories under.
         patience: Seconds to wait for a further node before giving up.
         timeout: Seconds that a node has for its answer; it may have to load data first.
 
@@ -37,7 +43,7 @@ def query_roster(
     while True:
         new = sorted(set(grid.get_node_ids()) - entries.keys())
         if new:
-            entries |= _ask(grid, new, timeout)
+            entries |= _ask(grid, new, training, timeout)
             deadline = time.monotonic() + patience
         owners = _owners(entries)
         missing = [client for client in range(num_clients) if client not in owners]
@@ -51,8 +57,9 @@ def query_roster(
         time.sleep(0.1)
 
 
-def _ask(grid: Grid, nodes: list[int], timeout: float) -> dict[int, NodeEntry]:
-    query = RecordDict({CONFIG: ConfigRecord({"fingerprint": fingerprint()})})
+def _ask(grid: Grid, nodes: list[int], training: str, timeout: float) -> dict[int, NodeEntry]:
+    config = ConfigRecord({"fingerprint": fingerprint(), TRAINING: training})
+    query = RecordDict({CONFIG: config})
     messages = [Message(query, dst_node_id=n, message_type=ROSTER_QUERY) for n in nodes]
     replies = {
         r.metadata.reply_to_message_id: r for r in grid.send_and_receive(messages, timeout=timeout)

@@ -1,7 +1,7 @@
 """The one round loop that every algorithm of this platform shares."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from logging import getLogger
 from typing import NamedTuple
 
@@ -66,6 +66,7 @@ class Federated(Strategy):
         clients_per_round: Clients asked each round; 1..len(roster.nodes).
         seed: Root of the sampling stream.
         shards: As in ``draw_cohort``.
+        least: Clients without whose usable replies a round is not merged.
 
     Attributes:
         aggregate: As given.
@@ -82,9 +83,12 @@ class Federated(Strategy):
         clients_per_round: int,
         seed: int,
         shards: int = 1,
+        least: int = 1,
     ) -> None:
         self.aggregate = aggregate
+        self._least = least
         self._roster = roster
+        self._nodes = frozenset(roster.nodes)
         self._clients_per_round = clients_per_round
         self._seed = seed
         self._shards = shards
@@ -107,7 +111,6 @@ class Federated(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Addresses the current model to the nodes that host this round's cohort."""
-        del grid
         self._model = to_params(arrays)
         if self.state is None:
             self.state = self.aggregate.init(self._model)
@@ -117,6 +120,7 @@ class Federated(Strategy):
             len(self._roster.nodes),
             self._clients_per_round,
             shards=self._shards,
+            absent=self._absent(grid),
         )
         self._asked = []
         for node, clients in self._roster.by_node(cohort).items():
@@ -135,6 +139,16 @@ class Federated(Strategy):
             self._asked.append((message, clients))
         return [message for message, _ in self._asked]
 
+    def askable(self, grid: Grid) -> int:
+        """Returns how many clients are on nodes that can be asked at the moment."""
+        return len(self._roster.nodes) - len(self._absent(grid))
+
+    def _absent(self, grid: Grid) -> set[int]:
+        missing = self._nodes.difference(grid.get_node_ids())
+        if not missing:
+            return set()
+        return {client for client, node in enumerate(self._roster.nodes) if node in missing}
+
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
@@ -147,7 +161,7 @@ class Federated(Strategy):
             that occurred.
 
         Raises:
-            RunStopped: No reply is usable, or most of the cohort diverged.
+            RunStopped: Too few replies are usable, or most of the cohort diverged.
         """
         accepted, rejected, silent = self._screen(replies)
         accepted, far = _implausible(accepted, self._model)
@@ -164,10 +178,14 @@ class Federated(Strategy):
                 f"round {server_round} diverged: the models of clients {few(sorted(diverged))} "
                 "became non-finite; start anew with a smaller alpha or eta"
             )
-        if not accepted:
+        usable = sum(len(reply.clients) for _, reply in accepted)
+        if usable < self._least:
             reasons = [f"clients {few(clients)}: {reply.reason}" for clients, reply in rejected]
             reasons += [f"clients {few(clients)}: no reply" for clients in silent]
-            raise RunStopped(f"round {server_round} has no usable reply; {'; '.join(reasons)}")
+            count = (
+                f"only {usable} usable replies of {self._least}" if usable else "no usable reply"
+            )
+            raise RunStopped(f"round {server_round} has {count}; {'; '.join(reasons)}")
         for clients, reply in rejected:
             _log.warning(
                 "round %d: the reply of clients %s is left out (%s): %s",
@@ -176,9 +194,8 @@ class Federated(Strategy):
                 reply.kind,
                 reply.reason,
             )
-        for _, usable in accepted:
-            for reason in usable.failed.values():
-                _log.warning("round %d: left out: %s", server_round, reason)
+        for reason in (r for _, reply in accepted for r in reply.failed.values()):
+            _log.warning("round %d: left out: %s", server_round, reason)
         updates = [update for _, reply in accepted for update in reply.updates]
         losses = [loss for _, reply in accepted for loss in reply.losses]
         model, state = self.aggregate.merge(self._model, self.state or {}, updates)
@@ -225,14 +242,15 @@ class Federated(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks every node to score all of its clients, not only those that trained."""
-        del grid
+        """Asks every node that is there to score all of its clients, whoever trained."""
+        present = set(grid.get_node_ids())
         self.evaluation = None
         settings = {**config, "server-round": server_round, "fingerprint": fingerprint()}
         content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(settings)})
         self._asked = [
             (Message(content, dst_node_id=node, message_type=MessageType.EVALUATE), clients)
             for node, clients in self._roster.by_node(range(len(self._roster.nodes))).items()
+            if node in present
         ]
         return [message for message, _ in self._asked]
 
@@ -270,22 +288,39 @@ class Federated(Strategy):
 
 
 def draw_cohort(
-    seed: int, server_round: int, num_clients: int, size: int, *, shards: int = 1
+    seed: int,
+    server_round: int,
+    num_clients: int,
+    size: int,
+    *,
+    shards: int = 1,
+    absent: Collection[int] = (),
 ) -> list[int]:
     """Returns ``size`` different clients of ``0..num_clients-1``, ascending.
 
-    With several shards, ``size / shards`` of each: shard s holds clients s, s + shards, ..., as
-    node s does of so many nodes.
+    Args:
+        seed: Root of the sampling stream.
+        server_round: The round, >= 1.
+        num_clients: Clients there are.
+        size: How many to draw; a multiple of ``shards``.
+        shards: With several, ``size / shards`` of each: shard s holds clients s, s + shards, ...,
+            as node s does of so many nodes.
+        absent: Clients that cannot be asked. Whoever of them is drawn is replaced by another of
+            its shard, as long as there is one.
     """
-    if shards == 1:
-        rng = generator(seed, Stream.COHORT, server_round)
-        return sorted(rng.choice(num_clients, size=size, replace=False).tolist())
     cohort: list[int] = []
     for shard in range(shards):
-        rng = generator(seed, Stream.COHORT, server_round, shard)
+        key = (shard,) if shards > 1 else ()
+        rng = generator(seed, Stream.COHORT, server_round, *key)
         held = len(range(shard, num_clients, shards))
-        drawn = rng.choice(held, size=size // shards, replace=False)
-        cohort += (shard + shards * drawn).tolist()
+        drawn = (shard + shards * rng.choice(held, size=size // shards, replace=False)).tolist()
+        if any(client in absent for client in drawn):
+            taken = set(drawn)
+            others = [c for c in range(shard, num_clients, shards) if c not in {*taken, *absent}]
+            drawn = [client for client in drawn if client not in absent]
+            spare = rng.permutation(others)[: size // shards - len(drawn)]
+            drawn += spare.astype(int).tolist()
+        cohort += drawn
     return sorted(cohort)
 
 

@@ -3,17 +3,18 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from engram.models import Model, build_model
-from federation.data.partitions import Rows, partition
-from federation.data.sources import load
+from federation.data.partitions import Rows, check_size, partition
+from federation.data.sources import Arrays, load
 from federation.errors import Refused
 from federation.experiment import Experiment
 
-__all__ = ["FederatedData", "Split", "federated_data", "has_device", "model_for"]
+__all__ = ["FederatedData", "Split", "federated_data", "has_device", "model_for", "own_data"]
 
 
 class Split(NamedTuple):
@@ -90,16 +91,51 @@ def federated_data(experiment: Experiment) -> FederatedData:
         DataError: As ``sources.load`` and ``partitions.partition`` say.
         Refused: The device is not there.
     """
+    arrays = _load(experiment, experiment.dataset)
+    train, test = partition(arrays, experiment)
+    return _hold(arrays, train, test, experiment)
+
+
+def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData:
+    """Loads a data set that is one client's, and no other's, on the experiment's device.
+
+    Args:
+        experiment: The settings; ``num-classes`` says how many classes the federation has.
+        dataset: As the setting ``dataset``. A task column in it is not looked at.
+        client: Whose it is. The others have no rows here.
+
+    Raises:
+        DataError: As ``sources.load`` says; or it has too few rows.
+        Refused: The device is not there.
+    """
+    arrays = _load(experiment, dataset)
+    sizes = len(arrays.y_train), len(arrays.y_test)
+    check_size(client, *sizes, experiment)
+    train, test = (_all_to(client, size, experiment.num_clients) for size in sizes)
+    return _hold(arrays, train, test, experiment)
+
+
+def _all_to(client: int, num_rows: int, num_clients: int) -> list[Rows]:
+    rows: list[Rows] = [np.empty(0, dtype=np.int64) for _ in range(num_clients)]
+    rows[client] = np.arange(num_rows)
+    return rows
+
+
+def _load(experiment: Experiment, dataset: str) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    arrays = load(
-        experiment.dataset,
+    return load(
+        dataset,
         data_dir=Path(experiment.data_dir),
         test_fraction=experiment.test_fraction,
+        num_classes=experiment.num_classes,
         seed=experiment.seed,
     )
-    train, test = partition(arrays, experiment)
 
+
+def _hold(
+    arrays: Arrays, train: list[Rows], test: list[Rows], experiment: Experiment
+) -> FederatedData:
     def hold(x: npt.NDArray[Any], y: npt.NDArray[Any], rows: list[Rows]) -> Split:
         device = experiment.device
         return Split(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), rows)

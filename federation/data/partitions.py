@@ -3,7 +3,6 @@
 import contextlib
 import io
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,7 +16,7 @@ from federation.streams import Stream, generator
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-__all__ = ["Rows", "partition"]
+__all__ = ["Rows", "check_size", "partition"]
 
 Rows = npt.NDArray[np.int64]  # row numbers of a data set
 _DRAWS: Final = 20  # partitions drawn, at most, until every client has rows enough
@@ -41,7 +40,7 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[
             _halves(arrays.y_train, arrays.num_classes, experiment, "rows-per-class"),
             _halves(arrays.y_test, arrays.num_classes, experiment, "test-rows-per-class"),
         )
-        _check_sizes(*split, experiment)
+        _check_sizes(split, experiment)
         return split
     _check_alike(arrays, experiment)
     for draw in range(_DRAWS):
@@ -51,7 +50,7 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[
             _flower(arrays.y_test, arrays.task_test, experiment, seed),
         )
         try:
-            _check_sizes(*split, experiment)
+            _check_sizes(split, experiment)
         except DataError:
             if draw == _DRAWS - 1 or experiment.partition in ("iid", "natural"):
                 raise
@@ -166,24 +165,33 @@ def _check_alike(arrays: Arrays, e: Experiment) -> None:
         )
 
 
-def _check_sizes(train: Sequence[Rows], test: Sequence[Rows], e: Experiment) -> None:
+def _check_sizes(split: tuple[list[Rows], list[Rows]], e: Experiment) -> None:
+    for client, (train, test) in enumerate(zip(*split, strict=True)):
+        check_size(client, len(train), len(test), e)
+
+
+def check_size(client: int, n_train: int, n_test: int, e: Experiment) -> None:
+    """Refuses a client with too few rows for what is to be done with them.
+
+    Raises:
+        DataError: It has fewer training rows than a batch, or no test row left to be scored on.
+    """
     advice = {
         "halves": "raise rows-per-class and test-rows-per-class",
         "dirichlet": "lower num-clients or raise dirichlet-alpha",
         "natural": "leave that task out",
     }.get(e.partition, "lower num-clients")
-    for client, (n_train, n_test) in enumerate(zip(map(len, train), map(len, test), strict=True)):
-        for setting, size in (
-            ("batch-size", e.batch_size),
-            ("initial-batch-size", e.initial_batch_size),
-        ):
-            if n_train < size:
-                raise DataError(
-                    f"client {client} has {n_train} training rows, fewer than {setting} = {size}: "
-                    f"lower {setting}, or {advice}"
-                )
-        if n_test <= e.adapt_shots:
+    for setting, size in (
+        ("batch-size", e.batch_size),
+        ("initial-batch-size", e.initial_batch_size),
+    ):
+        if n_train < size:
             raise DataError(
-                f"client {client} has {n_test} test rows, not more than adapt-shots = "
-                f"{e.adapt_shots}, so none is left to score: lower adapt-shots, or {advice}"
+                f"client {client} has {n_train} training rows, fewer than {setting} = {size}: "
+                f"lower {setting}, or {advice}"
             )
+    if n_test <= e.adapt_shots:
+        raise DataError(
+            f"client {client} has {n_test} test rows, not more than adapt-shots = "
+            f"{e.adapt_shots}, so none is left to score: lower adapt-shots, or {advice}"
+        )

@@ -41,7 +41,9 @@ class Arrays(NamedTuple):
     num_classes: int
 
 
-def load(dataset: str, *, data_dir: Path, test_fraction: float, seed: int) -> Arrays:
+def load(
+    dataset: str, *, data_dir: Path, test_fraction: float, seed: int, num_classes: int = 0
+) -> Arrays:
     """Loads a data set by name.
 
     Args:
@@ -50,12 +52,14 @@ def load(dataset: str, *, data_dir: Path, test_fraction: float, seed: int) -> Ar
         test_fraction: Share of the rows held out, within each class (and task), where the
             source has no test rows of its own.
         seed: Draws which rows those are.
+        num_classes: Classes of a user's arrays, of which they may lack some; 0 for those that
+            they hold.
 
     Raises:
         DataError: The data set is unknown, missing, or not what it should be.
     """
     if dataset.startswith(_NPZ):
-        return _npz(Path(dataset.removeprefix(_NPZ)), test_fraction, seed)
+        return _npz(Path(dataset.removeprefix(_NPZ)), test_fraction, seed, num_classes)
     if dataset == "digits":
         return _digits(test_fraction, seed)
     if dataset in _TORCHVISION:
@@ -97,12 +101,12 @@ def _split(
 # --- A user's own arrays ---------------------------------------------------------------------
 
 
-def _npz(path: Path, test_fraction: float, seed: int) -> Arrays:
+def _npz(path: Path, test_fraction: float, seed: int, num_classes: int) -> Arrays:
     arrays = _read_npz(path)
     whole, parts = {"x", "y"}, {"x_train", "y_train", "x_test", "y_test"}
     if whole <= arrays.keys() and not parts & arrays.keys():
         x, y, task = arrays["x"], arrays["y"], arrays.get("task")
-        y, classes = _classes(path, y)
+        y, classes = _classes(path, y, num_classes)
         x = _inputs(path, "x", x, y)
         if task is not None:
             _same_length(path, "task", task, y)
@@ -113,7 +117,7 @@ def _npz(path: Path, test_fraction: float, seed: int) -> Arrays:
     if parts <= arrays.keys():
         n = arrays["y_train"].size
         labels = [arrays[name].reshape(-1) for name in ("y_train", "y_test")]
-        y, classes = _classes(path, np.concatenate(labels))
+        y, classes = _classes(path, np.concatenate(labels), num_classes)
         x_train = _inputs(path, "x_train", arrays["x_train"], y[:n])
         x_test = _inputs(path, "x_test", arrays["x_test"], y[n:])
         if (x_train.shape[1:], x_train.dtype) != (x_test.shape[1:], x_test.dtype):
@@ -141,13 +145,20 @@ def _read_npz(path: Path) -> dict[str, _Array]:
     raise DataError(f"{path} must be an .npz file of plain arrays, as numpy.savez writes it")
 
 
-def _classes(path: Path, y: _Array) -> tuple[_Array, int]:
+def _classes(path: Path, y: _Array, num_classes: int) -> tuple[_Array, int]:
     whole = y.ndim == 1 and np.issubdtype(y.dtype, np.integer) and y.size > 0 and y.min() >= 0
     if not whole:
         raise DataError(
             f"{path}: y must be one class number 0, 1, ... a row, got {y.dtype} of shape {y.shape}"
         )
     numbers = np.unique(y)
+    if num_classes:
+        if numbers[-1] >= num_classes:
+            raise DataError(
+                f"{path}: y must hold classes 0 to {num_classes - 1} (num-classes is "
+                f"{num_classes}), got {numbers[-1]}"
+            )
+        return y.astype(np.int64), num_classes
     if len(numbers) < 2 or numbers[-1] != len(numbers) - 1:
         shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
         raise DataError(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from federation.errors import Refused
 from federation.fingerprint import ROOMS, fingerprint, source_root
-from federation.hosting import hosted_clients
+from federation.hosting import NodeConfig, hosted_clients
 from federation.roster import describe_node, read_entry
 from federation.streams import Stream, generator, torch_generator
 from federation.wire import to_params, to_record
@@ -60,14 +60,14 @@ def test_arrays_that_others_write_column_by_column_are_read_as_they_are():
 
 @given(st.integers(0, 60), st.integers(1, 20))
 def test_every_client_is_hosted_once(clients, nodes):
-    hosted = [hosted_clients(clients, node, nodes) for node in range(nodes)]
+    hosted = [hosted_clients(clients, NodeConfig(node, nodes)) for node in range(nodes)]
     assert sorted(client for part in hosted for client in part) == list(range(clients))
     assert max(map(len, hosted)) - min(map(len, hosted)) <= 1
 
 
 def test_refuses_a_partition_that_is_none():
     with pytest.raises(Refused, match=r"partition-id must be in 0\.\.2 .*, got 3"):
-        hosted_clients(10, 3, 3)
+        hosted_clients(10, NodeConfig(3, 3))
 
 
 def test_roster_entries_survive_the_wire():

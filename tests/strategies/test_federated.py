@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Error, Message
 
 from engram.aggregates import Aggregate, Update
 from federation.errors import RunStopped
-from federation.hosting import hosted_clients
+from federation.hosting import NodeConfig, hosted_clients
 from federation.wire import to_params, to_record
 from server.record import RunRecord
 from server.roster import query_roster
@@ -59,7 +59,7 @@ def test_shards_are_what_nodes_host_and_give_alike():
         cohort = draw_cohort(3, server_round, 22, 8, shards=4)
         assert len(set(cohort)) == 8
         for node in range(4):
-            assert len(set(cohort) & set(hosted_clients(22, node, 4))) == 2
+            assert len(set(cohort) & set(hosted_clients(22, NodeConfig(node, 4)))) == 2
     drawn = list(itertools.chain(*(draw_cohort(0, r, 12, 4, shards=2) for r in range(1500))))
     assert all(abs(drawn.count(client) - 500) < 100 for client in range(12))
 

@@ -1,0 +1,301 @@
+"""A node's connection to a SuperLink: Flower's Fleet API over gRPC, call by call.
+
+Every call has a deadline and is safe to repeat, so that what fails for want of a network is simply
+done again, by whoever knows how long to wait.
+"""
+
+import contextlib
+import hashlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import grpc
+
+from federation.credentials import NodeCredentials
+from federation.errors import EngramError
+from federation.flower import (
+    ApiErrorCode,
+    FleetStub,
+    FlowerError,
+    NodeAuthClientInterceptor,
+    Parcel,
+    RuntimeVersionClientInterceptor,
+    create_channel,
+    fab_from_proto,
+    fab_pb2,
+    fleet_pb2,
+    get_fused_config_from_fab,
+    heartbeat_pb2,
+    iterate_object_tree,
+    message_pb2,
+    node_pb2,
+    public_key_to_bytes,
+    run_from_proto,
+    run_pb2,
+)
+from federation.keys import read_node_key
+
+__all__ = ["Fleet", "KeyRefused", "RunInfo", "RunOver", "Unreachable", "Untrusted"]
+
+_HEARTBEAT = 10.0  # seconds; the shortest that a SuperLink allows. It waits for two of them
+_CALL = 20.0  # seconds that a call may take,
+_TRANSFER = 300.0  # and one that carries a part of a model
+_REFUSALS = {
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+
+
+class Unreachable(EngramError):
+    """The SuperLink cannot be spoken to at the moment."""
+
+
+class KeyRefused(EngramError):
+    """The SuperLink answers, and does not accept this node."""
+
+
+class Untrusted(EngramError):
+    """Something else answers, or it does not prove who it is."""
+
+
+class RunOver(EngramError):
+    """The run that a message belongs to is not running any more."""
+
+
+class RunInfo(NamedTuple):
+    """What a node must know of a run.
+
+    Attributes:
+        run_id: Its number.
+        settings: Its run config: the app's defaults, and what was overridden.
+    """
+
+    run_id: int
+    settings: dict[str, Any]
+
+
+class Fleet:
+    """One node's sessions with a SuperLink. Calls may be made from several threads.
+
+    Args:
+        credentials: Where it is, and as whom to speak to it.
+    """
+
+    def __init__(self, credentials: NodeCredentials) -> None:
+        self._credentials = credentials
+        self._key = read_node_key(credentials.private_key)
+        root = credentials.root_certificate
+        self._root = None if root is None else root.read_bytes()
+        self._node = node_pb2.Node()
+        self._stop = threading.Event()
+
+    @property
+    def _public_key(self) -> bytes:
+        return public_key_to_bytes(self._key.public_key())
+
+    def open(self, last_node_id: int | None) -> int:
+        """Starts a session, and the heartbeats that keep it; returns the node's id.
+
+        Args:
+            last_node_id: The id that this node had when it was last here. A node that died is
+                taken for alive until two heartbeats are missed, and until then another with its
+                key is refused; but who has its key and knows its id may log it out.
+
+        Raises:
+            Unreachable: The SuperLink does not answer.
+            Untrusted: What answers is not the SuperLink that the node was set up for.
+            KeyRefused: It does not accept the node.
+        """
+        self.close()
+        c = self._credentials
+        self._channel = create_channel(
+            server_address=c.superlink,
+            insecure=c.insecure,
+            root_certificates=self._root,
+            interceptors=[
+                RuntimeVersionClientInterceptor(component_name="SuperNode"),
+                NodeAuthClientInterceptor(self._key, self._key.public_key()),
+            ],
+        )
+        self._stub = FleetStub(self._channel)
+        if c.insecure:
+            if _speaks_tls(c.superlink):
+                raise Untrusted(
+                    f"the SuperLink at {c.superlink} speaks TLS, which this node was set up "
+                    "without: use a folder that `engram init-federation` made without --insecure"
+                )
+            self._register()
+        if last_node_id is not None:
+            self._log_out(last_node_id)
+        request = fleet_pb2.ActivateNodeRequest(
+            public_key=self._public_key, heartbeat_interval=_HEARTBEAT
+        )
+        self._node = node_pb2.Node(node_id=self._call(self._stub.ActivateNode, request).node_id)
+        self._stop = threading.Event()
+        threading.Thread(target=self._beat, args=(self._stop,), daemon=True).start()
+        return int(self._node.node_id)
+
+    def close(self) -> None:
+        """Ends the session, if there is one. Says goodbye if the SuperLink can be reached."""
+        if self._node.node_id and not self._stop.is_set():
+            self._stop.set()
+            self._log_out(self._node.node_id)
+            self._channel.close()
+
+    def _register(self) -> None:
+        """Makes the key known to a SuperLink that takes anybody."""
+        try:
+            request = fleet_pb2.RegisterNodeFleetRequest(public_key=self._public_key)
+            self._call(self._stub.RegisterNode, request)
+        except KeyRefused as error:
+            if _code(error.__cause__) != ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
+                raise
+
+    def _log_out(self, node_id: int) -> None:
+        # Refused where it was offline already, or where it is another SuperLink's number.
+        with contextlib.suppress(EngramError):
+            self._call(self._stub.DeactivateNode, fleet_pb2.DeactivateNodeRequest(node_id=node_id))
+
+    def _beat(self, stop: threading.Event) -> None:
+        request = heartbeat_pb2.SendNodeHeartbeatRequest(
+            node=self._node, heartbeat_interval=_HEARTBEAT
+        )
+        while not stop.wait(_HEARTBEAT / 3):
+            with contextlib.suppress(EngramError):  # whoever makes the next call learns of it
+                self._call(self._stub.SendNodeHeartbeat, request)
+
+    # --- Messages ------------------------------------------------------------------------------
+
+    def pull(self) -> tuple[int, Parcel] | None:
+        """Fetches the next message for this node, with its run; None if there is none.
+
+        Raises:
+            Unreachable: The SuperLink does not answer.
+            KeyRefused: It does not know this node any more.
+            RunOver: The message's run has ended; the message is dropped.
+        """
+        answer = self._call(self._stub.PullMessages, fleet_pb2.PullMessagesRequest(node=self._node))
+        if not answer.messages_list:
+            return None
+        header, tree = answer.messages_list[0], answer.message_object_trees[0]
+        run_id = header.metadata.run_id
+        names = dict.fromkeys(part.object_id for part in iterate_object_tree(tree))
+        objects = {name: self._pull_object(run_id, name) for name in names}
+        self._call(
+            self._stub.ConfirmMessageReceived,
+            message_pb2.ConfirmMessageReceivedRequest(
+                node=self._node, run_id=run_id, message_object_id=tree.object_id
+            ),
+        )
+        return run_id, Parcel(header.SerializeToString(), tree.SerializeToString(), objects)
+
+    def _pull_object(self, run_id: int, name: str) -> bytes:
+        request = message_pb2.PullObjectRequest(node=self._node, run_id=run_id, object_id=name)
+        wait = 0.01
+        while True:
+            answer = self._call(self._stub.PullObject, request, timeout=_TRANSFER)
+            if answer.object_available:
+                content: bytes = answer.object_content
+                if hashlib.sha256(content).hexdigest() != name:
+                    raise RunOver(f"object {name} came with other bytes than its name says")
+                return content
+            if not answer.object_found or wait > _CALL:
+                raise RunOver(f"object {name} of a message is not there (any more)")
+            self._stop.wait(wait)  # its sender is still uploading it
+            wait *= 2
+
+    def push(self, run_id: int, reply: Parcel) -> None:
+        """Sends a reply. Sent twice, it counts once.
+
+        Raises:
+            Unreachable: The SuperLink does not answer.
+            RunOver: Nobody waits for the reply any more.
+        """
+        answer = self._call(
+            self._stub.PushMessages,
+            fleet_pb2.PushMessagesRequest(
+                node=self._node,
+                messages_list=[_proto(reply)],
+                message_object_trees=[message_pb2.ObjectTree.FromString(reply.tree)],
+            ),
+        )
+        for name in answer.objects_to_push:
+            request = message_pb2.PushObjectRequest(
+                node=self._node,
+                run_id=run_id,
+                object_id=name,
+                object_content=reply.objects[name],
+                session_id=answer.session_id,
+            )
+            if not self._call(self._stub.PushObject, request, timeout=_TRANSFER).stored:
+                raise RunOver("the reply came too late to be stored")
+
+    def run_info(self, run_id: int) -> RunInfo:
+        """Fetches a run's settings, and checks that its app bundle is the one that the run names.
+
+        The bundle is read for its settings alone. What runs is the source installed here; that
+        the coordinator runs the same is what the fingerprint in its messages is for.
+
+        Raises:
+            Unreachable: The SuperLink does not answer.
+            RunOver: The run has ended, or its bundle is not what the run says.
+        """
+        run = run_from_proto(
+            self._call(self._stub.GetRun, run_pb2.GetRunRequest(node=self._node, run_id=run_id)).run
+        )
+        request = fab_pb2.GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run_id)
+        fab = fab_from_proto(self._call(self._stub.GetFab, request, timeout=_TRANSFER).fab)
+        if hashlib.sha256(fab.content).hexdigest() != run.fab_hash:
+            raise RunOver(f"the app bundle of run {run_id} is not the one that the run names")
+        return RunInfo(run_id, dict(get_fused_config_from_fab(fab.content, run)))
+
+    # --- Calls ---------------------------------------------------------------------------------
+
+    def _call(self, method: Callable[..., Any], request: Any, *, timeout: float = _CALL) -> Any:
+        try:
+            return method(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise self._explain(error) from error
+        except ValueError as error:  # gRPC's word for a channel that another thread has closed
+            raise Unreachable("the session has ended") from error
+
+    def _explain(self, error: grpc.RpcError) -> EngramError:
+        code, details = error.code(), str(error.details() or "")
+        where = f"the SuperLink at {self._credentials.superlink}"
+        flower = FlowerError.from_json(details)
+        if "handshake" in details.lower() or "CERTIFICATE" in details:
+            return Untrusted(f"{where} is not vouched for by {self._credentials.root_certificate}")
+        if code == grpc.StatusCode.PERMISSION_DENIED:
+            return RunOver("the run is not running any more")
+        if code in _REFUSALS:
+            return KeyRefused(f"{where} refuses this node: {flower.message if flower else details}")
+        return Unreachable(f"{where} does not answer: {details}")
+
+
+def _speaks_tls(address: str) -> bool:
+    """Returns whether a server answers a TLS greeting; a gRPC without TLS cannot tell."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5) as raw,
+            context.wrap_socket(raw, server_hostname=host),
+        ):
+            return True
+    except OSError:  # of which ssl's errors are some
+        return False
+
+
+def _code(error: BaseException | None) -> int | None:
+    details = error.details() if isinstance(error, grpc.RpcError) else None
+    flower = FlowerError.from_json(details)
+    return flower.code if flower else None
+
+
+def _proto(reply: Parcel) -> Any:
+    return message_pb2.Message.FromString(reply.header)

@@ -1,0 +1,176 @@
+"""A resident node: stays connected to a SuperLink and answers its messages, for months."""
+
+import fcntl
+import json
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Error, Message
+
+from client.fleet import Fleet, KeyRefused, RunInfo, RunOver, Unreachable, Untrusted
+from client.worker import Work, Worker, WorkerDied
+from federation.credentials import NodeCredentials
+from federation.errors import Refused
+from federation.files import replace_file
+from federation.flower import ErrorCode, Parcel, pack, unpack
+
+__all__ = ["run_node"]
+
+_log = getLogger("flwr.engram")
+
+_EAGER, _IDLE = 0.02, 1.0  # seconds between questions for work: after an answer, and at most
+_SLOWER = 1.3
+_TOUCH = 5.0  # seconds between signs of life
+_NODE = "node.json"  # holds the number that the SuperLink gave this node
+_RETRY, _LONGEST = 0.25, 30.0  # seconds until the SuperLink is tried again, doubled each time
+_TAKEN = 25.0  # seconds after which a SuperLink has forgotten a node that died
+
+
+def run_node(
+    credentials: NodeCredentials,
+    state: Path,
+    node_config: Mapping[str, Any],
+    *,
+    give_up: float | None = None,
+    stop: threading.Event,
+) -> None:
+    """Answers messages until it is stopped.
+
+    Args:
+        credentials: Which SuperLink to serve, and as whom.
+        state: Folder of what the node must not forget: its number, and its clients' memories.
+        node_config: What its ClientApp is told of it.
+        give_up: Seconds without a SuperLink after which to end; None for never.
+        stop: Ends it, when set.
+
+    Raises:
+        Refused: Another node uses the folder or the key, or the SuperLink does not know the key.
+        Unreachable: ``give_up`` seconds have passed.
+    """
+    with _only_one(state):
+        fleet, worker = Fleet(credentials), Worker(node_config)
+        try:
+            _stay(fleet, worker, state, give_up, stop)
+        finally:
+            worker.close()
+            fleet.close()
+
+
+@contextmanager
+def _only_one(state: Path) -> Iterator[None]:
+    """Keeps a second process out of the folder, and so away from its clients' memories."""
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise Refused(f"the node's folder {state} cannot be used: {error.strerror}") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise Refused(
+            f"another node runs in {state}: stop it first, or give this one a client of its own"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _stay(
+    fleet: Fleet, worker: Worker, state: Path, give_up: float | None, stop: threading.Event
+) -> None:
+    """Opens one session after another."""
+    known = False
+    while not stop.is_set():
+        node_id = _connect(fleet, state, give_up, stop, known=known)
+        if node_id is None:
+            return
+        known = True
+        _log.info("node %d is connected", node_id)
+        try:
+            _answer(fleet, worker, node_id, state, stop)
+        except (Unreachable, KeyRefused, Untrusted) as error:
+            _log.warning("%s; connecting again", error)
+
+
+def _connect(
+    fleet: Fleet, state: Path, give_up: float | None, stop: threading.Event, *, known: bool
+) -> int | None:
+    """Tries, with growing waits, until a session is open; returns None when it is stopped."""
+    start, wait = time.monotonic(), _RETRY
+    while True:
+        try:
+            node_id = fleet.open(_last_node_id(state))
+            replace_file(state / _NODE, json.dumps({"node-id": node_id}).encode())
+            return node_id
+        except KeyRefused as error:
+            # Or it died, lost its number, and the SuperLink still takes it for alive.
+            if time.monotonic() - start > _TAKEN:
+                raise Refused(
+                    f"{error} Either its key is not registered (on the server: engram register), "
+                    "or another node uses it"
+                ) from error
+        except Untrusted as error:
+            if not known:
+                raise Refused(str(error)) from error
+            _log.warning("%s", error)
+        except Unreachable as error:
+            if give_up is not None and time.monotonic() - start > give_up:
+                raise Unreachable(f"{error} (for {give_up:g} s)") from error
+            if wait == _RETRY:
+                _log.warning("%s; trying until it does", error)
+        if stop.wait(wait * random.uniform(0.7, 1.3)):
+            return None
+        wait = min(_LONGEST, 2 * wait)
+
+
+def _last_node_id(state: Path) -> int | None:
+    try:
+        number = json.loads((state / _NODE).read_text(encoding="utf-8"))["node-id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return number if isinstance(number, int) else None
+
+
+def _answer(fleet: Fleet, worker: Worker, node_id: int, state: Path, stop: threading.Event) -> None:
+    """Answers one message after another, as long as the session lasts."""
+    run = RunInfo(0, {})
+    pause, touched = _EAGER, -math.inf
+    while not stop.is_set():
+        if time.monotonic() - touched > _TOUCH:
+            (state / "alive").touch()  # for health checks
+            touched = time.monotonic()
+        try:
+            pulled = fleet.pull()
+            if pulled is None:
+                stop.wait(pause)
+                pause = min(_IDLE, pause * _SLOWER)
+                continue
+            run_id, message = pulled
+            if run.run_id != run_id:
+                run = fleet.run_info(run_id)
+            fleet.push(run_id, _work(worker, Work(message, run_id, run.settings, node_id)))
+        except RunOver as error:
+            _log.info("a message is dropped: %s", error)
+        pause = _EAGER
+
+
+def _work(worker: Worker, work: Work) -> Parcel:
+    message = unpack(work.message)
+    if message.metadata.created_at + message.metadata.ttl < time.time():
+        raise RunOver("its round is over")
+    try:
+        return worker.answer(work)
+    except WorkerDied as error:
+        _log.warning("%s", error)
+        reply = Error(ErrorCode.CLIENT_APP_CRASHED, str(error))
+        return pack(Message(reply, reply_to=message))

@@ -1,0 +1,99 @@
+"""How a client's files are kept: with a checksum, and encrypted where the operator gave a key."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from federation.errors import EngramError, Refused
+from federation.files import replace_file
+
+__all__ = ["Damaged", "new_key", "read_key", "seal", "unseal"]
+
+_MAGIC: Final = b"engram sealed 1\n"  # 1: version of this format
+_PLAIN: Final = b"p"  # then SHA-256 of label and body, then the body
+_ENCRYPTED: Final = b"e"  # then a nonce, then the body by AES-256-GCM, bound to the label
+_NONCE: Final = 12
+_KEY: Final = 32
+
+
+class Damaged(EngramError):
+    """A file is not what was written, or is written with another key."""
+
+
+def seal(body: bytes, label: str, key: bytes | None) -> bytes:
+    """Returns what to write for a body.
+
+    Args:
+        body: What is to be kept.
+        label: Whose it is: another's file in its place will be found out.
+        key: 32 bytes to encrypt with; None to leave it readable.
+    """
+    if key is None:
+        return _MAGIC + _PLAIN + _digest(body, label) + body
+    nonce = os.urandom(_NONCE)
+    return _MAGIC + _ENCRYPTED + nonce + AESGCM(key).encrypt(nonce, body, label.encode())
+
+
+def unseal(data: bytes, label: str, key: bytes | None) -> bytes:
+    """Returns the body of what ``seal`` made.
+
+    Raises:
+        Damaged: It is cut off or altered, another's, or made with another key.
+    """
+    start = len(_MAGIC) + 1
+    kind = data[len(_MAGIC) : start]
+    if not data.startswith(_MAGIC) or kind not in (_PLAIN, _ENCRYPTED):
+        raise Damaged("it is damaged, or of another version")
+    if kind == _PLAIN:
+        checksum, body = data[start : start + 32], data[start + 32 :]
+        if checksum != _digest(body, label):
+            raise Damaged("it is damaged: its checksum is wrong")
+        return body
+    if key is None:
+        raise Damaged("it is encrypted, and no key is given")
+    nonce, body = data[start : start + _NONCE], data[start + _NONCE :]
+    try:
+        return AESGCM(key).decrypt(nonce, body, label.encode())
+    except InvalidTag as error:
+        raise Damaged("it is damaged, or encrypted with another key") from error
+
+
+def new_key(path: Path) -> None:
+    """Writes a new key, which nobody but its owner may read.
+
+    Raises:
+        Refused: The file is there already: what is encrypted with it would be lost.
+    """
+    if path.exists():
+        raise Refused(f"{path} is there already: memories may be encrypted with it")
+    replace_file(path, os.urandom(_KEY).hex().encode() + b"\n")
+
+
+def read_key(path: Path) -> bytes:
+    """Returns the key in a file.
+
+    Raises:
+        Refused: There is none, or others may read it.
+    """
+    try:
+        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise Refused(f"the key {path} cannot be read: {error.strerror}") from error
+    except ValueError:
+        key, mode = b"", 0
+    if len(key) != _KEY:
+        raise Refused(f"{path} must hold a key of {2 * _KEY} hexadecimal digits")
+    if mode & 0o077:
+        raise Refused(f"others may read the key {path}: chmod 600 {path}")
+    return key
+
+
+def _digest(body: bytes, label: str) -> bytes:
+    digest = hashlib.sha256(label.encode() + b"\0")
+    digest.update(body)
+    return digest.digest()

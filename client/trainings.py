@@ -1,0 +1,57 @@
+"""The trainings that a node has memories of: what is there, and what is no longer needed."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from client.memory import DiskStore
+
+__all__ = ["Kept", "kept", "prune"]
+
+
+class Kept(NamedTuple):
+    """A client's newest memory in one training.
+
+    Attributes:
+        training: The training's name.
+        client: The client.
+        server_round: The round that made it.
+        size: Its bytes on the disk.
+        written: When, in seconds since 1970.
+    """
+
+    training: str
+    client: int
+    server_round: int
+    size: int
+    written: float
+
+
+def kept(root: Path) -> Iterator[Kept]:
+    """Yields what every client keeps, in every training under a folder."""
+    for folder in sorted(path for path in root.glob("*") if path.is_dir()):
+        store = DiskStore(folder)
+        for client in store.clients():
+            versions = store.versions(client)
+            if versions:
+                newest = max(versions)
+                stat = versions[newest].stat()
+                yield Kept(folder.name, client, newest, stat.st_size, stat.st_mtime)
+
+
+def prune(folder: Path, *, days: float | None) -> None:
+    """Removes the memories of other trainings that nothing was added to for so many days.
+
+    Args:
+        folder: The present training's, which stays.
+        days: How long; None to keep all.
+    """
+    if days is None or not folder.parent.is_dir():
+        return
+    oldest = time.time() - days * 86400
+    for other in folder.parent.iterdir():
+        files = [path.stat().st_mtime for path in other.rglob("*") if path.is_file()]
+        if other != folder and max(files, default=0) < oldest:
+            shutil.rmtree(other)

@@ -1,0 +1,186 @@
+"""A Grid for real nodes, over Flower's: it waits no longer than it must, and loses no message."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from federation.bundle import bundle, unbundle
+from federation.flower import ErrorCode, Run, activations, replies
+from federation.wire import CLIENTS, ROSTER_QUERY, config_of
+
+__all__ = ["PatientGrid"]
+
+_EAGER, _IDLE = 0.01, 0.5  # seconds between looks for replies: at first, and at most
+_SLOWER = 1.2
+_LOOK = 1.0  # seconds between looks at who has come back
+_AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+
+
+class _Asked(NamedTuple):
+    """A message on its way, and when its node had been activated as it was sent."""
+
+    message: Message
+    activated: str
+
+
+class PatientGrid(Grid):
+    """Sends messages again to nodes that died and came back, and parts with those that do not.
+
+    A node that was activated anew has lost what it was sent, so it is sent again; whoever handles
+    it twice gives the same reply twice. A message lives as long as its round: what is not fetched
+    by then is not delivered, and a reply that comes later goes nowhere. A node that let a round
+    pass is not in ``get_node_ids`` until it has answered a question again, so that it costs no
+    other round anything.
+
+    Args:
+        grid: Flower's. Its public methods are used, and, where it has them, its nodes' times of
+            activation.
+        least: Clients whose replies are enough, if all nodes that are missing are off line.
+    """
+
+    def __init__(self, grid: Grid, *, least: int) -> None:
+        self._grid = grid
+        self._replies = replies(grid)
+        self._least = least
+        self._activated: Mapping[int, str] = {}
+        self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
+        self.seconds: dict[int, float] = {}
+        """How long each node of the last exchange took for its reply."""
+
+    def set_run(self, run: Run) -> None:
+        """Sets the run that the grid operates in."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run that the grid operates in."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Creates a message; ``Message(...)`` does the same."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Sends messages; returns their ids."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Returns the replies that have come."""
+        return self._grid.pull_messages(message_ids)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Returns the nodes that are on line and have nothing else to do."""
+        self._activated = activations(self._grid)
+        for node, asked in list(self._absent.items()):
+            if self._activated.get(node, asked.activated) != asked.activated:
+                self._absent[node] = self._question(node)
+            elif self._arrived([_name(asked)]):
+                del self._absent[node]
+        return [node for node in self._grid.get_node_ids() if node not in self._absent]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Sends messages and returns the replies, in the order in which they came.
+
+        Returns when all replies are there; when those of ``least`` clients are and the other
+        nodes are off line; or when ``timeout`` seconds have passed.
+        """
+        start = time.monotonic()
+        end = start + (timeout if timeout is not None else math.inf)
+        self._activated = activations(self._grid)
+        waiting = self._send(list(messages), end)
+        wanted = min(self._least, sum(_weight(asked) for asked in waiting.values()))
+        found: list[Message] = []
+        self.seconds = {}
+        pause, looked = _EAGER, start
+        while waiting and time.monotonic() < end:
+            for reply in self._arrived(list(waiting)):
+                asked = waiting.pop(reply.metadata.reply_to_message_id)
+                found.append(reply)
+                wanted -= _weight(asked)
+                self.seconds[asked.message.metadata.dst_node_id] = time.monotonic() - start
+                pause = _EAGER
+            if not waiting or (wanted <= 0 and all(map(self._is_off_line, waiting.values()))):
+                break
+            time.sleep(pause)
+            pause = min(_IDLE, pause * _SLOWER)
+            if time.monotonic() - looked > _LOOK:
+                looked = time.monotonic()
+                waiting = self._send_again(waiting, end)
+        for asked in waiting.values():
+            node = asked.message.metadata.dst_node_id
+            self._absent[node] = self._question(node)
+        return found
+
+    def _send(self, messages: list[Message], end: float) -> dict[str, _Asked]:
+        left = end - time.monotonic()
+        for message in messages:
+            if left < math.inf:
+                message.metadata.ttl = max(left, 1.0)
+            message.metadata.created_at = time.time()  # so that it has another name, sent again
+            message.content = bundle(message.content)
+        if messages:
+            self._grid.push_messages(messages)
+        asked = [
+            _Asked(message, self._activated.get(message.metadata.dst_node_id, ""))
+            for message in messages
+        ]
+        return {_name(item): item for item in asked}
+
+    def _send_again(self, waiting: dict[str, _Asked], end: float) -> dict[str, _Asked]:
+        """Sends again what went to nodes that have been activated since."""
+        self._activated = activations(self._grid)
+        lost = [
+            name
+            for name, (message, activated) in waiting.items()
+            if self._activated.get(message.metadata.dst_node_id, activated) != activated
+        ]
+        return waiting | self._send([waiting.pop(name).message for name in lost], end)
+
+    def _question(self, node: int) -> _Asked:
+        """Asks a node something that it can answer only once it is free."""
+        message = Message(RecordDict(), dst_node_id=node, message_type=ROSTER_QUERY)
+        (asked,) = self._send([message], math.inf).values()
+        return asked
+
+    def _arrived(self, names: list[str]) -> list[Message]:
+        """Returns the replies that are there; a SuperLink's word that a node is away is none."""
+        found = self._replies(names)
+        return [_opened(r) for r in found if not (r.has_error() and r.error.code in _AWAY)]
+
+    def _is_off_line(self, asked: _Asked) -> bool:
+        return bool(asked.activated) and asked.message.metadata.dst_node_id not in self._activated
+
+
+def _opened(reply: Message) -> Message:
+    # What cannot be unbundled stays as it is, for the strategy to refuse.
+    if reply.has_content():
+        with contextlib.suppress(ValueError):
+            reply.content = unbundle(reply.content)
+    return reply
+
+
+def _name(asked: _Asked) -> str:
+    return asked.message.metadata.message_id
+
+
+def _weight(asked: _Asked) -> int:
+    """Returns how many clients a message asks."""
+    message = asked.message
+    if message.metadata.message_type != MessageType.TRAIN:
+        return 1
+    clients = config_of(message.content).get(CLIENTS, [0])
+    return len(clients) if isinstance(clients, list) else 1
