@@ -1,0 +1,272 @@
+"""What one machine of a deployed federation holds, read and checked before anything starts.
+
+The folders are made by ``server/identity.py``, which says what is in them.
+"""
+
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from federation.addresses import parse_address
+from federation.errors import Refused
+from federation.experiment import read_settings
+from federation.keys import (
+    read_certificate,
+    read_node_key,
+    read_public_key,
+    read_server_key,
+    same_key,
+)
+
+__all__ = [
+    "FederationSettings",
+    "NodeCredentials",
+    "ServerCredentials",
+    "certificate_hosts",
+    "read_federation",
+    "read_node",
+    "read_server",
+    "renewal",
+]
+
+
+class NodeCredentials(NamedTuple):
+    """What a client needs to take part. All paths are absolute.
+
+    Attributes:
+        federation: The federation's name.
+        superlink: HOST:PORT that the client connects to.
+        partition_id: Its number among the federation's clients.
+        num_partitions: How many clients the federation has.
+        insecure: Whether it connects without TLS and without proving who it is.
+        private_key: The file of its private key, for ``--auth-supernode-private-key``.
+        public_key: The file of the public half, which the server registers.
+        root_certificate: The file of the authority's certificate, for ``--root-certificates``;
+            None when insecure.
+    """
+
+    federation: str
+    superlink: str
+    partition_id: int
+    num_partitions: int
+    insecure: bool
+    private_key: Path
+    public_key: Path
+    root_certificate: Path | None
+
+
+class FederationSettings(NamedTuple):
+    """What ``federation.toml`` says.
+
+    Attributes:
+        federation: The federation's name.
+        superlink: HOST:PORT that clients connect to.
+        clients: How many there are.
+        insecure: Whether there is no TLS and nobody proves who he is.
+    """
+
+    federation: str
+    superlink: str
+    clients: int
+    insecure: bool
+
+
+class ServerCredentials(NamedTuple):
+    """What the coordinator needs to serve a federation. All paths are absolute.
+
+    Attributes:
+        federation: The federation's name.
+        superlink: HOST:PORT that clients connect to.
+        clients: How many there are.
+        insecure: Whether it serves whoever comes, without TLS. Then the four below are None or
+            empty.
+        root_certificate: The file of the authority's certificate.
+        certificate: The file of the server's certificate.
+        private_key: The file of its key.
+        hosts: The names and IP addresses that the certificate is for.
+        expires: When it does.
+        public_keys: The files of the clients' public keys, in the order of the clients.
+    """
+
+    federation: str
+    superlink: str
+    clients: int
+    insecure: bool
+    root_certificate: Path | None
+    certificate: Path | None
+    private_key: Path | None
+    hosts: tuple[str, ...]
+    expires: datetime | None
+    public_keys: tuple[Path, ...]
+
+
+def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
+    """Reads and checks a client's folder.
+
+    Args:
+        folder: ``client-N`` as ``engram init-federation`` made it.
+        at: The time to judge certificates by, with a time zone; now, if None.
+
+    Raises:
+        Refused: One line that says what is wrong with it, and what helps.
+    """
+    folder = _existing(folder)
+    path = folder / "node.toml"
+    kinds = {
+        "federation": str,
+        "superlink": str,
+        "partition-id": int,
+        "num-partitions": int,
+        "insecure": bool,
+    }
+    settings = _settings(path, kinds)
+    own, among = settings["partition-id"], settings["num-partitions"]
+    if not 0 <= own < among:
+        raise Refused(
+            f"partition-id in {path} must lie in 0..{among - 1}, below num-partitions, got {own}"
+        )
+    private, public = folder / "client.key", folder / "client.pub"
+    if not same_key(read_node_key(private).public_key(), read_public_key(public)):
+        raise Refused(
+            f"{public} is not the public half of {private}: bring both from one client's folder"
+        )
+    root = None if settings["insecure"] else folder / "ca.crt"
+    if root is not None:
+        _check_authority(root, at or datetime.now(UTC))
+    return NodeCredentials(
+        settings["federation"],
+        settings["superlink"],
+        own,
+        among,
+        settings["insecure"],
+        private,
+        public,
+        root,
+    )
+
+
+def read_server(folder: Path, *, at: datetime | None = None) -> ServerCredentials:
+    """Reads and checks the coordinator's folder.
+
+    Args:
+        folder: ``server`` as ``engram init-federation`` made it.
+        at: The time to judge certificates by, with a time zone; now, if None.
+
+    Raises:
+        Refused: One line that says what is wrong with it, and what helps.
+    """
+    folder = _existing(folder)
+    settings = read_federation(folder / "federation.toml")
+    if settings.insecure:
+        return ServerCredentials(*settings, None, None, None, (), None, ())
+    root, own, private = folder / "ca.crt", folder / "server.crt", folder / "server.key"
+    certificate = _check_certificate(root, own, private, at or datetime.now(UTC))
+    hosts, host = certificate_hosts(certificate), parse_address(settings.superlink, "").host
+    if host not in hosts:
+        raise Refused(
+            f"{own} is for {', '.join(hosts) or 'no host'}, but clients connect to {host}: "
+            f"{renewal(folder)} --host {host}"
+        )
+    public = sorted((folder / "clients").glob("client-*.pub"), key=_number)
+    for file in public:
+        read_public_key(file)
+    expires = certificate.not_valid_after_utc
+    return ServerCredentials(*settings, root, own, private, hosts, expires, tuple(public))
+
+
+def read_federation(path: Path) -> FederationSettings:
+    """Reads ``federation.toml``.
+
+    Raises:
+        Refused: It is missing or malformed, or a value is impossible.
+    """
+    kinds = {"federation": str, "superlink": str, "clients": int, "insecure": bool}
+    settings = _settings(path, kinds)
+    if settings["clients"] < 1:
+        raise Refused(f"clients in {path} must be at least 1, got {settings['clients']}")
+    return FederationSettings(*(settings[key] for key in kinds))
+
+
+def renewal(folder: Path) -> str:
+    """Returns the command that renews the certificate in a server's folder."""
+    return f"engram init-federation {shlex.quote(str(folder.parent))} --renew"
+
+
+def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Returns the DNS names, in small letters, and the IP addresses of a server certificate."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    found = [name.lower() for name in names.get_values_for_type(x509.DNSName)]
+    return (*found, *(str(ip) for ip in names.get_values_for_type(x509.IPAddress)))
+
+
+# --- Checks --------------------------------------------------------------------------------
+
+
+def _existing(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise Refused(f"{folder} is not there: engram init-federation makes such folders")
+    return folder.absolute()
+
+
+def _settings(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
+    settings = read_settings(path)
+    for key, kind in kinds.items():
+        if key not in settings:
+            raise Refused(f"{path} lacks {key}")
+        if type(settings[key]) is not kind:
+            name = {str: "text in quotes", int: "a whole number", bool: "true or false"}[kind]
+            raise Refused(f"{key} in {path} must be {name}, got {settings[key]!r}")
+    parse_address(settings["superlink"], f"superlink in {path}")
+    return settings
+
+
+def _check_authority(path: Path, at: datetime) -> x509.Certificate:
+    certificate = read_certificate(path)
+    _check_time(path, certificate, at, "make a new federation: this one has had its time")
+    try:
+        basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        basic = x509.BasicConstraints(ca=False, path_length=None)
+    if not basic.ca:
+        raise Refused(f"{path} is not an authority's certificate: bring the federation's ca.crt")
+    return certificate
+
+
+def _check_certificate(root: Path, own: Path, private: Path, at: datetime) -> x509.Certificate:
+    """Checks a server's certificate against its authority, the clock, and its key."""
+    authority = _check_authority(root, at)
+    certificate = read_certificate(own)
+    key = read_server_key(private)
+    again = renewal(own.parent)
+    _check_time(own, certificate, at, again)
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise Refused(f"{own} was not signed by the authority of {root}: {again}") from error
+    if not same_key(certificate.public_key(), key.public_key()):
+        raise Refused(f"{own} does not belong to the key in {private}: {again}")
+    return certificate
+
+
+def _check_time(path: Path, certificate: x509.Certificate, at: datetime, remedy: str) -> None:
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if at < begins:
+        raise Refused(
+            f"{path} is not valid before {begins:%Y-%m-%d %H:%M} UTC: set this machine's clock, "
+            f"which says {at:%Y-%m-%d %H:%M}"
+        )
+    if at > ends:
+        raise Refused(f"{path} expired on {ends:%Y-%m-%d %H:%M} UTC: {remedy}")
+
+
+def _number(path: Path) -> tuple[int, str]:
+    digits = path.stem.removeprefix("client-")
+    return (int(digits) if digits.isdecimal() else 0, path.name)
