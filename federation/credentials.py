@@ -27,12 +27,15 @@ __all__ = [
     "FederationSettings",
     "NodeCredentials",
     "ServerCredentials",
+    "ServerTls",
     "certificate_hosts",
     "read_federation",
     "read_node",
     "read_server",
     "renewal",
 ]
+
+_FOLDERS = {"node.toml": "a federation's client-N", "federation.toml": "a federation's server"}
 
 
 class NodeCredentials(NamedTuple):
@@ -76,32 +79,37 @@ class FederationSettings(NamedTuple):
     insecure: bool
 
 
+class ServerTls(NamedTuple):
+    """A server's certificate, and what belongs to it. All paths are absolute.
+
+    Attributes:
+        root_certificate: The file of the authority's certificate.
+        certificate: The file of the server's own.
+        private_key: The file of its key.
+        hosts: The DNS names and IP addresses that it is for.
+        expires: When it does.
+    """
+
+    root_certificate: Path
+    certificate: Path
+    private_key: Path
+    hosts: tuple[str, ...]
+    expires: datetime
+
+
 class ServerCredentials(NamedTuple):
     """What the coordinator needs to serve a federation. All paths are absolute.
 
     Attributes:
-        federation: The federation's name.
-        superlink: HOST:PORT that clients connect to.
-        clients: How many there are.
-        insecure: Whether it serves whoever comes, without TLS. Then the four below are None or
-            empty.
-        root_certificate: The file of the authority's certificate.
-        certificate: The file of the server's certificate.
-        private_key: The file of its key.
-        hosts: The names and IP addresses that the certificate is for.
-        expires: When it does.
+        folder: Where they are.
+        settings: What ``federation.toml`` says.
+        tls: The certificate; None when the federation is insecure.
         public_keys: The files of the clients' public keys, in the order of the clients.
     """
 
-    federation: str
-    superlink: str
-    clients: int
-    insecure: bool
-    root_certificate: Path | None
-    certificate: Path | None
-    private_key: Path | None
-    hosts: tuple[str, ...]
-    expires: datetime | None
+    folder: Path
+    settings: FederationSettings
+    tls: ServerTls | None
     public_keys: tuple[Path, ...]
 
 
@@ -162,21 +170,17 @@ def read_server(folder: Path, *, at: datetime | None = None) -> ServerCredential
     """
     folder = _existing(folder)
     settings = read_federation(folder / "federation.toml")
-    if settings.insecure:
-        return ServerCredentials(*settings, None, None, None, (), None, ())
-    root, own, private = folder / "ca.crt", folder / "server.crt", folder / "server.key"
-    certificate = _check_certificate(root, own, private, at or datetime.now(UTC))
-    hosts, host = certificate_hosts(certificate), parse_address(settings.superlink, "").host
-    if host not in hosts:
-        raise Refused(
-            f"{own} is for {', '.join(hosts) or 'no host'}, but clients connect to {host}: "
-            f"{renewal(folder)} --host {host}"
-        )
     public = sorted((folder / "clients").glob("client-*.pub"), key=_number)
     for file in public:
         read_public_key(file)
-    expires = certificate.not_valid_after_utc
-    return ServerCredentials(*settings, root, own, private, hosts, expires, tuple(public))
+    tls = None if settings.insecure else _read_tls(folder, at or datetime.now(UTC))
+    host = parse_address(settings.superlink, "superlink").host
+    if tls and host not in tls.hosts:
+        raise Refused(
+            f"{tls.certificate} is for {', '.join(tls.hosts) or 'no host'}, but clients connect "
+            f"to {host}: {renewal(folder)} --host {host}"
+        )
+    return ServerCredentials(folder, settings, tls, tuple(public))
 
 
 def read_federation(path: Path) -> FederationSettings:
@@ -194,7 +198,9 @@ def read_federation(path: Path) -> FederationSettings:
 
 def renewal(folder: Path) -> str:
     """Returns the command that renews the certificate in a server's folder."""
-    return f"engram init-federation {shlex.quote(str(folder.parent))} --renew"
+    made = folder.parent
+    here = shlex.quote(str(made)) if (made / "ca.key").exists() else "FOLDER"
+    return f"engram init-federation {here} --renew"
 
 
 def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
@@ -217,6 +223,11 @@ def _existing(folder: Path) -> Path:
 
 
 def _settings(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
+    if not path.exists():
+        raise Refused(
+            f"{path.parent} has no {path.name}: name a folder that engram init-federation made, "
+            f"{_FOLDERS[path.name]}"
+        )
     settings = read_settings(path)
     for key, kind in kinds.items():
         if key not in settings:
@@ -240,20 +251,23 @@ def _check_authority(path: Path, at: datetime) -> x509.Certificate:
     return certificate
 
 
-def _check_certificate(root: Path, own: Path, private: Path, at: datetime) -> x509.Certificate:
+def _read_tls(folder: Path, at: datetime) -> ServerTls:
     """Checks a server's certificate against its authority, the clock, and its key."""
+    root, own, private = (folder / name for name in ("ca.crt", "server.crt", "server.key"))
     authority = _check_authority(root, at)
     certificate = read_certificate(own)
     key = read_server_key(private)
-    again = renewal(own.parent)
-    _check_time(own, certificate, at, again)
+    _check_time(own, certificate, at, renewal(folder))
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as error:
-        raise Refused(f"{own} was not signed by the authority of {root}: {again}") from error
+        raise Refused(
+            f"{own} was not signed by the authority of {root}: {renewal(folder)}"
+        ) from error
     if not same_key(certificate.public_key(), key.public_key()):
-        raise Refused(f"{own} does not belong to the key in {private}: {again}")
-    return certificate
+        raise Refused(f"{own} does not belong to the key in {private}: {renewal(folder)}")
+    hosts, expires = certificate_hosts(certificate), certificate.not_valid_after_utc
+    return ServerTls(root, own, private, hosts, expires)
 
 
 def _check_time(path: Path, certificate: x509.Certificate, at: datetime, remedy: str) -> None:

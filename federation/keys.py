@@ -19,6 +19,7 @@ from federation.errors import Refused
 
 __all__ = ["read_certificate", "read_node_key", "read_public_key", "read_server_key", "same_key"]
 
+_AGAIN = "take it again from the folder that engram init-federation made"
 _Unreadable = (ValueError, TypeError, UnsupportedAlgorithm)
 _NIST = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 
@@ -33,9 +34,11 @@ def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_ssh_private_key(data, password=None)
     except _Unreadable as error:
-        raise Refused(f"{path} holds no OpenSSH private key without a passphrase") from error
+        raise Refused(
+            f"{path} holds no OpenSSH private key without a passphrase: {_AGAIN}"
+        ) from error
     if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, _NIST)):
-        raise Refused(f"{path} must hold a key on a NIST curve, which is all that Flower takes")
+        raise Refused(f"{path} must hold a key on a NIST curve, as Flower asks: {_AGAIN}")
     return key
 
 
@@ -48,9 +51,9 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     try:
         key = load_ssh_public_key(_read(path))
     except _Unreadable as error:
-        raise Refused(f"{path} holds no OpenSSH public key") from error
+        raise Refused(f"{path} holds no OpenSSH public key: {_AGAIN}") from error
     if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _NIST)):
-        raise Refused(f"{path} must hold a key on a NIST curve, which is all that Flower takes")
+        raise Refused(f"{path} must hold a key on a NIST curve, as Flower asks: {_AGAIN}")
     return key
 
 
@@ -64,9 +67,9 @@ def read_server_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(data, password=None)
     except _Unreadable as error:
-        raise Refused(f"{path} holds no PEM private key without a passphrase") from error
+        raise Refused(f"{path} holds no PEM private key without a passphrase: {_AGAIN}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise Refused(f"{path} must hold an elliptic-curve key, as engram init-federation makes")
+        raise Refused(f"{path} must hold an elliptic-curve key: {_AGAIN}")
     return key
 
 
@@ -79,7 +82,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(_read(path))
     except _Unreadable as error:
-        raise Refused(f"{path} holds no PEM certificate") from error
+        raise Refused(f"{path} holds no PEM certificate: {_AGAIN}") from error
 
 
 def same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
@@ -103,9 +106,6 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise Refused(
-            f"{path} is missing: bring the whole folder {path.parent.name} that engram "
-            "init-federation made"
-        ) from error
+        raise Refused(f"{path} is missing: {_AGAIN}") from error
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error

@@ -18,7 +18,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from federation.addresses import LOOPBACK, as_ip, check_host, parse_address
-from federation.credentials import FederationSettings, certificate_hosts, read_federation
+from federation.credentials import (
+    FederationSettings,
+    ServerTls,
+    certificate_hosts,
+    read_federation,
+)
 from federation.errors import Refused
 from federation.experiment import Scalar, read_settings
 from federation.keys import read_certificate, read_public_key, read_server_key, same_key
@@ -109,14 +114,17 @@ def add_client(folder: Path) -> Path:
     return new
 
 
-def renew_server(folder: Path, hosts: Sequence[str], days: int) -> None:
+def renew_server(folder: Path, hosts: Sequence[str], days: int) -> ServerTls:
     """Makes a new certificate for the server's key; clients need nothing new.
 
     Args:
         folder: The federation's folder, with the authority's key in it.
-        hosts: DNS names and IP addresses that the certificate is for; those of the present one
-            if there are none. The ones that ``init_federation`` always adds are added here too.
+        hosts: DNS names and IP addresses that it is for, besides those of the present one and
+            those that ``init_federation`` always adds.
         days: For how long it is valid, in 1..3650.
+
+    Returns:
+        The certificate; it replaces the one in the server's folder.
 
     Raises:
         Refused: The folder is none of a federation with certificates, its authority's key is
@@ -126,17 +134,19 @@ def renew_server(folder: Path, hosts: Sequence[str], days: int) -> None:
     settings = _federation(folder)
     if settings.insecure:
         raise Refused(f"{folder} is an insecure federation: it has no certificate to renew")
-    address = parse_address(settings.superlink, "superlink")
-    own, private = (folder / "server" / name for name in ("server.crt", "server.key"))
-    given = [*hosts] or (certificate_hosts(read_certificate(own)) if own.exists() else ())
-    names = _all_hosts([address.host, *given])
+    root, own, private = (
+        folder / "server" / name for name in ("ca.crt", "server.crt", "server.key")
+    )
+    called = parse_address(settings.superlink, "superlink").host
+    names = _all_hosts([called, *hosts, *_present_hosts(own)])
     authority = _authority(folder, days)
     if not private.exists():  # a lost key can be replaced: clients trust the authority
         replace_file(private, key_pem(new_key()))
     certificate = authority.sign(read_server_key(private), names, days)
-    # ca.crt too: whatever was wrong with the server's folder, after this it is whole.
-    replace_file(folder / "server" / "ca.crt", certificate_pem(authority.certificate))
+    # The authority's too: whatever was wrong with the server's folder, after this it is whole.
+    replace_file(root, certificate_pem(authority.certificate))
     replace_file(own, certificate_pem(certificate))
+    return ServerTls(root, own, private, tuple(names), certificate.not_valid_after_utc)
 
 
 # --- Contents ------------------------------------------------------------------------------
@@ -194,6 +204,13 @@ def _all_hosts(hosts: Sequence[str]) -> list[str]:
         if ip is not None and ip.is_unspecified:
             raise Refused(f"host must be one that clients can connect to, got {host}")
     return list(dict.fromkeys([*checked, *LOOPBACK]))
+
+
+def _present_hosts(path: Path) -> Sequence[str]:
+    try:
+        return certificate_hosts(read_certificate(path))
+    except Refused:  # lost or damaged, and so about to be replaced
+        return ()
 
 
 def _federation(folder: Path) -> FederationSettings:
