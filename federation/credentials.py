@@ -123,7 +123,7 @@ def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
     Raises:
         Refused: One line that says what is wrong with it, and what helps.
     """
-    folder = _existing(folder)
+    _check_folder(folder)
     path = folder / "node.toml"
     kinds = {
         "federation": str,
@@ -152,9 +152,9 @@ def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
         own,
         among,
         settings["insecure"],
-        private,
-        public,
-        root,
+        private.absolute(),
+        public.absolute(),
+        root and root.absolute(),
     )
 
 
@@ -168,7 +168,7 @@ def read_server(folder: Path, *, at: datetime | None = None) -> ServerCredential
     Raises:
         Refused: One line that says what is wrong with it, and what helps.
     """
-    folder = _existing(folder)
+    _check_folder(folder)
     settings = read_federation(folder / "federation.toml")
     public = sorted((folder / "clients").glob("client-*.pub"), key=_number)
     for file in public:
@@ -177,10 +177,12 @@ def read_server(folder: Path, *, at: datetime | None = None) -> ServerCredential
     host = parse_address(settings.superlink, "superlink").host
     if tls and host not in tls.hosts:
         raise Refused(
-            f"{tls.certificate} is for {', '.join(tls.hosts) or 'no host'}, but clients connect "
-            f"to {host}: {renewal(folder)} --host {host}"
+            f"{folder / 'server.crt'} is for {', '.join(tls.hosts) or 'no host'}, but clients "
+            f"connect to {host}: {renewal(folder)} --host {host}"
         )
-    return ServerCredentials(folder, settings, tls, tuple(public))
+    folder = folder.absolute()
+    keys = tuple(path.absolute() for path in public)
+    return ServerCredentials(folder, settings, tls, keys)
 
 
 def read_federation(path: Path) -> FederationSettings:
@@ -216,10 +218,9 @@ def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
 # --- Checks --------------------------------------------------------------------------------
 
 
-def _existing(folder: Path) -> Path:
+def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise Refused(f"{folder} is not there: engram init-federation makes such folders")
-    return folder.absolute()
 
 
 def _settings(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
@@ -267,7 +268,7 @@ def _read_tls(folder: Path, at: datetime) -> ServerTls:
     if not same_key(certificate.public_key(), key.public_key()):
         raise Refused(f"{own} does not belong to the key in {private}: {renewal(folder)}")
     hosts, expires = certificate_hosts(certificate), certificate.not_valid_after_utc
-    return ServerTls(root, own, private, hosts, expires)
+    return ServerTls(root.absolute(), own.absolute(), private.absolute(), hosts, expires)
 
 
 def _check_time(path: Path, certificate: x509.Certificate, at: datetime, remedy: str) -> None:

@@ -48,8 +48,9 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     Raises:
         Refused: It is missing or no such key.
     """
+    data = _read(path)
     try:
-        key = load_ssh_public_key(_read(path))
+        key = load_ssh_public_key(data)
     except _Unreadable as error:
         raise Refused(f"{path} holds no OpenSSH public key: {_AGAIN}") from error
     if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _NIST)):
@@ -79,8 +80,9 @@ def read_certificate(path: Path) -> x509.Certificate:
     Raises:
         Refused: It is missing or no certificate.
     """
+    data = _read(path)
     try:
-        return x509.load_pem_x509_certificate(_read(path))
+        return x509.load_pem_x509_certificate(data)
     except _Unreadable as error:
         raise Refused(f"{path} holds no PEM certificate: {_AGAIN}") from error
 
