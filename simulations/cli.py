@@ -16,6 +16,7 @@ from federation.algorithms import ALGORITHMS
 from federation.data.federated import federated_data, model_for
 from federation.errors import Refused
 from federation.experiment import Experiment, read_defaults, read_settings
+from server.cli import app as server_commands
 from server.record import RunRecord
 from simulations.report import PLAN, read_plan
 from simulations.terminal import out as console
@@ -29,6 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(server_commands)
 
 
 class _WithSettings(TyperCommand):

@@ -1,0 +1,287 @@
+"""What one machine of a deployed federation holds, read and checked before anything starts.
+
+The folders are made by ``server/identity.py``, which says what is in them.
+"""
+
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from federation.addresses import parse_address
+from federation.errors import Refused
+from federation.experiment import read_settings
+from federation.keys import (
+    read_certificate,
+    read_node_key,
+    read_public_key,
+    read_server_key,
+    same_key,
+)
+
+__all__ = [
+    "FederationSettings",
+    "NodeCredentials",
+    "ServerCredentials",
+    "ServerTls",
+    "certificate_hosts",
+    "read_federation",
+    "read_node",
+    "read_server",
+    "renewal",
+]
+
+_FOLDERS = {"node.toml": "a federation's client-N", "federation.toml": "a federation's server"}
+
+
+class NodeCredentials(NamedTuple):
+    """What a client needs to take part. All paths are absolute.
+
+    Attributes:
+        federation: The federation's name.
+        superlink: HOST:PORT that the client connects to.
+        partition_id: Its number among the federation's clients.
+        num_partitions: How many clients the federation has.
+        insecure: Whether it connects without TLS and without proving who it is.
+        private_key: The file of its private key, for ``--auth-supernode-private-key``.
+        public_key: The file of the public half, which the server registers.
+        root_certificate: The file of the authority's certificate, for ``--root-certificates``;
+            None when insecure.
+    """
+
+    federation: str
+    superlink: str
+    partition_id: int
+    num_partitions: int
+    insecure: bool
+    private_key: Path
+    public_key: Path
+    root_certificate: Path | None
+
+
+class FederationSettings(NamedTuple):
+    """What ``federation.toml`` says.
+
+    Attributes:
+        federation: The federation's name.
+        superlink: HOST:PORT that clients connect to.
+        clients: How many there are.
+        insecure: Whether there is no TLS and nobody proves who he is.
+    """
+
+    federation: str
+    superlink: str
+    clients: int
+    insecure: bool
+
+
+class ServerTls(NamedTuple):
+    """A server's certificate, and what belongs to it. All paths are absolute.
+
+    Attributes:
+        root_certificate: The file of the authority's certificate.
+        certificate: The file of the server's own.
+        private_key: The file of its key.
+        hosts: The DNS names and IP addresses that it is for.
+        expires: When it does.
+    """
+
+    root_certificate: Path
+    certificate: Path
+    private_key: Path
+    hosts: tuple[str, ...]
+    expires: datetime
+
+
+class ServerCredentials(NamedTuple):
+    """What the coordinator needs to serve a federation. All paths are absolute.
+
+    Attributes:
+        folder: Where they are.
+        settings: What ``federation.toml`` says.
+        tls: The certificate; None when the federation is insecure.
+        public_keys: The files of the clients' public keys, in the order of the clients.
+    """
+
+    folder: Path
+    settings: FederationSettings
+    tls: ServerTls | None
+    public_keys: tuple[Path, ...]
+
+
+def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
+    """Reads and checks a client's folder.
+
+    Args:
+        folder: ``client-N`` as ``engram init-federation`` made it.
+        at: The time to judge certificates by, with a time zone; now, if None.
+
+    Raises:
+        Refused: One line that says what is wrong with it, and what helps.
+    """
+    _check_folder(folder)
+    path = folder / "node.toml"
+    kinds = {
+        "federation": str,
+        "superlink": str,
+        "partition-id": int,
+        "num-partitions": int,
+        "insecure": bool,
+    }
+    settings = _settings(path, kinds)
+    own, among = settings["partition-id"], settings["num-partitions"]
+    if not 0 <= own < among:
+        raise Refused(
+            f"partition-id in {path} must lie in 0..{among - 1}, below num-partitions, got {own}"
+        )
+    private, public = folder / "client.key", folder / "client.pub"
+    if not same_key(read_node_key(private).public_key(), read_public_key(public)):
+        raise Refused(
+            f"{public} is not the public half of {private}: bring both from one client's folder"
+        )
+    root = None if settings["insecure"] else folder / "ca.crt"
+    if root is not None:
+        _check_authority(root, at or datetime.now(UTC))
+    return NodeCredentials(
+        settings["federation"],
+        settings["superlink"],
+        own,
+        among,
+        settings["insecure"],
+        private.absolute(),
+        public.absolute(),
+        root and root.absolute(),
+    )
+
+
+def read_server(folder: Path, *, at: datetime | None = None) -> ServerCredentials:
+    """Reads and checks the coordinator's folder.
+
+    Args:
+        folder: ``server`` as ``engram init-federation`` made it.
+        at: The time to judge certificates by, with a time zone; now, if None.
+
+    Raises:
+        Refused: One line that says what is wrong with it, and what helps.
+    """
+    _check_folder(folder)
+    settings = read_federation(folder / "federation.toml")
+    public = sorted((folder / "clients").glob("client-*.pub"), key=_number)
+    for file in public:
+        read_public_key(file)
+    tls = None if settings.insecure else _read_tls(folder, at or datetime.now(UTC))
+    host = parse_address(settings.superlink, "superlink").host
+    if tls and host not in tls.hosts:
+        raise Refused(
+            f"{folder / 'server.crt'} is for {', '.join(tls.hosts) or 'no host'}, but clients "
+            f"connect to {host}: {renewal(folder)} --host {host}"
+        )
+    folder = folder.absolute()
+    keys = tuple(path.absolute() for path in public)
+    return ServerCredentials(folder, settings, tls, keys)
+
+
+def read_federation(path: Path) -> FederationSettings:
+    """Reads ``federation.toml``.
+
+    Raises:
+        Refused: It is missing or malformed, or a value is impossible.
+    """
+    kinds = {"federation": str, "superlink": str, "clients": int, "insecure": bool}
+    settings = _settings(path, kinds)
+    if settings["clients"] < 1:
+        raise Refused(f"clients in {path} must be at least 1, got {settings['clients']}")
+    return FederationSettings(*(settings[key] for key in kinds))
+
+
+def renewal(folder: Path) -> str:
+    """Returns the command that renews the certificate in a server's folder."""
+    made = folder.parent
+    here = shlex.quote(str(made)) if (made / "ca.key").exists() else "FOLDER"
+    return f"engram init-federation {here} --renew"
+
+
+def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Returns the DNS names, in small letters, and the IP addresses of a server certificate."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    found = [name.lower() for name in names.get_values_for_type(x509.DNSName)]
+    return (*found, *(str(ip) for ip in names.get_values_for_type(x509.IPAddress)))
+
+
+# --- Checks --------------------------------------------------------------------------------
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise Refused(f"{folder} is not there: engram init-federation makes such folders")
+
+
+def _settings(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
+    if not path.exists():
+        raise Refused(
+            f"{path.parent} has no {path.name}: name a folder that engram init-federation made, "
+            f"{_FOLDERS[path.name]}"
+        )
+    settings = read_settings(path)
+    for key, kind in kinds.items():
+        if key not in settings:
+            raise Refused(f"{path} lacks {key}")
+        if type(settings[key]) is not kind:
+            name = {str: "text in quotes", int: "a whole number", bool: "true or false"}[kind]
+            raise Refused(f"{key} in {path} must be {name}, got {settings[key]!r}")
+    parse_address(settings["superlink"], f"superlink in {path}")
+    return settings
+
+
+def _check_authority(path: Path, at: datetime) -> x509.Certificate:
+    certificate = read_certificate(path)
+    _check_time(path, certificate, at, "make a new federation: this one has had its time")
+    try:
+        basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except x509.ExtensionNotFound:
+        basic = x509.BasicConstraints(ca=False, path_length=None)
+    if not basic.ca:
+        raise Refused(f"{path} is not an authority's certificate: bring the federation's ca.crt")
+    return certificate
+
+
+def _read_tls(folder: Path, at: datetime) -> ServerTls:
+    """Checks a server's certificate against its authority, the clock, and its key."""
+    root, own, private = (folder / name for name in ("ca.crt", "server.crt", "server.key"))
+    authority = _check_authority(root, at)
+    certificate = read_certificate(own)
+    key = read_server_key(private)
+    _check_time(own, certificate, at, renewal(folder))
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise Refused(
+            f"{own} was not signed by the authority of {root}: {renewal(folder)}"
+        ) from error
+    if not same_key(certificate.public_key(), key.public_key()):
+        raise Refused(f"{own} does not belong to the key in {private}: {renewal(folder)}")
+    hosts, expires = certificate_hosts(certificate), certificate.not_valid_after_utc
+    return ServerTls(root.absolute(), own.absolute(), private.absolute(), hosts, expires)
+
+
+def _check_time(path: Path, certificate: x509.Certificate, at: datetime, remedy: str) -> None:
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if at < begins:
+        raise Refused(
+            f"{path} is not valid before {begins:%Y-%m-%d %H:%M} UTC: set this machine's clock, "
+            f"which says {at:%Y-%m-%d %H:%M}"
+        )
+    if at > ends:
+        raise Refused(f"{path} expired on {ends:%Y-%m-%d %H:%M} UTC: {remedy}")
+
+
+def _number(path: Path) -> tuple[int, str]:
+    digits = path.stem.removeprefix("client-")
+    return (int(digits) if digits.isdecimal() else 0, path.name)

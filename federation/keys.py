@@ -1,0 +1,113 @@
+"""Keys and certificates on disk, one file at a time: read, and refused when they are unsafe."""
+
+import shlex
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+
+from federation.errors import Refused
+
+__all__ = ["read_certificate", "read_node_key", "read_public_key", "read_server_key", "same_key"]
+
+_AGAIN = "take it again from the folder that engram init-federation made"
+_Unreadable = (ValueError, TypeError, UnsupportedAlgorithm)
+_NIST = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
+
+
+def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Reads the key by which a client proves who it is, in OpenSSH's form.
+
+    Raises:
+        Refused: It is missing, others may read it, or it is no such key.
+    """
+    data = _read_secret(path)
+    try:
+        key = load_ssh_private_key(data, password=None)
+    except _Unreadable as error:
+        raise Refused(
+            f"{path} holds no OpenSSH private key without a passphrase: {_AGAIN}"
+        ) from error
+    if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, _NIST)):
+        raise Refused(f"{path} must hold a key on a NIST curve, as Flower asks: {_AGAIN}")
+    return key
+
+
+def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
+    """Reads the public half of a client's key, one line in OpenSSH's form.
+
+    Raises:
+        Refused: It is missing or no such key.
+    """
+    data = _read(path)
+    try:
+        key = load_ssh_public_key(data)
+    except _Unreadable as error:
+        raise Refused(f"{path} holds no OpenSSH public key: {_AGAIN}") from error
+    if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _NIST)):
+        raise Refused(f"{path} must hold a key on a NIST curve, as Flower asks: {_AGAIN}")
+    return key
+
+
+def read_server_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Reads the key of a certificate, the server's or the authority's, in PEM form.
+
+    Raises:
+        Refused: It is missing, others may read it, or it is no such key.
+    """
+    data = _read_secret(path)
+    try:
+        key = load_pem_private_key(data, password=None)
+    except _Unreadable as error:
+        raise Refused(f"{path} holds no PEM private key without a passphrase: {_AGAIN}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise Refused(f"{path} must hold an elliptic-curve key: {_AGAIN}")
+    return key
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Reads a PEM certificate.
+
+    Raises:
+        Refused: It is missing or no certificate.
+    """
+    data = _read(path)
+    try:
+        return x509.load_pem_x509_certificate(data)
+    except _Unreadable as error:
+        raise Refused(f"{path} holds no PEM certificate: {_AGAIN}") from error
+
+
+def same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
+    """Whether two public keys are the same one."""
+    form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+    return one.public_bytes(*form) == other.public_bytes(*form)
+
+
+def _read_secret(path: Path) -> bytes:
+    data = _read(path)
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise Refused(
+            f"{path} may be read by others, its mode is {mode:04o}: chmod 600 "
+            f"{shlex.quote(str(path))}"
+        )
+    return data
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise Refused(f"{path} is missing: {_AGAIN}") from error
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,62 @@
+"""How Flower's own programs are started here: in private, and from an empty working directory."""
+
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from federation.errors import Refused
+from federation.fingerprint import ROOMS
+
+__all__ = ["Launch", "flower"]
+
+_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+# Would open a second Control API, on all interfaces and without a password.
+_UNWANTED = "FLWR_INTERNAL_GRPC_CONTROL_API"
+
+
+class Launch(NamedTuple):
+    """A process to be: for ``subprocess.Popen(argv, env=env, cwd=cwd)`` or ``os.execve``.
+
+    Attributes:
+        argv: The program's absolute path and its arguments.
+        env: Its whole environment.
+        cwd: Its working directory.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: Path
+
+
+def flower(program: str, *arguments: str, home: Path) -> Launch:
+    """Prepares one of Flower's programs, without starting it.
+
+    Args:
+        program: Its name, such as ``flower-superlink``; that of this interpreter's environment
+            is taken, and so are all that it starts.
+        arguments: What it is given.
+        home: Its private ``FLWR_HOME``. The working directory is ``empty`` beside it: what a
+            process finds in its working directory it imports first. Both are made.
+
+    Raises:
+        Refused: The program is not installed, a folder cannot be made, or there is something in
+            the working directory that would be run instead of this source.
+    """
+    found = Path(sys.executable).parent / program
+    if not found.is_file():
+        raise Refused(f"{found} is not there: install Engram into this environment with `make`")
+    home = home.absolute()
+    cwd = home.with_name("empty")
+    try:
+        home.mkdir(mode=0o700, exist_ok=True)
+        cwd.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{error.filename} cannot be made: {error.strerror}") from error
+    for name in ROOMS:
+        if (cwd / name).exists() or (cwd / f"{name}.py").exists():
+            raise Refused(f"{cwd} must have no {name} in it, which would run instead of ours")
+    environment = {name: value for name, value in os.environ.items() if name != _UNWANTED}
+    path = os.pathsep.join([str(found.parent), environment.get("PATH", os.defpath)])
+    own = _QUIET | {"FLWR_HOME": str(home), "PATH": path}
+    return Launch([str(found), *arguments], environment | own, cwd)

@@ -1,0 +1,178 @@
+"""The coordinator's subcommands: a federation's folder, its SuperLink, its clients."""
+
+import contextlib
+import os
+import shlex
+import signal
+from collections.abc import Iterator, Mapping
+from logging import getLogger
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from federation.addresses import Address, check_host
+from federation.credentials import read_server
+from federation.errors import Refused
+from server.identity import add_client, init_federation, renew_server
+from server.launch import CONTROL, check_free, superlink_addresses, superlink_command, warnings
+from server.registration import register_clients
+
+__all__ = ["app"]
+
+_log = getLogger("flwr.engram")
+_FLEET_PORT = 9092
+_DAYS = 365
+
+app = typer.Typer()
+
+_Server = Annotated[
+    Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
+]
+_Control = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help=f"Where users reach the SuperLink; by default {CONTROL}."
+    ),
+]
+
+
+@app.command("init-federation")
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")],
+    clients: Annotated[int | None, typer.Option(metavar="N", help="How many there are.")] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A DNS name or IP address by which the server is reached, besides those of "
+            "--superlink and of this machine itself; may be repeated. With --renew: a new one.",
+        ),
+    ] = None,
+    superlink: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help=f"Where clients connect to; by default port {_FLEET_PORT} of the first --host, "
+            "or else of 127.0.0.1.",
+        ),
+    ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(metavar="D", help=f"How long the certificate lasts; by default {_DAYS}."),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Without encryption, for whoever comes.")
+    ] = False,
+    add: Annotated[
+        bool, typer.Option("--add-client", help="Instead: add a client to FOLDER.")
+    ] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Instead: renew the server's certificate in FOLDER.")
+    ] = False,
+) -> None:
+    """Make a federation: its certificates, and a folder for the server and for each client."""
+    options = {"--clients": clients, "--superlink": superlink, "--insecure": insecure}
+    if add:
+        _refuse(options | {"--host": host, "--days": days, "--renew": renew}, "--add-client")
+        print(_added(folder, add_client(folder)))
+    elif renew:
+        _refuse(options, "--renew")
+        tls = renew_server(folder, host or [], _DAYS if days is None else days)
+        print(
+            f"{tls.certificate}: for {', '.join(tls.hosts)} until {tls.expires:%Y-%m-%d}; bring "
+            "it to the coordinator's machine and start the SuperLink again"
+        )
+    else:
+        if clients is None:
+            raise Refused("--clients must say how many clients the federation has")
+        hosts = host or []
+        first = check_host(hosts[0] if hosts else "127.0.0.1", "--host")
+        with _tidy():
+            init_federation(
+                folder,
+                clients=clients,
+                hosts=hosts,
+                superlink=superlink or str(Address(first, _FLEET_PORT)),
+                days=_DAYS if days is None else days,
+                insecure=insecure,
+            )
+        print(_made(folder))
+
+
+@app.command("superlink")
+def start(
+    server: _Server,
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where it listens for clients; by default on the port that they connect to, on "
+            "all interfaces unless they are on this machine.",
+        ),
+    ] = None,
+    control: _Control = None,
+) -> None:
+    """Start a federation's SuperLink, to which its clients and its users connect."""
+    credentials = read_server(server)
+    launch = superlink_command(server, fleet=fleet, control=control)
+    at = superlink_addresses(credentials, fleet=fleet, control=control)
+    check_free(at.fleet, "--fleet")
+    check_free(at.control, "--control")
+    for line in warnings(credentials, at):
+        _log.warning(line)
+    name = credentials.settings.federation
+    print(f"SuperLink of {name}: clients at {at.fleet}, users at {at.control}", flush=True)
+    os.chdir(launch.cwd)
+    os.execve(launch.argv[0], launch.argv, launch.env)
+
+
+@app.command()
+def register(server: _Server, control: _Control = None) -> None:
+    """Register all clients' keys with the running SuperLink; those it knows already stay so."""
+    for client, node in register_clients(server, control=control):
+        print(f"{client}: " + ("registered already" if node is None else f"registered as {node}"))
+
+
+def _refuse(options: Mapping[str, object], with_what: str) -> None:
+    for option, value in options.items():
+        if value:
+            raise Refused(f"{option} is no option of {with_what}")
+
+
+@contextlib.contextmanager
+def _tidy() -> Iterator[None]:
+    """Lets `kill` end this process as Ctrl-C does, after what is half made has been removed."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _made(folder: Path) -> str:
+    server = read_server(folder / "server")
+    clients, settings = server.settings.clients, server.settings
+    last = f" to client-{clients - 1}" if clients > 1 else ""
+    lines = [
+        f"{folder}: a federation of {clients}, whose clients connect to {settings.superlink}",
+        f"{folder}/client-0{last}: one for each client's machine, and for nobody else",
+        f"{folder}/server: for the coordinator's machine; {_next(folder)}",
+    ]
+    if server.tls:
+        lines.append(f"{folder}/ca.key: renews certificates; keep it here, and to yourself")
+    return "\n".join(lines)
+
+
+def _added(folder: Path, new: Path) -> str:
+    lines = [
+        f"{new}: for the new client's machine, and for nobody else",
+        f"{folder}/server: for the coordinator's machine again; {_next(folder)}",
+        f"{folder}/client-*/node.toml: for the other clients' machines again, as there is one more",
+    ]
+    return "\n".join(lines)
+
+
+def _next(folder: Path) -> str:
+    server = shlex.quote(str(folder / "server"))
+    return f"engram superlink {server}, then engram register {server}"

@@ -1,0 +1,120 @@
+"""Folders with secrets in them, which come into being whole or not at all."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from federation.errors import Refused
+
+__all__ = ["make_folder", "replace_file"]
+
+
+def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Makes a folder with everything in it.
+
+    It is written beside its place and moved there at the end. What a killed call left beside
+    it is removed by the next one. Whatever the umask, folders can be entered by their owner
+    only, ``*.key`` files read by their owner only, and all others by everybody.
+
+    Args:
+        folder: A new or empty folder.
+        files: The contents of its files, by their paths in it.
+
+    Raises:
+        Refused: It is in use, or cannot be made.
+    """
+    folder = folder.resolve()
+    try:
+        if folder == Path.cwd():  # a shell would stay behind in the folder that is replaced
+            raise Refused(f"{folder} is the working directory: name a folder in it")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise Refused(f"{folder} is in use already: name a new folder, or an empty one")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        with _beside(folder) as new:
+            for path, data in files.items():
+                _enter(new, Path(path).parent)
+                _write(new / path, data, _mode(path))
+            new.rename(folder)
+            _sync(folder.parent)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be made: {error.strerror}") from error
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes a file whole, in the place of what was there; the mode is as in ``make_folder``.
+
+    Raises:
+        Refused: It cannot be written.
+    """
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.unlink(missing_ok=True)
+        _write(new, data, _mode(path.name))
+        new.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """Yields a new, locked folder, which is gone afterwards unless it was moved away."""
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
+    try:
+        new.chmod(0o700)
+        with _locked(new):
+            yield new
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what killed calls left; a call that is under way holds the lock on its own."""
+    for left in folder.parent.glob(f".{folder.name}.*.new"):
+        with contextlib.suppress(OSError), _locked(left):
+            shutil.rmtree(left)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _enter(root: Path, path: Path) -> None:
+    """Makes the folders of a path below a root."""
+    for part in (*reversed(path.parents[:-1]), path):
+        folder = root / part
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o700)
+
+
+def _mode(name: str) -> int:
+    return 0o600 if name.endswith(".key") else 0o644
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, mode)
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    """Waits until a folder's entries are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

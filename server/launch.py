@@ -1,0 +1,191 @@
+"""The coordinator's processes: the SuperLink, and Flower's command that talks to it."""
+
+import errno
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from federation.addresses import Address, as_ip, parse_address
+from federation.credentials import ServerCredentials, read_server, renewal
+from federation.errors import Refused
+from federation.launch import Launch, flower
+from server.folders import replace_file
+
+__all__ = [
+    "CONTROL",
+    "Addresses",
+    "check_free",
+    "flwr_command",
+    "superlink_addresses",
+    "superlink_command",
+    "warnings",
+]
+
+CONTROL = "127.0.0.1:8000"
+"""Where the Control API listens unless it is told otherwise."""
+
+_SOON = timedelta(days=30)
+
+
+class Addresses(NamedTuple):
+    """Where a SuperLink listens.
+
+    Attributes:
+        fleet: For clients.
+        control: For users, who start runs and register clients, and for its own apps.
+    """
+
+    fleet: Address
+    control: Address
+
+
+def superlink_command(
+    folder: Path, *, fleet: str | None = None, control: str | None = None
+) -> Launch:
+    """Prepares the stock ``flower-superlink``, without starting it.
+
+    It serves clients with TLS and lets in those alone whose keys are registered; when the
+    federation is insecure, it serves whoever comes. What it knows, the registered keys among
+    it, is kept in ``superlink.db`` in the folder.
+
+    Args:
+        folder: The coordinator's folder.
+        fleet: HOST:PORT where it listens for clients. By default the port that they connect to,
+            on this machine only if they are on it too, and else on all its interfaces.
+        control: HOST:PORT where it listens for users; by default ``CONTROL``.
+
+    Raises:
+        Refused: The folder, an address, or the installation is not in order.
+    """
+    credentials = read_server(folder)
+    at = superlink_addresses(credentials, fleet=fleet, control=control)
+    security = ["--insecure"]
+    if credentials.tls:
+        security = [
+            *("--ssl-ca-certfile", str(credentials.tls.root_certificate)),
+            *("--ssl-certfile", str(credentials.tls.certificate)),
+            *("--ssl-keyfile", str(credentials.tls.private_key)),
+            "--enable-supernode-auth",
+        ]
+    return flower(
+        "flower-superlink",
+        *security,
+        *("--fleet-api-address", str(at.fleet)),
+        *("--host", at.control.host, "--port", str(at.control.port)),
+        *("--database", str(credentials.folder / "superlink.db")),
+        *("--isolation", "subprocess", "--disable-runtime-dependency-installation"),
+        home=credentials.folder / "flwr",
+    )
+
+
+def flwr_command(folder: Path, *arguments: str, control: str | None = None) -> Launch:
+    """Prepares Flower's own ``flwr`` command, connected with a federation's SuperLink.
+
+    The connection is the default one, and has the federation's name; it is written to
+    ``flwr/config.toml`` in the folder.
+
+    Args:
+        folder: The coordinator's folder.
+        arguments: What the command is given, such as ``supernode list``.
+        control: HOST:PORT of the SuperLink's Control API; by default ``CONTROL``.
+
+    Raises:
+        Refused: The folder, the address, or the installation is not in order.
+    """
+    credentials = read_server(folder)
+    address = parse_address(control or CONTROL, "control").reached_at
+    _check_host(credentials, address)
+    launch = flower("flwr", *arguments, home=credentials.folder / "flwr")
+    name = credentials.settings.federation
+    lines = ["[superlink]", f'default = "{name}"', f"[superlink.{name}]", f'address = "{address}"']
+    if credentials.tls:
+        root = json.dumps(str(credentials.tls.root_certificate), ensure_ascii=False)
+        lines.append(f"root-certificates = {root}")
+    else:
+        lines.append("insecure = true")
+    replace_file(credentials.folder / "flwr" / "config.toml", "\n".join([*lines, ""]).encode())
+    return launch
+
+
+def superlink_addresses(
+    credentials: ServerCredentials, *, fleet: str | None = None, control: str | None = None
+) -> Addresses:
+    """Returns where ``superlink_command`` lets a SuperLink listen.
+
+    Raises:
+        Refused: An address is malformed, or not one that the certificate is for.
+    """
+    called = parse_address(credentials.settings.superlink, "superlink")
+    found = Addresses(
+        parse_address(fleet, "fleet") if fleet else _all_interfaces(called),
+        parse_address(control or CONTROL, "control"),
+    )
+    if found.fleet.port == found.control.port:
+        raise Refused(f"fleet and control must have ports of their own, got {found.fleet.port}")
+    _check_host(credentials, found.control)
+    return found
+
+
+def check_free(address: Address, option: str) -> None:
+    """Checks that this process could listen at an address.
+
+    Args:
+        address: The address.
+        option: The option by which its user can name another one.
+
+    Raises:
+        Refused: It could not.
+    """
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            cause = f"port {address.port} is taken: end what listens there"
+        else:
+            cause = f"nothing can listen at {address} ({error.strerror})"
+        raise Refused(f"{cause}, or give another one with {option}") from error
+
+
+def warnings(credentials: ServerCredentials, at: Addresses) -> list[str]:
+    """Returns what whoever starts a SuperLink should know, one line each."""
+    found, settings, tls = [], credentials.settings, credentials.tls
+    if settings.insecure:
+        found.append(
+            f"{settings.federation} is insecure: nothing is encrypted, and whoever reaches "
+            f"{at.fleet} can take part in its runs"
+        )
+    if not at.control.is_loopback:
+        found.append(
+            f"whoever reaches {at.control} can run programs here: Flower's Control API asks "
+            "nobody who he is"
+        )
+    if tls and tls.expires - datetime.now(UTC) < _SOON:
+        found.append(
+            f"{tls.certificate} expires on {tls.expires:%Y-%m-%d}: {renewal(credentials.folder)}"
+        )
+    return found
+
+
+def _all_interfaces(called: Address) -> Address:
+    """Returns where to listen for those who call an address: there, if that is this machine."""
+    ip = as_ip(called.host)
+    if called.is_loopback:
+        return called if ip else called._replace(host="127.0.0.1")
+    return called._replace(host="::" if ip and ip.version == 6 else "0.0.0.0")
+
+
+def _check_host(credentials: ServerCredentials, control: Address) -> None:
+    """Refuses a Control API whose certificate its own callers would not accept."""
+    host, tls = control.reached_at.host, credentials.tls
+    if tls and host not in tls.hosts:
+        raise Refused(
+            f"{tls.certificate} is for {', '.join(tls.hosts)}, not for {host}, the host of "
+            f"--control: {renewal(credentials.folder)} --host {host}"
+        )
