@@ -69,13 +69,13 @@ def _answer(
     bundled = is_bundled(message.content)
     try:
         message.content = unbundle(message.content)
-        experiment = Experiment.from_config(context.run_config)
+        experiment = Experiment.from_config(context.run_config).on_machine(context.node_config)
         config = read_node_config(context.node_config)
         clients = hosted_clients(experiment.num_clients, config)
         training = str(config_of(message.content).get(TRAINING, ""))
         folder = memory_folder(config, experiment, context.run_id, training)
         reply = answer(_node(experiment, config, folder), Request(message, clients))
-    except (EngramError, ValueError) as error:  # one line for the server, instead of Flower's traceback
+    except EngramError as error:  # one line for the server, instead of Flower's traceback
         return Message(Error(REFUSED, str(error)), reply_to=message)
     if bundled and reply.has_content():
         reply.content = bundle(reply.content)

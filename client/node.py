@@ -22,7 +22,7 @@ from federation.errors import Refused
 from federation.files import replace_file
 from federation.flower import ErrorCode, Parcel, pack, unpack
 
-__all__ = ["run_node"]
+__all__ = ["only_one", "run_node"]
 
 _log = getLogger("flwr.engram")
 
@@ -55,7 +55,7 @@ def run_node(
         Refused: Another node uses the folder or the key, or the SuperLink does not know the key.
         Unreachable: ``give_up`` seconds have passed.
     """
-    with _only_one(state):
+    with only_one(state):
         fleet, worker = Fleet(credentials), Worker(node_config)
         try:
             _stay(fleet, worker, state, give_up, stop)
@@ -65,7 +65,7 @@ def run_node(
 
 
 @contextmanager
-def _only_one(state: Path) -> Iterator[None]:
+def only_one(state: Path) -> Iterator[None]:
     """Keeps a second process out of the folder, and so away from its clients' memories."""
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)

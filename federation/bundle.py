@@ -6,9 +6,12 @@ takes a third of the time.
 """
 
 import json
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from federation.errors import Refused
 
 __all__ = ["bundle", "is_bundled", "unbundle"]
 
@@ -17,25 +20,24 @@ _KEY: Final = "engram.arrays"
 
 def bundle(content: RecordDict) -> RecordDict:
     """Returns the content with each array record written as one string of bytes."""
-    records = {
-        name: _join(record) if isinstance(record, ArrayRecord) else record
-        for name, record in content.items()
-    }
-    return RecordDict(records)
+    bundled = RecordDict()
+    for name, record in content.items():
+        bundled[name] = _join(record) if isinstance(record, ArrayRecord) else record
+    return bundled
 
 
 def unbundle(content: RecordDict) -> RecordDict:
     """Returns what ``bundle`` was given.
 
     Raises:
-        ValueError: Some record is not what ``bundle`` writes. Nothing else is raised, and no more
+        Refused: Some record is not what ``bundle`` writes. Nothing else is raised, and no more
             room is taken than the bytes have, whatever they claim to be.
     """
-    records = {
-        name: _split(record) if isinstance(record, ConfigRecord) and _KEY in record else record
-        for name, record in content.items()
-    }
-    return RecordDict(records)
+    found = RecordDict()
+    for name, record in content.items():
+        joined = isinstance(record, ConfigRecord) and _KEY in record
+        found[name] = _split(record) if joined else record
+    return found
 
 
 def is_bundled(content: RecordDict) -> bool:
@@ -53,10 +55,10 @@ def _join(record: ArrayRecord) -> ConfigRecord:
     return ConfigRecord({_KEY: data})
 
 
-def _split(record: ConfigRecord) -> ArrayRecord:
+def _split(record: Mapping[str, Any]) -> ArrayRecord:
     data = record[_KEY]
     if not isinstance(data, bytes):
-        raise ValueError(f"bundled arrays must be bytes, got {type(data).__name__}")
+        raise Refused(f"bundled arrays must be bytes, got {type(data).__name__}")
     try:
         line, _, rest = data.partition(b"\n")
         found, start = ArrayRecord(), 0
@@ -68,5 +70,5 @@ def _split(record: ConfigRecord) -> ArrayRecord:
             found[name] = Array(dtype=dtype, shape=tuple(shape), stype=stype, data=part)
             start += size
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"no bundle of arrays: {error}") from error
+        raise Refused(f"no bundle of arrays: {error}") from error
     return found

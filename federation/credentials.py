@@ -14,7 +14,6 @@ from cryptography.exceptions import InvalidSignature
 
 from federation.addresses import parse_address
 from federation.errors import Refused
-from federation.experiment import read_settings
 from federation.keys import (
     read_certificate,
     read_node_key,
@@ -22,6 +21,7 @@ from federation.keys import (
     read_server_key,
     same_key,
 )
+from federation.settings import read_settings
 
 __all__ = [
     "FederationSettings",

@@ -4,7 +4,6 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -23,10 +22,9 @@ from engram.types import LocalRule, LossFn
 from federation.algorithms import ALGORITHMS
 from federation.errors import Refused
 from federation.fingerprint import source_root
+from federation.settings import MACHINE, Scalar
 
-__all__ = ["Experiment", "Scalar", "read_defaults", "read_settings"]
-
-Scalar = bool | int | float | str
+__all__ = ["Experiment", "read_defaults"]
 
 
 def _not_bool(value: object) -> object:
@@ -218,14 +216,22 @@ class Experiment(BaseModel):
         """Builds the server's part of the algorithm."""
         return ALGORITHMS[self.algorithm].aggregate(self)
 
+    def on_machine(self, own: Mapping[str, Any]) -> Self:
+        """Returns the experiment with a machine's own values of the settings in ``MACHINE``.
+
+        Raises:
+            Refused: One of them is impossible.
+        """
+        return self.from_config(self.to_config() | {k: own[k] for k in MACHINE if k in own})
+
     def to_config(self) -> dict[str, Scalar]:
         """Returns the settings as ``[tool.flwr.app.config]`` writes them."""
         return self.model_dump(by_alias=True)
 
     def identity(self) -> dict[str, Scalar]:
         """Returns the settings that bear on the numbers: all but how far, how and where to run."""
-        aside = {"num-rounds", "checkpoint-every", "out", "resume", "device", "cpu-threads"}
-        aside |= {"memory-budget", "timeout", "min-clients"}
+        aside = {"num-rounds", "checkpoint-every", "out", "resume", "timeout", "min-clients"}
+        aside |= set(MACHINE) - {"data-dir"}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 
     @classmethod
@@ -251,24 +257,6 @@ def read_defaults() -> dict[str, Scalar]:
     with (source_root() / "pyproject.toml").open("rb") as file:
         config: dict[str, Scalar] = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
     return config
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Returns a TOML file's settings.
-
-    Raises:
-        Refused: The file is missing, is not TOML, or has tables.
-    """
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Refused(f"{path} is not TOML: {error}") from error
-    tables = [key for key, value in settings.items() if isinstance(value, dict | list)]
-    if tables:
-        raise Refused(f"{path} must be flat, one `key = value` a line; {tables[0]} is not")
-    return settings
 
 
 def _key(field: str) -> str:

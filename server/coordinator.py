@@ -3,7 +3,6 @@
 import secrets
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,12 +10,13 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from engram.types import Params
 from federation.data.federated import model_for
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.streams import Stream, torch_generator
 from federation.wire import TRAINING, to_params, to_record
-from server.record import Memories, RunRecord
+from server.record import Checkpoint, Memories, RunRecord
 from server.results import results, summary
 from server.roster import query_roster
 from strategies.federated import Federated
@@ -81,46 +81,10 @@ def coordinate(
         record.write_config(experiment, engine=engine, training=training)
     else:
         record = RunRecord.create(folder, experiment, engine=engine, training=training)
-    evaluate = partial(
-        _evaluate, grid, strategy, ConfigRecord({TRAINING: training}), experiment.timeout
-    )
-    checkpoint = record.load_checkpoint()
-    if checkpoint is None:
-        model = network.init(torch_generator(experiment.seed, Stream.MODEL))
-        strategy.state = strategy.aggregate.init(model)
-        record.forget_after(-1)
-        on_round(_record_round(record, 0, {}, evaluate(0, to_record(model))))
-        checkpoint = record.save_checkpoint(0, model, strategy.state, memories)
-    else:
-        strategy.state = checkpoint.state
-        if memories is not None:
-            memories.restore(checkpoint.memories)
-        record.forget_after(checkpoint.server_round)
-    arrays = to_record(checkpoint.model)
-    for server_round in range(checkpoint.server_round + 1, experiment.num_rounds + 1):
-        start = time.perf_counter()
-        config = ConfigRecord({TRAINING: training, "durable": checkpoint.server_round})
-        try:
-            _await_clients(grid, strategy, experiment)
-            arrays, metrics = train_round(
-                grid, strategy, server_round, arrays, config, timeout=experiment.timeout
-            )
-        except RunStopped as error:
-            raise RunStopped(
-                f"{error} (the last good checkpoint, of round {checkpoint.server_round}, is in "
-                f"{folder})"
-            ) from error
-        metrics["ms"] = (time.perf_counter() - start) * 1000
-        final = server_round == experiment.num_rounds
-        due = final or server_round % experiment.eval_every == 0
-        scores = evaluate(server_round, arrays) if due else {}
-        on_round(_record_round(record, server_round, metrics, scores))
-        if final or server_round % experiment.checkpoint_every == 0:
-            checkpoint = record.save_checkpoint(
-                server_round, to_params(arrays), strategy.state or {}, memories
-            )
-    if strategy.evaluation is None:  # no round was left to run, or nobody could be scored
-        evaluate(checkpoint.server_round, arrays)
+    model = network.init(torch_generator(experiment.seed, Stream.MODEL))
+    with record.hold():
+        course = _Course(grid, strategy, experiment, record, training, memories, on_round)
+        course.run(course.open(model))
     if strategy.evaluation is None:
         raise RunStopped(f"no client could be scored; resume {folder} to try again")
     found = results(experiment.algorithm, strategy.evaluation, record.rows())
@@ -128,12 +92,74 @@ def coordinate(
     return found
 
 
-def _record_round(
-    record: RunRecord, server_round: int, metrics: dict[str, Any], scores: dict[str, Any]
-) -> dict[str, Any]:
-    row = {"round": server_round, **metrics, **scores}
-    record.append(row)
-    return row
+class _Course(NamedTuple):
+    """A run under way: arguments of ``coordinate``, and what it made of them."""
+
+    grid: Grid
+    strategy: Federated
+    experiment: Experiment
+    record: RunRecord
+    training: str
+    memories: Memories | None
+    on_round: Callable[[dict[str, Any]], None]
+
+    def open(self, model: Params) -> Checkpoint:
+        """Returns the checkpoint to start from: the last one, or that of the initial model."""
+        strategy, record = self.strategy, self.record
+        checkpoint = record.load_checkpoint()
+        if checkpoint is None:
+            strategy.state = strategy.aggregate.init(model)
+            record.forget_after(-1)
+            self._report(0, {}, self._evaluate(0, to_record(model)))
+            return record.save_checkpoint(0, model, strategy.state, self.memories)
+        strategy.state = checkpoint.state
+        if self.memories is not None:
+            self.memories.restore(checkpoint.memories)
+        record.forget_after(checkpoint.server_round)
+        return checkpoint
+
+    def run(self, checkpoint: Checkpoint) -> None:
+        """Runs the rounds that are left, and scores the last model."""
+        e, record = self.experiment, self.record
+        arrays = to_record(checkpoint.model)
+        for server_round in range(checkpoint.server_round + 1, e.num_rounds + 1):
+            start = time.perf_counter()
+            arrays, metrics = self._train(server_round, arrays, checkpoint)
+            metrics["ms"] = (time.perf_counter() - start) * 1000
+            final = server_round == e.num_rounds
+            due = final or server_round % e.eval_every == 0
+            self._report(server_round, metrics, self._evaluate(server_round, arrays) if due else {})
+            if final or server_round % e.checkpoint_every == 0:
+                state = self.strategy.state or {}
+                model = to_params(arrays)
+                checkpoint = record.save_checkpoint(server_round, model, state, self.memories)
+        if self.strategy.evaluation is None:  # no round was left to run, or nobody was scored
+            self._evaluate(checkpoint.server_round, arrays)
+
+    def _train(self, server_round: int, arrays: ArrayRecord, checkpoint: Checkpoint) -> Round:
+        durable = checkpoint.server_round
+        config = ConfigRecord({TRAINING: self.training, "durable": durable})
+        timeout = self.experiment.timeout
+        try:
+            _await_clients(self.grid, self.strategy, self.experiment)
+            return train_round(
+                self.grid, self.strategy, server_round, arrays, config, timeout=timeout
+            )
+        except RunStopped as error:
+            where = f"the last good checkpoint, of round {durable}, is in {self.record.folder}"
+            raise RunStopped(f"{error} ({where})") from error
+
+    def _evaluate(self, server_round: int, arrays: ArrayRecord) -> dict[str, Any]:
+        config = ConfigRecord({TRAINING: self.training})
+        messages = self.strategy.configure_evaluate(server_round, arrays, config, self.grid)
+        replies = self.grid.send_and_receive(messages, timeout=self.experiment.timeout)
+        self.strategy.aggregate_evaluate(server_round, replies)
+        return summary(self.strategy.evaluation) if self.strategy.evaluation else {}
+
+    def _report(self, server_round: int, metrics: dict[str, Any], scores: dict[str, Any]) -> None:
+        row = {"round": server_round, **metrics, **scores}
+        self.record.append(row)
+        self.on_round(row)
 
 
 def train_round(
@@ -177,17 +203,3 @@ def _await_clients(grid: Grid, strategy: Federated, experiment: Experiment) -> N
                 "start the missing nodes, and resume"
             )
         time.sleep(0.5)
-
-
-def _evaluate(
-    grid: Grid,
-    strategy: Federated,
-    config: ConfigRecord,
-    timeout: float,
-    server_round: int,
-    arrays: ArrayRecord,
-) -> dict[str, Any]:
-    messages = strategy.configure_evaluate(server_round, arrays, config, grid)
-    replies = grid.send_and_receive(messages, timeout=timeout)
-    strategy.aggregate_evaluate(server_round, replies)
-    return summary(strategy.evaluation) if strategy.evaluation else {}

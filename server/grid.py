@@ -10,6 +10,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, unbundle
+from federation.errors import Refused
 from federation.flower import ErrorCode, Run, activations, replies
 from federation.wire import CLIENTS, ROSTER_QUERY, config_of
 
@@ -168,7 +169,7 @@ class PatientGrid(Grid):
 def _opened(reply: Message) -> Message:
     # What cannot be unbundled stays as it is, for the strategy to refuse.
     if reply.has_content():
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(Refused):
             reply.content = unbundle(reply.content)
     return reply
 

@@ -25,8 +25,8 @@ from federation.credentials import (
     read_federation,
 )
 from federation.errors import Refused
-from federation.experiment import Scalar, read_settings
 from federation.keys import read_certificate, read_public_key, read_server_key, same_key
+from federation.settings import Scalar, read_settings
 from server.certificates import (
     Authority,
     certificate_pem,

@@ -4,9 +4,12 @@
 ``checkpoints/round-N/`` (the last one), ``results.json`` (once it is finished).
 """
 
+import contextlib
+import fcntl
 import json
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
@@ -26,6 +29,8 @@ __all__ = ["Checkpoint", "Memories", "RunRecord"]
 _log = getLogger("flwr.engram")
 
 Row = dict[str, Any]
+
+_LOCK = "lock"
 
 
 class Memories(Protocol):
@@ -178,6 +183,33 @@ class RunRecord:
             raise Refused(
                 f"{self.folder} was run by `{how}`, which keeps its memories: resume it so"
             )
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keeps other processes from running this run at the same time.
+
+        Raises:
+            Refused: One does.
+        """
+        handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise Refused(
+                f"{self.folder} is being run by another process at this moment"
+            ) from error
+        finally:
+            os.close(handle)
+
+    @property
+    def held(self) -> bool:
+        """Whether some process runs this run, and is alive."""
+        try:
+            with self.hold():
+                return False
+        except Refused:
+            return True
 
     # --- Metrics ---------------------------------------------------------------------------
 

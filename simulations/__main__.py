@@ -13,7 +13,11 @@ def main() -> None:
         import click  # noqa: PLC0415
 
         from federation.errors import EngramError, Refused  # noqa: PLC0415
-        from simulations.cli import app  # noqa: PLC0415
+
+        if sys.argv[1:2] in (["node"], ["memory"]):  # a node is back in half a second, not in five
+            from client.cli import app  # noqa: PLC0415
+        else:
+            from simulations.cli import app  # noqa: PLC0415
 
         _log_to_stderr()
         app(standalone_mode=False)

@@ -11,11 +11,13 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
+from client.cli import app as client_commands
 from client.trainer import Engine
 from federation.algorithms import ALGORITHMS
 from federation.data.federated import federated_data, model_for
 from federation.errors import Refused
-from federation.experiment import Experiment, read_defaults, read_settings
+from federation.experiment import Experiment, read_defaults
+from federation.settings import read_settings
 from server.cli import app as server_commands
 from server.record import RunRecord
 from simulations.report import PLAN, read_plan
@@ -30,6 +32,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(client_commands)
 app.add_typer(server_commands)
 
 

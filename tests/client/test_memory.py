@@ -1,10 +1,14 @@
 """The contract of a memory store, over both; and what only a disk has to survive."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
-from client import memory
-from client.memory import DiskStore, MemoryMismatch, RamStore
+from client.memory import DiskStore, MemoryFull, MemoryMismatch, RamStore
+from client.trainings import kept, prune
 from tests.support import assert_same, draw
 
 LIKE = {"a": torch.zeros(2, 3), "b": torch.zeros(4, dtype=torch.float64)}
@@ -102,7 +106,7 @@ def test_a_crash_while_saving_leaves_the_old_memory(tmp_path, monkeypatch, insta
     def crash(*args):
         raise KeyboardInterrupt
 
-    owner = memory.os if instant == "fsync" else memory.Path
+    owner = os if instant == "fsync" else Path
     with monkeypatch.context() as patch:
         patch.setattr(owner, instant, crash)
         with pytest.raises(KeyboardInterrupt):
@@ -110,10 +114,83 @@ def test_a_crash_while_saving_leaves_the_old_memory(tmp_path, monkeypatch, insta
     assert_same(store.load(3, LIKE, before=9), params(1))
 
 
-def test_a_damaged_file_is_named(tmp_path):
+def cut(data):
+    return data[:60]
+
+
+def flipped(data):
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize("key", [None, b"k" * 32], ids=["plain", "encrypted"])
+@pytest.mark.parametrize("damage", [cut, flipped, lambda data: b"", lambda data: b"x" * 99])
+def test_a_damaged_file_is_named(tmp_path, damage, key):
+    store = DiskStore(tmp_path, key=key)
+    store.save(3, params(1), server_round=1, durable=0)
+    path = tmp_path / "client-3" / "round-1.memory"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(MemoryMismatch, match=r"round-1\.memory cannot be used: .*; remove it"):
+        store.load(3, LIKE, before=2)
+
+
+@pytest.mark.parametrize("key", [None, b"k" * 32], ids=["plain", "encrypted"])
+def test_anothers_memory_in_its_place_is_found_out(tmp_path, key):
+    store = DiskStore(tmp_path, key=key)
+    for client in (3, 4):
+        store.save(client, params(client), server_round=1, durable=0)
+    theirs = tmp_path / "client-4" / "round-1.memory"
+    theirs.replace(tmp_path / "client-3" / "round-1.memory")
+    with pytest.raises(MemoryMismatch, match="cannot be used"):
+        store.load(3, LIKE, before=2)
+
+
+def test_an_encrypted_memory_needs_its_key(tmp_path):
+    key, other = b"k" * 32, b"o" * 32
+    DiskStore(tmp_path, key=key).save(3, params(1), server_round=1, durable=0)
+    assert_same(DiskStore(tmp_path, key=key).load(3, LIKE, before=2), params(1))
+    for wrong, reason in ((None, "no key is given"), (other, "another key")):
+        with pytest.raises(MemoryMismatch, match=reason):
+            DiskStore(tmp_path, key=wrong).load(3, LIKE, before=2)
+    written = (tmp_path / "client-3" / "round-1.memory").read_bytes()
+    assert params(1)["a"].numpy().tobytes() not in written
+
+
+def test_a_full_disk_costs_a_line_and_the_old_memory_stays(tmp_path, monkeypatch):
     store = DiskStore(tmp_path)
     store.save(3, params(1), server_round=1, durable=0)
-    path = tmp_path / "client-3" / "round-1.safetensors"
-    path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(MemoryMismatch, match=r"round-1\.safetensors is damaged .*remove it"):
-        store.load(3, LIKE, before=2)
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(MemoryFull, match=r"client 3's .*No space left.* the old one stays"):
+            store.save(3, params(2), server_round=2, durable=1)
+    assert_same(store.load(3, LIKE, before=9), params(1))
+    assert [path.name for path in (tmp_path / "client-3").iterdir()] == ["round-1.memory"]
+
+
+def test_the_bound_counts_what_is_there_and_what_goes(tmp_path):
+    probe = DiskStore(tmp_path / "probe")
+    probe.save(1, params(1), server_round=1, durable=0)
+    size = (tmp_path / "probe" / "client-1" / "round-1.memory").stat().st_size
+    store = DiskStore(tmp_path / "bound", limit=3 * size)
+    for server_round in range(1, 20):  # two versions of one client, and never more
+        store.save(1, params(1), server_round=server_round, durable=server_round - 1)
+    store.save(2, params(2), server_round=1, durable=0)
+    again = DiskStore(tmp_path / "bound", limit=3 * size)
+    with pytest.raises(MemoryFull, match="does not fit the bound"):
+        again.save(3, params(3), server_round=1, durable=0)
+    assert again.clients() == [1, 2]
+
+
+def test_a_training_that_has_ended_is_forgotten_in_time(tmp_path):
+    for name in ("old", "young", "own"):
+        DiskStore(tmp_path / name).save(1, params(1), server_round=1, durable=0)
+    for name in ("old", "own"):
+        path = tmp_path / name / "client-1" / "round-1.memory"
+        os.utime(path, (0, 0))
+    prune(tmp_path / "own", days=None)
+    assert {entry.training for entry in kept(tmp_path)} == {"old", "young", "own"}
+    prune(tmp_path / "own", days=1)
+    assert {entry.training for entry in kept(tmp_path)} == {"young", "own"}

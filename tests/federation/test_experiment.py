@@ -5,7 +5,8 @@ import re
 import pytest
 
 from federation.errors import Refused
-from federation.experiment import Experiment, read_defaults, read_settings
+from federation.experiment import Experiment, read_defaults
+from federation.settings import read_settings
 from tests.support import small
 
 

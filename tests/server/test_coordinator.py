@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from client import memory
 from client.memory import DiskStore, RamStore
 from client.trainer import Trainer
 from engram.aggregates import Aggregate, weighted_mean
@@ -106,7 +105,6 @@ def instants(monkeypatch, fatal):
         (record_module, "save_file"),
         (record_module.shutil, "rmtree"),
         (RunRecord, "append"),
-        (memory, "_write"),
     ):
         monkeypatch.setattr(owner, name, counter.wrap(getattr(owner, name)))
     return counter

@@ -1,0 +1,257 @@
+"""The client's subcommands: the node, and what its clients remember."""
+
+import json
+import logging
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from client.node import run_node
+from client.sealed import new_key, read_key
+from federation.credentials import read_node
+from federation.errors import Refused
+from federation.settings import MACHINE
+
+__all__ = ["app"]
+
+_log = logging.getLogger("flwr.engram")
+
+app = typer.Typer()
+memory = typer.Typer(no_args_is_help=True, help="What a node's clients remember, on its disk.")
+app.add_typer(memory, name="memory")
+
+_Folder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="A client's folder, `client-N` of a federation.")
+]
+_State = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where the node keeps its memories; default FOLDER/state."),
+]
+_Key = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Encrypt memories with the key in this file."),
+]
+
+
+@app.command()
+def node(
+    folder: _Folder,
+    state: _State = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATASET",
+            help="This client's own data, such as npz:PATH; by default its share of the run's.",
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            metavar="KEY=VALUE",
+            help=f"This machine's own value of {', '.join(MACHINE)}.",
+        ),
+    ] = None,
+    memory_key: _Key = None,
+    memory_limit: Annotated[
+        float, typer.Option(metavar="MIB", min=0, help="Bound of a run's memories; 0 for none.")
+    ] = 0,
+    memory_days: Annotated[
+        float,
+        typer.Option(metavar="DAYS", min=0, help="Forget runs that are older; 0 for never."),
+    ] = 0,
+    give_up: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="End when there was no SuperLink for so long."),
+    ] = None,
+) -> None:
+    """Serve a federation as one of its clients, until it is stopped."""
+    credentials = read_node(folder)
+    config: dict[str, Any] = {
+        "partition-id": credentials.partition_id,
+        "num-partitions": credentials.num_partitions,
+        "state": str((state or folder / "state").absolute()),
+        "memory-limit": memory_limit,
+        "memory-days": memory_days,
+        **_machine(sets or []),
+    }
+    if data is not None:
+        config["data"] = _absolute(data)
+    if "data-dir" in config:
+        config["data-dir"] = str(Path(config["data-dir"]).absolute())
+        if not Path(config["data-dir"]).is_dir():
+            raise Refused(
+                f"data-dir {config['data-dir']} is not there: name the folder of the data"
+            )
+    if memory_key is not None:
+        read_key(memory_key)
+        config["memory-key"] = str(memory_key.absolute())
+    if credentials.insecure:
+        _log.warning(
+            "this federation is insecure: whoever is between this machine and %s can read and "
+            "change what is sent",
+            credentials.superlink,
+        )
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda signum, frame: stop.set())
+    _log.setLevel(logging.INFO)
+    run_node(credentials, Path(config["state"]), config, give_up=give_up, stop=stop)
+
+
+def _machine(sets: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if key not in MACHINE or not equals:
+            raise Refused(
+                f"--set needs one of {', '.join(MACHINE)}, and =VALUE: the coordinator sets "
+                f"everything else; got {text!r}"
+            )
+        try:
+            found[key] = MACHINE[key](value)
+        except ValueError as error:
+            raise Refused(f"{key} must be a number, got {value!r}") from error
+    return found
+
+
+def _absolute(data: str) -> str:
+    kind, colon, path = data.partition(":")
+    if kind != "npz" or not colon:
+        return data
+    if not Path(path).is_file():
+        raise Refused(f"the data {path} are not there: name a file of arrays, npz:PATH")
+    return f"npz:{Path(path).absolute()}"
+
+
+# --- Memories ------------------------------------------------------------------------------
+
+_Training = Annotated[
+    str, typer.Argument(metavar="TRAINING", help="As `engram memory list` names it.")
+]
+_Client = Annotated[int, typer.Argument(metavar="CLIENT", help="The client's number.")]
+
+
+@memory.command("list")
+def list_(
+    folder: _Folder,
+    state: _State = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """List what is remembered: training, client, round, size, age."""
+    from client.trainings import kept  # noqa: PLC0415 - loads torch
+
+    found = list(kept(_root(folder, state)))
+    if as_json:
+        print(json.dumps([entry._asdict() for entry in found]))
+        return
+    table = Table()
+    for heading in ("training", "client", "round", "KiB", "hours old"):
+        table.add_column(heading, justify="left" if heading == "training" else "right")
+    for entry in found:
+        hours = (time.time() - entry.written) / 3600
+        table.add_row(
+            entry.training,
+            str(entry.client),
+            str(entry.server_round),
+            f"{entry.size / 1024:.1f}",
+            f"{hours:.1f}",
+        )
+    Console().print(table if found else "nothing is remembered here")
+
+
+@memory.command()
+def show(
+    folder: _Folder,
+    training: _Training,
+    client: _Client,
+    state: _State = None,
+    memory_key: _Key = None,
+) -> None:
+    """Show a client's newest memory: names, shapes, norms."""
+    tensors = _newest(folder, state, training, client, memory_key)
+    table = Table()
+    for heading in ("name", "shape", "norm"):
+        table.add_column(heading)
+    for name, leaf in tensors.items():
+        table.add_row(name, str(tuple(leaf.shape)), f"{float(leaf.norm()):.6g}")
+    Console().print(table)
+
+
+@memory.command()
+def export(
+    folder: _Folder,
+    training: _Training,
+    client: _Client,
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="A new .safetensors file.")],
+    state: _State = None,
+    memory_key: _Key = None,
+) -> None:
+    """Write a client's newest memory, decrypted, to a file of its own."""
+    from safetensors.torch import save  # noqa: PLC0415 - loads torch
+
+    from federation.files import replace_file  # noqa: PLC0415
+
+    if out.exists():
+        raise Refused(f"{out} is there already: name a new file")
+    replace_file(out, save(_newest(folder, state, training, client, memory_key)))
+    print(f"{out}: memory of client {client}")
+
+
+@memory.command()
+def forget(
+    folder: _Folder,
+    training: Annotated[
+        str | None, typer.Argument(metavar="[TRAINING]", help="Default: all of them.")
+    ] = None,
+    state: _State = None,
+) -> None:
+    """Remove what is remembered of a training, or of all. The node must not be running."""
+    import shutil  # noqa: PLC0415
+
+    from client.node import only_one  # noqa: PLC0415
+
+    root = _root(folder, state)
+    if training is not None and not (root / training).is_dir():
+        raise Refused(f"{root} has no training {training}: see `engram memory list {folder}`")
+    with only_one(root.parent):
+        removed = [root / training] if training else [p for p in root.glob("*") if p.is_dir()]
+        for path in removed:
+            shutil.rmtree(path)
+    print(f"forgotten: {', '.join(path.name for path in removed) or 'nothing'}")
+
+
+@memory.command("new-key")
+def make_key(
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="A new file for the key.")],
+) -> None:
+    """Make a key to encrypt memories with. Without it they cannot be read any more."""
+    new_key(out)
+    print(f"{out}: keep a copy elsewhere")
+
+
+def _root(folder: Path, state: Path | None) -> Path:
+    where = state or folder / "state"
+    if not where.is_dir():
+        raise Refused(f"{where} is not there: name a client's folder, or its --state")
+    return where / "memory"
+
+
+def _newest(
+    folder: Path, state: Path | None, training: str, client: int, key: Path | None
+) -> dict[str, Any]:
+    from client.memory import DiskStore  # noqa: PLC0415 - loads torch
+
+    root = _root(folder, state)
+    store = DiskStore(root / training, key=read_key(key) if key else None)
+    versions = store.versions(client)
+    if not versions:
+        raise Refused(f"{root} has no memory of client {client} in training {training}")
+    return store.read(client, max(versions))

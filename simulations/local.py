@@ -1,0 +1,200 @@
+"""A whole federation on this machine: SuperLink and nodes as processes of their own."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from federation.credentials import read_node
+from federation.errors import RunStopped
+from federation.launch import Launch, program
+from server.identity import init_federation
+from server.launch import superlink_command
+from server.registration import register_clients
+
+__all__ = ["LocalFederation", "Nodes"]
+
+Nodes = Literal["engram", "stock"]
+_PATIENCE = 60.0  # seconds until a process must be up
+
+
+class LocalFederation:
+    """A federation in a folder, and its processes. Use it as a context manager.
+
+    Everything listens on the loopback interface only. What the processes print is in
+    ``logs/NAME.log``; they are called ``superlink``, ``client-0``, ``client-1``, ...
+
+    Args:
+        folder: A new folder, or one of a federation that was here before.
+        clients: How many.
+        nodes: Resident nodes, or Flower's own.
+        insecure: Without TLS and identities.
+        options: Further arguments of every `engram node`, or further entries of every stock
+            node's ``--node-config``.
+
+    Attributes:
+        server: The coordinator's folder.
+        control: HOST:PORT of the SuperLink's Control API.
+        processes: Those that were started, by name.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clients: int,
+        nodes: Nodes = "engram",
+        insecure: bool = False,
+        options: Sequence[str] = (),
+    ) -> None:
+        self._folder = folder
+        self._clients = clients
+        self._nodes = nodes
+        self._insecure = insecure
+        self._options = list(options)
+        self._fleet, control, *self._runtimes = _free_ports(2 + clients)
+        self.server = folder / "server"
+        self.control = f"127.0.0.1:{control}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The processes that there should be."""
+        return ["superlink", *(f"client-{i}" for i in range(self._clients))]
+
+    def __enter__(self) -> Self:
+        init_federation(
+            self._folder,
+            clients=self._clients,
+            hosts=["127.0.0.1"],
+            superlink=f"127.0.0.1:{self._fleet}",
+            days=1,
+            insecure=self._insecure,
+        )
+        (self._folder / "logs").mkdir()
+        try:
+            self.start("superlink")
+            if not self._insecure:
+                list(register_clients(self.server, control=self.control))
+            for name in self.names[1:]:
+                self.start(name)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self, name: str) -> None:
+        """Starts one of the processes; a SuperLink is waited for.
+
+        Raises:
+            RunStopped: It ended at once, or is not up in time.
+        """
+        launch = self._launch(name)
+        with self.log(name).open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                launch.argv,
+                env=launch.env,
+                cwd=launch.cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us, who then stop them in order
+            )
+        if name == "superlink":
+            self._await(name)
+
+    def kill(self, name: str) -> None:
+        """Kills a process and all that it has started, as a power cut would."""
+        process = self.processes.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        """Ends all processes, the SuperLink last."""
+        for name in sorted(self.processes):  # "client-0" comes before "superlink"
+            self.processes[name].terminate()
+        for name in sorted(self.processes):
+            try:
+                self.processes[name].wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.kill(name)
+        self.processes.clear()
+
+    def log(self, name: str) -> Path:
+        """Returns the file of what a process prints."""
+        return self._folder / "logs" / f"{name}.log"
+
+    def _launch(self, name: str) -> Launch:
+        if name == "superlink":
+            return superlink_command(self.server, control=self.control)
+        own = self._folder / name
+        if self._nodes == "engram":
+            return program("engram", "node", str(own), *self._options, home=own / "flwr")
+        return self._stock(own)
+
+    def _stock(self, own: Path) -> Launch:
+        credentials = read_node(own)
+        entries = {
+            "partition-id": credentials.partition_id,
+            "num-partitions": credentials.num_partitions,
+            "state": str(own / "state"),
+        }
+        security = ["--insecure"]
+        if credentials.root_certificate:
+            security = [
+                *("--root-certificates", str(credentials.root_certificate)),
+                *("--auth-supernode-private-key", str(credentials.private_key)),
+            ]
+        return program(
+            "flower-supernode",
+            *security,
+            *("--superlink", credentials.superlink),
+            *("--node-config", " ".join([_toml(entries), *self._options])),
+            *("--host", "127.0.0.1"),
+            *("--port", str(self._runtimes[credentials.partition_id])),
+            home=own / "flwr",
+        )
+
+    def _await(self, name: str) -> None:
+        end = time.monotonic() + _PATIENCE
+        ports = [self._fleet, int(self.control.rpartition(":")[2])]
+        while ports:
+            if self.processes[name].poll() is not None or time.monotonic() > end:
+                raise RunStopped(f"the {name} did not start: see {self.log(name)}")
+            try:
+                socket.create_connection(("127.0.0.1", ports[0]), timeout=1).close()
+                ports.pop(0)
+            except OSError:
+                time.sleep(0.1)
+
+
+def _toml(entries: Mapping[str, object]) -> str:
+    return " ".join(
+        f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}"
+        for key, value in entries.items()
+    )
+
+
+def _free_ports(count: int) -> list[int]:
+    """Returns ports that were free just now; all are held until all are found."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
