@@ -171,7 +171,7 @@ class RunRecord:
         if changed:
             details = "; ".join(f"{k} was {settings.get(k)!r}, not {now[k]!r}" for k in changed)
             raise Refused(f"{self.folder} cannot go on with other settings: {details}")
-        done = max(self._checkpoints(), default=0)
+        done = max(self.checkpoints(), default=0)
         if done > experiment.num_rounds:
             raise Refused(
                 f"num-rounds must be at least {done}, the rounds that {self.folder} has already, "
@@ -266,7 +266,7 @@ class RunRecord:
             sync(path)
         new.rename(final)
         sync(root)
-        for other, path in self._checkpoints().items():
+        for other, path in self.checkpoints().items():
             if other != server_round:
                 shutil.rmtree(path)
         return checkpoint._replace(folder=final)
@@ -277,7 +277,7 @@ class RunRecord:
         Raises:
             Refused: It is damaged.
         """
-        checkpoints = self._checkpoints()
+        checkpoints = self.checkpoints()
         if not checkpoints:
             return None
         newest = max(checkpoints)
@@ -289,7 +289,8 @@ class RunRecord:
             raise Refused(f"{folder} is damaged: {error}") from error
         return Checkpoint(newest, model, state, folder)
 
-    def _checkpoints(self) -> dict[int, Path]:
+    def checkpoints(self) -> dict[int, Path]:
+        """Returns the checkpoints' folders, by their rounds."""
         folders = (self.folder / "checkpoints").glob("round-*")
         return {int(path.name.removeprefix("round-")): path for path in folders}
 

@@ -14,15 +14,19 @@ from typer.core import TyperCommand
 from client.cli import app as client_commands
 from client.trainer import Engine
 from federation.algorithms import ALGORITHMS
+from federation.credentials import read_server
 from federation.data.federated import federated_data, model_for
 from federation.errors import Refused
 from federation.experiment import Experiment, read_defaults
 from federation.settings import read_settings
 from server.cli import app as server_commands
+from server.launch import CONTROL
 from server.record import RunRecord
+from simulations.deployed import run_deployed
+from simulations.engine import simulate
 from simulations.report import PLAN, read_plan
+from simulations.terminal import Execute, Report, err, run_all, show_found
 from simulations.terminal import out as console
-from simulations.terminal import run_all, show_found
 
 __all__ = ["app"]
 
@@ -85,11 +89,27 @@ def run(
     out: _Out = None,
     resume: _Resume = None,
     engine: _Engine = None,
+    federation: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SERVER_FOLDER",
+            help="Run on the nodes of a deployed federation, and go on with the run in --out.",
+        ),
+    ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
+    ] = None,
     as_json: _Json = False,
 ) -> None:
-    """Run one experiment in this process."""
+    """Run one experiment, in this process or on a deployed federation."""
     overrides = _overrides(config, sets)
     _refuse_keys(overrides, {"resume": "--resume RUN", "out": "--out DIR"})
+    if federation is not None:
+        if engine is not None:
+            raise Refused("--engine and --federation exclude each other: nodes train as they can")
+        _run_deployed(overrides, federation, control, out, resume, as_json)
+        return
     if resume is None:
         experiment = Experiment.from_config(read_defaults() | overrides)
         folder = _new_folder(out, f"{experiment.algorithm}-{_data(experiment)}")
@@ -103,7 +123,50 @@ def run(
         experiment = Experiment.from_config(settings)
         # A run of Flower's is refused further on, in words of its own.
         chosen = _engine(engine or saved["engine"].replace("flower", "vectorized"))
-    run_all({folder: experiment}, chosen, f"engram run --resume {folder}")
+    run_all({folder: experiment}, _simulate(chosen), f"engram run --resume {folder}")
+    show_found(folder, as_json)
+
+
+def _simulate(engine: Engine) -> Execute:
+    def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+        simulate(experiment, folder, engine=engine, on_round=report)
+
+    return execute
+
+
+def _run_deployed(
+    overrides: Mapping[str, Any],
+    federation: Path,
+    control: str | None,
+    out: Path | None,
+    resume: str | None,
+    as_json: bool,
+) -> None:
+    clients = read_server(federation).settings.clients
+    base: dict[str, Any] = {**read_defaults(), "num-clients": clients}
+    base["clients-per-round"] = min(clients, base["clients-per-round"])
+    if resume is not None:
+        folder = _find(resume)
+    else:
+        experiment = Experiment.from_config(base | overrides)
+        folder = out or _new_folder(None, f"{experiment.algorithm}-{_data(experiment)}")
+    if (folder / "config.json").is_file():
+        saved = RunRecord.open(folder).config["settings"]
+        experiment = Experiment.from_config(saved | overrides | {"resume": str(folder)})
+        RunRecord.open(folder).check_resumable(experiment, engine="flower")
+
+    def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+        run_deployed(
+            experiment,
+            folder,
+            federation,
+            control=control,
+            on_round=report,
+            on_trouble=lambda line: err.print(f"engram: {line}", soft_wrap=True),
+        )
+
+    again = f"engram run --federation {federation} --out {folder}"
+    run_all({folder: experiment}, execute, again)
     show_found(folder, as_json)
 
 
@@ -148,7 +211,7 @@ def compare(
         part = folder / name
         begun = (part / "config.json").is_file()
         work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
-    run_all(work, chosen, f"engram compare --resume {folder}")
+    run_all(work, _simulate(chosen), f"engram compare --resume {folder}")
     show_found(folder, as_json)
 
 

@@ -18,24 +18,26 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from client.trainer import Engine
 from federation.experiment import Experiment
 from server.record import RunRecord
-from simulations.engine import simulate
 from simulations.report import PLAN, find_runs, report_rows, report_table
 
-__all__ = ["err", "out", "run_all", "show_found"]
+__all__ = ["Execute", "Report", "err", "out", "run_all", "show_found"]
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 
-def run_all(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> None:
+Report = Callable[[dict[str, Any]], None]
+Execute = Callable[[Experiment, Path, Report], None]
+
+
+def run_all(work: Mapping[Path, Experiment], execute: Execute, resume: str) -> None:
     """Runs experiments, each in its folder, with a line of progress for each.
 
     Args:
         work: The experiments, by their folders.
-        engine: As ``simulations.engine.simulate``.
+        execute: Runs one of them, and calls its last argument with each round's metrics.
         resume: The command that goes on, if this one is interrupted.
 
     Raises:
@@ -67,7 +69,7 @@ def run_all(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> Non
                     progress.update(line, completed=row["round"])
                     check()
 
-                simulate(experiment, folder, engine=engine, on_round=report)
+                execute(experiment, folder, report)
                 report(RunRecord.open(folder).rows()[-1])
     except KeyboardInterrupt:
         begun = any((folder / "config.json").is_file() for folder in work)
@@ -81,7 +83,7 @@ def run_all(work: Mapping[Path, Experiment], engine: Engine, resume: str) -> Non
 
 @contextmanager
 def _interrupt_between_rounds() -> Iterator[Callable[[], None]]:
-    """Makes Ctrl-C wait until the round is done: yields the function that then raises it.
+    """Makes Ctrl-C, and `kill`, wait until the round is done: yields what then raises it.
 
     Raised inside `torch.func`, a KeyboardInterrupt comes out as an internal error of torch. A
     second Ctrl-C does not wait.
@@ -98,11 +100,12 @@ def _interrupt_between_rounds() -> Iterator[Callable[[], None]]:
         if asked:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield check
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def show_found(folder: Path, as_json: bool) -> None:

@@ -1,0 +1,199 @@
+"""Runs an experiment on a deployed federation, through whatever its processes do not survive.
+
+The ServerApp runs as a child of the SuperLink. This process submits it, watches the run's folder,
+and submits it again, from the last checkpoint, when it or the SuperLink has died.
+"""
+
+import contextlib
+import json
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from federation.errors import EngramError, RunStopped
+from federation.experiment import Experiment
+from federation.fingerprint import source_root
+from server.launch import flwr_command
+from server.record import RunRecord
+
+__all__ = ["run_deployed"]
+
+_LOOK = 0.2  # seconds between looks at the run's folder
+_RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
+_FRUITLESS = 5  # attempts in a row that make no progress, after which it is given up
+_OURS = re.compile(r"engram: (.*)")
+_STARTED = re.compile(r"started run (\d+)")
+
+
+def run_deployed(
+    experiment: Experiment,
+    folder: Path,
+    server: Path,
+    *,
+    control: str | None = None,
+    patience: float = 300.0,
+    on_round: Callable[[dict[str, Any]], None] = lambda row: None,
+    on_trouble: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Runs the experiment, or what is left of it, on a federation's nodes.
+
+    Args:
+        experiment: What to run.
+        folder: Where the run is recorded, on the machine of the SuperLink. If there is a run in
+            it already, it goes on.
+        server: The coordinator's folder of the federation.
+        control: HOST:PORT of the SuperLink's Control API.
+        patience: Seconds to wait for a SuperLink that does not answer.
+        on_round: Called with each round's metrics; again for rounds that had to be repeated.
+        on_trouble: Called with a line for whatever has to be overcome.
+
+    Raises:
+        RunStopped: The run stopped for a reason of its own, or no progress can be made.
+    """
+    folder, server = folder.absolute(), server.absolute()
+    wait, fruitless, heard = _RETRY, 0, time.monotonic()
+    while not _finished(folder, experiment):
+        if _held(folder):  # by a coordinator that outlived the process that watched it
+            _watch(folder, on_round, lambda: _held(folder))
+            continue
+        before = _reached(folder)
+        attempt = _Attempt(experiment, folder, server, control)
+        try:
+            attempt.follow(on_round)
+        finally:
+            attempt.end()
+        if _finished(folder, experiment):
+            return
+        if attempt.verdict:
+            raise RunStopped(attempt.verdict)
+        if _reached(folder) > before:
+            wait, fruitless = _RETRY, 0
+        elif attempt.run_id is not None:
+            fruitless += 1
+        if attempt.run_id is not None:
+            heard = time.monotonic()
+        if fruitless >= _FRUITLESS:
+            raise RunStopped(f"{attempt.trouble}, {fruitless} times without any progress")
+        if time.monotonic() - heard > patience:
+            raise RunStopped(f"{attempt.trouble} (for {patience:g} s)")
+        on_trouble(f"{attempt.trouble}; going on in {wait:.0f} s")
+        time.sleep(wait)
+        wait = min(_LONGEST, 2 * wait)
+
+
+class _Attempt:
+    """One submission of a run, and what is seen of it."""
+
+    def __init__(
+        self, experiment: Experiment, folder: Path, server: Path, control: str | None
+    ) -> None:
+        self._folder = folder
+        self._server, self._control = server, control
+        begun = (folder / "config.json").is_file()
+        place = {"resume": str(folder), "out": ""} if begun else {"resume": "", "out": str(folder)}
+        settings = experiment.to_config() | place
+        path = server / "flwr" / "run.toml"
+        words = ("run", str(source_root()), "--stream", "--run-config", str(path))
+        launch = flwr_command(server, *words, control=control)
+        path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()))
+        self.run_id: int | None = None
+        self.verdict = ""  # why the coordinator itself stopped the run
+        self.trouble = "the SuperLink did not take the run"
+        self._said: list[str] = []
+        self._process = subprocess.Popen(
+            launch.argv,
+            env=launch.env,
+            cwd=launch.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said = [*self._said[-20:], line.strip()]
+            if match := _STARTED.search(line):
+                self.run_id = int(match[1])
+            if (match := _OURS.search(line)) and "ERROR" in line:
+                self.verdict = match[1]
+
+    def follow(self, on_round: Callable[[dict[str, Any]], None]) -> None:
+        """Returns when the run has ended, or whoever ran it has died."""
+        alive = False
+
+        def goes_on() -> bool:
+            nonlocal alive
+            died, alive = alive and not _held(self._folder), _held(self._folder)
+            return self._process.poll() is None and not self.verdict and not died
+
+        _watch(self._folder, on_round, goes_on)
+        if self._process.poll() is None:
+            self._reader.join(timeout=1)  # what it died of may be on its way
+            self.trouble = "the coordinator died"
+            return
+        self._reader.join(timeout=5)
+        if self.run_id is not None:
+            self.trouble = "the SuperLink or the coordinator died"
+        elif self._said:
+            self.trouble = f"the SuperLink did not take the run: {self._said[-1]}"
+
+    def end(self) -> None:
+        """Makes sure that nothing goes on with this attempt."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait()
+        if self.run_id is None or self._process.returncode == 0:
+            return
+        launch = flwr_command(self._server, "stop", str(self.run_id), control=self._control)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                launch.argv,
+                env=launch.env,
+                cwd=launch.cwd,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=30,
+                check=False,
+            )
+
+
+def _watch(
+    folder: Path, on_round: Callable[[dict[str, Any]], None], goes_on: Callable[[], bool]
+) -> None:
+    """Reports rounds as they are recorded, as long as it goes on."""
+    reported = -1
+    more = True
+    while more:
+        time.sleep(_LOOK)
+        more = goes_on()
+        for row in RunRecord(folder).rows():
+            if row["round"] > reported:
+                on_round(row)
+                reported = row["round"]
+
+
+def _held(folder: Path) -> bool:
+    return (folder / "config.json").is_file() and RunRecord(folder).held
+
+
+def _finished(folder: Path, experiment: Experiment) -> bool:
+    with contextlib.suppress(EngramError):
+        results = RunRecord.open(folder).results
+        return results is not None and results["rounds"] >= experiment.num_rounds
+    return False
+
+
+def _reached(folder: Path) -> int:
+    """Returns the round of the last checkpoint; -1 if there is none."""
+    with contextlib.suppress(EngramError):
+        return max(RunRecord.open(folder).checkpoints(), default=-1)
+    return -1
