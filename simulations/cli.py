@@ -148,7 +148,7 @@ def _run_deployed(
     if resume is not None:
         folder = _find(resume)
     else:
-        experiment = Experiment.from_config(base | overrides)
+        experiment = Experiment.from_config({**base, **overrides})
         folder = out or _new_folder(None, f"{experiment.algorithm}-{_data(experiment)}")
     if (folder / "config.json").is_file():
         saved = RunRecord.open(folder).config["settings"]

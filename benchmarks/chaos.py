@@ -1,0 +1,219 @@
+"""What kills cost: a run on processes that are killed at random, against one that is left alone.
+
+``python -m benchmarks.chaos --kills 50 --seed 0`` starts a federation of three clients on this
+machine, with TLS and identities, and runs LocalMOML with memories that are carried from round to
+round. At random instants it kills a client, the coordinator or the SuperLink (SIGKILL, with all
+that it has started) and starts it again a moment later, as a supervisor would. In the end the model
+and every client's memory must be those of the same run in one undisturbed process.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import torch
+from safetensors.torch import load_file
+
+from client.memory import DiskStore
+from engram.types import Params
+from federation.errors import EngramError
+from federation.experiment import Experiment, read_defaults
+from server.record import RunRecord
+from simulations.deployed import run_deployed
+from simulations.engine import simulate
+from simulations.local import LocalFederation
+
+__all__ = ["Kill", "Outcome", "chaos", "main", "plan"]
+
+_CLIENTS = 3
+_TARGETS = ("client", "coordinator", "superlink")
+
+
+class Kill(NamedTuple):
+    """One kill.
+
+    Attributes:
+        server_round: It comes when this round is first recorded,
+        delay: so many seconds later.
+        target: ``client-I``, ``coordinator`` or ``superlink``.
+        pause: Seconds until what was killed is started again. A coordinator is started by whoever
+            watches the run.
+    """
+
+    server_round: int
+    delay: float
+    target: str
+    pause: float
+
+
+class Outcome(NamedTuple):
+    """What became of a run.
+
+    Attributes:
+        kills: How often each was killed.
+        seconds: How long the run took.
+        difference: Largest absolute difference between any two entries of the models.
+        memory_difference: The same, of the clients' memories.
+        memories_lost: Clients whose memory of the last round is missing or damaged.
+        rounds_lost: Rounds that were not recorded exactly once, or not with every client.
+    """
+
+    kills: dict[str, int]
+    seconds: float
+    difference: float
+    memory_difference: float
+    memories_lost: int
+    rounds_lost: int
+
+    @property
+    def unharmed(self) -> bool:
+        """Whether all came out as if nothing had happened."""
+        near = max(self.difference, self.memory_difference) <= 1e-5
+        return near and self.memories_lost == self.rounds_lost == 0
+
+
+def plan(kills: int, rounds: int, seed: int) -> list[Kill]:
+    """Draws when to kill what, in order of time."""
+    rng = np.random.default_rng(seed)
+    drawn = []
+    for _ in range(kills):
+        target = str(rng.choice(_TARGETS))
+        name = f"client-{rng.integers(_CLIENTS)}" if target == "client" else target
+        at = int(rng.integers(rounds))  # never after the last round
+        drawn.append(Kill(at, float(rng.uniform(0, 1)), name, float(rng.uniform(0, 3))))
+    return sorted(drawn)
+
+
+def settings(rounds: int) -> Experiment:
+    """Returns the run: every round needs every client, and memories matter."""
+    own = {
+        "num-rounds": rounds,
+        "num-clients": _CLIENTS,
+        "clients-per-round": _CLIENTS,
+        "min-clients": _CLIENTS,
+        "timeout": 300.0,
+        "memory": "carry",
+        "rows-per-class": 20,
+        "test-rows-per-class": 8,
+        "eval-every": rounds,
+        "checkpoint-every": 3,
+    }
+    return Experiment.from_config({**read_defaults(), **own})
+
+
+def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print) -> Outcome:
+    """Runs the federation in a new folder, kills as planned, and compares."""
+    experiment = settings(rounds)
+    calm, run = folder / "calm", folder / "run"
+    simulate(experiment, calm)
+    reached = [-1]
+    start = time.monotonic()
+    with LocalFederation(folder / "federation", clients=_CLIENTS) as federation:
+        killer = threading.Thread(
+            target=_kill_all, args=(federation, list(kills), reached, say), daemon=True
+        )
+        killer.start()
+
+        def on_round(row: dict[str, Any]) -> None:
+            reached[0] = max(reached[0], row["round"])
+
+        run_deployed(
+            experiment, run, federation.server, control=federation.control, on_round=on_round,
+            on_trouble=lambda line: say(f"{time.monotonic() - start:6.1f} s  {line}"),
+        )  # fmt: skip
+        killer.join()
+        seconds = time.monotonic() - start
+    return _compare(folder / "federation", calm, run, rounds, kills, seconds)
+
+
+def _kill_all(federation: LocalFederation, kills: list[Kill], reached: list[int], say: Any) -> None:
+    for kill in kills:
+        while reached[0] < kill.server_round:
+            time.sleep(0.02)
+        time.sleep(kill.delay)
+        if kill.target == "coordinator":
+            _kill_coordinator(federation)
+        else:
+            federation.kill(kill.target)
+            time.sleep(kill.pause)
+            federation.start(kill.target)
+        say(f"{kill.target} killed in round {reached[0] + 1}")
+
+
+def _kill_coordinator(federation: LocalFederation) -> None:
+    """Kills the ServerApp's process, once there is one."""
+    while True:
+        superlink = psutil.Process(federation.processes["superlink"].pid)
+        for child in superlink.children(recursive=True):
+            if any("flwr-serverapp" in word for word in child.cmdline()):
+                child.kill()
+                return
+        time.sleep(0.05)
+
+
+def _compare(
+    federation: Path, calm: Path, run: Path, rounds: int, kills: Sequence[Kill], seconds: float
+) -> Outcome:
+    wanted, found = (RunRecord.open(path).load_checkpoint() for path in (calm, run))
+    if wanted is None or found is None:
+        raise EngramError("a run ended without a checkpoint")
+    rows = RunRecord.open(run).rows()
+    whole = Counter(row["round"] for row in rows if not row.get("left-out"))
+    theirs = load_file(wanted.memories)
+    training = RunRecord.open(run).config["training"]
+    lost, apart = 0, 0.0
+    for client in range(_CLIENTS):
+        prefix = f"{client}/{rounds}/"
+        right = {k.removeprefix(prefix): x for k, x in theirs.items() if k.startswith(prefix)}
+        store = DiskStore(federation / f"client-{client}" / "state" / "memory" / training)
+        try:
+            apart = max(apart, _distance(store.read(client, rounds), right))
+        except (EngramError, OSError):
+            lost += 1
+    return Outcome(
+        kills=dict(Counter(kill.target for kill in kills)),
+        seconds=seconds,
+        difference=_distance(found.model, wanted.model),
+        memory_difference=apart,
+        memories_lost=lost,
+        rounds_lost=sum(whole[server_round] != 1 for server_round in range(rounds + 1)),
+    )
+
+
+def _distance(one: Params, other: Params) -> float:
+    return max(float(torch.max(torch.abs(one[name] - other[name]))) for name in other)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs it as told, and prints what came of it; returns 0 if nothing was harmed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--keep", action="store_true", help="keep the folder, with all logs")
+    given = parser.parse_args(arguments)
+    folder = Path(tempfile.mkdtemp(prefix="engram-chaos-"))
+    try:
+        found = chaos(folder, plan(given.kills, given.rounds, given.seed), given.rounds)
+    finally:
+        if given.keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder)
+    print(f"{given.rounds} rounds, {given.kills} kills, seed {given.seed}")
+    for name, value in found._asdict().items():
+        print(f"  {name.replace('_', ' '):<20}{value}")
+    return 0 if found.unharmed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
