@@ -8,7 +8,7 @@ from typing import NamedTuple
 from federation.errors import Refused
 from federation.fingerprint import ROOMS
 
-__all__ = ["Launch", "flower"]
+__all__ = ["Launch", "program"]
 
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 # Would open a second Control API, on all interfaces and without a password.
@@ -29,11 +29,11 @@ class Launch(NamedTuple):
     cwd: Path
 
 
-def flower(program: str, *arguments: str, home: Path) -> Launch:
-    """Prepares one of Flower's programs, without starting it.
+def program(name: str, *arguments: str, home: Path) -> Launch:
+    """Prepares one of Flower's programs, or `engram` itself, without starting it.
 
     Args:
-        program: Its name, such as ``flower-superlink``; that of this interpreter's environment
+        name: Its name, such as ``flower-superlink``; that of this interpreter's environment
             is taken, and so are all that it starts.
         arguments: What it is given.
         home: Its private ``FLWR_HOME``. The working directory is ``empty`` beside it: what a
@@ -43,7 +43,7 @@ def flower(program: str, *arguments: str, home: Path) -> Launch:
         Refused: The program is not installed, a folder cannot be made, or there is something in
             the working directory that would be run instead of this source.
     """
-    found = Path(sys.executable).parent / program
+    found = Path(sys.executable).parent / name
     if not found.is_file():
         raise Refused(f"{found} is not there: install Engram into this environment with `make`")
     home = home.absolute()
@@ -53,10 +53,10 @@ def flower(program: str, *arguments: str, home: Path) -> Launch:
         cwd.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise Refused(f"{error.filename} cannot be made: {error.strerror}") from error
-    for name in ROOMS:
-        if (cwd / name).exists() or (cwd / f"{name}.py").exists():
-            raise Refused(f"{cwd} must have no {name} in it, which would run instead of ours")
-    environment = {name: value for name, value in os.environ.items() if name != _UNWANTED}
+    for room in ROOMS:
+        if (cwd / room).exists() or (cwd / f"{room}.py").exists():
+            raise Refused(f"{cwd} must have no {room} in it, which would run instead of ours")
+    environment = {key: value for key, value in os.environ.items() if key != _UNWANTED}
     path = os.pathsep.join([str(found.parent), environment.get("PATH", os.defpath)])
     own = _QUIET | {"FLWR_HOME": str(home), "PATH": path}
     return Launch([str(found), *arguments], environment | own, cwd)

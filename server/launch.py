@@ -10,7 +10,7 @@ from typing import NamedTuple
 from federation.addresses import Address, as_ip, parse_address
 from federation.credentials import ServerCredentials, read_server, renewal
 from federation.errors import Refused
-from federation.launch import Launch, flower
+from federation.launch import Launch, program
 from server.folders import replace_file
 
 __all__ = [
@@ -69,7 +69,7 @@ def superlink_command(
             *("--ssl-keyfile", str(credentials.tls.private_key)),
             "--enable-supernode-auth",
         ]
-    return flower(
+    return program(
         "flower-superlink",
         *security,
         *("--fleet-api-address", str(at.fleet)),
@@ -97,7 +97,7 @@ def flwr_command(folder: Path, *arguments: str, control: str | None = None) -> L
     credentials = read_server(folder)
     address = parse_address(control or CONTROL, "control").reached_at
     _check_host(credentials, address)
-    launch = flower("flwr", *arguments, home=credentials.folder / "flwr")
+    launch = program("flwr", *arguments, home=credentials.folder / "flwr")
     name = credentials.settings.federation
     lines = ["[superlink]", f'default = "{name}"', f"[superlink.{name}]", f'address = "{address}"']
     if credentials.tls:

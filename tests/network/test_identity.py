@@ -13,7 +13,7 @@ import pytest
 
 from federation.credentials import read_node, read_server
 from federation.fingerprint import source_root
-from federation.launch import Launch, flower
+from federation.launch import Launch, program
 from server.identity import init_federation
 from server.launch import flwr_command, superlink_command
 from server.registration import register_clients
@@ -66,7 +66,7 @@ class Federation:
         )
 
     def supernode(self, tmp_path, *options):
-        launch = flower(
+        launch = program(
             "flower-supernode",
             *("--superlink", f"127.0.0.1:{self.fleet}", "--port", str(free_port())),
             *options,

@@ -123,7 +123,7 @@ def test_flower_takes_the_keys():
 
     make()
     private = read_node_key(FED / "client-0/client.key")
-    assert isinstance(private.curve, ec.SECP384R1)  # as Flower draws its own
+    assert isinstance(private.curve, ec.SECP256R1)
     sent = try_load_public_key(FED / "server/clients/client-0.pub")
     assert sent == public_key_to_bytes(private.public_key())
     assert (FED / "client-0/client.pub").read_text().endswith(" fed/client-0\n")
