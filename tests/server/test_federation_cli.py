@@ -242,7 +242,7 @@ def test_register(engram, answers):
     said += [{"success": True, "node-id": 17}, failure("[code: 23] Public key already in use.")]
     status, out, err = engram("register fed/server")
     assert (status, err) == (0, "")
-    assert out == "client-0: registered as 17\nclient-1: registered already\n"
+    assert out == "client-0: registered as 17\nclient-1: known already\n"
     for number, (argv, options) in enumerate(asked):
         public = SERVER.absolute() / f"clients/client-{number}.pub"
         assert argv[1:4] == ["supernode", "register", str(public)]
