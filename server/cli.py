@@ -131,7 +131,7 @@ def start(
 def register(server: _Server, control: _Control = None) -> None:
     """Register all clients' keys with the running SuperLink; those it knows already stay so."""
     for client, node in register_clients(server, control=control):
-        print(f"{client}: " + ("registered already" if node is None else f"registered as {node}"))
+        print(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
 
 
 def _refuse(options: Mapping[str, object], with_what: str) -> None:

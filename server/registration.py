@@ -38,7 +38,8 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
             ``superlink_command``.
 
     Yields:
-        What became of each, in the order of the clients. A key that is known already stays so.
+        What became of each, in the order of the clients. A key that is known already stays as it
+        is: one that was unregistered is refused for good, and its client needs a new one.
 
     Raises:
         Refused: The folder is not in order, or of a federation in which nobody registers.

@@ -20,7 +20,8 @@ def main() -> None:
             from simulations.cli import app  # noqa: PLC0415
 
         _log_to_stderr()
-        app(standalone_mode=False)
+        if status := app(standalone_mode=False):  # what typer makes of Ctrl-C
+            raise SystemExit(status)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except click.exceptions.Abort:

@@ -1,0 +1,70 @@
+"""Flower's own processes for a test, on ports of their own, and gone at its end."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def wait_for(condition, seconds, what):
+    """Waits until a condition holds; returns what made it hold."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"{what}: not within {seconds} seconds")
+
+
+class Running:
+    """A process that was started, and its log."""
+
+    def __init__(self, process, log):
+        self.process = process
+        self.log = log
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def said(self):
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def ended(self, seconds):
+        """Waits for its end; returns its exit status."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still there after {seconds} seconds:\n{self.said()}") from None
+
+
+@contextlib.contextmanager
+def running(launch, log):
+    """Starts a process as the leader of a group, and ends the group, which is its children too."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            launch.argv,
+            env=launch.env,
+            cwd=launch.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield Running(process, log)
+    finally:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)

@@ -1,0 +1,179 @@
+"""Real processes: who is let into a federation, and who is not."""
+
+import json
+import os
+import ssl
+import subprocess
+import sys
+from ipaddress import ip_address
+
+import httpx
+import psutil
+import pytest
+
+from federation.credentials import read_node, read_server
+from federation.fingerprint import source_root
+from federation.launch import Launch, program
+from server.identity import init_federation
+from server.launch import flwr_command, superlink_command
+from server.registration import register_clients
+from tests.network.support import free_port, running, wait_for
+
+pytestmark = pytest.mark.network
+
+
+class Federation:
+    """A federation on this machine; the last of its clients is kept from being registered."""
+
+    def __init__(self, folder, clients, **change):
+        self.folder, self.server = folder, folder / "server"
+        self.fleet, self.control = free_port(), free_port()
+        superlink = f"127.0.0.1:{self.fleet}"
+        init_federation(folder, clients=clients, hosts=[], superlink=superlink, days=1, **change)
+        self.at = f"127.0.0.1:{self.control}"
+        (self.server / "clients" / f"client-{clients - 1}.pub").unlink()
+
+    def superlink(self):
+        return running(
+            superlink_command(self.server, control=self.at), self.folder / "superlink.log"
+        )
+
+    def answers(self):
+        tls = read_server(self.server).tls
+        trust = ssl.create_default_context(cafile=tls.root_certificate) if tls else True
+        try:
+            url = f"{'https' if tls else 'http'}://{self.at}/health"
+            return httpx.get(url, verify=trust).is_success
+        except httpx.HTTPError:
+            return False
+
+    def nodes(self):
+        """The nodes that are online, by Flower's own command."""
+        launch = flwr_command(self.server, "supernode", "list", "--format", "json", control=self.at)
+        done = subprocess.run(
+            launch.argv, env=launch.env, cwd=launch.cwd, capture_output=True, check=True, timeout=60
+        )
+        listed = json.loads(done.stdout)["nodes"]
+        return {int(node["node-id"]) for node in listed if node["status"] == "online"}
+
+    def node(self, tmp_path, client, root=None):
+        """Starts a stock SuperNode as a client, with its own authority or another one."""
+        own = read_node(self.folder / f"client-{client}")
+        return self.supernode(
+            tmp_path,
+            *("--root-certificates", str(root or own.root_certificate)),
+            *("--auth-supernode-private-key", str(own.private_key)),
+        )
+
+    def supernode(self, tmp_path, *options):
+        launch = program(
+            "flower-supernode",
+            *("--superlink", f"127.0.0.1:{self.fleet}", "--port", str(free_port())),
+            *options,
+            home=tmp_path / "flwr",
+        )
+        return running(launch, tmp_path / "node.log")
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    """A SuperLink that knows clients 0 and 1, and not client 2; its first registration."""
+    made = Federation(tmp_path_factory.mktemp("deployed") / "fed", 3)
+    with made.superlink() as made.process:
+        wait_for(made.answers, 30, "the SuperLink's Control API")
+        made.registered = list(register_clients(made.server, control=made.at))
+        yield made
+
+
+def test_it_listens_on_this_machine_only(federation):
+    process = psutil.Process(federation.process.pid)
+    listening = [c.laddr for c in process.net_connections("tcp") if c.status == "LISTEN"]
+    assert {address.port for address in listening} == {federation.fleet, federation.control}
+    for ip in (ip_address(address.ip) for address in listening):
+        assert (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
+
+
+def test_registering_again_changes_nothing(federation):
+    assert [client for client, _ in federation.registered] == ["client-0", "client-1"]
+    assert all(node for _, node in federation.registered)
+    again = list(register_clients(federation.server, control=federation.at))
+    assert again == [("client-0", None), ("client-1", None)]
+
+
+def test_a_client_keeps_its_identity(federation, tmp_path):
+    (_, known), _ = federation.registered
+    for start in range(2):
+        with federation.node(tmp_path, 0):
+            online = wait_for(federation.nodes, 30, f"client-0 online, start {start}")
+            assert online == {known}
+        wait_for(lambda: not federation.nodes(), 30, "client-0 offline")
+
+
+def refused(federation, started, says, seconds=40):
+    with started as stranger:
+        assert stranger.ended(seconds) != 0
+        assert says in stranger.said()
+    assert not federation.nodes()
+
+
+def test_an_unregistered_key_is_refused(federation, tmp_path):
+    refused(federation, federation.node(tmp_path, 2), "Failed to activate SuperNode")
+
+
+def test_no_key_is_refused(federation, tmp_path):
+    root = ("--root-certificates", str(read_node(federation.folder / "client-0").root_certificate))
+    refused(federation, federation.supernode(tmp_path, *root), "must be registered")
+
+
+def test_another_authority_is_refused(federation, tmp_path):
+    init_federation(tmp_path / "fed", clients=1, hosts=[], superlink="127.0.0.1:9092", days=1)
+    node = federation.node(tmp_path, 0, root=tmp_path / "fed" / "client-0" / "ca.crt")
+    refused(federation, node, "CERTIFICATE_VERIFY_FAILED")
+
+
+def test_plaintext_is_refused(federation, tmp_path):
+    # Flower takes the closed connection for a network's failure, and goes on trying if it may.
+    node = federation.supernode(tmp_path, "--insecure", "--max-retries", "3")
+    refused(federation, node, "Giving up reconnection")
+
+
+def test_a_superlink_that_starts_again_knows_its_clients(tmp_path):
+    federation = Federation(tmp_path / "fed", 2)
+    for expected in (True, False):
+        with federation.superlink():
+            wait_for(federation.answers, 30, "the SuperLink's Control API")
+            ((client, node),) = register_clients(federation.server, control=federation.at)
+            assert (client, node is not None) == ("client-0", expected)
+
+
+def test_an_insecure_federation_takes_whoever_comes(tmp_path):
+    federation = Federation(tmp_path / "fed", 1, insecure=True)
+    with federation.superlink():
+        wait_for(federation.answers, 30, "the SuperLink's Control API")
+        with federation.supernode(tmp_path, "--insecure"):
+            wait_for(federation.nodes, 30, "a node online")
+
+
+def engram(*words):
+    return [sys.executable, "-m", "simulations", *map(str, words)]
+
+
+def test_the_commands(tmp_path):
+    federation = Federation(tmp_path / "fed", 2)
+    ports = ("--control", federation.at)
+    argv = engram("superlink", federation.server, *ports)
+    launch = Launch(argv, dict(os.environ) | {"PYTHONPATH": str(source_root())}, tmp_path)
+    with running(launch, tmp_path / "superlink.log") as superlink:
+        wait_for(federation.answers, 60, "the SuperLink's Control API")
+        assert f"clients at 127.0.0.1:{federation.fleet}" in superlink.said()
+        assert "flower-superlink" in " ".join(psutil.Process(superlink.pid).cmdline())
+        options = {"env": launch.env, "cwd": tmp_path, "capture_output": True, "text": True}
+        second = subprocess.run(argv, **options, timeout=60, check=False)
+        assert second.returncode == 2
+        assert second.stderr == (
+            f"engram: port {federation.fleet} is taken: end what listens there, or give another "
+            "one with --fleet\n"
+        )
+        argv = engram("register", federation.server, *ports)
+        done = subprocess.run(argv, **options, timeout=60, check=True)
+        assert done.stdout.startswith("client-0: registered as ")

@@ -1,0 +1,279 @@
+"""The coordinator's subcommands, as a user types them; nothing is started."""
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from federation.credentials import read_node, read_server
+from server import folders, registration
+from simulations.__main__ import main
+
+FED, SERVER = Path("fed"), Path("fed/server")
+
+
+@pytest.fixture
+def engram(monkeypatch, capfd):
+    """Runs the command in this process; returns exit status, standard output and error."""
+
+    def call(line):
+        monkeypatch.setattr(sys, "argv", ["engram", *shlex.split(line)])
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        return status, *capfd.readouterr()
+
+    return call
+
+
+def refused(result, says):
+    status, out, err = result
+    assert (status, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+# --- init-federation -------------------------------------------------------------------------
+
+
+def test_init(engram):
+    status, out, err = engram(
+        "init-federation fed --clients 2 --host a.example.org --host 10.0.0.1"
+    )
+    assert (status, err) == (0, "")
+    server = read_server(SERVER)
+    assert server.settings == ("fed", "a.example.org:9092", 2, False)
+    assert {"a.example.org", "10.0.0.1", "localhost"} <= set(server.tls.hosts)
+    assert "a.example.org:9092" in out
+    assert "engram superlink fed/server" in out
+    assert "PRIVATE" not in out
+    assert read_node(FED / "client-1").superlink == "a.example.org:9092"
+
+
+def test_init_on_this_machine(engram):
+    assert engram("init-federation fed --clients 1 --days 3")[0] == 0
+    server = read_server(SERVER)
+    assert server.settings.superlink == "127.0.0.1:9092"
+    assert set(server.tls.hosts) == {"127.0.0.1", "localhost", "::1"}
+
+
+def test_init_for_another_port(engram):
+    line = "init-federation fed --clients 1 --superlink c.example.org:7000 --host a.example.org"
+    assert engram(line)[0] == 0
+    server = read_server(SERVER)
+    assert server.settings.superlink == "c.example.org:7000"
+    assert {"c.example.org", "a.example.org"} <= set(server.tls.hosts)
+
+
+def test_init_insecure(engram):
+    status, out, _ = engram("init-federation fed --clients 1 --insecure")
+    assert status == 0
+    assert "ca.key" not in out
+    assert read_server(SERVER).tls is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("", "--clients must say how many"),
+        ("--clients 0", "clients must be at least 1, got 0"),
+        ("--clients 1 --days 0", "days must be in 1..3650, got 0"),
+        ("--clients 1 --host 1.2.3.4:80", "--host must name a host"),
+        ("--clients 1 --superlink here", "superlink must be HOST:PORT"),
+        ("--add-client --clients 3", "--clients is no option of --add-client"),
+        ("--add-client --host a", "--host is no option of --add-client"),
+        ("--add-client --renew", "--renew is no option of --add-client"),
+        ("--renew --insecure", "--insecure is no option of --renew"),
+        ("--renew", "fed is not a federation's folder"),
+        ("--add-client", "fed is not a federation's folder"),
+    ],
+)
+def test_init_refuses(engram, options, says):
+    refused(engram(f"init-federation fed {options}"), says)
+    assert not list(Path().iterdir())
+
+
+def test_add_client(engram):
+    engram("init-federation fed --clients 1")
+    status, out, _ = engram("init-federation fed --add-client")
+    assert status == 0
+    assert "fed/client-1: for the new client's machine" in out
+    assert read_node(FED / "client-1").num_partitions == 2
+
+
+def test_renew(engram):
+    engram("init-federation fed --clients 1 --host a.example.org --days 1")
+    status, out, _ = engram("init-federation fed --renew --host b.example.org --days 50")
+    assert status == 0
+    tls = read_server(SERVER).tls
+    assert {"a.example.org", "b.example.org"} <= set(tls.hosts)
+    assert f"until {tls.expires:%Y-%m-%d}" in out
+
+
+def test_the_remedies_that_it_names_help(engram):
+    engram("init-federation fed --clients 1")
+    path = SERVER / "federation.toml"
+    path.write_text(path.read_text().replace("127.0.0.1", "d.example.org"))
+    _, _, err = engram("superlink fed/server")
+    assert engram(err.strip().rpartition(": engram ")[2])[0] == 0
+    assert "d.example.org" in read_server(SERVER).tls.hosts
+
+
+def test_kill_leaves_nothing():
+    seen, say = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - in the child
+        status = 1
+        try:
+
+            def wait(*_):
+                os.write(say, b"!")
+                signal.pause()
+
+            folders._write = wait
+            sys.argv = ["engram", "init-federation", "fed", "--clients", "1"]
+            main()
+        except SystemExit as end:
+            status = end.code
+        finally:
+            os._exit(status)
+    os.close(say)
+    with open(seen, "rb") as pipe:
+        assert pipe.read(1) == b"!"
+    assert list(Path().iterdir())
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert not list(Path().iterdir())
+
+
+# --- superlink -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """What would have become of this process."""
+    calls = []
+
+    def become(program, argv, env):
+        calls.append((program, argv, env, Path.cwd()))
+        monkeypatch.chdir(tmp_path)
+
+    monkeypatch.setattr(os, "execve", become)
+    return calls
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_superlink(engram, started):
+    fleet, control = free_port(), free_port()
+    engram(f"init-federation fed --clients 1 --superlink 127.0.0.1:{fleet}")
+    status, out, err = engram(f"superlink fed/server --control 127.0.0.1:{control}")
+    assert (status, err) == (0, "")
+    assert f"clients at 127.0.0.1:{fleet}, users at 127.0.0.1:{control}" in out
+    ((program, argv, env, cwd),) = started
+    assert program == argv[0]
+    assert env["FLWR_HOME"] == str(SERVER.absolute() / "flwr")
+    assert cwd == SERVER.absolute() / "empty"
+
+
+def test_superlink_warns(engram, started):
+    engram("init-federation fed --clients 1 --insecure")
+    _, _, err = engram(
+        f"superlink fed/server --fleet 127.0.0.1:{free_port()} --control 127.0.0.1:{free_port()}"
+    )
+    assert err.startswith("engram: fed is insecure")
+    assert started
+
+
+def test_superlink_refuses(engram, started):
+    refused(engram("superlink fed"), "fed is not there")
+    engram("init-federation fed --clients 1")
+    refused(engram("superlink fed"), "name a folder that engram init-federation made")
+    refused(engram("superlink fed/server --control here"), "control must be HOST:PORT")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        taken = f"--fleet 127.0.0.1:{port} --control 127.0.0.1:{free_port()}"
+        refused(engram(f"superlink fed/server {taken}"), f"port {port} is taken")
+    assert not started
+
+
+# --- register --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def answers(monkeypatch):
+    """What Flower's command would say, one answer a call; and what it was asked."""
+    said, asked = [], []
+
+    def run(argv, **options):
+        asked.append((argv, options))
+        answer = said.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        return SimpleNamespace(stdout=text, stderr="", returncode=0)
+
+    monkeypatch.setattr(registration.subprocess, "run", run)
+    return said, asked
+
+
+def failure(message):
+    return {"success": False, "error-message": f"Using SuperLink: fed\n\n{message}"}
+
+
+def test_register(engram, answers):
+    said, asked = answers
+    engram("init-federation fed --clients 2")
+    said += [{"success": True, "node-id": 17}, failure("[code: 23] Public key already in use.")]
+    status, out, err = engram("register fed/server")
+    assert (status, err) == (0, "")
+    assert out == "client-0: registered as 17\nclient-1: known already\n"
+    for number, (argv, options) in enumerate(asked):
+        public = SERVER.absolute() / f"clients/client-{number}.pub"
+        assert argv[1:4] == ["supernode", "register", str(public)]
+        assert options["cwd"] == SERVER.absolute() / "empty"
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (
+            failure("Connection to the SuperLink is unavailable. Please check"),
+            "no SuperLink of this federation answers at 127.0.0.1:8000: start it with "
+            "`engram superlink fed/server`",
+        ),
+        (failure("[code: 99] No room."), "client-0 cannot be registered: [code: 99] No room."),
+        ("Traceback\n  boom\n", "client-0 cannot be registered: Traceback boom"),
+        (subprocess.TimeoutExpired("flwr", 60), "client-0: no answer for 60 seconds"),
+    ],
+)
+def test_register_stops(engram, answers, answer, says):
+    engram("init-federation fed --clients 2")
+    answers[0].append(answer)
+    status, out, err = engram("register fed/server")
+    assert (status, out) == (1, "")
+    assert err == f"engram: {says}\n"
+
+
+def test_register_refuses(engram):
+    refused(engram("register fed/server"), "fed/server is not there")
+    engram("init-federation fed --clients 1 --insecure")
+    refused(engram("register fed/server"), "it takes clients as they come")
+    engram("init-federation safe --clients 1")
+    Path("safe/server/clients/client-0.pub").unlink()
+    refused(engram("register safe/server"), "safe/server/clients must have a client-N.pub")
