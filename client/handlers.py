@@ -187,6 +187,7 @@ def _train_reply(
             ),
             CLIENTS: ConfigRecord(
                 {
+                    "server-round": _round(message.content),
                     "ids": trained.clients,
                     "examples": trained.examples,
                     "losses": trained.losses,
@@ -201,6 +202,7 @@ def _train_reply(
 
 def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) -> Message:
     columns = {name: column.tolist() for name, column in scores._asdict().items()}
+    details = {"server-round": _round(message.content), "ids": list(clients), **columns}
     content = RecordDict(
         {
             METRICS: MetricRecord(
@@ -211,7 +213,7 @@ def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) ->
                     "loss": float(scores.loss_personalized.mean()),
                 }
             ),
-            CLIENTS: ConfigRecord({"ids": list(clients), **columns}),
+            CLIENTS: ConfigRecord(details),
         }
     )
     return Message(content, reply_to=message)

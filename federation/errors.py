@@ -1,8 +1,12 @@
 """The ways in which a run can fail, by what its user can do about it."""
 
+import reprlib
 from collections.abc import Sequence
+from typing import Final
 
-__all__ = ["DataError", "EngramError", "Refused", "RunStopped", "few"]
+__all__ = ["DataError", "EngramError", "Refused", "RunStopped", "brief", "few", "one_line"]
+
+_LONGEST: Final = 300  # characters of somebody else's text that a message shows
 
 
 class EngramError(Exception):
@@ -25,3 +29,38 @@ def few(clients: Sequence[int]) -> str:
     """Returns client numbers for a message: all of them, or the first where there are many."""
     shown = ", ".join(map(str, clients[:20]))
     return f"[{shown}, ... {len(clients)} in all]" if len(clients) > 20 else f"[{shown}]"
+
+
+def one_line(text: str) -> str:
+    """Returns what somebody else wrote, for a message: one line, printable, of bounded length.
+
+    What is not printable is escaped, so that it neither starts a line nor moves the cursor. Of a
+    long text both ends are shown: an exception says what happened at its end.
+    """
+    plain = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in _cut(text))
+    return _cut("".join(plain))
+
+
+def brief(value: object) -> str:
+    """Returns the ``repr`` of what somebody else sent, without ever making a long one."""
+    return _SHORT.repr(value)
+
+
+def _cut(text: str) -> str:
+    half = (_LONGEST - 5) // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"
+
+
+class _Short(reprlib.Repr):
+    """Adds what ``reprlib`` does in full before it shortens it, or not at all."""
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        del level
+        return repr(x[: self.maxstring]) + ("..." if len(x) > self.maxstring else "")
+
+    def repr_int(self, x: int, level: int) -> str:
+        digits = x.bit_length() <= 128  # Python refuses to write out thousands
+        return super().repr_int(x, level) if digits else f"<integer of {x.bit_length()} bits>"
+
+
+_SHORT: Final = _Short()

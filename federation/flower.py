@@ -17,8 +17,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flwr.app import Context, Message, RecordDict
-from flwr.app.message import remove_content_from_message
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.message import make_message, remove_content_from_message
 from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.config import get_fused_config_from_fab
 from flwr.common.constant import ErrorCode
@@ -139,6 +139,16 @@ def unpack(parcel: Parcel) -> Message:
     return message
 
 
+def _unpack_any(parcel: Parcel) -> Message:
+    """As ``unpack``; of what cannot be put together it makes the message of an error."""
+    try:
+        return unpack(parcel)
+    except Exception as error:  # Flower inflates what a stranger sent, and raises what it meets
+        metadata = message_from_proto(message_pb2.Message.FromString(parcel.header)).metadata
+        reason = f"the reply cannot be put together: {error!r}"
+        return make_message(metadata=metadata, error=Error(ErrorCode.UNKNOWN, reason))
+
+
 def node_context(run_id: int, node_id: int, node_config: Any, run_config: Any) -> Context:
     """Builds what a ClientApp is told of its run, and lets this process speak for the node."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, node_id
@@ -179,7 +189,7 @@ class Inbox:
                 parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), {})
                 self._arriving[header.metadata.reply_to_message_id] = parcel
         whole = [name for name in message_ids if self._whole(name)]
-        return [unpack(self._arriving.pop(name)) for name in whole]
+        return [_unpack_any(self._arriving.pop(name)) for name in whole]
 
     def _whole(self, name: str) -> bool:
         """Fetches what there is of a reply; returns whether that is all of it."""

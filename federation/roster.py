@@ -6,7 +6,7 @@ from typing import NamedTuple
 from flwr.app import ConfigRecord, RecordDict
 
 from federation.fingerprint import fingerprint, source_root
-from federation.wire import ROSTER, read_list
+from federation.wire import ROSTER, read_int, read_list
 
 __all__ = ["NodeEntry", "Roster", "describe_node", "read_entry"]
 
@@ -80,15 +80,12 @@ def read_entry(content: RecordDict) -> NodeEntry:
         clients = zip(
             read_list(entry, "clients", int), read_list(entry, "examples", int), strict=True
         )
-        classes = entry["num-classes"]
-        if not isinstance(classes, int):
-            raise TypeError(f"num-classes must be a whole number, got {classes!r}")
         return NodeEntry(
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
             clients=dict(clients),
             input_shape=tuple(read_list(entry, "input-shape", int)),
-            num_classes=classes,
+            num_classes=read_int(entry, "num-classes"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a roster entry: {error!r}") from error

@@ -3,13 +3,14 @@
 import math
 from functools import lru_cache
 from io import BytesIO
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from engram.types import Params
+from federation.errors import brief
 
 __all__ = [
     "ARRAYS",
@@ -23,6 +24,7 @@ __all__ = [
     "TRAINING",
     "config_of",
     "read_array",
+    "read_int",
     "read_list",
     "to_params",
     "to_record",
@@ -61,30 +63,24 @@ def to_record(params: Params) -> ArrayRecord:
 def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Reads an array that somebody else sent, and that may hold anything.
 
-    What its bytes claim to be is checked before room is made for it.
+    Its bytes must be what numpy writes for such an array, to the letter: nothing that they say of
+    themselves is interpreted, and no room is made for it.
 
     Raises:
-        TypeError: It is no array.
-        ValueError: It is one of another shape, order or dtype.
+        ValueError: It is declared to be of another shape or dtype.
+        TypeError: It is not what it is declared to be.
     """
-    wanted = (shape, False, np.dtype(str(dtype).removeprefix("torch.")))
-    usual = _header(shape, wanted[2])
-    if array.stype == _NUMPY and array.data.startswith(usual):
-        header, start = wanted, len(usual)
-    else:
-        stream = BytesIO(array.data)
-        try:
-            version = np.lib.format.read_magic(stream)
-            found = np.lib.format.read_array_header_1_0(stream) if version == (1, 0) else None
-        except Exception as error:  # numpy parses the header as Python, and raises what it meets
-            raise TypeError(f"no array: {error!r}") from error
-        if found is None or array.stype != _NUMPY:
-            raise TypeError(f"{array.stype} {version} instead of numpy's format")
-        header, start = found, stream.tell()
-    size = len(array.data) - start
-    if header != wanted or size != wanted[2].itemsize * math.prod(shape):
-        raise ValueError(f"{header} with {size} bytes instead of {wanted}")
-    return _decode(array.data, start, shape, wanted[2])
+    wanted = np.dtype(str(dtype).removeprefix("torch."))
+    if (array.shape, array.dtype) != (shape, str(wanted)):
+        declared = f"{brief(array.dtype)} of {brief(array.shape)}"
+        raise ValueError(f"{declared} instead of {wanted} of {shape}")
+    header, size = _header(shape, wanted), wanted.itemsize * math.prod(shape)
+    if array.stype != _NUMPY or not array.data.startswith(header):
+        found = f"{brief(array.stype)}, {array.data[: len(header)]!r}"
+        raise TypeError(f"no array of {wanted} of {shape} in numpy's format: {found}")
+    if len(array.data) != len(header) + size:
+        raise TypeError(f"{len(array.data) - len(header)} bytes instead of {size}")
+    return _decode(array.data, len(header), shape, wanted)
 
 
 def _array(leaf: torch.Tensor) -> Array:
@@ -132,9 +128,24 @@ def read_list(record: ConfigRecord, key: str, kind: type[_T]) -> list[_T]:
         TypeError: It is something else.
     """
     values = record[key]
-    items = (
-        [value for value in values if isinstance(value, kind)] if isinstance(values, list) else []
-    )
+    items = [value for value in values if _is(value, kind)] if isinstance(values, list) else []
     if not isinstance(values, list) or len(items) < len(values):
-        raise TypeError(f"{key} must be a list of {kind.__name__}, got {values!r}")
+        raise TypeError(f"{key} must be a list of {kind.__name__}, got {brief(values)}")
     return items
+
+
+def read_int(record: ConfigRecord, key: str) -> int:
+    """Returns a whole number from a record that may hold anything.
+
+    Raises:
+        KeyError: There is no such entry.
+        TypeError: It is something else.
+    """
+    value = record[key]
+    if not _is(value, int):
+        raise TypeError(f"{key} must be a whole number, got {brief(value)}")
+    return value
+
+
+def _is(value: object, kind: type[_T]) -> TypeGuard[_T]:
+    return isinstance(value, kind) and not isinstance(value, bool)  # a bool is an int in Python

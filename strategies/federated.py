@@ -1,7 +1,7 @@
 """The one round loop that every algorithm of this platform shares."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from logging import getLogger
 from typing import NamedTuple
 
@@ -18,14 +18,15 @@ from federation.errors import RunStopped, few
 from federation.fingerprint import fingerprint
 from federation.roster import Roster
 from federation.streams import Stream, generator
-from federation.wire import ARRAYS, CLIENTS, CONFIG, to_params, to_record
-from strategies.screening import Accepted, Rejected, screen
+from federation.wire import ARRAYS, CONFIG, to_params, to_record
+from strategies.screening import Accepted, Kind, Rejected, first_answers, screen, screen_scores
 
 __all__ = ["Evaluation", "Federated", "draw_cohort"]
 
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
 _FAR = 100  # honest updates of one round differ by less
+_TOLD = 10  # reasons that an error names
 
 Column = npt.NDArray[np.float64]
 
@@ -163,7 +164,8 @@ class Federated(Strategy):
         Raises:
             RunStopped: Too few replies are usable, or most of the cohort diverged.
         """
-        accepted, rejected, silent = self._screen(replies)
+        answers, others = first_answers(replies, [message for message, _ in self._asked])
+        accepted, rejected, silent = self._screen(server_round, answers)
         accepted, far = _implausible(accepted, self._model)
         rejected += far
         diverged = {
@@ -182,10 +184,10 @@ class Federated(Strategy):
         if usable < self._least:
             reasons = [f"clients {few(clients)}: {reply.reason}" for clients, reply in rejected]
             reasons += [f"clients {few(clients)}: no reply" for clients in silent]
-            count = (
-                f"only {usable} usable replies of {self._least}" if usable else "no usable reply"
-            )
-            raise RunStopped(f"round {server_round} has {count}; {'; '.join(reasons)}")
+            count = f"{usable} of {self._least} usable replies" if usable else "no usable reply"
+            told = "; ".join(reasons[:_TOLD])
+            more = f"; ... {len(reasons)} in all" if len(reasons) > _TOLD else ""
+            raise RunStopped(f"round {server_round} has {count}; {told}{more}")
         for clients, reply in rejected:
             _log.warning(
                 "round %d: the reply of clients %s is left out (%s): %s",
@@ -194,6 +196,7 @@ class Federated(Strategy):
                 reply.kind,
                 reply.reason,
             )
+        _warn_of(others, server_round)
         for reason in (r for _, reply in accepted for r in reply.failed.values()):
             _log.warning("round %d: left out: %s", server_round, reason)
         updates = [update for _, reply in accepted for update in reply.updates]
@@ -202,24 +205,21 @@ class Federated(Strategy):
         if not is_finite(model):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
         self.state = state
-        kinds = Counter(reply.kind for _, reply in rejected)
+        kinds = others + Counter(reply.kind for _, reply in rejected)
         return to_record(model), MetricRecord(
             {
                 "cohort": sorted(client for _, clients in self._asked for client in clients),
                 "train-loss": float(np.mean(losses)),
                 "clients": len(losses),
                 "left-out": asked - len(losses),
-                **{f"rejected-{kind}": count for kind, count in sorted(kinds.items())},
+                **_counts(kinds),
             }
         )
 
     def _screen(
-        self, replies: Iterable[Message]
+        self, server_round: int, answers: Mapping[str, Message]
     ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]], list[list[int]]]:
         """Sorts replies into accepted and rejected ones, in the order of their clients."""
-        # An error that Flower reports for a node carries the server's node id, so replies are
-        # told apart by the message that they answer.
-        answers = {reply.metadata.reply_to_message_id: reply for reply in replies}
         accepted, rejected, silent = [], [], []
         for message, clients in sorted(self._asked, key=lambda item: item[1]):
             reply = answers.get(message.metadata.message_id)
@@ -228,6 +228,7 @@ class Federated(Strategy):
                 continue
             verdict = screen(
                 reply,
+                server_round=server_round,
                 model=self._model,
                 asked=clients,
                 examples={client: self._roster.examples[client] for client in clients},
@@ -257,15 +258,31 @@ class Federated(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Gathers the scores, by client, into ``evaluation``; returns their means."""
-        hosted = {message.metadata.message_id: clients for message, clients in self._asked}
+        """Gathers the scores, by client, into ``evaluation``.
+
+        Returns:
+            Their means, ``clients`` (that were scored), and ``rejected-KIND`` for each kind of
+            rejection that occurred; None if nobody was scored.
+        """
+        answers, kinds = first_answers(replies, [message for message, _ in self._asked])
+        _warn_of(kinds, server_round)
         scores: dict[int, list[float]] = {}
-        for reply in replies:
-            clients = hosted.get(reply.metadata.reply_to_message_id, [])
-            try:
-                scores |= _read_scores(reply, clients)
-            except ValueError as error:
-                _log.warning("round %d: clients %s lack scores: %s", server_round, clients, error)
+        for message, clients in self._asked:
+            reply = answers.get(message.metadata.message_id)
+            if reply is None:
+                continue
+            found = screen_scores(reply, server_round=server_round, asked=clients)
+            if isinstance(found, Rejected):
+                kinds[found.kind] += 1
+                _log.warning(
+                    "round %d: clients %s lack scores (%s): %s",
+                    server_round,
+                    few(clients),
+                    found.kind,
+                    found.reason,
+                )
+            else:
+                scores |= found
         if not scores:
             return None
         table = np.array([scores[client] for client in sorted(scores)], dtype=np.float64)
@@ -283,6 +300,7 @@ class Federated(Strategy):
                 "accuracy": float(self.evaluation.personalized.mean()),
                 "accuracy-before": float(self.evaluation.before.mean()),
                 "clients": len(scores),
+                **_counts(kinds),
             }
         )
 
@@ -324,22 +342,14 @@ def draw_cohort(
     return sorted(cohort)
 
 
-def _read_scores(reply: Message, clients: Sequence[int]) -> dict[int, list[float]]:
-    if reply.has_error():
-        raise ValueError(reply.error.reason)
-    try:
-        record = reply.content.config_records[CLIENTS]
-        columns = [record[name] for name in ("ids", *Evaluation._fields[1:])]
-        table = np.array(columns, dtype=np.float64).T
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"malformed reply: {error!r}") from error
-    if table.ndim != 2 or table[:, 0].tolist() != sorted(clients):
-        raise ValueError(f"clients {list(clients)} were asked, others answered")
-    shares = table[:, 1:4]  # before, personalized, own; the last is NaN where there is none
-    known = shares[~np.isnan(shares)]
-    if np.isnan(shares[:, :2]).any() or (known < 0).any() or (known > 1).any():
-        raise ValueError("accuracies must lie between 0 and 1")
-    return {int(client): scores for client, *scores in table.tolist()}
+def _counts(kinds: Counter[Kind]) -> dict[str, int]:
+    return {f"rejected-{kind}": count for kind, count in sorted(kinds.items())}
+
+
+def _warn_of(others: Counter[Kind], server_round: int) -> None:
+    # One line however many they are: nobody was asked for them.
+    for kind, count in sorted(others.items()):
+        _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)
 
 
 def _implausible(
@@ -348,18 +358,19 @@ def _implausible(
     """Parts off replies whose models lie much farther from the old one than most do.
 
     Finite numbers can be as harmful as infinite ones. With fewer than three replies there is no
-    saying which is odd.
+    saying which is odd, unless it is so far away that float32 cannot tell, and another is not.
     """
-    if len(accepted) < 3:
+    if len(accepted) < 2:
         return accepted, []
     distances = [
         max(float(norm(add_scaled(update.params, -1.0, model))) for update in reply.updates)
         for _, reply in accepted
     ]
-    limit = _FAR * float(np.median(distances))
+    limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else np.inf
+    comparable = min(distances) < np.inf
     near, far = [], []
     for (clients, reply), distance in zip(accepted, distances, strict=True):
-        if distance > limit > 0:
+        if distance > limit > 0 or (comparable and distance == np.inf):
             reason = f"its model moved by {distance:.3g}, {_FAR} times what is usual, or more"
             far.append((clients, Rejected("size", reason)))
         else:

@@ -1,17 +1,40 @@
-"""Which replies of a training round may touch the model. Nothing a client sends is trusted."""
+"""Which replies of a round may touch the model. Nothing a client sends is trusted."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 
 from engram.aggregates import Aggregate, Update
 from engram.tree import is_finite
 from engram.types import Params
-from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, read_array, read_list
+from federation.errors import brief, few, one_line
+from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, read_array, read_int, read_list
 
-__all__ = ["Accepted", "Rejected", "screen"]
+__all__ = ["Accepted", "Kind", "Rejected", "first_answers", "screen", "screen_scores"]
+
+Kind = Literal[
+    "error",
+    "diverged",
+    "malformed",
+    "round",
+    "clients",
+    "size",
+    "names",
+    "shapes",
+    "non-finite",
+    "scores",
+    "sender",
+    "replay",
+    "stray",
+]
+
+_LARGEST: Final = float(np.finfo(np.float32).max)  # of the losses that models of float32 have
+_MOST_ROWS: Final = 2**31  # more than one client has for queries
+_SHARES: Final = ("before", "personalized", "own")
+_LOSSES: Final = ("loss_before", "loss_personalized")
 
 
 class Accepted(NamedTuple):
@@ -21,7 +44,8 @@ class Accepted(NamedTuple):
         clients: Who stands behind it, ascending.
         updates: Their mean, one update; or one a client where the aggregate is not additive.
         losses: Their training losses.
-        failed: Clients of the same node that trained without a usable result, and why.
+        failed: Clients of the same node that trained without a usable result, and why, in one
+            line each.
     """
 
     clients: list[int]
@@ -34,18 +58,64 @@ class Rejected(NamedTuple):
     """A reply that is left out.
 
     Attributes:
-        kind: ``error``, ``diverged``, ``malformed``, ``clients``, ``size``, ``names``,
-            ``shapes`` or ``non-finite``.
-        reason: One line for the log.
+        kind: ``error``: the node reports one. ``diverged``: the models of all its clients did,
+            as it says. ``malformed``: a record or an entry is missing or of another type, or an
+            array is not what it is declared to be. ``round``: it is of another round.
+            ``clients``: it is not of the clients that were asked, each once and in their order.
+            ``size``: it claims other numbers of examples than the roster, or its model lies much
+            farther from the old one than others do. ``names``: its arrays have other names.
+            ``shapes``: they have other shapes or dtypes. ``non-finite``: a parameter or a loss is
+            NaN, infinite, or a loss that float32 cannot hold. ``scores``: accuracies, losses or
+            numbers of queries that cannot be.
+            And of replies that answer nothing, see ``first_answers``: ``sender``: another node
+            was asked. ``replay``: that was answered before. ``stray``: that was not asked in this
+            round.
+        reason: One line of bounded length, for the log.
     """
 
-    kind: str
+    kind: Kind
     reason: str
+
+
+def first_answers(
+    replies: Iterable[Message], asked: Iterable[Message]
+) -> tuple[dict[str, Message], Counter[Kind]]:
+    """Finds the reply that counts for each message: the first by the node that was asked.
+
+    Whatever comes later under the name of a message cannot replace what came first.
+
+    Args:
+        replies: What came back, in the order in which it came.
+        asked: The messages of the round.
+
+    Returns:
+        Replies by the id of the message that they answer, and how many others there are, by kind:
+        ``sender``, ``replay`` and ``stray``.
+    """
+    questions = {message.metadata.message_id: message.metadata for message in asked}
+    answers: dict[str, Message] = {}
+    others: Counter[Kind] = Counter()
+    for reply in replies:
+        name = reply.metadata.reply_to_message_id
+        question = questions.get(name)
+        if question is None:
+            others["stray"] += 1
+            continue
+        # An error that Flower reports for a node carries the server's own node id.
+        senders = {question.dst_node_id, *([question.src_node_id] if reply.has_error() else [])}
+        if reply.metadata.src_node_id not in senders:
+            others["sender"] += 1
+        elif name in answers:
+            others["replay"] += 1
+        else:
+            answers[name] = reply
+    return answers, others
 
 
 def screen(  # noqa: PLR0911 - one return for each reason to refuse
     reply: Message,
     *,
+    server_round: int,
     model: Params,
     asked: Sequence[int],
     examples: Mapping[int, int],
@@ -55,34 +125,37 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
 
     Args:
         reply: What came back.
+        server_round: The round that it must be of.
         model: The model that was sent out: the reply must have its names, shapes and dtypes.
-        asked: The clients that the node was asked to train.
+        asked: The clients that the node was asked to train, ascending.
         examples: Training rows of each of them, as the roster has it: a reply that claims
             another number would weigh more than it is worth.
         aggregate: Says whether the reply holds a mean or each client's model, and what counts
             as weight.
     """
     if reply.has_error():
-        kind = "diverged" if reply.error.code == DIVERGED else "error"
-        return Rejected(kind, reply.error.reason or "no reason given")
+        return _error(reply)
     try:
-        ids, losses, failed = _read_clients(reply.content)
+        details = _read_details(reply.content)
         num_examples = reply.content.metric_records[METRICS]["num-examples"]
         arrays = reply.content.array_records[ARRAYS]
     except (KeyError, TypeError, ValueError) as error:
-        return Rejected("malformed", f"the reply lacks what it should hold: {error!r}")
-    weights = [examples[client] for client in ids if client in asked]
-    named = [*ids, *failed]
-    if not ids or len(set(named)) < len(named) or not set(named) <= set(asked):
-        return Rejected("clients", f"clients {list(asked)} were asked, {named} answered")
-    if num_examples != sum(weights):
-        claim = f"{num_examples} examples are claimed, the roster has {sum(weights)}"
-        return Rejected("size", claim)
+        return _malformed(error)
+    ids = details.ids
+    if details.server_round != server_round:
+        return _rejected("round", f"it is of round {brief(details.server_round)}")
+    if not ids or not _is_split(asked, ids, details.failed):
+        named = f"{brief(ids)} answered, {brief(details.failed)} failed"
+        return _rejected("clients", f"{few(asked)} were asked, {named}")
+    weights = [examples[client] for client in ids]
+    if not isinstance(num_examples, int) or num_examples != sum(weights):
+        claim = f"{brief(num_examples)} examples are claimed, the roster has {sum(weights)}"
+        return _rejected("size", claim)
     params = _read_params(arrays, model, None if aggregate.additive else len(ids))
     if isinstance(params, Rejected):
         return params
-    if not (is_finite(params) and np.isfinite(losses).all()):
-        return Rejected("non-finite", "some parameters or losses are NaN or infinite")
+    if not (is_finite(params) and all(abs(loss) <= _LARGEST for loss in details.losses)):
+        return _rejected("non-finite", "some parameters or losses are NaN or infinite")
     if aggregate.weighting == "clients":
         weights = [1] * len(ids)
     if aggregate.additive:
@@ -92,33 +165,121 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
             Update({name: leaf[i] for name, leaf in params.items()}, float(weight))
             for i, weight in enumerate(weights)
         ]
-    return Accepted(ids, updates, losses, failed)
+    failed = dict(zip(details.failed, map(one_line, details.reasons), strict=True))
+    return Accepted(ids, updates, details.losses, failed)
 
 
-def _read_clients(content: RecordDict) -> tuple[list[int], list[float], dict[int, str]]:
-    record: ConfigRecord = content.config_records[CLIENTS]
-    ids, losses = read_list(record, "ids", int), read_list(record, "losses", float)
-    failed = dict(
-        zip(read_list(record, "failed", int), read_list(record, "reasons", str), strict=True)
+def screen_scores(
+    reply: Message, *, server_round: int, asked: Sequence[int]
+) -> dict[int, list[float]] | Rejected:
+    """Checks a reply to an evaluation.
+
+    Args:
+        reply: What came back.
+        server_round: The round that it must be of.
+        asked: The clients that the node hosts, ascending: the reply must have each of them.
+
+    Returns:
+        For each client ``before``, ``personalized``, ``own``, ``loss_before``,
+        ``loss_personalized`` and ``queries``, as ``strategies.federated.Evaluation`` has them.
+    """
+    if reply.has_error():
+        return _error(reply)
+    try:
+        record = reply.content.config_records[CLIENTS]
+        number, ids = read_int(record, "server-round"), read_list(record, "ids", int)
+        columns = [read_list(record, name, float) for name in (*_SHARES, *_LOSSES)]
+        queries = read_list(record, "queries", int)
+        _check_lengths(ids, *columns, queries)
+    except (KeyError, TypeError, ValueError) as error:
+        return _malformed(error)
+    if number != server_round:
+        return _rejected("round", f"it is of round {brief(number)}")
+    if ids != list(asked):
+        return _rejected("clients", f"{few(asked)} were asked, {brief(ids)} answered")
+    if reason := _impossible(columns, queries):
+        return _rejected("scores", reason)
+    return {
+        client: [*scores, float(rows)]
+        for client, rows, *scores in zip(ids, queries, *columns, strict=True)
+    }
+
+
+def _rejected(kind: Kind, reason: str) -> Rejected:
+    return Rejected(kind, one_line(reason))
+
+
+def _error(reply: Message) -> Rejected:
+    kind: Kind = "diverged" if reply.error.code == DIVERGED else "error"
+    return _rejected(kind, reply.error.reason or "no reason given")
+
+
+def _malformed(error: Exception) -> Rejected:
+    return _rejected("malformed", f"the reply lacks what it should hold: {error!r}")
+
+
+class _Details(NamedTuple):
+    """What a reply says of its clients; lists of equal lengths, and nothing else checked."""
+
+    server_round: int
+    ids: list[int]
+    losses: list[float]
+    failed: list[int]
+    reasons: list[str]
+
+
+def _read_details(content: RecordDict) -> _Details:
+    record = content.config_records[CLIENTS]
+    details = _Details(
+        read_int(record, "server-round"),
+        read_list(record, "ids", int),
+        read_list(record, "losses", float),
+        read_list(record, "failed", int),
+        read_list(record, "reasons", str),
     )
-    if len(losses) != len(ids):
-        raise ValueError(f"{len(losses)} losses for {len(ids)} clients")
-    return ids, losses, failed
+    _check_lengths(details.ids, details.losses)
+    _check_lengths(details.failed, details.reasons)
+    return details
+
+
+def _check_lengths(*columns: Sequence[object]) -> None:
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"lists of equal lengths are needed, got {lengths}")
+
+
+def _impossible(columns: Sequence[Sequence[float]], queries: Sequence[int]) -> str | None:
+    """Returns what is wrong with scores, if anything is."""
+    table = np.array(columns, dtype=np.float64)
+    before, personalized, own = table[: len(_SHARES)]
+    shares = np.concatenate([before, personalized, own[~np.isnan(own)]])  # NaN: it keeps no model
+    if not ((shares >= 0) & (shares <= 1)).all():
+        return "accuracies must lie between 0 and 1"
+    losses = table[len(_SHARES) :]
+    if (np.abs(losses[np.isfinite(losses)]) > _LARGEST).any():  # a model that diverged has others
+        return f"losses must be NaN, infinite, or {_LARGEST:.3g} at most"
+    if not all(0 < rows < _MOST_ROWS for rows in queries):
+        return f"numbers of queries must lie in 1..{_MOST_ROWS - 1}"
+    return None
+
+
+def _is_split(asked: Sequence[int], ids: list[int], failed: list[int]) -> bool:
+    """Returns whether each client that was asked is in one of two ascending lists."""
+    sizes = len(ids) + len(failed) == len(asked)
+    return sizes and sorted(ids + failed) == list(asked) and ids == sorted(ids)
 
 
 def _read_params(record: ArrayRecord, model: Params, stacked: int | None) -> Params | Rejected:
     if record.keys() != model.keys():
-        return Rejected("names", f"{list(record)} instead of {list(model)}")
+        odd = sorted(record.keys() ^ model.keys())
+        return _rejected("names", f"arrays that are missing or too many: {brief(odd)}")
     lead = () if stacked is None else (stacked,)
     params = {}
     for name, leaf in model.items():
-        array, shape = record[name], (*lead, *leaf.shape)
-        if array.shape != shape:
-            return Rejected("shapes", f"{name}: {array.shape} instead of {shape}")
         try:
-            params[name] = read_array(array, shape, leaf.dtype)
+            params[name] = read_array(record[name], (*lead, *leaf.shape), leaf.dtype)
         except TypeError as error:
-            return Rejected("malformed", f"{name}: {error}")
+            return _rejected("malformed", f"{name}: {error}")
         except ValueError as error:
-            return Rejected("shapes", f"{name}: {error}")
+            return _rejected("shapes", f"{name}: {error}")
     return params

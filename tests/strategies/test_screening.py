@@ -17,7 +17,7 @@ GOOD = {"a": torch.ones(2, 3), "b": torch.full((4,), 2.0)}
 
 
 def clients(**change):
-    record = {"ids": [3, 7], "losses": [0.5, 1.5], "failed": [], "reasons": []}
+    record = {"server-round": 5, "ids": [3, 7], "losses": [0.5, 1.5], "failed": [], "reasons": []}
     return ConfigRecord(
         {key: value for key, value in (record | change).items() if value is not None}
     )
@@ -40,7 +40,12 @@ def reply(params=None, metrics=None, details=None, error=None):
 
 def verdict(message, aggregate=None):
     return screen(
-        message, model=MODEL, asked=ASKED, examples=EXAMPLES, aggregate=aggregate or mean()
+        message,
+        server_round=5,
+        model=MODEL,
+        asked=ASKED,
+        examples=EXAMPLES,
+        aggregate=aggregate or mean(),
     )
 
 
@@ -102,22 +107,34 @@ HOSTILE = {
     "a name more": (reply(GOOD | {"c": torch.zeros(1)}), "names"),
     "another shape": (reply(GOOD | {"a": torch.ones(3, 2)}), "shapes"),
     "another dtype": (reply(GOOD | {"a": torch.ones(2, 3).double()}), "shapes"),
+    "another round": (reply(details=clients(**{"server-round": 4})), "round"),
+    "no round": (reply(details=clients(**{"server-round": None})), "malformed"),
+    "a round that is true": (reply(details=clients(**{"server-round": True})), "malformed"),
+    "a client silently left out": (reply(details=clients(ids=[3], losses=[0.5])), "clients"),
+    "another order": (reply(details=clients(ids=[7, 3])), "clients"),
+    "a failure twice": (reply(details=clients(failed=[3, 3], reasons=["x", "y"])), "clients"),
+    "examples as a float": (reply(metrics={"num-examples": 60.0}), "size"),
+    "a loss beyond float32": (reply(details=clients(losses=[0.5, 1e300])), "non-finite"),
+    "a false label": (reply(lying(dtype="float64")), "shapes"),
     "NaN": (reply(GOOD | {"b": torch.tensor([1.0, torch.nan, 1.0, 1.0])}), "non-finite"),
     "infinity": (reply(GOOD | {"b": torch.full((4,), torch.inf)}), "non-finite"),
     "a NaN loss": (reply(details=clients(losses=[0.5, float("nan")])), "non-finite"),
     "both done and failed": (reply(details=clients(failed=[3], reasons=["x"])), "clients"),
     "a header that is no Python": (reply(lying(data=header("(((((((("))), "malformed"),
-    "a header of terabytes": (reply(lying(data=header("(8000000000000,)"))), "shapes"),
+    "a header of terabytes": (reply(lying(data=header("(8000000000000,)"))), "malformed"),
     "a header too long": (reply(lying(data=header("(2, " + "3" * 20000 + ")"))), "malformed"),
-    "columns first": (reply(lying(data=Array(np.ones((3, 2), np.float32).T).data)), "shapes"),
-    "bytes more": (reply(lying(data=Array(np.ones((2, 3), np.float32)).data + b"x")), "shapes"),
+    "columns first": (reply(lying(data=Array(np.ones((3, 2), np.float32).T).data)), "malformed"),
+    "bytes more": (reply(lying(data=Array(np.ones((2, 3), np.float32)).data + b"x")), "malformed"),
     "half a header": (reply(lying(data=Array(np.ones((2, 3))).data[:90])), "malformed"),
-    "half of the data": (reply(lying(data=Array(np.ones((2, 3), np.float32)).data[:-9])), "shapes"),
+    "half of the data": (
+        reply(lying(data=Array(np.ones((2, 3), np.float32)).data[:-9])),
+        "malformed",
+    ),
     "no bytes": (reply(lying(data=b"")), "malformed"),
     "a pickle": (reply(lying(data=b"\x80\x04N.")), "malformed"),
     "another serializer": (reply(lying(stype="pickle")), "malformed"),
-    "a hidden shape": (reply(lying(data=Array(np.ones((9, 9), np.float32)).data)), "shapes"),
-    "a hidden dtype": (reply(lying(data=Array(np.ones((2, 3), np.int64)).data)), "shapes"),
+    "a hidden shape": (reply(lying(data=Array(np.ones((9, 9), np.float32)).data)), "malformed"),
+    "a hidden dtype": (reply(lying(data=Array(np.ones((2, 3), np.int64)).data)), "malformed"),
 }
 
 

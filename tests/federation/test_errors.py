@@ -1,0 +1,33 @@
+"""What somebody else wrote is shown as one short line."""
+
+import pytest
+
+from federation.errors import brief, one_line
+
+
+def test_a_short_line_stays_as_it_is():
+    assert one_line("client 3 is gone: é 100 %") == "client 3 is gone: é 100 %"
+
+
+def test_what_is_not_printable_is_escaped():
+    assert one_line("a\nb\r\x1b[2J\0") == r"a\nb\r\x1b[2J\x00"
+    assert one_line("\u2028\u202e\ud800") == r"\u2028\u202e\ud800"
+
+
+@pytest.mark.parametrize("letter", ["x", "\n", "\x1b", "\U000e0001"])
+def test_of_a_long_text_both_ends_are_shown(letter):
+    shown = one_line("start" + letter * 10**6 + "end")
+    assert len(shown) <= 300
+    assert shown.startswith("start")
+    assert shown.endswith("end")
+
+
+def test_a_long_value_is_shown_in_brief():
+    texts = ["x" * 10**6, b"x" * 10**6, ["x" * 99] * 99]
+    for value in [*texts, [1] * 10**6, (2**60,) * 10**6, 10**5000, -(10**5000)]:
+        assert len(brief(value)) < 300
+
+
+def test_a_short_value_is_shown_as_it_is():
+    for value in (3, -(2**63), 0.5, "x", b"x", [1, 2], (8, 64), None, True):
+        assert brief(value) == repr(value)
