@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, unbundle
 from federation.errors import Refused
 from federation.flower import ErrorCode, Run, activations, replies
-from federation.wire import CLIENTS, ROSTER_QUERY, config_of
+from federation.wire import CLIENTS, CONFIG, ROSTER_QUERY, TRAINING, config_of
 
 __all__ = ["PatientGrid"]
 
@@ -47,6 +47,7 @@ class PatientGrid(Grid):
     def __init__(self, grid: Grid, *, least: int) -> None:
         self._grid = grid
         self._replies = replies(grid)
+        self._tells = hasattr(grid, "get_nodes")
         self._least = least
         self._activated: Mapping[int, str] = {}
         self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
@@ -86,7 +87,7 @@ class PatientGrid(Grid):
         self._activated = activations(self._grid)
         for node, asked in list(self._absent.items()):
             if self._activated.get(node, asked.activated) != asked.activated:
-                self._absent[node] = self._question(node)
+                self._absent[node] = self._question(asked.message)
             elif self._arrived([_name(asked)]):
                 del self._absent[node]
         return [node for node in self._grid.get_node_ids() if node not in self._absent]
@@ -122,8 +123,7 @@ class PatientGrid(Grid):
                 looked = time.monotonic()
                 waiting = self._send_again(waiting, end)
         for asked in waiting.values():
-            node = asked.message.metadata.dst_node_id
-            self._absent[node] = self._question(node)
+            self._absent[asked.message.metadata.dst_node_id] = self._question(asked.message)
         return found
 
     def _send(self, messages: list[Message], end: float) -> dict[str, _Asked]:
@@ -151,9 +151,12 @@ class PatientGrid(Grid):
         ]
         return waiting | self._send([waiting.pop(name).message for name in lost], end)
 
-    def _question(self, node: int) -> _Asked:
+    def _question(self, missed: Message) -> _Asked:
         """Asks a node something that it can answer only once it is free."""
-        message = Message(RecordDict(), dst_node_id=node, message_type=ROSTER_QUERY)
+        config = {TRAINING: config_of(missed.content).get(TRAINING, "")}
+        content = RecordDict({CONFIG: ConfigRecord(config)})
+        node = missed.metadata.dst_node_id
+        message = Message(content, dst_node_id=node, message_type=ROSTER_QUERY)
         (asked,) = self._send([message], math.inf).values()
         return asked
 
@@ -163,7 +166,7 @@ class PatientGrid(Grid):
         return [_opened(r) for r in found if not (r.has_error() and r.error.code in _AWAY)]
 
     def _is_off_line(self, asked: _Asked) -> bool:
-        return bool(asked.activated) and asked.message.metadata.dst_node_id not in self._activated
+        return self._tells and asked.message.metadata.dst_node_id not in self._activated
 
 
 def _opened(reply: Message) -> Message:

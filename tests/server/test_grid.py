@@ -1,0 +1,254 @@
+"""What a round waits for, what is sent again, and who is not asked: on a clock of the test's own."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+import server.grid
+from federation.bundle import bundle, is_bundled
+from federation.flower import ErrorCode, local_run, name_message
+from federation.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY
+from server.grid import PatientGrid
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+    time = monotonic
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+class Node:
+    """Takes ``work`` seconds for a message. ``away``: from when till when it is down.
+
+    What it was at when it went down is lost; what it had not fetched by then waits for it.
+    """
+
+    def __init__(self, work=1.0, away=()):
+        self.work = work
+        self.away = list(away)
+        self.free = 0.0
+        self.handled = []
+
+    def take(self, now, message):
+        """Returns when the message is answered; infinity for never."""
+        start = max(now, self.free)
+        start = max([start, *(end for begin, end in self.away if begin <= start < end)])
+        if start > message.metadata.created_at + message.metadata.ttl:
+            return np.inf
+        kind = message.metadata.message_type
+        self.handled.append(kind)
+        work = 0.1 if kind == ROSTER_QUERY else self.work
+        for begin, end in self.away:
+            if start < begin < start + work:
+                self.free = end
+                return np.inf
+        self.free = start + work
+        return self.free
+
+    def is_there(self, now):
+        return not any(begin <= now < end for begin, end in self.away)
+
+    def activated(self, now):
+        return str(sum(end <= now for _, end in self.away))
+
+
+class Link(Grid):
+    """A SuperLink and its nodes, behind the public methods of Flower's grid and its get_nodes."""
+
+    run = None
+
+    def __init__(self, clock, nodes):
+        self.clock = clock
+        self.nodes = nodes
+        self.messages = {}
+        local_run()
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    create_message = send_and_receive = set_run
+
+    def get_nodes(self):
+        return [
+            SimpleNamespace(node_id=name, last_activated_at=node.activated(self.clock.now))
+            for name, node in self.nodes.items()
+            if node.is_there(self.clock.now)
+        ]
+
+    def get_node_ids(self):
+        return [node.node_id for node in self.get_nodes()]
+
+    def push_messages(self, messages):
+        for message in messages:
+            name_message(message, message.object_id)
+            name = message.metadata.message_id
+            assert name not in self.messages, "a SuperLink would take it for the same message"
+            assert ARRAYS not in message.content.array_records
+            when = self.nodes[message.metadata.dst_node_id].take(self.clock.now, message)
+            expires = message.metadata.created_at + message.metadata.ttl
+            content = bundle(RecordDict({ARRAYS: ArrayRecord([np.ones(2)])}))
+            node = message.metadata.dst_node_id
+            self.messages[name] = (node, when, expires, Message(content, reply_to=message))
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids):
+        now, found = self.clock.now, []
+        for name in message_ids:
+            node, when, expires, reply = self.messages[name]
+            if not self.nodes[node].is_there(now):
+                error = Error(ErrorCode.NODE_UNAVAILABLE, "off line")
+                reply.__dict__["_error"], content = error, reply.__dict__["_content"]
+                found.append(Message(error, reply_to=_asker(reply)))
+                reply.__dict__.update(_error=None, _content=content)
+            elif when <= min(now, expires):
+                found.append(reply)
+                self.messages[name] = (node, np.inf, expires, reply)
+        return found
+
+
+def _asker(reply):
+    m = reply.metadata
+    message = Message(RecordDict(), dst_node_id=m.src_node_id, message_type=m.message_type)
+    name_message(message, m.reply_to_message_id)
+    return message
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(server.grid, "time", clock)
+    return clock
+
+
+def ask(clients, kind=MessageType.TRAIN):
+    """A message to each node, for clients of the same number."""
+    return [
+        Message(
+            RecordDict(
+                {
+                    ARRAYS: ArrayRecord([np.zeros((3, 4))]),
+                    CONFIG: ConfigRecord({CLIENTS: [client], "server-round": 1}),
+                }
+            ),
+            dst_node_id=client,
+            message_type=kind,
+        )
+        for client in clients
+    ]
+
+
+def answered(replies):
+    return sorted(reply.metadata.src_node_id for reply in replies)
+
+
+def exchange(clock, nodes, *, least=1, timeout=60.0, grid=None):
+    """One round with every node; returns who answered, how long it took, and the grid."""
+    grid = grid or PatientGrid(Link(clock, nodes), least=least)
+    start = clock.now
+    replies = list(grid.send_and_receive(ask(grid.get_node_ids()), timeout=timeout))
+    assert all(ARRAYS in reply.content.array_records for reply in replies)
+    return answered(replies), clock.now - start, grid
+
+
+def test_returns_when_the_slowest_has_answered(clock):
+    nodes = {1: Node(0.1), 2: Node(2.0), 3: Node(0.5)}
+    who, took, grid = exchange(clock, nodes)
+    assert who == [1, 2, 3]
+    assert 2.0 <= took < 2.6
+    assert grid.seconds[1] < grid.seconds[3] < grid.seconds[2]
+    assert grid.get_node_ids() == [1, 2, 3]
+
+
+def test_a_node_that_died_and_came_back_is_asked_again(clock):
+    begin = clock.now
+    nodes = {1: Node(1.0), 2: Node(3.0, away=[(begin + 1, begin + 5)])}
+    who, took, _ = exchange(clock, nodes, least=2)
+    assert who == [1, 2]
+    assert 8.0 <= took < 10.0  # back after 5, asked again within a look, 3 for the work
+    assert nodes[2].handled == [MessageType.TRAIN] * 2
+
+
+def test_a_node_that_is_gone_costs_one_timeout_and_later_rounds_nothing(clock):
+    nodes = {1: Node(1.0), 2: Node(1.0), 3: Node(5.0, away=[(clock.now + 2, np.inf)])}
+    who, took, grid = exchange(clock, nodes, least=3, timeout=30)
+    assert who == [1, 2]
+    assert 30 <= took < 31
+    for _ in range(3):
+        who, took, grid = exchange(clock, nodes, grid=grid, timeout=30)
+        assert who == [1, 2]
+        assert took < 2
+
+
+def test_a_round_with_enough_replies_does_not_wait_for_who_is_off_line(clock):
+    nodes = {1: Node(1.0), 2: Node(1.0), 3: Node(5.0, away=[(clock.now + 2, np.inf)])}
+    who, took, _ = exchange(clock, nodes, least=2, timeout=30)
+    assert who == [1, 2]
+    assert took < 5
+
+
+def test_a_straggler_spoils_its_round_only_and_is_asked_again_when_it_is_free(clock):
+    nodes = {1: Node(1.0), 2: Node(25.0)}
+    who, took, grid = exchange(clock, nodes, timeout=10)
+    assert who == [1]
+    assert took >= 10
+    assert grid.get_node_ids() == [1]
+    nodes[2].work = 1.0
+    rounds = 0
+    while grid.get_node_ids() == [1]:
+        who, took, _ = exchange(clock, nodes, grid=grid, timeout=10)
+        assert (who, took < 2) == ([1], True)
+        rounds += 1
+    assert 8 <= rounds <= 16  # the 15 seconds or so that it was late
+    assert exchange(clock, nodes, grid=grid, timeout=10)[0] == [1, 2]
+    assert nodes[2].handled == [MessageType.TRAIN, ROSTER_QUERY, MessageType.TRAIN]
+
+
+def test_what_nobody_fetched_in_its_round_is_never_delivered(clock):
+    nodes = {1: Node(1.0), 2: Node(1.0, away=[(clock.now + 0.01, clock.now + 40)])}
+    grid = PatientGrid(Link(clock, nodes), least=2)
+    messages = ask([1, 2])
+    clock.now += 0.02  # it has gone off line in between
+    assert answered(grid.send_and_receive(messages, timeout=20)) == [1]
+    clock.now += 60
+    while 2 not in grid.get_node_ids():
+        clock.now += 1
+    assert MessageType.TRAIN not in nodes[2].handled
+
+
+def test_replies_of_other_rounds_are_not_taken(clock):
+    nodes = {1: Node(1.0), 2: Node(12.0)}
+    _, _, grid = exchange(clock, nodes, timeout=10)
+    clock.now += 100  # its late answer is long there
+    who, _, _ = exchange(clock, nodes, grid=grid, timeout=20)
+    assert who == [1, 2]
+    assert nodes[2].handled == [MessageType.TRAIN, ROSTER_QUERY, MessageType.TRAIN]
+
+
+def test_arrays_travel_in_one_piece(clock):
+    link = Link(clock, {1: Node()})
+    (message,) = ask([1])
+    list(PatientGrid(link, least=1).send_and_receive([message], timeout=5))
+    assert is_bundled(message.content)
+
+
+def test_works_over_a_grid_that_knows_no_activations(clock):
+    class Plain(Link):
+        get_nodes = property()  # reading it raises AttributeError, as if it were not there
+
+        def get_node_ids(self):
+            return list(self.nodes)
+
+    nodes = {1: Node(), 2: Node(work=90)}
+    who, took, _ = exchange(clock, nodes, grid=PatientGrid(Plain(clock, nodes), least=1))
+    assert who == [1]
+    assert took >= 60
