@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import yaml
 
 from federation.fingerprint import source_root
@@ -107,7 +108,7 @@ class Processes:
     def __init__(self, root, project):
         self.root, self.services = Path(root), project["services"]
         self.ports = {9092: _free_port(), 8000: _free_port()}
-        self.running = {}
+        self.running, self.more = {}, {}
         for volume in project["volumes"]:
             (self.root / volume).mkdir(parents=True)
 
@@ -125,6 +126,7 @@ class Processes:
 
     def start(self, name, *more):
         """Starts a service's process, with more words at its end."""
+        self.more[name] = more
         place = self.root / "containers" / name
         (place / "tmp").mkdir(parents=True, exist_ok=True)
         with (place / "log").open("ab") as log:
@@ -135,7 +137,6 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
             )
 
     def run(self, name, *words):
@@ -153,15 +154,24 @@ class Processes:
     def healthy(self, name):
         """Runs the image's healthcheck in a service."""
         words, environment = self._here(name, image()[2]), self._environment(name)
-        return subprocess.run(words, env=environment, check=False, timeout=30).returncode == 0
+        done = subprocess.run(words, env=environment, capture_output=True, check=False, timeout=30)
+        return done.returncode == 0
 
-    def keep(self, name, *more, restarts=5):
-        """Waits for a service to end well, and starts it again until then: `on-failure`."""
-        while status := self.wait(name):
-            restarts -= 1
-            assert restarts, f"{name} ends with {status} each time:\n{self.log(name)}"
+    def again(self, name):
+        """Starts a service once more, as it was started."""
+        self.start(name, *self.more[name])
+
+    def keep(self, name, seconds=300, restarts=9):
+        """Waits until a service ends well, and starts again what ends otherwise: `on-failure`."""
+        deadline = time.monotonic() + seconds
+        while self.running[name].poll() != 0:
+            for other, process in list(self.running.items()):
+                if status := process.poll():
+                    restarts -= 1
+                    assert restarts, f"{other} ends with {status}:\n{self.log(other)}"
+                    self.again(other)
+            assert time.monotonic() < deadline, f"{name} goes on:\n{self.log(name)}"
             time.sleep(1)
-            self.start(name, *more)
 
     def wait(self, name, seconds=300):
         """Waits for a service's end; returns its status."""
@@ -179,15 +189,18 @@ class Processes:
             time.sleep(0.5)
 
     def stop(self, name, sign=signal.SIGTERM):
-        """Ends a service, and what it started, as a container's end does; returns its status."""
+        """Ends a service and all that it started, as with a container; returns its status."""
         process = self.running.pop(name)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, sign)
+        started = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(sign)
         try:
             return process.wait(timeout=30)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            for left in (process, *started):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    left.kill()
             process.wait(timeout=30)
 
     def down(self):

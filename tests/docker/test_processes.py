@@ -1,7 +1,9 @@
 """The compose file's commands, run as processes of this machine: one federation, start to end."""
 
+import contextlib
 import signal
 import time
+from ipaddress import ip_address
 
 import psutil
 import pytest
@@ -15,11 +17,6 @@ PROJECT = load("compose.yml")
 CLIENTS = [name for name in PROJECT["services"] if name.startswith("client-")]
 
 
-def settings(**given):
-    quick = {"hidden": "8", "local-steps": 2, "eval-every": 2, "checkpoint-every": 1} | given
-    return [word for key, value in quick.items() for word in ("--set", f"{key}={value}")]
-
-
 @pytest.fixture
 def here(tmp_path):
     processes = Processes(tmp_path, PROJECT)
@@ -30,17 +27,16 @@ def here(tmp_path):
 
 
 def test_a_federation_runs_from_its_making_to_its_results(here):
-    few = settings(**{"num-rounds": 3})
-    here.up("coordinator", *few)
+    here.up("coordinator", *_settings(3), *_control(here))
     for name in CLIENTS:
         here.up(name)
     for name in CLIENTS:
         here.wait_healthy(name)
-    assert _listening(here.running["superlink"].pid) == {"127.0.0.1"}
+    assert all(ip.is_loopback for ip in _listening(here.running["superlink"].pid))
     keys = _files(here.root / "federation", "*.key")
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in keys)
 
-    asked = here.run("register", "status", "/federation/engram/server")
+    asked = here.run("superlink", "status", "/federation/engram/server", *_control(here))
     assert asked.returncode == 0, asked.stderr
     assert here.wait("coordinator") == 0, here.log("coordinator")
     found = RunRecord.open(here.path("coordinator", "/results/run"))
@@ -49,25 +45,34 @@ def test_a_federation_runs_from_its_making_to_its_results(here):
 
     # `docker compose up` once more: nothing is made anew, and nobody minds.
     for name in ("init", "register", "coordinator"):
-        here.start(name, *(few if name == "coordinator" else []))
+        here.again(name)
         assert here.wait(name) == 0, here.log(name)
     assert _files(here.root / "federation", "*.key") == keys
 
 
 def test_what_is_killed_and_started_again_goes_on(here):
-    many = settings(**{"num-rounds": 30})
-    here.up("coordinator", *many)
+    here.up("coordinator", *_settings(30), *_control(here))
     for name in CLIENTS:
         here.up(name)
     _wait_for(here, "metrics.jsonl")
     for name in ("superlink", CLIENTS[0], "coordinator"):
         here.stop(name, signal.SIGKILL)
-        here.start(name, *(many if name == "coordinator" else []))
+        here.again(name)
         time.sleep(2)
-    here.keep("coordinator", *many)
+    here.keep("coordinator")
     found = RunRecord.open(here.path("coordinator", "/results/run"))
     assert found.config["settings"]["num-rounds"] == 30
     assert (here.path("coordinator", "/results/run") / "results.json").is_file()
+
+
+def _settings(rounds):
+    quick = {"num-rounds": rounds, "hidden": 8, "local-steps": 2, "checkpoint-every": 1}
+    return [word for key, value in quick.items() for word in ("--set", f"{key}={value}")]
+
+
+def _control(here):
+    """Where the Control API is here; in the containers, where commands look for it."""
+    return "--control", f"127.0.0.1:{here.ports[8000]}"
 
 
 def _wait_for(here, name, seconds=120):
@@ -81,9 +86,12 @@ def _wait_for(here, name, seconds=120):
 
 def _listening(pid):
     """The addresses on which a process and those that it started listen."""
-    own = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    found = [each for process in own for each in process.net_connections("inet")]
-    return {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
+    found = []
+    for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += process.net_connections("inet")
+    listening = {ip_address(each.laddr.ip) for each in found if each.status == psutil.CONN_LISTEN}
+    return {getattr(ip, "ipv4_mapped", None) or ip for ip in listening}
 
 
 def _files(folder, pattern):
