@@ -13,6 +13,8 @@ test: .venv/ready
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/hadolint docker/Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose*.yml
 
 types: .venv/ready
 	$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""What a round waits for, what is sent again, and who is not asked: on a clock of the test's own."""
+"""What a round waits for, what is sent again, and who is not asked: on a clock of our own."""
 
 from types import SimpleNamespace
 

@@ -1,0 +1,243 @@
+"""Compose files without Docker: read as Compose does, and run as processes of this machine."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import yaml
+
+from federation.fingerprint import source_root
+
+FOLDER = source_root() / "docker"
+
+
+# --- Reading -----------------------------------------------------------------------------------
+
+
+def load(*names, **environment):
+    """Compose files, one laid over the other, with variables put in."""
+    merged = {}
+    for name in names:
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        merged = _merge(merged, _interpolate(yaml.safe_load(text), environment))
+    return merged
+
+
+def _merge(base, over):
+    if isinstance(base, dict) and isinstance(over, dict):
+        merged = base | over
+        for key in base.keys() & over.keys():
+            replaced = key in {"command", "entrypoint", "test"}
+            merged[key] = over[key] if replaced else _merge(base[key], over[key])
+        return merged
+    return base + over if isinstance(base, list) and isinstance(over, list) else over
+
+
+def _interpolate(value, environment):
+    if isinstance(value, dict):
+        return {key: _interpolate(inner, environment) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_interpolate(inner, environment) for inner in value]
+    if not isinstance(value, str):
+        return value
+    found = re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda m: environment.get(m[1], m[2] or ""), value)
+    assert "$" not in found, f"a variable that this test does not read: {value}"
+    return found
+
+
+def instructions(stage=-1):
+    """The instructions of a stage of the Dockerfile, the last by default, as (NAME, rest)."""
+    text = (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+    lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    found = [line.split(maxsplit=1) for line in lines.replace("\\\n", " ").splitlines() if line]
+    starts = [number for number, (name, _) in enumerate(found) if name == "FROM"]
+    stages = [found[a:b] for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    return stages[stage]
+
+
+def image():
+    """What the image says about the processes in it: entrypoint, environment, healthcheck."""
+    said = dict(instructions())
+    environment = dict(re.findall(r'(\w+)=("[^"]*"|\S+)', said["ENV"]))
+    healthcheck = json.loads(said["HEALTHCHECK"].partition(" CMD ")[2])
+    return json.loads(said["ENTRYPOINT"]), environment, healthcheck
+
+
+def mounts(service):
+    """A service's volumes as (source, path in it, target, writable)."""
+    for mount in service.get("volumes", []):
+        if isinstance(mount, str):
+            source, target, *mode = mount.split(":")
+            yield source, "", target, mode != ["ro"]
+        else:
+            inside = mount.get("volume", {}).get("subpath", "")
+            yield mount["source"], inside, mount["target"], not mount.get("read_only", False)
+
+
+def command_line(service):
+    """The words that a service's container starts."""
+    entrypoint, _, _ = image()
+    return [*service.get("entrypoint", entrypoint), *service.get("command", [])]
+
+
+def engram_words(service):
+    """The words that `engram` is given in a service, or None where it is not called."""
+    words = " ".join(command_line(service)).split()
+    return words[words.index("engram") + 1 :] if "engram" in words else None
+
+
+# --- Running -----------------------------------------------------------------------------------
+
+
+class Processes:
+    """A project's services as processes here: the same commands, on folders and ports of their own.
+
+    Everything but the isolation is as in containers: what a service mounts is a folder below
+    ``root``, shared with whoever mounts the same; ``/tmp`` is its own; a port is another free one,
+    the same for all. A name of a network is this machine.
+    """
+
+    def __init__(self, root, project):
+        self.root, self.services = Path(root), project["services"]
+        self.ports = {9092: _free_port(), 8000: _free_port()}
+        self.running, self.more = {}, {}
+        for volume in project["volumes"]:
+            (self.root / volume).mkdir(parents=True)
+
+    def up(self, name, *more):
+        """Starts a service, once all that it depends on is as far as it asks."""
+        service = self.services[name]
+        for other, needed in service.get("depends_on", {}).items():
+            if other not in self.running:
+                self.up(other)
+            if needed["condition"] == "service_completed_successfully":
+                assert self.wait(other) == 0, self.log(other)
+            elif needed["condition"] == "service_healthy":
+                self.wait_healthy(other)
+        self.start(name, *more)
+
+    def start(self, name, *more):
+        """Starts a service's process, with more words at its end."""
+        self.more[name] = more
+        place = self.root / "containers" / name
+        (place / "tmp").mkdir(parents=True, exist_ok=True)
+        with (place / "log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [*self._here(name, command_line(self.services[name])), *more],
+                cwd=place / "tmp",
+                env=self._environment(name),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def run(self, name, *words):
+        """Runs `engram` with other words in a service, as `docker compose exec` does."""
+        return subprocess.run(
+            self._here(name, ["engram", *words]),
+            cwd=self.root / "containers" / name / "tmp",
+            env=self._environment(name),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def healthy(self, name):
+        """Runs the image's healthcheck in a service."""
+        words, environment = self._here(name, image()[2]), self._environment(name)
+        done = subprocess.run(words, env=environment, capture_output=True, check=False, timeout=30)
+        return done.returncode == 0
+
+    def again(self, name):
+        """Starts a service once more, as it was started."""
+        self.start(name, *self.more[name])
+
+    def keep(self, name, seconds=300, restarts=9):
+        """Waits until a service ends well, and starts again what ends otherwise: `on-failure`."""
+        deadline = time.monotonic() + seconds
+        while self.running[name].poll() != 0:
+            for other, process in list(self.running.items()):
+                if status := process.poll():
+                    restarts -= 1
+                    assert restarts, f"{other} ends with {status}:\n{self.log(other)}"
+                    self.again(other)
+            assert time.monotonic() < deadline, f"{name} goes on:\n{self.log(name)}"
+            time.sleep(1)
+
+    def wait(self, name, seconds=300):
+        """Waits for a service's end; returns its status."""
+        try:
+            return self.running[name].wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{name} goes on:\n{self.log(name)}") from None
+
+    def wait_healthy(self, name, seconds=180):
+        deadline = time.monotonic() + seconds
+        while not self.healthy(name):
+            ended = self.running[name].poll()
+            assert ended is None, f"{name} ended with {ended}:\n{self.log(name)}"
+            assert time.monotonic() < deadline, f"{name} is not healthy:\n{self.log(name)}"
+            time.sleep(0.5)
+
+    def stop(self, name, sign=signal.SIGTERM):
+        """Ends a service and all that it started, as with a container; returns its status."""
+        process = self.running.pop(name)
+        started = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(sign)
+        try:
+            return process.wait(timeout=30)
+        finally:
+            for left in (process, *started):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    left.kill()
+            process.wait(timeout=30)
+
+    def down(self):
+        """Ends everything, what was started last first."""
+        for name in reversed(list(self.running)):
+            self.stop(name)
+
+    def log(self, name):
+        return (self.root / "containers" / name / "log").read_text(errors="replace")[-5000:]
+
+    def path(self, name, inside):
+        """Where something in a service's container is on this machine."""
+        return Path(self._translate(name, inside))
+
+    def _here(self, name, words):
+        return [self._translate(name, word) for word in words]
+
+    def _translate(self, name, text):
+        places = {"/tmp": self.root / "containers" / name / "tmp"}
+        for source, inside, target, _ in mounts(self.services[name]):
+            places[target] = self.root / source / inside
+        known = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))
+        # In one pass, since this machine's folders may lie in /tmp, too.
+        text = re.sub(rf"(?<![\w./-])({known})(?=[/\s'\"]|$)", lambda m: str(places[m[1]]), text)
+        text = re.sub(r"\b(superlink|0\.0\.0\.0)(?=:9092\b)", "127.0.0.1", text)
+        for theirs, ours in self.ports.items():
+            text = re.sub(rf"(?<!\d){theirs}(?!\d)", str(ours), text)
+        return text
+
+    def _environment(self, name):
+        said = image()[1] | self.services[name].get("environment", {})
+        found = {key: self._translate(name, value) for key, value in said.items()}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return found | {"PATH": path, "PYTHONPATH": str(source_root())}  # this source, no other
+
+
+def _free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]

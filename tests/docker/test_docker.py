@@ -1,0 +1,264 @@
+"""What can be known of images and compose files without building or starting any."""
+
+import os
+import re
+import runpy
+import socket
+import time
+
+import crossplane
+import jsonschema
+import pytest
+import typer
+from check_jsonschema.builtin_schemas import get_builtin_schema
+
+from federation.fingerprint import ROOMS, source_root
+from simulations.cli import app
+from tests.docker.compose import (
+    FOLDER,
+    Processes,
+    command_line,
+    engram_words,
+    image,
+    instructions,
+    load,
+    mounts,
+)
+
+PROJECT = load("compose.yml")
+SERVICES = PROJECT["services"]
+CLIENTS = [name for name in SERVICES if name.startswith("client-")]
+USER = "65532:65532"
+FLEET = 9092
+
+services = pytest.mark.parametrize("name", SERVICES)
+clients = pytest.mark.parametrize("name", CLIENTS)
+
+
+# --- Confinement -------------------------------------------------------------------------------
+
+
+@services
+def test_a_service_has_no_rights_and_bounded_means(name):
+    service = SERVICES[name]
+    assert service["user"] == USER
+    assert service["read_only"]
+    assert service["tmpfs"][0].startswith("/tmp:size=")
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["deploy"]["resources"]["limits"].keys() == {"cpus", "memory", "pids"}
+    assert not service.keys() & {"privileged", "cap_add", "pid", "ipc", "devices", "env_file"}
+
+
+@services
+def test_what_crashes_is_started_again(name):
+    # But for `init`: what it refuses once, it refuses always, and `up` is to say so.
+    assert SERVICES[name]["restart"] == ("no" if name == "init" else "on-failure")
+
+
+def test_the_images_user_is_a_number_and_not_root():
+    assert dict(instructions())["USER"] == USER
+
+
+def test_no_port_is_published_but_the_fleet_apis():
+    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
+    assert [port["target"] for port in published] == [FLEET]
+    assert dict(instructions())["EXPOSE"] == str(FLEET)
+    assert all(service.get("network_mode") != "host" for service in SERVICES.values())
+
+
+def test_the_control_api_is_on_the_loopback_of_a_network_without_clients():
+    words = engram_words(SERVICES["superlink"])
+    assert words[words.index("--control") + 1].startswith("127.0.0.1:")
+    inside = {n for n, service in SERVICES.items() if service.get("network_mode")}
+    assert inside == {"init", "superlink", "register", "coordinator"}
+    assert SERVICES["init"]["network_mode"] == "none"
+
+
+# --- Volumes -----------------------------------------------------------------------------------
+
+
+def test_volumes_are_the_declared_ones():
+    used = {source for service in SERVICES.values() for source, *_ in mounts(service)}
+    assert used == PROJECT["volumes"].keys()  # no folder of the host's, either
+
+
+@services
+def test_a_new_volume_belongs_to_the_user(name):
+    # Docker gives it the owner of the image's folder at that place; a part of a volume has an
+    # owner already, and must not be filled from the image: it need not be there yet.
+    made = re.search(r"install --directory --owner=(\d+) --group=(\d+) --mode=0700 (.*)", _runs())
+    assert f"{made[1]}:{made[2]}" == USER
+    for mount in SERVICES[name].get("volumes", []):
+        if isinstance(mount, str):
+            assert mount.split(":")[1] in made[3].split()
+        else:
+            assert mount["volume"]["nocopy"]
+            assert mount["volume"]["subpath"]
+
+
+@services
+def test_a_service_sees_its_own_part_of_the_federation_only(name):
+    (own,) = [mount[1:] for mount in _mounts(name) if mount[0] == "federation"] or [None]
+    if name in CLIENTS:
+        assert own == (f"engram/{name}", f"/federation/engram/{name}", False)
+    elif name in {"superlink", "register", "coordinator"}:  # and the database in it
+        assert own == ("engram/server", "/federation/engram/server", True)
+    else:
+        assert own == {"init": ("", "/federation", True), "front": None}[name]
+
+
+@clients
+def test_a_memory_is_its_clients_alone(name):
+    number = name.removeprefix("client-")
+    assert (f"memory-{number}", "", "/state", True) in _mounts(name)
+    holders = [n for n in SERVICES for source, *_ in _mounts(n) if source == f"memory-{number}"]
+    assert holders == [name]
+
+
+def test_init_makes_what_the_others_mount():
+    words = engram_words(SERVICES["init"])
+    folder = words[words.index("init-federation") + 1]
+    assert int(words[words.index("--clients") + 1]) == len(CLIENTS)
+    made = {f"{folder}/{part}" for part in ("server", *CLIENTS)}
+    parts = [mount for name in SERVICES for mount in _mounts(name) if mount[1]]
+    assert {target for _, _, target, _ in parts} == made
+    assert all(f"/federation/{inside}" == target for _, inside, target, _ in parts)
+
+
+def test_results_are_at_one_place_for_the_run_and_for_who_follows_it():
+    assert ("results", "", "/results", True) in _mounts("superlink")
+    assert ("results", "", "/results", True) in _mounts("coordinator")
+    words = engram_words(SERVICES["coordinator"])
+    assert words[words.index("--out") + 1].startswith("/results/")
+
+
+def _mounts(name):
+    return list(mounts(SERVICES[name]))
+
+
+def _runs():
+    return "\n".join(rest for name, rest in instructions() if name == "RUN")
+
+
+# --- Overlay -----------------------------------------------------------------------------------
+
+
+def test_a_compose_file_and_its_overlay_make_a_valid_one():
+    schema = get_builtin_schema("vendor.compose-spec")
+    for project in (PROJECT, load("compose.yml", "compose.gpu.yml")):
+        jsonschema.validate(project, schema)
+
+
+@clients
+def test_the_overlay_gives_clients_a_gpu_and_changes_nothing_else(name):
+    number = name.removeprefix("client-")
+    over = load("compose.yml", "compose.gpu.yml", **{f"GPU_{number}": "7"})["services"]
+    assert over.keys() == SERVICES.keys()
+    plain, changed = SERVICES[name], over[name]
+    assert changed["command"] == [*plain["command"], "--set", "device=cuda"]
+    (device,) = changed["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "device_ids": ["7"], "capabilities": ["gpu"]}
+    assert changed["deploy"]["resources"]["limits"].keys() == {"cpus", "memory", "pids"}
+    other = {"command", "deploy", "environment"}
+    assert {k: v for k, v in changed.items() if k not in other} == {
+        k: v for k, v in plain.items() if k not in other
+    }
+
+
+# --- Entry commands ----------------------------------------------------------------------------
+
+
+@services
+def test_a_service_calls_engram_as_it_wants_to_be_called(name):
+    words = engram_words(SERVICES[name])
+    if words is None:
+        assert (name, command_line(SERVICES[name])) == ("front", ["sleep", "infinity"])
+        return
+    commands = typer.main.get_command(app).commands
+    if "node" not in commands:
+        pytest.skip("engram runs in one process only, so far")
+    commands[words[0]].make_context(words[0], words[1:])  # reads the options, and starts nothing
+
+
+@pytest.mark.parametrize("name", ["superlink", *CLIENTS])
+def test_health(name, tmp_path):
+    here = Processes(tmp_path, PROJECT)
+    assert not here.healthy(name)
+    if name == "superlink":
+        with socket.create_server(("127.0.0.1", here.ports[FLEET])):
+            assert here.healthy(name)
+    else:
+        heartbeat = here.path(name, "/state/alive")
+        heartbeat.touch()
+        assert here.healthy(name)
+        os.utime(heartbeat, (time.time() - 130,) * 2)
+    assert not here.healthy(name)
+
+
+# --- Image -------------------------------------------------------------------------------------
+
+
+def test_the_image_is_made_of_the_source_and_nothing_else():
+    stage = instructions(0)
+    copied = {word for name, rest in stage if name == "COPY" for word in rest.split()[:-1]}
+    bound = set(re.findall(r"type=bind,source=([^,]+)", " ".join(rest for _, rest in stage)))
+    assert {path for path in copied if (source_root() / path).is_dir()} == {*ROOMS, "simulations"}
+    ignored = (source_root() / ".dockerignore").read_text().splitlines()
+    assert "*" in ignored
+    assert {line[1:] for line in ignored if line.startswith("!")} == copied | bound
+
+
+def test_the_image_says_what_containers_need():
+    entrypoint, environment, _ = image()
+    assert entrypoint == ["engram"]
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert environment["FLWR_HOME"].startswith("/tmp/")  # the one place that can be written
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cuda", "fine"),
+    [
+        ("any", None, True),
+        ("any", "13.0", True),
+        ("cpu", None, True),
+        ("cpu", "13.0", False),
+        ("cuda", None, False),
+        ("cuda", "13.0", True),
+        ("gpu", "13.0", False),
+    ],
+)
+def test_an_image_is_made_with_the_torch_that_was_asked_for(wanted, cuda, fine, tmp_path):
+    about = tmp_path / "torch" / "version.py"
+    about.parent.mkdir()
+    about.write_text(f"__version__ = '2.13.0'\ncuda = {cuda!r}\n")
+    complaint = runpy.run_path(str(FOLDER / "check_torch.py"))["complaint"]
+    said = complaint(wanted, tmp_path)
+    assert (said is None) == fine
+    assert fine or wanted in said
+
+
+# --- nginx -------------------------------------------------------------------------------------
+
+
+def test_nginx_publishes_the_fleet_port_only():
+    parsed = crossplane.parse(str(FOLDER / "nginx.conf"), strict=True)
+    assert parsed["status"] == "ok", parsed["errors"]
+    (config,) = parsed["config"]
+    published = [listen for listen in _find(config["parsed"], "listen") if ":" not in listen[0]]
+    assert published == [[str(FLEET)]]
+    (http,) = [each["block"] for each in config["parsed"] if each["directive"] == "http"]
+    assert [listen[0].split(":")[0] for listen in _find(http, "listen")] == ["127.0.0.1"]
+    assert _find(http, "ssl_verify_client") == [["on"]]
+    assert _find(http, "proxy_ssl_verify") == [["on"]]
+    assert _find(http, "location") == [["/v1/control/"], ["/"]]
+
+
+def _find(block, directive):
+    """The arguments of every such directive in a block, and in the blocks in it."""
+    found = []
+    for each in block:
+        if each["directive"] == directive:
+            found.append(each["args"])
+        found += _find(each.get("block", []), directive)
+    return found
