@@ -12,8 +12,10 @@ from flwr.serverapp.strategy import Strategy
 from federation.data.federated import model_for
 from federation.errors import RunStopped
 from federation.experiment import Experiment
+from federation.noise import Noise, secret_noise
 from federation.streams import Stream, torch_generator
 from federation.wire import to_params, to_record
+from server.ledger import Ledger
 from server.record import Memories, RunRecord
 from server.results import results, summary
 from server.roster import query_roster
@@ -38,6 +40,7 @@ def coordinate(
     *,
     engine: str,
     memories: Memories | None = None,
+    noise: Noise = secret_noise,
     on_round: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> dict[str, Any]:
     """Runs the experiment, or what is left of it, and records it.
@@ -53,10 +56,12 @@ def coordinate(
         folder: Where the run is recorded.
         engine: Name of the engine, for the record.
         memories: The clients' memories, if they live in this process.
+        noise: Where the noise of central privacy comes from. With secret noise a private run that
+            is resumed does not repeat its numbers.
         on_round: Called with each round's metrics.
 
     Returns:
-        The results, as ``server.results.results`` has them.
+        The results, as ``server.results.results`` and ``server.ledger.Ledger.spent`` have them.
 
     Raises:
         Refused: The folder is not free, or not of a run that could go on so.
@@ -67,7 +72,7 @@ def coordinate(
     roster = query_roster(grid, experiment.num_clients)
     network = model_for(experiment, roster.input_shape, roster.num_classes)
     strategy = Federated(
-        experiment.aggregate(),
+        experiment.aggregate(noise),
         roster,
         clients_per_round=experiment.clients_per_round,
         seed=experiment.seed,
@@ -92,7 +97,10 @@ def coordinate(
             memories.restore(checkpoint.memories)
         record.forget_after(checkpoint.server_round)
     arrays = to_record(checkpoint.model)
+    begun = folder / "rounds-begun.txt" if noise is secret_noise else None
+    ledger = Ledger(experiment, checkpoint.server_round, begun)
     for server_round in range(checkpoint.server_round + 1, experiment.num_rounds + 1):
+        ledger.begin(server_round)
         start = time.perf_counter()
         try:
             arrays, metrics = train_round(
@@ -103,7 +111,7 @@ def coordinate(
                 f"{error} (the last good checkpoint, of round {checkpoint.server_round}, is in "
                 f"{folder})"
             ) from error
-        metrics["ms"] = (time.perf_counter() - start) * 1000
+        metrics |= {"ms": (time.perf_counter() - start) * 1000, **ledger.spent}
         final = server_round == experiment.num_rounds
         due = final or server_round % experiment.eval_every == 0
         scores = _evaluate(grid, strategy, server_round, arrays) if due else {}
@@ -116,7 +124,7 @@ def coordinate(
         _evaluate(grid, strategy, checkpoint.server_round, arrays)
     if strategy.evaluation is None:
         raise RunStopped(f"no client could be scored; resume {folder} to try again")
-    found = results(experiment.algorithm, strategy.evaluation, record.rows())
+    found = results(experiment.algorithm, strategy.evaluation, record.rows()) | ledger.spent
     record.finish(found)
     return found
 

@@ -150,8 +150,9 @@ class Federated(Strategy):
             RunStopped: No reply is usable, or most of the cohort diverged.
         """
         accepted, rejected, silent = self._screen(replies)
-        accepted, far = _implausible(accepted, self._model)
-        rejected += far
+        if not self.aggregate.bounded:
+            accepted, far = _implausible(accepted, self._model)
+            rejected += far
         diverged = {
             client: reason for _, reply in accepted for client, reason in reply.failed.items()
         }
