@@ -44,20 +44,20 @@ def clip(params: Params, origin: Params, bound: float) -> Params:
 
 
 def add_normal(params: Params, deviation: float, normal: Tensor) -> Params:
-    """Returns ``params + deviation * normal``; normal (..., d) has what each leaf takes in turn.
+    """Returns ``params + deviation * normal``.
 
     Args:
         params: Leaves (..., shape) with the leading axes of ``normal``.
         deviation: Standard deviation of the noise on every coordinate.
-        normal: Standard normal numbers, d for the parameters of one model.
+        normal: Standard normal numbers (..., d), d for the parameters of one model. They are dealt
+            to the leaves by name, since a model that was kept in a file may have another order.
     """
-    lead = normal.ndim - 1
-    sizes = [math.prod(leaf.shape[lead:]) for leaf in params.values()]
-    parts = torch.split(normal, sizes, dim=-1)
-    return {
-        name: torch.add(leaf, part.to(leaf).view(leaf.shape), alpha=deviation)
-        for (name, leaf), part in zip(params.items(), parts, strict=True)
-    }
+    result, at = dict(params), 0
+    for name, leaf in sorted(params.items()):
+        size = math.prod(leaf.shape[normal.ndim - 1 :])
+        part = normal[..., at : at + size].to(leaf).view(leaf.shape)
+        result[name], at = torch.add(leaf, part, alpha=deviation), at + size
+    return result
 
 
 def clipped(aggregate: Aggregate, bound: float, deviation: float = 0.0) -> Aggregate:
@@ -110,7 +110,8 @@ def private_mean(
     Raises:
         ValueError: The aggregate is not additive: there is no mean to hide in.
     """
-    require(aggregate.additive, "merge", "another", "mean where privacy is central")
+    expected = "none or local where the server needs every model"
+    require(aggregate.additive, "privacy", "central", expected)
     require(bound > 0, "clip", bound, "positive")
     require(multiplier > 0, "noise-multiplier", multiplier, "positive")
 

@@ -81,7 +81,9 @@ def centered(aggregate: Aggregate, center: Center) -> Aggregate:
     Raises:
         ValueError: The aggregate is not additive: there is no mean to replace.
     """
-    require(aggregate.additive, "merge", "another", "mean where the server needs every model")
+    require(
+        aggregate.additive, "merge", "another center", "mean where the server needs every model"
+    )
 
     def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
         point = center([update.params for update in updates])

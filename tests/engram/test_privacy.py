@@ -16,7 +16,7 @@ from engram.privacy import add_normal, clip, clipped, epsilon, private_mean
 from engram.tree import add_scaled, norm
 from federation.flower import local_run
 from federation.wire import to_params, to_record
-from tests.support import assert_same, draw
+from tests.support import assert_same
 
 MODEL = {"a": torch.tensor([[1.0, -2.0]]), "b": torch.tensor([0.5])}
 C = 0.5
@@ -108,9 +108,12 @@ def test_honest_noise_passes_the_servers_bound():
 # --- Noise -----------------------------------------------------------------------------------
 
 
-def test_noise_is_dealt_to_the_leaves_in_their_order():
+def test_noise_is_dealt_to_the_leaves_by_name():
     noisy = add_normal(MODEL, 0.1, torch.tensor([1.0, 2.0, 3.0]))
     assert_same(noisy, moved(0.1, 0.2, 0.3), atol=1e-6)
+    other = add_normal(dict(reversed(MODEL.items())), 0.1, torch.tensor([1.0, 2.0, 3.0]))
+    assert_same(other, noisy)
+    assert list(other) == ["b", "a"]
     stack = {name: torch.stack([leaf, leaf]) for name, leaf in MODEL.items()}
     both = add_normal(stack, 0.1, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
     assert_same({name: leaf[1] for name, leaf in both.items()}, moved(0.4, 0.5, 0.6), atol=1e-6)
@@ -181,7 +184,7 @@ def test_a_servers_step_scales_the_noise_too():
 
 def test_refuses_what_would_not_be_private():
     every = mean()._replace(additive=False)
-    with pytest.raises(ValueError, match="merge must be mean where privacy is central"):
+    with pytest.raises(ValueError, match=r"privacy must be none or local where .*, got 'central'"):
         private(aggregate=every)
     with pytest.raises(ValueError, match="noise-multiplier must be positive, got 0"):
         private(multiplier=0.0)
