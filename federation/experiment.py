@@ -67,6 +67,8 @@ _Device = Annotated[str, AfterValidator(_device)]
 class Experiment(BaseModel):
     """Everything that determines a run: the same experiment gives the same numbers.
 
+    But for the noise of privacy on nodes, which is secret: see ``federation.noise``.
+
     Field names with ``_`` written as ``-`` are the keys of ``[tool.flwr.app.config]`` in
     pyproject.toml, whose values are the defaults; this class has none, so that there is one
     place to look. ``out`` and ``resume`` say where results are; all others, what they are.

@@ -88,7 +88,8 @@ def leave_client(
     """Returns clients' models as they leave the clients: clipped, and with local noise.
 
     Each is a function of its client alone, so that neither who else trains with it, nor how
-    nodes host clients, bears on its privacy.
+    nodes host clients, bears on its privacy. A client that is asked again answers again, with
+    other noise and at the same cost: what a run reports is what it asked for itself.
 
     Args:
         e: The settings; ``clip`` is positive.
@@ -111,7 +112,8 @@ def spent(e: Experiment, rounds: int) -> float:
 
     Central privacy hides from whoever sees the models whether a client's data are there at all;
     adding or removing them moves the sum by ``clip``. Local privacy hides from the server which
-    data a client has; two clipped updates lie up to ``2 clip`` apart.
+    data a client has; two clipped updates lie up to ``2 clip`` apart. What is counted is what
+    its models tell of a client, and nothing else that it sends.
     """
     reach = 2 if e.privacy == "local" else 1
     return epsilon(e.noise_multiplier / reach, rounds, e.delta)

@@ -124,6 +124,11 @@ def test_as_many_may_lie_as_a_round_can_stand():
     assert small(merge="median", num_malicious=9).merge == "median"  # which does not look at it
 
 
+def test_protection_is_part_of_what_a_run_is():
+    settings = {"merge", "num-malicious", "clip", "privacy", "noise-multiplier", "delta"}
+    assert settings <= small().identity().keys()
+
+
 def test_an_algorithm_without_a_mean_has_no_other_merge(monkeypatch):
     every = ALGORITHMS["fedavg"]._replace(aggregate=lambda e: mean()._replace(additive=False))
     monkeypatch.setitem(ALGORITHMS, "fedavg", every)
