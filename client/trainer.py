@@ -18,6 +18,7 @@ from client.budget import block_size
 from client.cohort import (
     ClientRaised,
     Draws,
+    Held,
     LocalRound,
     Task,
     each_in_turn,
@@ -34,6 +35,8 @@ from engram.types import Params
 from federation.data.federated import FederatedData, model_for
 from federation.errors import EngramError
 from federation.experiment import Experiment
+from federation.noise import Noise, secret_noise
+from federation.protection import leave_client
 from federation.streams import Stream, generator
 
 __all__ = ["ClientFailed", "Engine", "Trained", "Trainer"]
@@ -76,6 +79,7 @@ class Trainer:
         data: Its data.
         store: Where memories are kept between rounds.
         engine: ``vectorized`` or ``sequential``. They give the same numbers, but for rounding.
+        noise: Where the noise of local privacy comes from.
 
     Raises:
         Refused: The network does not fit the data, or the memory budget not one client.
@@ -88,11 +92,13 @@ class Trainer:
         store: MemoryStore,
         *,
         engine: Engine = "vectorized",
+        noise: Noise = secret_noise,
     ) -> None:
         torch.set_num_threads(experiment.cpu_threads)
         self.experiment = experiment
         self.data = data
         self._store = store
+        self._noise = noise
         self._network = model_for(experiment, data.input_shape, data.num_classes)
         self._loss = cross_entropy(self._network)
         self._rule = experiment.local_rule(self._loss)
@@ -132,6 +138,7 @@ class Trainer:
             numbers += cost(model, self._rows)
         else:
             numbers += self._rows * self.data.train.x[0].numel() + 16 * size
+        numbers += 10 * size if e.clip else 0  # copies in float64
         block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
         if self._way.func is each_in_turn:
             return 1
@@ -177,6 +184,8 @@ class Trainer:
             clients = [client for _, client in members]
             done = self._run(model, clients, server_round)
             self._remember(done, clients, server_round, durable)
+            if self.experiment.clip:
+                done = self._protect(done, model, clients, server_round)
             examples = [len(self.data.train.rows[client]) for client in clients]
             for number, some in groupby(range(len(members)), key=lambda i: members[i][0]):
                 results[number].add(list(some), done, clients, examples, server_round)
@@ -209,6 +218,20 @@ class Trainer:
         for position, i in enumerate(kept):
             memory = {name: leaf[position].clone() for name, leaf in states.items()}
             self._store.save(clients[i], memory, server_round=server_round, durable=durable)
+
+    def _protect(
+        self, done: LocalRound, model: Params, clients: Sequence[int], server_round: int
+    ) -> LocalRound:
+        """Clips and noises the models. Memories stay as they are: they stay where they are."""
+        leaving = leave_client(
+            self.experiment,
+            done.models.stack(),
+            model,
+            clients=clients,
+            server_round=server_round,
+            noise=self._noise,
+        )
+        return done._replace(models=Held(leaving))
 
     def _receive(self, model: Params) -> Params:
         # Flower's own strategies compute in numpy, and some return float64.

@@ -35,12 +35,15 @@ class Aggregate(NamedTuple):
         weighting: What an update's weight counts.
         additive: Whether updates may be replaced by their weighted mean beforehand, without
             changing the result. A node that trained several clients then sends one model.
+        bounded: Whether ``merge`` itself bounds what any one update does, however far it lies
+            from the others. If not, its caller had better leave such updates out.
     """
 
     init: Callable[[Params], Params]
     merge: Callable[[Params, Params, Sequence[Update]], tuple[Params, Params]]
     weighting: Weighting
     additive: bool
+    bounded: bool = False
 
 
 def weighted_mean(updates: Sequence[Update]) -> Params:

@@ -15,7 +15,7 @@ def add_scaled(x: Params, scale: float | Tensor, y: Params) -> Params:
     return {name: torch.add(leaf, y[name], alpha=scale) for name, leaf in x.items()}
 
 
-def interpolate(x: Params, y: Params, weight: float) -> Params:
+def interpolate(x: Params, y: Params, weight: float | Tensor) -> Params:
     """Returns ``(1 - weight) * x + weight * y``, leaf by leaf.
 
     ``weight=1`` returns ``y`` exactly and ``weight=0`` returns ``x`` exactly, as ``torch.lerp``

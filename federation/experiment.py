@@ -22,6 +22,8 @@ from engram.types import LocalRule, LossFn
 from federation.algorithms import ALGORITHMS
 from federation.errors import Refused
 from federation.fingerprint import source_root
+from federation.noise import Noise, secret_noise
+from federation.protection import check_protection, protected
 from federation.settings import MACHINE, Scalar
 
 __all__ = ["Experiment", "read_defaults"]
@@ -62,6 +64,8 @@ _Device = Annotated[str, AfterValidator(_device)]
 
 class Experiment(BaseModel):
     """Everything that determines a run: the same experiment gives the same numbers.
+
+    But for the noise of privacy on nodes, which is secret: see ``federation.noise``.
 
     Field names with ``_`` written as ``-`` are the keys of ``[tool.flwr.app.config]`` in
     pyproject.toml, whose values are the defaults; this class has none, so that there is one
@@ -138,6 +142,34 @@ class Experiment(BaseModel):
     lambda_: _Float = Field(gt=0, description="pfedme: weight of the proximal term")
     inner_steps: _Int = Field(ge=1, description="pfedme: steps towards the proximal point")
     server_mix: _Float = Field(gt=0, description="pfedme: weight of the round's mean (beta)")
+    merge: Literal["mean", "median", "trimmed-mean", "krum"] = Field(
+        description="what a round's models are merged into: their mean, the median or the "
+        "trimmed-mean of each coordinate, or (krum) the one that is nearest to most others; with "
+        "any but the mean every client counts alike"
+    )
+    num_malicious: _Int = Field(
+        ge=0,
+        description="trimmed-mean, krum: clients of a round that may send anything; trimmed-mean "
+        "leaves out as many of the lowest and as many of the highest values",
+    )
+    clip: _Float = Field(
+        ge=0,
+        description="largest norm of a client's update (C); longer ones are scaled down to it, by "
+        "the client and again by the server. 0: no bound",
+    )
+    privacy: Literal["none", "local", "central"] = Field(
+        description="differential privacy of clients: none, central (the server adds normal noise "
+        "to the mean of clipped updates, all of which count alike) or local (each client adds it "
+        "to its own before it leaves)"
+    )
+    noise_multiplier: _Float = Field(
+        gt=0,
+        description="privacy: standard deviation of the noise over clip, on one client's update "
+        "(local) or on the sum of all clients' (central)",
+    )
+    delta: _Float = Field(
+        gt=0, lt=1, description="privacy: the delta at which the epsilon spent is reported"
+    )
     adapt_shots: _Int = Field(
         ge=1, description="evaluation: test rows that a client personalizes on"
     )
@@ -191,6 +223,7 @@ class Experiment(BaseModel):
             self.min_clients,
             f"at most clients-per-round = {self.clients_per_round}",
         )
+        check_protection(self)
         self.local_rule(lambda params, batch: next(iter(params.values())).sum())
         self.aggregate()
         return self
@@ -212,9 +245,13 @@ class Experiment(BaseModel):
         """Builds the client's part of the algorithm."""
         return ALGORITHMS[self.algorithm].rule(loss, self)
 
-    def aggregate(self) -> Aggregate:
-        """Builds the server's part of the algorithm."""
-        return ALGORITHMS[self.algorithm].aggregate(self)
+    def aggregate(self, noise: Noise = secret_noise) -> Aggregate:
+        """Builds the server's part of the algorithm, with what protects it.
+
+        Args:
+            noise: Where the noise of central privacy comes from.
+        """
+        return protected(ALGORITHMS[self.algorithm].aggregate(self), self, noise)
 
     def on_machine(self, own: Mapping[str, Any]) -> Self:
         """Returns the experiment with a machine's own values of the settings in ``MACHINE``.

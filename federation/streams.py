@@ -22,6 +22,8 @@ class Stream(IntEnum):
     INITIAL_BATCH = 5
     LOCAL_STEPS = 6
     SUPPORT = 7
+    CLIENT_NOISE = 8
+    SERVER_NOISE = 9
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

@@ -14,8 +14,10 @@ from engram.types import Params
 from federation.data.federated import model_for
 from federation.errors import RunStopped
 from federation.experiment import Experiment
+from federation.noise import Noise, secret_noise
 from federation.streams import Stream, torch_generator
 from federation.wire import TRAINING, to_params, to_record
+from server.ledger import Ledger
 from server.record import Checkpoint, Memories, RunRecord
 from server.results import results, summary
 from server.roster import query_roster
@@ -38,6 +40,7 @@ def coordinate(
     *,
     engine: str,
     memories: Memories | None = None,
+    noise: Noise = secret_noise,
     on_round: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> dict[str, Any]:
     """Runs the experiment, or what is left of it, and records it.
@@ -53,10 +56,12 @@ def coordinate(
         folder: Where the run is recorded.
         engine: Name of the engine, for the record.
         memories: The clients' memories, if they live in this process.
+        noise: Where the noise of central privacy comes from. With secret noise a private run that
+            is resumed does not repeat its numbers.
         on_round: Called with each round's metrics.
 
     Returns:
-        The results, as ``server.results.results`` has them.
+        The results, as ``server.results.results`` and ``server.ledger.Ledger.spent`` have them.
 
     Raises:
         Refused: The folder is not free, or not of a run that could go on so.
@@ -70,7 +75,7 @@ def coordinate(
     roster = query_roster(grid, experiment.num_clients, training=training)
     network = model_for(experiment, roster.input_shape, roster.num_classes)
     strategy = Federated(
-        experiment.aggregate(),
+        experiment.aggregate(noise),
         roster,
         clients_per_round=experiment.clients_per_round,
         seed=experiment.seed,
@@ -84,10 +89,13 @@ def coordinate(
     model = network.init(torch_generator(experiment.seed, Stream.MODEL))
     with record.hold():
         course = _Course(grid, strategy, experiment, record, training, memories, on_round)
-        course.run(course.open(model))
+        checkpoint = course.open(model)
+        asked = folder / "clients-asked.txt" if noise is secret_noise else None
+        ledger = Ledger(experiment, checkpoint.server_round, asked)
+        course.run(checkpoint, ledger)
     if strategy.evaluation is None:
         raise RunStopped(f"no client could be scored; resume {folder} to try again")
-    found = results(experiment.algorithm, strategy.evaluation, record.rows())
+    found = results(experiment.algorithm, strategy.evaluation, record.rows()) | ledger.spent
     record.finish(found)
     return found
 
@@ -118,14 +126,14 @@ class _Course(NamedTuple):
         record.forget_after(checkpoint.server_round)
         return checkpoint
 
-    def run(self, checkpoint: Checkpoint) -> None:
+    def run(self, checkpoint: Checkpoint, ledger: Ledger) -> None:
         """Runs the rounds that are left, and scores the last model."""
         e, record = self.experiment, self.record
         arrays = to_record(checkpoint.model)
         for server_round in range(checkpoint.server_round + 1, e.num_rounds + 1):
             start = time.perf_counter()
-            arrays, metrics = self._train(server_round, arrays, checkpoint)
-            metrics["ms"] = (time.perf_counter() - start) * 1000
+            arrays, metrics = self._train(server_round, arrays, checkpoint, ledger)
+            metrics |= {"ms": (time.perf_counter() - start) * 1000, **ledger.spent}
             final = server_round == e.num_rounds
             due = final or server_round % e.eval_every == 0
             self._report(server_round, metrics, self._evaluate(server_round, arrays) if due else {})
@@ -136,14 +144,22 @@ class _Course(NamedTuple):
         if self.strategy.evaluation is None:  # no round was left to run, or nobody was scored
             self._evaluate(checkpoint.server_round, arrays)
 
-    def _train(self, server_round: int, arrays: ArrayRecord, checkpoint: Checkpoint) -> Round:
+    def _train(
+        self, server_round: int, arrays: ArrayRecord, checkpoint: Checkpoint, ledger: Ledger
+    ) -> Round:
         durable = checkpoint.server_round
         config = ConfigRecord({TRAINING: self.training, "durable": durable})
         timeout = self.experiment.timeout
         try:
             _await_clients(self.grid, self.strategy, self.experiment)
             return train_round(
-                self.grid, self.strategy, server_round, arrays, config, timeout=timeout
+                self.grid,
+                self.strategy,
+                server_round,
+                arrays,
+                config,
+                timeout=timeout,
+                before=lambda: ledger.note(self.strategy.cohort),
             )
         except RunStopped as error:
             where = f"the last good checkpoint, of round {durable}, is in {self.record.folder}"
@@ -170,6 +186,7 @@ def train_round(
     config: ConfigRecord,
     *,
     timeout: float,
+    before: Callable[[], None] = lambda: None,
 ) -> Round:
     """Trains one round: no evaluation, no record.
 
@@ -181,11 +198,13 @@ def train_round(
         config: What every client is told: the training's name, and ``durable``, the last round
             that there is a checkpoint of.
         timeout: Seconds to wait for replies.
+        before: Called when it is known whom to ask, and nobody has been asked yet.
 
     Raises:
         RunStopped: Too few replies were usable, or the run diverged.
     """
     messages = strategy.configure_train(server_round, arrays, config, grid)
+    before()
     replies = grid.send_and_receive(messages, timeout=timeout)
     merged, metrics = strategy.aggregate_train(server_round, replies)
     if merged is None:

@@ -1,7 +1,8 @@
 """A run's folder: its configuration, its metrics as they come, its checkpoints, its results.
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round),
-``checkpoints/round-N/`` (the last one), ``results.json`` (once it is finished).
+``checkpoints/round-N/`` (the last one), ``results.json`` (once it is finished); on nodes, if the
+run is private, ``rounds-begun.txt`` (see ``server.ledger``).
 """
 
 import contextlib

@@ -8,6 +8,7 @@ from client.memory import RamStore
 from client.trainer import Engine, Trainer
 from federation.data.federated import federated_data
 from federation.experiment import Experiment
+from federation.noise import simulated_noise
 from server.coordinator import coordinate
 from simulations.grid import InProcessGrid
 
@@ -37,8 +38,9 @@ def simulate(
         Refused: It cannot be run as it is; nothing has been written.
         RunStopped: It diverged, or a round had no usable reply.
     """
-    memories = RamStore()
-    trainer = Trainer(experiment, federated_data(experiment), memories, engine=engine)
+    memories, noise = RamStore(), simulated_noise(experiment.seed)
+    data = federated_data(experiment)
+    trainer = Trainer(experiment, data, memories, engine=engine, noise=noise)
     everyone = range(experiment.num_clients)
     # One node can send the mean of all its clients, where a mean is all that the server needs.
     hosts = [everyone] if experiment.aggregate().additive else [[client] for client in everyone]
@@ -48,5 +50,6 @@ def simulate(
         folder,
         engine=engine,
         memories=memories,
+        noise=noise,
         on_round=on_round,
     )

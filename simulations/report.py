@@ -61,7 +61,8 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     Each is a mean over runs; ``accuracy-std`` is the standard deviation over clients, and
     ``accuracy-seed-std`` that of the mean accuracy over runs (None for one run). ``rounds`` are
     those of the run that has the fewest, ``left-out`` counts the times that a client was asked
-    to train and gave no usable reply, and ``finished`` says whether all rounds are done.
+    to train and gave no usable reply, ``epsilon`` (at ``delta``) is the most that a private run
+    spent on a client, and ``finished`` says whether all rounds are done.
     """
     return [_row(algorithm, records) for algorithm, records in runs.items()]
 
@@ -94,6 +95,8 @@ def _row(algorithm: str, records: Sequence[RunRecord]) -> dict[str, Any]:
         "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
         "left-out": sum(row["left-out"] for row in trained),
+        "epsilon": max((row["epsilon"] for row in trained if "epsilon" in row), default=None),
+        "delta": max((row["delta"] for row in trained if "delta" in row), default=None),
     }
 
 

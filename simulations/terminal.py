@@ -135,6 +135,9 @@ def show_found(folder: Path, as_json: bool) -> None:
             err.print(f"{row['algorithm']}: {kept}; `own` is theirs")
         if row["left-out"]:
             err.print(f"{row['algorithm']}: {row['left-out']} times a client was left out")
+        if row["epsilon"] is not None:
+            most = f"epsilon {row['epsilon']:.4g} at delta {row['delta']:g}"
+            err.print(f"{row['algorithm']}: privacy spent, on the client asked most often: {most}")
     files = [name for name in _SHOWN if (folder / name).is_file()]
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:

@@ -140,6 +140,11 @@ class Federated(Strategy):
             self._asked.append((message, clients))
         return [message for message, _ in self._asked]
 
+    @property
+    def cohort(self) -> list[int]:
+        """The clients whom the last messages ask, ascending."""
+        return sorted(client for _, clients in self._asked for client in clients)
+
     def askable(self, grid: Grid) -> int:
         """Returns how many clients are on nodes that can be asked at the moment."""
         return len(self._roster.nodes) - len(self._absent(grid))
@@ -166,15 +171,16 @@ class Federated(Strategy):
         """
         answers, others = first_answers(replies, [message for message, _ in self._asked])
         accepted, rejected, silent = self._screen(server_round, answers)
-        accepted, far = _implausible(accepted, self._model)
-        rejected += far
+        if not self.aggregate.bounded:
+            accepted, far = _implausible(accepted, self._model)
+            rejected += far
         diverged = {
             client: reason for _, reply in accepted for client, reason in reply.failed.items()
         }
         for clients, reply in rejected:
             if reply.kind in ("diverged", "non-finite"):
                 diverged |= dict.fromkeys(clients, reply.reason)
-        asked = sum(len(clients) for _, clients in self._asked)
+        asked = len(self.cohort)
         if 2 * len(diverged) > asked:
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients {few(sorted(diverged))} "
@@ -208,7 +214,7 @@ class Federated(Strategy):
         kinds = others + Counter(reply.kind for _, reply in rejected)
         return to_record(model), MetricRecord(
             {
-                "cohort": sorted(client for _, clients in self._asked for client in clients),
+                "cohort": self.cohort,
                 "train-loss": float(np.mean(losses)),
                 "clients": len(losses),
                 "left-out": asked - len(losses),

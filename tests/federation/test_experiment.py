@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from engram.aggregates import mean
+from federation.algorithms import ALGORITHMS
 from federation.errors import Refused
 from federation.experiment import Experiment, read_defaults
 from federation.settings import read_settings
@@ -58,6 +60,26 @@ def test_all_that_is_wrong_is_named_at_once():
         ({"hessian": "none"}, "hessian must be 'exact', 'first-order' or 'finite-difference'"),
         ({"shards": 3}, "shards must be a divisor of clients-per-round = 10, got 3"),
         ({"memory_budget": -1.0}, "memory-budget must be greater than or equal to 0, got -1.0"),
+        ({"merge": "mode"}, "merge must be 'mean', 'median', 'trimmed-mean' or 'krum', got 'mode'"),
+        (
+            {"merge": "trimmed-mean", "num_malicious": 5},
+            "clients-per-round must be at least 11 for trimmed-mean with num-malicious = 5, got 10",
+        ),
+        (
+            {"merge": "krum", "num_malicious": 4},
+            "clients-per-round must be at least 11 for krum with num-malicious = 4, got 10",
+        ),
+        ({"num_malicious": -1}, "num-malicious must be greater than or equal to 0, got -1"),
+        ({"clip": -0.5}, "clip must be greater than or equal to 0, got -0.5"),
+        ({"privacy": "both"}, "privacy must be 'none', 'local' or 'central', got 'both'"),
+        ({"privacy": "local"}, "clip must be positive where privacy is local, got 0.0"),
+        ({"privacy": "central"}, "clip must be positive where privacy is central, got 0.0"),
+        (
+            {"privacy": "central", "clip": 1.0, "merge": "median"},
+            "merge must be mean where privacy is central, got 'median'",
+        ),
+        ({"noise_multiplier": 0.0}, "noise-multiplier must be greater than 0, got 0.0"),
+        ({"delta": 1.0}, "delta must be less than 1, got 1.0"),
         ({"seed": -1}, "seed must be greater than or equal to 0, got -1"),
     ],
 )
@@ -95,3 +117,24 @@ def test_refuses_other_files(tmp_path, text, message):
         read_settings(path)
     with pytest.raises(Refused, match="cannot be read: No such file"):
         read_settings(tmp_path / "none.toml")
+
+
+def test_as_many_may_lie_as_a_round_can_stand():
+    assert small(merge="trimmed-mean", num_malicious=4, clients_per_round=9).num_malicious == 4
+    assert small(merge="krum", num_malicious=3, clients_per_round=9).num_malicious == 3
+    assert small(merge="median", num_malicious=9).merge == "median"  # which does not look at it
+
+
+def test_protection_is_part_of_what_a_run_is():
+    settings = {"merge", "num-malicious", "clip", "privacy", "noise-multiplier", "delta"}
+    assert settings <= small().identity().keys()
+
+
+def test_an_algorithm_without_a_mean_has_no_other_merge(monkeypatch):
+    every = ALGORITHMS["fedavg"]._replace(aggregate=lambda e: mean()._replace(additive=False))
+    monkeypatch.setitem(ALGORITHMS, "fedavg", every)
+    assert not small(algorithm="fedavg", clip=1.0).aggregate().additive
+    assert "merge must be mean where" in refusal(algorithm="fedavg", merge="median")
+    assert "privacy must be none or local where" in refusal(
+        algorithm="fedavg", privacy="central", clip=1.0
+    )

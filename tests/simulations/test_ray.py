@@ -110,8 +110,9 @@ def toml(settings):
         {"algorithm": "local-moml", "memory": "carry"},
         {"algorithm": "pfedme"},
         {"algorithm": "fedavg"},
+        {"algorithm": "local-moml", "merge": "median", "clip": 0.1},
     ],
-    ids=lambda special: special["algorithm"],
+    ids=lambda special: "-".join([special["algorithm"], special.get("merge", "mean")]),
 )
 def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
     superlink, tmp_path, special
@@ -138,6 +139,25 @@ def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
         else:
             # One query row more or less of one client: 1/10/20.
             assert found[2][key] == pytest.approx(found[0][key], abs=0.0051)
+
+
+def test_noise_is_secret_on_nodes(superlink, tmp_path):
+    e = small(privacy="local", clip=0.1, noise_multiplier=0.5)
+    expected = simulate(e, tmp_path / "vectorized")
+    changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
+    printed = superlink.run(source_root(), toml(changed | {"out": str(tmp_path / "ray")}))
+    assert "personalized accuracy" in printed, printed
+    one, other = (RunRecord.open(tmp_path / name) for name in ("vectorized", "ray"))
+    assert other.results["epsilon"] == expected["epsilon"]
+    asked = (tmp_path / "ray" / "clients-asked.txt").read_text().splitlines()
+    assert [line.split() for line in asked] == [
+        [str(client) for client in row["cohort"]] for row in other.rows()[1:]
+    ]
+    key = "dense0.weight"
+    apart = one.load_checkpoint().model[key] - other.load_checkpoint().model[key]
+    # Four rounds' noise, each of deviation 0.05 on a mean of 4 updates, and on both sides.
+    noise = 0.05 / 2 * 8**0.5
+    assert 0.7 * noise < float(apart.std()) < 1.5 * noise
 
 
 def test_a_preset_runs_and_goes_on(superlink, tmp_path):

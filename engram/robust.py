@@ -1,0 +1,92 @@
+"""Centers of a round's models that a minority of arbitrary ones cannot drag away.
+
+Blanchard et al. Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. NeurIPS
+2017. Yin et al. Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML
+2018. Every model counts once, whatever weight is claimed for it. Models are given in the order
+of their clients, so that ties are broken alike on every engine.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from engram.aggregates import Aggregate, Update
+from engram.checks import require
+from engram.types import Params
+
+__all__ = ["Center", "centered", "krum", "median", "trimmed_mean"]
+
+Center = Callable[[Sequence[Params]], Params]
+
+
+def trimmed_mean(models: Sequence[Params], cut: int) -> Params:
+    """Returns, for each coordinate, the mean of what is left without the extremes.
+
+    With m <= cut arbitrary models among them, each coordinate of the result lies within the
+    range of the others' values (Yin et al., Def. 2, with cut = beta * n).
+
+    Args:
+        models: n >= 1 models.
+        cut: How many of the lowest, and how many of the highest values to leave out; >= 0. 0 is
+            the plain mean. If nothing would be left, all but the middle one (n odd) or two
+            (n even) are left out: no minority can then do more than with the median.
+    """
+    n = len(models)
+    cut = min(cut, (n - 1) // 2)
+    center = {}
+    for name, first in models[0].items():
+        values = np.stack([model[name].numpy(force=True) for model in models])
+        values.sort(axis=0)  # along this axis ten times faster than torch
+        center[name] = torch.from_numpy(values[cut : n - cut].mean(axis=0)).to(first)
+    return center
+
+
+def median(models: Sequence[Params]) -> Params:
+    """Returns the median of each coordinate: of an even number, the mean of the middle two.
+
+    With a minority of arbitrary models, each coordinate lies within the range of the others'.
+    """
+    return trimmed_mean(models, len(models))
+
+
+def krum(models: Sequence[Params], malicious: int) -> Params:
+    """Returns the model that is nearest to its n - malicious - 2 nearest others.
+
+    That is the model i with the smallest sum of ``|x_i - x_j|^2`` over them; of several, the
+    first (Blanchard et al., Sec. 4). It stands ``malicious`` arbitrary models if
+    2 * malicious + 2 < n. With fewer models it still returns one of them, and looks at one
+    neighbour at least.
+
+    Args:
+        models: n >= 1 models.
+        malicious: How many of them may be anything; >= 0.
+    """
+    n = len(models)
+    flat = torch.stack([torch.cat([x.flatten() for x in model.values()]) for model in models])
+    flat = flat.double()  # squares of float32 overflow, and its products cancel
+    squares = torch.cdist(flat, flat).square().fill_diagonal_(torch.inf)
+    nearest = squares.sort(dim=1).values[:, : min(max(1, n - malicious - 2), n - 1)]
+    scores = nearest.sum(dim=1).tolist()
+    return models[min(range(n), key=scores.__getitem__)]
+
+
+def centered(aggregate: Aggregate, center: Center) -> Aggregate:
+    """Puts another center in the place of an aggregate's mean.
+
+    An additive aggregate looks at nothing but the mean of its updates, so giving it the center as
+    its only update is its own step towards the center: pFedMe's, for example, becomes
+    ``model <- (1 - mix) model + mix * center``. The center needs every client's model.
+
+    Raises:
+        ValueError: The aggregate is not additive: there is no mean to replace.
+    """
+    require(
+        aggregate.additive, "merge", "another center", "mean where the server needs every model"
+    )
+
+    def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
+        point = center([update.params for update in updates])
+        return aggregate.merge(model, state, [Update(point, 1.0)])
+
+    return aggregate._replace(merge=merge, weighting="clients", additive=False, bounded=True)

@@ -1,0 +1,74 @@
+"""What privacy a run has spent on its clients' data."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from federation.errors import Refused
+from federation.experiment import Experiment
+from federation.protection import spent
+from strategies.federated import draw_cohort
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """Counts in how many rounds of a private run each client was asked.
+
+    A round counts from before anybody is asked, whatever comes of it. After a crash a run goes on
+    at its last checkpoint, and repeats rounds. Where noise is secret, and so another each time,
+    they count each time: each shows the clients anew.
+
+    Args:
+        experiment: The settings. Without privacy nothing is counted.
+        done: The run's last checkpoint: rounds 1 to this one have been.
+        file: Where each round's clients are noted before they are asked, and found again; None
+            where a round that is repeated has the same noise as before, and shows nothing new.
+
+    Raises:
+        Refused: The file is damaged.
+    """
+
+    def __init__(self, experiment: Experiment, done: int, file: Path | None) -> None:
+        self._experiment = experiment
+        self._file = file
+        self._asked: Counter[int] = Counter()
+        e = experiment
+        if e.privacy == "none":
+            return
+        if file is None:  # a simulation, whose clients are all there
+            for server_round in range(1, done + 1):
+                size, shards = e.clients_per_round, e.shards
+                self._asked.update(
+                    draw_cohort(e.seed, server_round, e.num_clients, size, shards=shards)
+                )
+        elif file.is_file():
+            try:
+                for line in file.read_text().splitlines():
+                    self._asked.update(int(client) for client in line.split())
+            except ValueError as error:
+                raise Refused(f"{file} is damaged: {error}") from error
+
+    def note(self, clients: Sequence[int]) -> None:
+        """Notes, before it is done, that these clients are asked in a round."""
+        if self._experiment.privacy == "none":
+            return
+        if self._file is not None:
+            with self._file.open("a") as file:
+                file.write(" ".join(map(str, clients)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        self._asked.update(clients)
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """The ``epsilon`` of the client that was asked most often, and its ``delta``.
+
+        Empty without privacy. Every other client's epsilon is at most this one. Who is drawn
+        depends on nobody's data, so that rounds without a client cost it nothing.
+        """
+        e = self._experiment
+        if e.privacy == "none":
+            return {}
+        return {"epsilon": spent(e, max(self._asked.values(), default=0)), "delta": e.delta}

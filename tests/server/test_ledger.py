@@ -1,0 +1,135 @@
+"""What privacy a run has spent, repeated rounds included, and where it is told."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from engram.privacy import epsilon
+from federation.errors import Refused, RunStopped
+from federation.noise import simulated_noise
+from server import coordinator
+from server.ledger import Ledger
+from server.record import RunRecord
+from simulations.engine import simulate
+from simulations.report import find_runs, report_rows
+from strategies.federated import draw_cohort
+from tests.support import assert_same, grid, small, trainer
+
+CENTRAL = {"privacy": "central", "clip": 0.1, "noise_multiplier": 3.0}
+
+
+def cohort(server_round):
+    return draw_cohort(0, server_round, 20, 4)
+
+
+def most(rounds):
+    asked = Counter(client for r in rounds for client in cohort(r))
+    return max(asked.values())
+
+
+def test_the_client_asked_most_often_counts(tmp_path):
+    ledger = Ledger(small(**CENTRAL), 0, None)
+    assert ledger.spent == {"epsilon": 0.0, "delta": 1e-5}
+    for server_round in range(1, 31):
+        ledger.note(cohort(server_round))
+        expected = epsilon(3.0, most(range(1, server_round + 1)), 1e-5)
+        assert ledger.spent["epsilon"] == pytest.approx(expected)
+    assert most(range(1, 31)) < 15  # a client is drawn in one round of five
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_clipped_updates_differ_by_twice_the_bound_where_privacy_is_local():
+    ledger = Ledger(small(**(CENTRAL | {"privacy": "local"})), 1, None)
+    assert ledger.spent["epsilon"] == pytest.approx(epsilon(1.5, 1, 1e-5))
+
+
+def test_without_privacy_nothing_is_noted(tmp_path):
+    ledger = Ledger(small(clip=0.1), 0, tmp_path / "begun")
+    ledger.note(cohort(1))
+    assert ledger.spent == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_noise_is_secret_repeated_rounds_count_again(tmp_path):
+    e, file = small(**CENTRAL), tmp_path / "begun"
+    first = Ledger(e, 0, file)
+    for server_round in (1, 2, 3):
+        first.note(cohort(server_round))
+    resumed = Ledger(e, 1, file)  # from the checkpoint of round 1
+    assert resumed.spent == first.spent
+    resumed.note(cohort(2))
+    assert resumed.spent["epsilon"] == pytest.approx(epsilon(3.0, most([1, 2, 2, 3]), 1e-5))
+    simulated = Ledger(e, 1, None)
+    simulated.note(cohort(2))
+    assert simulated.spent["epsilon"] == pytest.approx(epsilon(3.0, most([1, 2]), 1e-5))
+
+
+def test_a_damaged_file_is_one_line(tmp_path):
+    (tmp_path / "begun").write_text("1\nx\n")
+    with pytest.raises(Refused, match="begun is damaged: invalid literal"):
+        Ledger(small(**CENTRAL), 0, tmp_path / "begun")
+
+
+@pytest.mark.parametrize("privacy", ["local", "central"])
+def test_a_private_run_tells_what_it_spent(tmp_path, privacy):
+    e = small(**(CENTRAL | {"privacy": privacy}))
+    found = simulate(e, tmp_path / "run")
+    record = RunRecord.open(tmp_path / "run")
+    spent = [row["epsilon"] for row in record.rows()[1:]]
+    assert spent == sorted(spent)
+    assert spent[0] > 0
+    assert (found["epsilon"], found["delta"]) == (spent[-1], 1e-5)
+    (row,) = report_rows(find_runs(tmp_path / "run"))
+    assert (row["epsilon"], row["delta"]) == (spent[-1], 1e-5)
+    assert not (tmp_path / "run" / "clients-asked.txt").exists()  # a simulation
+
+
+def test_another_run_tells_nothing(tmp_path):
+    assert "epsilon" not in simulate(small(clip=0.1), tmp_path / "run")
+    (row,) = report_rows(find_runs(tmp_path / "run"))
+    assert (row["epsilon"], row["delta"]) == (None, None)
+
+
+@pytest.mark.parametrize("privacy", ["local", "central"])
+def test_a_private_simulation_that_is_resumed_gives_the_same_numbers(
+    tmp_path, monkeypatch, privacy
+):
+    e = small(**(CENTRAL | {"privacy": privacy, "memory": "carry"}))
+    whole = simulate(e, tmp_path / "whole")
+    train, calls = coordinator.train_round, []
+
+    def fails(*args, **options):
+        calls.append(args[2])
+        if args[2] == 4:
+            raise RunStopped("power failure")
+        return train(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(coordinator, "train_round", fails)
+        with pytest.raises(RunStopped):
+            simulate(e, tmp_path / "part")  # the last checkpoint is that of round 2
+    resumed = simulate(e.model_copy(update={"resume": str(tmp_path / "part")}), tmp_path / "part")
+    assert calls == [1, 2, 3, 4]
+    one, two = (RunRecord.open(tmp_path / name).load_checkpoint() for name in ("whole", "part"))
+    assert_same(one.model, two.model)
+    assert whole["epsilon"] == resumed["epsilon"]
+
+
+def test_what_is_told_to_use_secret_noise_notes_whom_it_asks_and_differs_each_time(tmp_path):
+    e = small(**CENTRAL)
+    models = []
+    for name in ("one", "two"):
+        coordinator.coordinate(grid(trainer(e), 2), e, tmp_path / name, engine="flower")
+        models.append(RunRecord.open(tmp_path / name).load_checkpoint().model)
+        asked = (tmp_path / name / "clients-asked.txt").read_text().splitlines()
+        assert [[int(c) for c in line.split()] for line in asked] == list(map(cohort, range(1, 5)))
+    assert (models[0]["dense0.weight"] - models[1]["dense0.weight"]).abs().max() > 0.01
+    same = []
+    for name in ("three", "four"):
+        noise = simulated_noise(e.seed)
+        g = grid(trainer(e), 2)
+        coordinator.coordinate(g, e, tmp_path / name, engine="vectorized", noise=noise)
+        same.append(RunRecord.open(tmp_path / name).load_checkpoint().model)
+    assert_same(*same)
+    json.loads((tmp_path / "three" / "results.json").read_text())

@@ -1,0 +1,200 @@
+"""Every algorithm with every protection: the same on all engines, and safe from a few who lie."""
+
+import pytest
+import torch
+from flwr.app import ConfigRecord
+
+from engram.privacy import clip
+from engram.robust import krum, median, trimmed_mean
+from engram.tree import add_scaled, norm
+from federation.algorithms import ALGORITHMS
+from federation.noise import simulated_noise
+from federation.wire import to_params, to_record
+from server.roster import query_roster
+from strategies.federated import Federated, draw_cohort
+from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
+
+PROTECTIONS = {
+    "mean": {},
+    "median": {"merge": "median"},
+    "trimmed-mean": {"merge": "trimmed-mean"},
+    "krum": {"merge": "krum"},
+    "clip": {"clip": 0.05},
+    "clip-median": {"clip": 0.05, "merge": "median"},
+    "local": {"privacy": "local", "clip": 0.05, "noise_multiplier": 0.1},
+    "local-krum": {"privacy": "local", "clip": 0.05, "noise_multiplier": 0.1, "merge": "krum"},
+    "central": {"privacy": "central", "clip": 0.05},
+}
+
+
+def experiment(protection, **settings):
+    return small(**({"clients_per_round": 9} | PROTECTIONS[protection] | settings))
+
+
+def federation(e, nodes=20, engine="vectorized"):
+    noise = simulated_noise(e.seed)
+    g = grid(trainer(e, engine=engine, noise=noise), nodes)
+    strategy = Federated(
+        e.aggregate(noise),
+        query_roster(g, e.num_clients),
+        clients_per_round=e.clients_per_round,
+        seed=e.seed,
+    )
+    return strategy, g
+
+
+def rounds(e, *, count=1, nodes=20, engine="vectorized", spoil=lambda replies: replies):
+    strategy, g = federation(e, nodes, engine)
+    model = initial_model(g._trainer)
+    for server_round in range(1, count + 1):
+        messages = strategy.configure_train(server_round, to_record(model), ConfigRecord(), g)
+        replies = spoil(list(g.send_and_receive(messages)))
+        arrays, metrics = strategy.aggregate_train(server_round, replies)
+        model = to_params(arrays)
+    return model, metrics
+
+
+def distance(one, other):
+    return float(norm(add_scaled(one, -1.0, other)))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_nodes_and_engines_do_not_matter(algorithm, protection):
+    e = experiment(protection, algorithm=algorithm, server_mix=0.7, clients_per_round=5)
+    expected, metrics = rounds(e, count=2)
+    assert (metrics["clients"], metrics["left-out"]) == (5, 0)
+    assert all(leaf.isfinite().all() for leaf in expected.values())
+    for nodes, engine in ((1, "vectorized"), (3, "vectorized"), (20, "sequential")):
+        model, _ = rounds(e, count=2, nodes=nodes, engine=engine)
+        assert_same(model, expected, atol=1e-5)
+
+
+def honest(e):
+    """The start of a round, and what its clients make of it."""
+    t = trainer(e)
+    model = initial_model(t)
+    cohort = draw_cohort(e.seed, 1, e.num_clients, e.clients_per_round)
+    stack = train_clients(t, model, cohort, server_round=1, durable=0).params
+    return model, [{k: leaf[i] for k, leaf in stack.items()} for i in range(len(cohort))]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_settings_reach_the_merge(algorithm):
+    mix = 0.7 if algorithm == "pfedme" else 1.0
+    model, models = honest(experiment("mean", algorithm=algorithm))
+    for settings, center in (
+        ({"merge": "median"}, median(models)),
+        ({"merge": "trimmed-mean", "num_malicious": 3}, trimmed_mean(models, 3)),
+        ({"merge": "krum", "num_malicious": 2}, krum(models, 2)),
+        ({"merge": "median", "clip": 0.05}, median([clip(m, model, 0.05) for m in models])),
+    ):
+        e = experiment("mean", algorithm=algorithm, server_mix=0.7, **settings)
+        merged, _ = rounds(e)
+        expected = {k: (1 - mix) * leaf + mix * center[k] for k, leaf in model.items()}
+        assert_same(merged, expected, atol=1e-5)
+
+
+def lie(direction):
+    """Two of nine send a model moved far, but not so far that it could not be honest."""
+
+    def spoil(replies):
+        for reply in replies[:2]:
+            told = to_params(reply.content["arrays"])
+            # Their own axis where replies are stacks of models.
+            reply.content["arrays"] = to_record({k: v + direction for k, v in told.items()})
+        return replies
+
+    return spoil
+
+
+SAFE = ["median", "trimmed-mean", "krum", "clip", "clip-median", "central"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("protection", SAFE)
+@pytest.mark.parametrize("direction", [1.0, 1e30])
+def test_a_minority_that_lies_moves_little(algorithm, protection, direction):
+    e = experiment(protection, algorithm=algorithm, num_malicious=2)
+    model, models = honest(experiment("mean", algorithm=algorithm))
+    truth, _ = rounds(e)
+    merged, metrics = rounds(e, spoil=lie(direction))
+    assert metrics["left-out"] == 0
+    # What it moves by: at most twice as far as an honest client goes, whatever is sent.
+    farthest = max(distance(m, model) for m in models)
+    assert distance(merged, truth) <= 2 * farthest
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_and_a_mean_far(algorithm):
+    e = experiment("mean", algorithm=algorithm)
+    model, models = honest(e)
+    farthest = max(distance(m, model) for m in models)
+    truth, _ = rounds(e)
+    size = sum(leaf.numel() for leaf in model.values())
+    merged, metrics = rounds(e, spoil=lie(40 * farthest / size**0.5))
+    assert metrics["left-out"] == 0
+    assert distance(merged, truth) > 8 * farthest  # 2 of 9 times 40
+
+
+def test_the_server_clips_a_node_that_does_not():
+    e = experiment("clip")
+    model, _ = honest(e)
+    merged, _ = rounds(e, nodes=1, spoil=lie(1.0))
+    assert distance(merged, model) == pytest.approx(0.05, rel=1e-4)
+
+
+def test_a_minority_cannot_outvote_by_local_noise():
+    # Honest noise has the norm 0.1 * 0.05 * sqrt(d); nobody gets farther than that and a little.
+    e = experiment("local", algorithm="local-moml")
+    size = sum(leaf.numel() for leaf in initial_model(trainer(e)).values())
+    bound = 0.05 + 0.1 * 0.05 * (size**0.5 + 6)
+    truth, _ = rounds(e)
+    merged, metrics = rounds(e, spoil=lie(1e30))
+    assert metrics["left-out"] == 0
+    assert distance(merged, truth) <= 2 / 9 * 2 * bound
+
+
+@pytest.mark.parametrize("protection", ["median", "trimmed-mean", "krum"])
+def test_rounds_with_clients_missing_are_merged_as_well_as_they_can_be(protection):
+    e = experiment(protection, num_malicious=2)
+    _, models = honest(experiment("mean"))
+    for left in (7, 3, 2, 1):
+        merged, metrics = rounds(e, spoil=lambda replies, left=left: replies[:left])
+        center = {
+            "median": median(models[:left]),
+            "trimmed-mean": trimmed_mean(models[:left], 2),
+            "krum": krum(models[:left], 2),
+        }[protection]
+        assert_same(merged, center, atol=1e-5)
+        assert metrics["left-out"] == 9 - left
+
+
+def test_a_client_missing_from_a_private_round_counts_as_one_that_changed_nothing():
+    e = experiment("central", noise_multiplier=1e-9)
+    model, models = honest(experiment("mean"))
+    merged, _ = rounds(e, spoil=lambda replies: replies[:6])
+    held = [clip(m, model, 0.05) for m in models[:6]] + [model] * 3
+    expected = {k: torch.stack([m[k] for m in held]).mean(dim=0) for k in model}
+    assert_same(merged, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_noise_of_a_private_round_has_the_derived_deviation(algorithm):
+    mix = 0.7 if algorithm == "pfedme" else 1.0
+    settings = {"algorithm": algorithm, "server_mix": 0.7, "hidden": "64"}
+    noisy, quiet = (
+        rounds(experiment("central", noise_multiplier=z, **settings))[0] for z in (2.0, 1e-9)
+    )
+    added = torch.cat([(noisy[k] - quiet[k]).flatten() for k in noisy])
+    deviation = mix * 2.0 * 0.05 / 9
+    assert float(added.std()) == pytest.approx(deviation, rel=0.05)  # 4810 numbers: 1 %
+    assert abs(float(added.mean())) < 5 * deviation / added.numel() ** 0.5
+
+
+def test_no_reply_is_left_out_for_its_distance_where_that_would_tell_on_others():
+    # Whether an unbounded reply is left out depends on what the others sent.
+    _, metrics = rounds(experiment("mean"), spoil=lie(1e30))
+    assert metrics["rejected-size"] == 2
+    _, metrics = rounds(experiment("central"), spoil=lie(1e30))
+    assert metrics["left-out"] == 0
