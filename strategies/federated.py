@@ -150,6 +150,7 @@ class Federated(Strategy):
             RunStopped: No reply is usable, or most of the cohort diverged.
         """
         accepted, rejected, silent = self._screen(replies)
+        # Under central privacy, whether a reply is left out must not depend on the others.
         if not self.aggregate.bounded:
             accepted, far = _implausible(accepted, self._model)
             rejected += far
