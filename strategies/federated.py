@@ -171,6 +171,7 @@ class Federated(Strategy):
         """
         answers, others = first_answers(replies, [message for message, _ in self._asked])
         accepted, rejected, silent = self._screen(server_round, answers)
+        # Under central privacy, whether a reply is left out must not depend on the others.
         if not self.aggregate.bounded:
             accepted, far = _implausible(accepted, self._model)
             rejected += far

@@ -13,6 +13,7 @@ from client.memory import RamStore
 from engram.tree import add_scaled, norm
 from federation.algorithms import ALGORITHMS
 from federation.flower import local_run
+from federation.hosting import NodeConfig
 from federation.noise import secret_noise, simulated_noise
 from federation.wire import to_params, to_record
 from tests.support import assert_same, initial_model, small, train_clients, trainer
@@ -110,7 +111,8 @@ def test_a_trainer_that_is_not_told_otherwise_has_secret_noise():
 def test_and_so_has_the_client_app(tmp_path):
     from client import app
 
-    assert app._trainer(small(**LOCAL), tmp_path)._noise is secret_noise
+    node = app._node(small(**LOCAL), NodeConfig(0, 1), tmp_path)
+    assert node.trainer._noise is secret_noise
 
 
 @pytest.mark.parametrize("algorithm", ["local-moml", "pfedme"])
