@@ -1,5 +1,6 @@
 """The ClientApp: the same for Ray's workers, for Flower's nodes, and for resident ones."""
 
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from federation.data.federated import federated_data, own_data
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
-from federation.wire import REFUSED, TRAINING, config_of
+from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
 
 __all__ = ["app"]
 
@@ -40,7 +41,10 @@ def train(message: Message, context: Context) -> Message:
         before = node.replies.find(message) if node.replies else None
         if before is not None:
             return before
+        start = time.perf_counter()
         (reply,) = answer_train(node.trainer, [request])
+        if reply.has_content():
+            reply.content.config_records[CLIENTS][SECONDS] = time.perf_counter() - start
         if node.replies:
             node.replies.keep(message, reply)
         return reply

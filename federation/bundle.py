@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from federation.errors import Refused
 
-__all__ = ["bundle", "is_bundled", "unbundle"]
+__all__ = ["bundle", "bundled_size", "is_bundled", "unbundle"]
 
 _KEY: Final = "engram.arrays"
 
@@ -38,6 +38,12 @@ def unbundle(content: RecordDict) -> RecordDict:
         joined = isinstance(record, ConfigRecord) and _KEY in record
         found[name] = _split(record) if joined else record
     return found
+
+
+def bundled_size(content: RecordDict) -> int:
+    """Returns the bytes of what is bundled."""
+    parts = (record.get(_KEY) for record in content.config_records.values())
+    return sum(len(part) for part in parts if isinstance(part, bytes))
 
 
 def is_bundled(content: RecordDict) -> bool:

@@ -21,6 +21,7 @@ __all__ = [
     "REFUSED",
     "ROSTER",
     "ROSTER_QUERY",
+    "SECONDS",
     "TRAINING",
     "config_of",
     "read_array",
@@ -38,6 +39,7 @@ METRICS: Final = "metrics"
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"
 TRAINING: Final = "training"  # config key: which memories a message is about
+SECONDS: Final = "seconds"  # of a reply's clients: how long the node trained
 ROSTER_QUERY: Final = "query.roster"
 REFUSED: Final = 1002  # error code of a node that cannot do what it is asked, and says why
 _NUMPY: Final = "numpy.ndarray"  # how Flower calls numpy's format

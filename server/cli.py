@@ -1,6 +1,7 @@
 """The coordinator's subcommands: a federation's folder, its SuperLink, its clients."""
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -10,13 +11,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from federation.addresses import Address, check_host
 from federation.credentials import read_server
 from federation.errors import Refused
 from server.identity import add_client, init_federation, renew_server
 from server.launch import CONTROL, check_free, superlink_addresses, superlink_command, warnings
+from server.record import RunRecord
 from server.registration import register_clients
+from server.status import costs, members, participation
 
 __all__ = ["app"]
 
@@ -25,6 +30,7 @@ _FLEET_PORT = 9092
 _DAYS = 365
 
 app = typer.Typer()
+_out = Console(highlight=False)
 
 _Server = Annotated[
     Path, typer.Argument(metavar="SERVER_FOLDER", help="The folder `server` of a federation.")
@@ -132,6 +138,45 @@ def register(server: _Server, control: _Control = None) -> None:
     """Register all clients' keys with the running SuperLink; those it knows already stay so."""
     for client, node in register_clients(server, control=control):
         print(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
+
+
+@app.command()
+def status(
+    target: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="A federation's `server`, or the folder of a run."),
+    ],
+    control: _Control = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Show who is in a federation, or who took part in a run, and what it cost."""
+    if (target / "config.json").is_file():
+        rows = RunRecord.open(target).rows()
+        shares, cost = participation(rows), costs(rows)
+        if as_json:
+            print(json.dumps({"clients": [share._asdict() for share in shares], "costs": cost}))
+            return
+        table = Table(title=f"{target}: {len(rows) - 1} rounds", title_justify="left")
+        for heading in ("client", "asked", "took part", "did not, because"):
+            table.add_column(heading, justify="left" if "did" in heading else "right")
+        for share in shares:
+            why = ", ".join(f"{reason}: {times}" for reason, times in share.reasons.items())
+            table.add_row(str(share.client), str(share.asked), str(share.took_part), why)
+        _out.print(table)
+        for kind, total in cost.items():
+            unit = f"{total / 2**20:.2f} MiB" if "bytes" in kind else f"{total:.1f} s"
+            _out.print(f"{kind:<20}{unit:>12}")
+        return
+    found = members(target, control=control)
+    if as_json:
+        print(json.dumps([member._asdict() for member in found]))
+        return
+    table = Table(title=str(target), title_justify="left")
+    for heading in ("client", "node", "status", "since (UTC)"):
+        table.add_column(heading)
+    for member in found:
+        table.add_row(member.name or "?", str(member.node_id), member.status, member.since)
+    _out.print(table if found else f"{target}: the SuperLink knows no node")
 
 
 def _refuse(options: Mapping[str, object], with_what: str) -> None:

@@ -17,6 +17,7 @@ from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 from federation.streams import Stream, torch_generator
 from federation.wire import TRAINING, to_params, to_record
+from server.grid import PatientGrid
 from server.ledger import Ledger
 from server.record import Checkpoint, Memories, RunRecord
 from server.results import results, summary
@@ -134,6 +135,10 @@ class _Course(NamedTuple):
             start = time.perf_counter()
             arrays, metrics = self._train(server_round, arrays, checkpoint, ledger)
             metrics |= {"ms": (time.perf_counter() - start) * 1000, **ledger.spent}
+            if self.strategy.left_out:
+                metrics["absent"] = self.strategy.left_out
+            if isinstance(self.grid, PatientGrid):
+                metrics |= self.grid.last.summary()
             final = server_round == e.num_rounds
             due = final or server_round % e.eval_every == 0
             self._report(server_round, metrics, self._evaluate(server_round, arrays) if due else {})

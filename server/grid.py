@@ -9,17 +9,54 @@ from typing import NamedTuple
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from federation.bundle import bundle, unbundle
+from federation.bundle import bundle, bundled_size, unbundle
 from federation.errors import Refused
 from federation.flower import ErrorCode, Run, activations, replies
-from federation.wire import CLIENTS, CONFIG, ROSTER_QUERY, TRAINING, config_of
+from federation.wire import CLIENTS, CONFIG, ROSTER_QUERY, SECONDS, TRAINING, config_of
 
-__all__ = ["PatientGrid"]
+__all__ = ["Exchange", "PatientGrid"]
 
 _EAGER, _IDLE = 0.01, 0.5  # seconds between looks for replies: at first, and at most
 _SLOWER = 1.2
 _LOOK = 1.0  # seconds between looks at who has come back
 _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+
+
+class Exchange(NamedTuple):
+    """What a round of messages and replies cost.
+
+    Attributes:
+        seconds: How long it took.
+        latencies: Seconds until each node's reply was here.
+        training: Seconds of these that the node says it trained.
+        sent: Bytes of the models that were sent, again where they were sent again.
+        received: Bytes of the models that came back.
+    """
+
+    seconds: float
+    latencies: dict[int, float]
+    training: dict[int, float]
+    sent: int
+    received: int
+
+    def summary(self) -> dict[str, float]:
+        """Returns its metrics, of the mean node that replied.
+
+        ``seconds-training``, ``seconds-transfer`` (on the way, and until it was noticed) and
+        ``seconds-waiting`` (for the slowest of the others) add up to the exchange.
+        """
+        nodes = len(self.latencies)
+        if not nodes:
+            return {"bytes-sent": self.sent, "bytes-received": self.received}
+        latency = sum(self.latencies.values()) / nodes
+        training = sum(self.training.values()) / nodes
+        return {
+            "bytes-sent": self.sent,
+            "bytes-received": self.received,
+            "seconds-training": training,
+            "seconds-transfer": latency - training,
+            "seconds-waiting": self.seconds - latency,
+        }
 
 
 class _Asked(NamedTuple):
@@ -50,9 +87,10 @@ class PatientGrid(Grid):
         self._tells = hasattr(grid, "get_nodes")
         self._least = least
         self._activated: Mapping[int, str] = {}
+        self._sent = 0
         self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
-        self.seconds: dict[int, float] = {}
-        """How long each node of the last exchange took for its reply."""
+        self.last = Exchange(0.0, {}, {}, 0, 0)
+        """What the last ``send_and_receive`` cost."""
 
     def set_run(self, run: Run) -> None:
         """Sets the run that the grid operates in."""
@@ -103,17 +141,23 @@ class PatientGrid(Grid):
         start = time.monotonic()
         end = start + (timeout if timeout is not None else math.inf)
         self._activated = activations(self._grid)
+        self._sent = 0
         waiting = self._send(list(messages), end)
         wanted = min(self._least, sum(_weight(asked) for asked in waiting.values()))
         found: list[Message] = []
-        self.seconds = {}
+        latencies: dict[int, float] = {}
+        training: dict[int, float] = {}
+        received = 0
         pause, looked = _EAGER, start
         while waiting and time.monotonic() < end:
             for reply in self._arrived(list(waiting)):
                 asked = waiting.pop(reply.metadata.reply_to_message_id)
+                received += _open(reply)
                 found.append(reply)
                 wanted -= _weight(asked)
-                self.seconds[asked.message.metadata.dst_node_id] = time.monotonic() - start
+                node = asked.message.metadata.dst_node_id
+                latencies[node] = time.monotonic() - start
+                training[node] = _training(reply, latencies[node])
                 pause = _EAGER
             if not waiting or (wanted <= 0 and all(map(self._is_off_line, waiting.values()))):
                 break
@@ -124,6 +168,8 @@ class PatientGrid(Grid):
                 waiting = self._send_again(waiting, end)
         for asked in waiting.values():
             self._absent[asked.message.metadata.dst_node_id] = self._question(asked.message)
+        seconds = time.monotonic() - start
+        self.last = Exchange(seconds, latencies, training, self._sent, received)
         return found
 
     def _send(self, messages: list[Message], end: float) -> dict[str, _Asked]:
@@ -133,6 +179,7 @@ class PatientGrid(Grid):
                 message.metadata.ttl = max(left, 1.0)
             message.metadata.created_at = time.time()  # so that it has another name, sent again
             message.content = bundle(message.content)
+            self._sent += bundled_size(message.content)
         if messages:
             self._grid.push_messages(messages)
         asked = [
@@ -163,18 +210,29 @@ class PatientGrid(Grid):
     def _arrived(self, names: list[str]) -> list[Message]:
         """Returns the replies that are there; a SuperLink's word that a node is away is none."""
         found = self._replies(names)
-        return [_opened(r) for r in found if not (r.has_error() and r.error.code in _AWAY)]
+        return [r for r in found if not (r.has_error() and r.error.code in _AWAY)]
 
     def _is_off_line(self, asked: _Asked) -> bool:
         return self._tells and asked.message.metadata.dst_node_id not in self._activated
 
 
-def _opened(reply: Message) -> Message:
+def _open(reply: Message) -> int:
+    """Unbundles a reply; returns the bytes of its bundles."""
+    if not reply.has_content():
+        return 0
+    size = bundled_size(reply.content)
     # What cannot be unbundled stays as it is, for the strategy to refuse.
-    if reply.has_content():
-        with contextlib.suppress(Refused):
-            reply.content = unbundle(reply.content)
-    return reply
+    with contextlib.suppress(Refused):
+        reply.content = unbundle(reply.content)
+    return size
+
+
+def _training(reply: Message, latency: float) -> float:
+    """Returns how long the node says it trained, if that can be."""
+    if not reply.has_content() or CLIENTS not in reply.content.config_records:
+        return 0.0
+    seconds = reply.content.config_records[CLIENTS].get(SECONDS, 0.0)
+    return seconds if isinstance(seconds, float) and 0 <= seconds <= latency else 0.0
 
 
 def _name(asked: _Asked) -> str:

@@ -1,19 +1,16 @@
 """Makes a federation's clients known to its SuperLink, by their public keys."""
 
-import json
-import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from federation.credentials import read_server
-from federation.errors import Refused, RunStopped
-from server.launch import CONTROL, flwr_command
+from federation.errors import Refused
+from server.control import Declined, ask
+from server.folders import replace_file
 
-__all__ = ["Registration", "register_clients"]
+__all__ = ["Registration", "names", "register_clients"]
 
-_PATIENCE = 60.0
 _IN_USE = "[code: 23]"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
 
 
@@ -54,34 +51,20 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
         yield Registration(path.stem, _register(folder, path, control))
 
 
+def names(folder: Path) -> dict[int, str]:
+    """Returns the clients that were registered from this folder, by what Flower calls them."""
+    files = (folder / "clients").glob("client-*.node")
+    return {int(path.read_text(encoding="ascii")): path.stem for path in files}
+
+
 def _register(folder: Path, path: Path, control: str | None) -> int | None:
-    words = ("supernode", "register", str(path), "--name", path.stem, "--format", "json")
-    launch = flwr_command(folder, *words, control=control)
+    words = ("supernode", "register", str(path), "--name", path.stem)
     try:
-        done = subprocess.run(
-            launch.argv,
-            env=launch.env,
-            cwd=launch.cwd,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
-        answer = json.loads(done.stdout)
-    except subprocess.TimeoutExpired as error:
-        raise RunStopped(f"{path.stem}: no answer for {_PATIENCE:.0f} seconds") from error
-    except ValueError as error:
-        said = (done.stdout + done.stderr).split()
-        raise RunStopped(f"{path.stem} cannot be registered: {' '.join(said)}") from error
-    if answer["success"]:
-        return int(answer["node-id"])
-    message = answer["error-message"].strip().splitlines()[-1]
-    if _IN_USE in message:
-        return None
-    if "unavailable" in message:
-        raise RunStopped(
-            f"no SuperLink of this federation answers at {control or CONTROL}: start it with "
-            f"`engram superlink {shlex.quote(str(folder))}`"
-        )
-    raise RunStopped(f"{path.stem} cannot be registered: {message}")
+        answer = ask(folder, *words, control=control, what=f"{path.stem} cannot be registered")
+    except Declined as error:
+        if _IN_USE in str(error):
+            return None
+        raise
+    node_id = int(answer["node-id"])
+    replace_file(path.with_suffix(".node"), str(node_id).encode())
+    return node_id

@@ -74,6 +74,7 @@ class Federated(Strategy):
         state: What the aggregate remembers; None until the first round starts. Set it to go on
             from a checkpoint.
         evaluation: The last evaluation's scores of every client, or None.
+        left_out: Who of the last round's cohort had no part in its model, and why.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Federated(Strategy):
         self._asked: list[tuple[Message, list[int]]] = []
         self.state: Params | None = None
         self.evaluation: Evaluation | None = None
+        self.left_out: dict[int, str] = {}
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
@@ -188,6 +190,9 @@ class Federated(Strategy):
                 "became non-finite; start anew with a smaller alpha or eta"
             )
         usable = sum(len(reply.clients) for _, reply in accepted)
+        self.left_out = {client: "no reply" for clients in silent for client in clients}
+        self.left_out |= {client: reply.kind for clients, reply in rejected for client in clients}
+        self.left_out |= {c: "diverged" for _, reply in accepted for c in reply.failed}
         if usable < self._least:
             reasons = [f"clients {few(clients)}: {reply.reason}" for clients, reply in rejected]
             reasons += [f"clients {few(clients)}: no reply" for clients in silent]
@@ -203,6 +208,8 @@ class Federated(Strategy):
                 reply.kind,
                 reply.reason,
             )
+        for clients in silent:
+            _log.warning("round %d: clients %s did not reply", server_round, few(clients))
         _warn_of(others, server_round)
         for reason in (r for _, reply in accepted for r in reply.failed.values()):
             _log.warning("round %d: left out: %s", server_round, reason)

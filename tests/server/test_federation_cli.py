@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from federation.credentials import read_node, read_server
-from server import folders, registration
+from server import control, folders
 from simulations.__main__ import main
 
 FED, SERVER = Path("fed"), Path("fed/server")
@@ -228,7 +228,7 @@ def answers(monkeypatch):
         text = answer if isinstance(answer, str) else json.dumps(answer)
         return SimpleNamespace(stdout=text, stderr="", returncode=0)
 
-    monkeypatch.setattr(registration.subprocess, "run", run)
+    monkeypatch.setattr(control.subprocess, "run", run)
     return said, asked
 
 
@@ -259,7 +259,10 @@ def test_register(engram, answers):
         ),
         (failure("[code: 99] No room."), "client-0 cannot be registered: [code: 99] No room."),
         ("Traceback\n  boom\n", "client-0 cannot be registered: Traceback boom"),
-        (subprocess.TimeoutExpired("flwr", 60), "client-0: no answer for 60 seconds"),
+        (
+            subprocess.TimeoutExpired("flwr", 60),
+            "client-0 cannot be registered: no answer for 60 seconds",
+        ),
     ],
 )
 def test_register_stops(engram, answers, answer, says):
@@ -277,3 +280,65 @@ def test_register_refuses(engram):
     engram("init-federation safe --clients 1")
     Path("safe/server/clients/client-0.pub").unlink()
     refused(engram("register safe/server"), "safe/server/clients must have a client-N.pub")
+
+
+# --- status ----------------------------------------------------------------------------------
+
+
+def node(number, status, **times):
+    never = {"online-at": "N/A", "offline-at": "N/A"}
+    return {"node-id": str(number), "status": status, **never, **times}
+
+
+def test_status_names_who_is_there(engram, answers):
+    said, _ = answers
+    engram("init-federation fed --clients 2")
+    said += [{"success": True, "node-id": 17}, {"success": True, "node-id": 4}]
+    engram("register fed/server")
+    nodes = [node(17, "online", **{"online-at": "2026-01-02 03:04:05Z"}), node(4, "registered")]
+    said += [{"success": True, "nodes": [*nodes, node(9, "offline")]}] * 2
+    status, out, err = engram("status fed/server")
+    assert (status, err) == (0, "")
+    (line,) = (line for line in out.splitlines() if "online" in line)
+    assert all(word in line for word in ("client-0", "17", "2026-01-02"))
+    _, out, _ = engram("status fed/server --json")
+    found = json.loads(out)
+    assert [(m["name"], m["status"]) for m in found] == [
+        ("", "offline"),
+        ("client-0", "online"),
+        ("client-1", "registered"),
+    ]
+    assert found[1]["since"] == "2026-01-02 03:04:05Z"
+
+
+def test_status_of_a_federation_without_a_superlink_is_one_line(engram, answers):
+    engram("init-federation fed --clients 1")
+    answers[0].append(failure("Connection to the SuperLink is unavailable. Please check"))
+    status, out, err = engram("status fed/server")
+    assert (status, out) == (1, "")
+    assert err.startswith("engram: no SuperLink of this federation answers at 127.0.0.1:8000")
+
+
+def test_status_of_a_run_counts_who_took_part(engram):
+    folder = Path("run")
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    rows = [
+        {"round": 0},
+        {"round": 1, "cohort": [0, 1], "bytes-sent": 2**20, "seconds-waiting": 1.5},
+        {"round": 2, "cohort": [1, 2], "absent": {"2": "no reply"}, "bytes-sent": 2**20},
+        {"round": 3, "cohort": [1, 2], "absent": {"2": "shapes", "1": "no reply"}},
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, out, _ = engram("status run --json")
+    found = json.loads(out)
+    assert [list(share.values()) for share in found["clients"]] == [
+        [0, 1, 1, {}],
+        [1, 3, 2, {"no reply": 1}],
+        [2, 2, 0, {"no reply": 1, "shapes": 1}],
+    ]
+    assert (found["costs"]["bytes-sent"], found["costs"]["seconds-waiting"]) == (2**21, 1.5)
+    status, out, _ = engram("status run")
+    assert status == 0
+    assert "shapes: 1" in out
+    assert "2.00 MiB" in out

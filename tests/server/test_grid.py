@@ -165,7 +165,13 @@ def test_returns_when_the_slowest_has_answered(clock):
     who, took, grid = exchange(clock, nodes)
     assert who == [1, 2, 3]
     assert 2.0 <= took < 2.6
-    assert grid.seconds[1] < grid.seconds[3] < grid.seconds[2]
+    latencies = grid.last.latencies
+    assert latencies[1] < latencies[3] < latencies[2]
+    costs = grid.last.summary()
+    parts = [costs[f"seconds-{part}"] for part in ("training", "transfer", "waiting")]
+    assert sum(parts) == pytest.approx(took)
+    assert costs["bytes-sent"] > 3 * 3 * 4 * 8  # three models of 3 x 4 float64
+    assert costs["bytes-received"] > 3 * 2 * 8
     assert grid.get_node_ids() == [1, 2, 3]
 
 

@@ -1,0 +1,62 @@
+"""Questions to a running SuperLink, through Flower's own command and its Control API."""
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from federation.errors import RunStopped
+from server.launch import CONTROL, flwr_command
+
+__all__ = ["Declined", "ask"]
+
+_PATIENCE = 60.0
+
+
+class Declined(RunStopped):
+    """The SuperLink answered, and will not do it."""
+
+
+def ask(folder: Path, *words: str, control: str | None = None, what: str) -> dict[str, Any]:
+    """Runs ``flwr WORDS --format json``; returns what it answers.
+
+    Args:
+        folder: The coordinator's folder.
+        words: The subcommand and its arguments.
+        control: HOST:PORT of the SuperLink's Control API; by default that of
+            ``superlink_command``.
+        what: What this is about, for errors.
+
+    Raises:
+        Refused: The folder is not in order.
+        RunStopped: The SuperLink cannot be reached.
+        Declined: It answers that it will not.
+    """
+    launch = flwr_command(folder, *words, "--format", "json", control=control)
+    try:
+        done = subprocess.run(
+            launch.argv,
+            env=launch.env,
+            cwd=launch.cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired as error:
+        raise RunStopped(f"{what}: no answer for {_PATIENCE:.0f} seconds") from error
+    except ValueError as error:
+        said = " ".join((done.stdout + done.stderr).split())
+        raise Declined(f"{what}: {said}") from error
+    if answer["success"]:
+        return answer
+    message = answer["error-message"].strip().splitlines()[-1]
+    if "unavailable" in message:
+        raise RunStopped(
+            f"no SuperLink of this federation answers at {control or CONTROL}: start it with "
+            f"`engram superlink {shlex.quote(str(folder))}`"
+        )
+    raise Declined(f"{what}: {message}")

@@ -1,0 +1,97 @@
+"""Who is in a federation, and who took part in a run: what `engram status` shows."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from federation.credentials import read_server
+from server.control import ask
+from server.registration import names
+
+__all__ = ["ClientShare", "Member", "costs", "members", "participation"]
+
+
+class Member(NamedTuple):
+    """A node that a SuperLink knows.
+
+    Attributes:
+        name: Its client, such as ``client-0``; empty if that is not known here.
+        node_id: What Flower calls it.
+        status: ``registered`` (it has not come yet), ``online`` or ``offline``.
+        since: When it came or went, in UTC; empty if it never did.
+    """
+
+    name: str
+    node_id: int
+    status: str
+    since: str
+
+
+class ClientShare(NamedTuple):
+    """A client's part in a run.
+
+    Attributes:
+        client: The client.
+        asked: Rounds in which it was asked.
+        took_part: Rounds whose model learned from it.
+        reasons: Why it did not in the others, and how often.
+    """
+
+    client: int
+    asked: int
+    took_part: int
+    reasons: dict[str, int]
+
+
+def members(folder: Path, *, control: str | None = None) -> list[Member]:
+    """Asks a federation's SuperLink for its nodes.
+
+    Args:
+        folder: The coordinator's folder.
+        control: HOST:PORT of the SuperLink's Control API.
+
+    Raises:
+        Refused: The folder is not in order.
+        RunStopped: The SuperLink cannot be reached, or declines.
+    """
+    called = names(read_server(folder).folder)
+    answer = ask(folder, "supernode", "list", control=control, what="the nodes")
+    found = []
+    for node in answer["nodes"]:
+        since = {"online": node["online-at"], "offline": node["offline-at"]}
+        number, status = int(node["node-id"]), str(node["status"])
+        when = str(since.get(status, "N/A"))
+        found.append(Member(called.get(number, ""), number, status, "" if when == "N/A" else when))
+    return sorted(found)
+
+
+def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
+    """Counts, for every client that was asked, in which rounds of a run it took part.
+
+    Args:
+        rows: The run's metrics.
+    """
+    asked: Counter[int] = Counter()
+    reasons: dict[int, Counter[str]] = {}
+    for row in rows:
+        asked.update(row.get("cohort", []))
+        for client, reason in row.get("absent", {}).items():
+            reasons.setdefault(int(client), Counter())[reason] += 1
+    return [
+        ClientShare(client, times, times - reasons.get(client, Counter()).total(), found)
+        for client, times in sorted(asked.items())
+        for found in [dict(reasons.get(client, Counter()))]
+    ]
+
+
+def costs(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Adds up what a run's rounds have cost: bytes, and the mean node's seconds.
+
+    Args:
+        rows: The run's metrics. Those of a run in one process have none of this.
+    """
+    parts = ("training", "transfer", "waiting")
+    kinds = ["bytes-sent", "bytes-received", *(f"seconds-{part}" for part in parts)]
+    kept = list(rows)
+    return {kind: sum(row[kind] for row in kept if kind in row) for kind in kinds}
