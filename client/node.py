@@ -21,13 +21,13 @@ from federation.credentials import NodeCredentials
 from federation.errors import Refused
 from federation.files import replace_file
 from federation.flower import ErrorCode, Parcel, pack, unpack
+from federation.pause import Pauses
 
 __all__ = ["only_one", "run_node"]
 
 _log = getLogger("flwr.engram")
 
-_EAGER, _IDLE = 0.02, 1.0  # seconds between questions for work: after an answer, and at most
-_SLOWER = 1.3
+_EAGER, _IDLE = 0.03, 1.0  # seconds between questions for work
 _TOUCH = 5.0  # seconds between signs of life
 _NODE = "node.json"  # holds the number that the SuperLink gave this node
 _RETRY, _LONGEST = 0.25, 30.0  # seconds until the SuperLink is tried again, doubled each time
@@ -144,7 +144,7 @@ def _last_node_id(state: Path) -> int | None:
 def _answer(fleet: Fleet, worker: Worker, node_id: int, state: Path, stop: threading.Event) -> None:
     """Answers one message after another, as long as the session lasts."""
     run = RunInfo(0, {})
-    pause, touched = _EAGER, -math.inf
+    pauses, touched = Pauses(_EAGER, _IDLE), -math.inf
     while not stop.is_set():
         if time.monotonic() - touched > _TOUCH:
             (state / "alive").touch()  # for health checks
@@ -152,16 +152,17 @@ def _answer(fleet: Fleet, worker: Worker, node_id: int, state: Path, stop: threa
         try:
             pulled = fleet.pull()
             if pulled is None:
-                stop.wait(pause)
-                pause = min(_IDLE, pause * _SLOWER)
+                stop.wait(pauses.next())
                 continue
+            pauses.found()
             run_id, message = pulled
             if run.run_id != run_id:
                 run = fleet.run_info(run_id)
             fleet.push(run_id, _work(worker, Work(message, run_id, run.settings, node_id)))
         except RunOver as error:
             _log.info("a message is dropped: %s", error)
-        pause = _EAGER
+        pauses.begin()
+        stop.wait(pauses.next())
 
 
 def _work(worker: Worker, work: Work) -> Parcel:

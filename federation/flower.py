@@ -22,13 +22,21 @@ from flwr.app.message import make_message, remove_content_from_message
 from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.config import get_fused_config_from_fab
 from flwr.common.constant import ErrorCode
-from flwr.common.serde import fab_from_proto, message_from_proto, message_to_proto, run_from_proto
+from flwr.common.serde import (
+    fab_from_proto,
+    message_from_proto,
+    message_to_proto,
+    recorddict_from_proto,
+    recorddict_to_proto,
+    run_from_proto,
+)
 from flwr.proto import (
     fab_pb2,
     fleet_pb2,
     heartbeat_pb2,
     message_pb2,
     node_pb2,
+    recorddict_pb2,
     run_pb2,
     runtime_pb2,
 )
@@ -76,6 +84,8 @@ __all__ = [
     "node_pb2",
     "pack",
     "public_key_to_bytes",
+    "recorddict_from_bytes",
+    "recorddict_to_bytes",
     "replies",
     "run_from_proto",
     "run_pb2",
@@ -163,6 +173,17 @@ def activations(grid: Grid) -> Mapping[int, str]:
     """
     nodes: Callable[[], Any] | None = getattr(grid, "get_nodes", None)
     return {node.node_id: node.last_activated_at for node in nodes()} if nodes else {}
+
+
+def recorddict_to_bytes(content: RecordDict) -> bytes:
+    """Serializes records."""
+    data: bytes = recorddict_to_proto(content).SerializeToString()
+    return data
+
+
+def recorddict_from_bytes(data: bytes) -> RecordDict:
+    """Reads what ``recorddict_to_bytes`` wrote; raises anything if it is something else."""
+    return recorddict_from_proto(recorddict_pb2.RecordDict.FromString(data))
 
 
 class Inbox:

@@ -12,13 +12,13 @@ from flwr.serverapp import Grid
 from federation.bundle import bundle, bundled_size, unbundle
 from federation.errors import Refused
 from federation.flower import ErrorCode, Run, activations, replies
+from federation.pause import Pauses
 from federation.wire import CLIENTS, CONFIG, ROSTER_QUERY, SECONDS, TRAINING, config_of
 
 __all__ = ["Exchange", "PatientGrid"]
 
-_EAGER, _IDLE = 0.01, 0.5  # seconds between looks for replies: at first, and at most
-_SLOWER = 1.2
-_LOOK = 1.0  # seconds between looks at who has come back
+_EAGER, _IDLE = 0.03, 0.5  # seconds between looks for replies
+_LOOK = 1.0  # seconds between looks at who has come back, or has gone
 _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
@@ -87,7 +87,9 @@ class PatientGrid(Grid):
         self._tells = hasattr(grid, "get_nodes")
         self._least = least
         self._activated: Mapping[int, str] = {}
+        self._looked = -math.inf
         self._sent = 0
+        self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
         self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
         self.last = Exchange(0.0, {}, {}, 0, 0)
         """What the last ``send_and_receive`` cost."""
@@ -122,13 +124,15 @@ class PatientGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Returns the nodes that are on line and have nothing else to do."""
-        self._activated = activations(self._grid)
+        present: Iterable[int] = self._look()
+        if not self._tells:
+            present = self._grid.get_node_ids()
         for node, asked in list(self._absent.items()):
             if self._activated.get(node, asked.activated) != asked.activated:
                 self._absent[node] = self._question(asked.message)
             elif self._arrived([_name(asked)]):
                 del self._absent[node]
-        return [node for node in self._grid.get_node_ids() if node not in self._absent]
+        return [node for node in present if node not in self._absent]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -140,16 +144,19 @@ class PatientGrid(Grid):
         """
         start = time.monotonic()
         end = start + (timeout if timeout is not None else math.inf)
-        self._activated = activations(self._grid)
         self._sent = 0
-        waiting = self._send(list(messages), end)
+        messages = list(messages)
+        kind = messages[0].metadata.message_type if messages else ""
+        waiting = self._send(messages, end)
         wanted = min(self._least, sum(_weight(asked) for asked in waiting.values()))
         found: list[Message] = []
         latencies: dict[int, float] = {}
         training: dict[int, float] = {}
         received = 0
-        pause, looked = _EAGER, start
+        pauses = self._pauses.setdefault(kind, Pauses(_EAGER, _IDLE))
+        pauses.begin()
         while waiting and time.monotonic() < end:
+            time.sleep(min(pauses.next(), max(0.0, end - time.monotonic())))
             for reply in self._arrived(list(waiting)):
                 asked = waiting.pop(reply.metadata.reply_to_message_id)
                 received += _open(reply)
@@ -158,19 +165,23 @@ class PatientGrid(Grid):
                 node = asked.message.metadata.dst_node_id
                 latencies[node] = time.monotonic() - start
                 training[node] = _training(reply, latencies[node])
-                pause = _EAGER
+                if len(latencies) == 1:
+                    pauses.found()
             if not waiting or (wanted <= 0 and all(map(self._is_off_line, waiting.values()))):
                 break
-            time.sleep(pause)
-            pause = min(_IDLE, pause * _SLOWER)
-            if time.monotonic() - looked > _LOOK:
-                looked = time.monotonic()
+            if time.monotonic() - self._looked > _LOOK:
                 waiting = self._send_again(waiting, end)
         for asked in waiting.values():
             self._absent[asked.message.metadata.dst_node_id] = self._question(asked.message)
         seconds = time.monotonic() - start
         self.last = Exchange(seconds, latencies, training, self._sent, received)
         return found
+
+    def _look(self) -> Mapping[int, str]:
+        """Returns who is on line, as of a second ago at most."""
+        if time.monotonic() - self._looked > _LOOK:
+            self._activated, self._looked = activations(self._grid), time.monotonic()
+        return self._activated
 
     def _send(self, messages: list[Message], end: float) -> dict[str, _Asked]:
         left = end - time.monotonic()
@@ -190,7 +201,7 @@ class PatientGrid(Grid):
 
     def _send_again(self, waiting: dict[str, _Asked], end: float) -> dict[str, _Asked]:
         """Sends again what went to nodes that have been activated since."""
-        self._activated = activations(self._grid)
+        self._look()
         lost = [
             name
             for name, (message, activated) in waiting.items()

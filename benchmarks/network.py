@@ -1,0 +1,97 @@
+"""What a round costs between processes: resident nodes and Flower's own, with TLS and identities.
+
+``python -m benchmarks.network`` starts a federation of three clients on this machine for each kind
+of node and each size of model, over gRPC on the loopback interface, and prints the median round and
+where its time goes, for the mean node: training (as the node tells), transfer (both ways, with the
+waiting for each other's polls) and waiting (for the slowest of the nodes).
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, get_args
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from federation.experiment import Experiment, read_defaults
+from server.record import RunRecord
+from simulations.deployed import run_deployed
+from simulations.local import LocalFederation, Nodes
+
+__all__ = ["SIZES", "Cost", "main", "measure"]
+
+_CLIENTS = 3
+SIZES: Final = {"31k": "200,85", "2.5M": "1540,1540"}
+"""Parameters of the networks, and the widths of their hidden layers."""
+
+
+class Cost(NamedTuple):
+    """Medians over rounds, the first left out, in which nodes load their data.
+
+    Attributes:
+        seconds: Of a round.
+        training: Of them, for the mean node.
+        transfer: Likewise.
+        waiting: Likewise.
+        mebibytes: Sent and received in a round.
+    """
+
+    seconds: float
+    training: float
+    transfer: float
+    waiting: float
+    mebibytes: float
+
+
+def measure(folder: Path, nodes: Nodes, hidden: str, rounds: int) -> Cost:
+    """Runs FedAvg for so many rounds in a federation of its own, in a new folder."""
+    own = {
+        "algorithm": "fedavg",
+        "hidden": hidden,
+        "num-rounds": rounds,
+        "num-clients": _CLIENTS,
+        "clients-per-round": _CLIENTS,
+        "rows-per-class": 20,
+        "test-rows-per-class": 8,
+        "eval-every": rounds,
+    }
+    experiment = Experiment.from_config({**read_defaults(), **own})
+    with LocalFederation(folder, clients=_CLIENTS, nodes=nodes) as federation:
+        run_deployed(experiment, folder / "run", federation.server, control=federation.control)
+    rows = RunRecord.open(folder / "run").rows()[2:]
+
+    def median(key: str) -> float:
+        return float(np.median([row[key] for row in rows]))
+
+    return Cost(
+        seconds=median("ms") / 1000,
+        training=median("seconds-training"),
+        transfer=median("seconds-transfer"),
+        waiting=median("seconds-waiting"),
+        mebibytes=(median("bytes-sent") + median("bytes-received")) / 2**20,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures as told, and prints a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.network", description=__doc__)
+    parser.add_argument("--nodes", nargs="+", choices=get_args(Nodes), default=get_args(Nodes))
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--rounds", type=int, default=12)
+    given = parser.parse_args(arguments)
+    table = Table(title=f"{_CLIENTS} nodes, seconds a round", title_justify="left")
+    for heading in ("nodes", "parameters", *Cost._fields):
+        table.add_column(heading, justify="right")
+    for nodes in given.nodes:
+        for size in given.sizes:
+            with tempfile.TemporaryDirectory(prefix="engram-network-") as folder:
+                cost = measure(Path(folder) / "federation", nodes, SIZES[size], given.rounds)
+            table.add_row(nodes, size, *(f"{value:.2f}" for value in cost))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
