@@ -34,10 +34,11 @@ class LocalFederation:
         clients: How many.
         nodes: Resident nodes, or Flower's own.
         insecure: Without TLS and identities.
-        options: Further arguments of every `engram node`, or further entries of every stock
-            node's ``--node-config``.
 
     Attributes:
+        options: By name, further arguments of an `engram node`, or further entries of a stock
+            node's ``--node-config``. They count from its next start.
+        fleet: Port of the SuperLink's Fleet API.
         server: The coordinator's folder.
         control: HOST:PORT of the SuperLink's Control API.
         processes: Those that were started, by name.
@@ -50,14 +51,13 @@ class LocalFederation:
         clients: int,
         nodes: Nodes = "engram",
         insecure: bool = False,
-        options: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._clients = clients
         self._nodes = nodes
         self._insecure = insecure
-        self._options = list(options)
-        self._fleet, control, *self._runtimes = _free_ports(2 + clients)
+        self.options: dict[str, list[str]] = {}
+        self.fleet, control, *self._runtimes = _free_ports(2 + clients)
         self.server = folder / "server"
         self.control = f"127.0.0.1:{control}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -72,7 +72,7 @@ class LocalFederation:
             self._folder,
             clients=self._clients,
             hosts=["127.0.0.1"],
-            superlink=f"127.0.0.1:{self._fleet}",
+            superlink=f"127.0.0.1:{self.fleet}",
             days=1,
             insecure=self._insecure,
         )
@@ -140,12 +140,12 @@ class LocalFederation:
     def _launch(self, name: str) -> Launch:
         if name == "superlink":
             return superlink_command(self.server, control=self.control)
-        own = self._folder / name
+        own, options = self._folder / name, self.options.get(name, [])
         if self._nodes == "engram":
-            return program("engram", "node", str(own), *self._options, home=own / "flwr")
-        return self._stock(own)
+            return program("engram", "node", str(own), *options, home=own / "flwr")
+        return self._stock(own, options)
 
-    def _stock(self, own: Path) -> Launch:
+    def _stock(self, own: Path, options: Sequence[str]) -> Launch:
         credentials = read_node(own)
         entries = {
             "partition-id": credentials.partition_id,
@@ -162,7 +162,7 @@ class LocalFederation:
             "flower-supernode",
             *security,
             *("--superlink", credentials.superlink),
-            *("--node-config", " ".join([_toml(entries), *self._options])),
+            *("--node-config", " ".join([_toml(entries), *options])),
             *("--host", "127.0.0.1"),
             *("--port", str(self._runtimes[credentials.partition_id])),
             home=own / "flwr",
@@ -170,7 +170,7 @@ class LocalFederation:
 
     def _await(self, name: str) -> None:
         end = time.monotonic() + _PATIENCE
-        ports = [self._fleet, int(self.control.rpartition(":")[2])]
+        ports = [self.fleet, int(self.control.rpartition(":")[2])]
         while ports:
             if self.processes[name].poll() is not None or time.monotonic() > end:
                 raise RunStopped(f"the {name} did not start: see {self.log(name)}")

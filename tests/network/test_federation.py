@@ -1,0 +1,158 @@
+"""Real processes: the same app over gRPC gives the same model, whatever happens to them."""
+
+import json
+import socket
+import threading
+
+import pytest
+
+from benchmarks.chaos import chaos, plan
+from client.memory import DiskStore
+from federation.experiment import Experiment, read_defaults
+from federation.settings import read_settings
+from server.record import RunRecord
+from server.status import members, participation
+from simulations.deployed import run_deployed
+from simulations.engine import simulate
+from simulations.local import LocalFederation
+from tests.network.support import free_port
+from tests.support import assert_same
+
+pytestmark = pytest.mark.network
+
+CLIENTS = 3
+
+
+def settings(**special):
+    own = {
+        "num-clients": CLIENTS,
+        "clients-per-round": CLIENTS,
+        "min-clients": CLIENTS,
+        "timeout": 120.0,
+        "rows-per-class": 20,
+        "test-rows-per-class": 8,
+        "hidden": "16",
+        "num-rounds": 4,
+        "eval-every": 2,
+        "checkpoint-every": 2,
+    }
+    return Experiment.from_config({**read_defaults(), **own, **special})
+
+
+def run(federation, experiment, folder):
+    """Runs it, and returns its record; whatever went wrong on the way fails the test."""
+    trouble = []
+    run_deployed(
+        experiment,
+        folder,
+        federation.server,
+        control=federation.control,
+        on_trouble=trouble.append,
+    )
+    assert not trouble
+    return RunRecord.open(folder)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "insecure", "special"),
+    [
+        ("engram", False, {"memory": "carry"}),
+        ("engram", True, {"algorithm": "pfedme", "merge": "median", "clip": 0.5}),
+        ("stock", False, {"memory": "carry", "num-rounds": 2}),
+        ("stock", True, {"algorithm": "fedavg", "merge": "trimmed-mean", "num-rounds": 2}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_run_over_grpc_ends_at_the_vectorized_engines_model(tmp_path, nodes, insecure, special):
+    experiment = settings(**special)
+    found = simulate(experiment, tmp_path / "here")
+    options = {"nodes": nodes, "insecure": insecure}
+    with LocalFederation(tmp_path / "fed", clients=CLIENTS, **options) as federation:
+        record = run(federation, experiment, tmp_path / "there")
+        online = members(federation.server, control=federation.control)
+    expected = RunRecord.open(tmp_path / "here").load_checkpoint()
+    assert_same(record.load_checkpoint().model, expected.model, atol=1e-5)
+    assert record.results["accuracy"] == pytest.approx(found["accuracy"], abs=0.0051)
+    rounds = experiment.num_rounds
+    assert participation(record.rows()) == [(i, rounds, rounds, {}) for i in range(CLIENTS)]
+    row = record.rows()[-1]
+    assert row["bytes-sent"] > CLIENTS * 64 * 16 * 4
+    assert row["seconds-training"] > 0
+    assert [member.status for member in online] == ["online"] * CLIENTS
+    if not insecure:
+        assert {member.name for member in online} == {f"client-{i}" for i in range(CLIENTS)}
+    if experiment.keeps_memory:
+        for client in range(CLIENTS):
+            own = tmp_path / "fed" / f"client-{client}" / "state" / "memory"
+            store = DiskStore(own / record.config["training"])
+            assert list(store.versions(client))[-1] == rounds
+
+
+class Wire:
+    """Passes on what is sent to a port, and keeps it."""
+
+    def __init__(self, port):
+        self.port, self._to = free_port(), port
+        self.connections = []
+        self._server = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            near, _ = self._server.accept()
+            far = socket.create_connection(("127.0.0.1", self._to))
+            self.connections.append(bytearray())
+            ways = (near, far, self.connections[-1]), (far, near, bytearray())
+            for one, other, kept in ways:
+                threading.Thread(target=self._pass, args=(one, other, kept), daemon=True).start()
+
+    @staticmethod
+    def _pass(one, other, kept):
+        try:
+            while data := one.recv(2**16):
+                kept += data
+                other.sendall(data)
+        except OSError:
+            pass
+
+
+def test_grpc_is_what_is_on_the_wire(tmp_path):
+    with LocalFederation(tmp_path / "fed", clients=1, insecure=True) as federation:
+        wire = Wire(federation.fleet)
+        federation.kill("client-0")
+        path = tmp_path / "fed" / "client-0" / "node.toml"
+        lines = read_settings(path) | {"superlink": f"127.0.0.1:{wire.port}"}
+        path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in lines.items()))
+        federation.start("client-0")
+        special = {"num-clients": 1, "clients-per-round": 1, "min-clients": 1, "num-rounds": 1}
+        run(federation, settings(**special), tmp_path / "run")
+    # The node looks first whether it should have been told to use TLS.
+    (sent,) = (data for data in wire.connections if data.startswith(b"PRI * HTTP/2.0\r\n"))
+    for words in (b"application/grpc", b"/flwr.proto.Fleet/PullMessages", b"dense0.weight"):
+        assert words in sent
+
+
+def test_a_node_with_data_of_its_own_trains_on_them_alone(tmp_path):
+    from sklearn.datasets import load_digits
+
+    from tests.support import write_npz
+
+    digits = load_digits()
+    x, y = digits.images.astype("float32") / 16, digits.target
+    special = {"num-rounds": 2, "num-classes": 10, "num-clients": 2, "clients-per-round": 2}
+    experiment = settings(**special, **{"min-clients": 2})
+    with LocalFederation(tmp_path / "fed", clients=2) as federation:
+        for client, part in enumerate((y < 5, y >= 4)):
+            federation.kill(f"client-{client}")
+            own = write_npz(tmp_path / f"own{client}.npz", x=x[part], y=y[part])
+            federation.options[f"client-{client}"] = ["--data", own]
+            federation.start(f"client-{client}")
+        record = run(federation, experiment, tmp_path / "run")
+    assert record.results["scored"] == 2
+    assert all(row["left-out"] == 0 for row in record.rows()[1:])
+
+
+def test_kills_cost_no_memory_and_no_round(tmp_path):
+    outcome = chaos(tmp_path, plan(5, 10, seed=0), 10)
+    assert outcome.unharmed, outcome
+    assert sum(outcome.kills.values()) == 5
