@@ -2,13 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types bench clean
+.PHONY: demo federation test test-network lint types bench clean
 
 demo: .venv/ready
 	$(BIN)/engram compare --seeds 3 --set num-rounds=80
 
+federation: .venv/ready
+	$(BIN)/engram federation --clients 3 --set num-rounds=20
+
 test: .venv/ready
 	$(BIN)/pytest
+
+test-network: .venv/ready
+	$(BIN)/pytest -m network
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -52,13 +52,13 @@ class LocalFederation:
         nodes: Nodes = "engram",
         insecure: bool = False,
     ) -> None:
-        self._folder = folder
+        self._folder = folder.absolute()
         self._clients = clients
         self._nodes = nodes
         self._insecure = insecure
         self.options: dict[str, list[str]] = {}
         self.fleet, control, *self._runtimes = _free_ports(2 + clients)
-        self.server = folder / "server"
+        self.server = self._folder / "server"
         self.control = f"127.0.0.1:{control}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 

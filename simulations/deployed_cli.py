@@ -1,0 +1,125 @@
+"""The commands that run experiments on a federation of processes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from federation.credentials import read_server
+from federation.errors import Refused
+from federation.experiment import Experiment, read_defaults
+from server.record import RunRecord
+from simulations.deployed import run_deployed
+from simulations.local import LocalFederation, Nodes
+from simulations.options import (
+    Config,
+    Json,
+    Out,
+    Set,
+    WithSettings,
+    data_name,
+    find_run,
+    make_folder,
+    new_folder,
+    overrides_of,
+    refuse_keys,
+)
+from simulations.terminal import Report, err, run_all, show_found
+
+__all__ = ["app", "run_on"]
+
+app = typer.Typer()
+
+
+@app.command(cls=WithSettings)
+def federation(
+    clients: Annotated[int, typer.Option(min=1, metavar="N", help="How many nodes.")] = 3,
+    nodes: Annotated[
+        str, typer.Option(metavar="KIND", help="engram: resident nodes; stock: Flower's own.")
+    ] = "engram",
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Without TLS and identities.")
+    ] = False,
+    sets: Set = None,
+    config: Config = None,
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment on a federation of processes on this machine, over gRPC.
+
+    They are what would run on many machines: a SuperLink, a node for each client, with TLS and
+    identities. Their folders and logs stay beside the results.
+    """
+    overrides = overrides_of(config, sets)
+    refuse_keys(overrides, {"resume": "engram run --federation", "out": "--out DIR"})
+    kinds: dict[str, Nodes] = {"engram": "engram", "stock": "stock"}
+    if nodes not in kinds:
+        raise Refused(f"--nodes must be {' or '.join(kinds)}, got {nodes!r}")
+    experiment = _for_federation(overrides, clients)
+    folder = new_folder(out, f"federation-{data_name(experiment)}")
+    make_folder(folder.parent)
+    err.print(f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs")
+    place, kind = folder / "federation", kinds[nodes]
+    with LocalFederation(place, clients=clients, nodes=kind, insecure=insecure) as local:
+        _follow(experiment, folder / "run", local.server, local.control, "run it anew")
+    show_found(folder / "run", as_json)
+
+
+def run_on(
+    overrides: Mapping[str, Any],
+    federation: Path,
+    control: str | None,
+    out: Path | None,
+    resume: str | None,
+    as_json: bool,
+) -> None:
+    """Runs an experiment, or goes on with one, on a deployed federation; shows what it found.
+
+    Args:
+        overrides: Settings other than the defaults.
+        federation: The coordinator's folder.
+        control: HOST:PORT of its SuperLink's Control API; None for the default.
+        out: Folder of the run: a new one, or one to go on with.
+        resume: Instead, a run to go on with: its folder, or its name in runs/.
+        as_json: Whether to end with a line of JSON.
+
+    Raises:
+        Refused: The federation's folder, the settings or the run's folder are not in order.
+        RunStopped: The run cannot go on.
+    """
+    if resume is not None:
+        folder = find_run(resume)
+    else:
+        experiment = _for_federation(overrides, read_server(federation).settings.clients)
+        folder = out or new_folder(None, f"{experiment.algorithm}-{data_name(experiment)}")
+    if (folder / "config.json").is_file():
+        saved = RunRecord.open(folder).config["settings"]
+        experiment = Experiment.from_config(saved | overrides | {"resume": str(folder)})
+        RunRecord.open(folder).check_resumable(experiment, engine="flower")
+    again = f"engram run --federation {federation} --out {folder}"
+    _follow(experiment, folder, federation, control, again)
+    show_found(folder, as_json)
+
+
+def _for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
+    """Returns the settings, with as many clients as the federation has unless they say."""
+    base: dict[str, Any] = {**read_defaults(), "num-clients": clients}
+    base["clients-per-round"] = min(clients, base["clients-per-round"])
+    return Experiment.from_config({**base, **overrides})
+
+
+def _follow(
+    experiment: Experiment, folder: Path, server: Path, control: str | None, again: str
+) -> None:
+    def execute(experiment: Experiment, folder: Path, report: Report) -> None:
+        run_deployed(
+            experiment,
+            folder,
+            server,
+            control=control,
+            on_round=report,
+            on_trouble=lambda line: err.print(f"engram: {line}", soft_wrap=True),
+        )
+
+    run_all({folder: experiment}, execute, again)

@@ -1,0 +1,126 @@
+"""What the commands that run experiments have in common: options, settings, folders."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.table import Table
+from typer.core import TyperCommand
+
+from federation.errors import Refused
+from federation.experiment import Experiment, read_defaults
+from federation.settings import read_settings
+from simulations.terminal import out as console
+
+__all__ = [
+    "Config",
+    "Json",
+    "Out",
+    "Resume",
+    "Set",
+    "WithSettings",
+    "data_name",
+    "find_run",
+    "make_folder",
+    "new_folder",
+    "overrides_of",
+    "refuse_keys",
+]
+
+
+class WithSettings(TyperCommand):
+    """A command whose help ends with every setting, its default, and what it means."""
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the help, and the table of settings."""
+        super().format_help(ctx, formatter)
+        table = Table(
+            title="Settings (--set key=value, or a line `key = value` of a --config file)",
+            title_justify="left",
+        )
+        for heading in ("setting", "default", "meaning"):
+            table.add_column(heading, no_wrap=heading != "meaning")
+        defaults = read_defaults()
+        for field in Experiment.model_fields.values():
+            key = str(field.alias)
+            table.add_row(key, json.dumps(defaults[key]), field.description)
+        console.print(table)
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
+]
+Config = Annotated[
+    list[Path] | None,
+    typer.Option("--config", "-c", metavar="FILE", help="Read settings from a TOML file."),
+]
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of the results; default runs/NAME.")
+]
+Resume = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Go on with a run: its folder, or name in runs/.")
+]
+Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
+
+
+# --- Settings ------------------------------------------------------------------------------
+
+
+def overrides_of(config: Sequence[Path] | None, sets: Sequence[str] | None) -> dict[str, Any]:
+    """Returns the settings of configuration files and options; the last one counts."""
+    overrides: dict[str, Any] = {}
+    for path in config or ():
+        overrides |= read_settings(path)
+    for text in sets or ():
+        key, equals, value = text.partition("=")
+        if not (key.strip() and equals):
+            raise Refused(f"--set needs KEY=VALUE, got {text!r}")
+        overrides[key.strip()] = value.strip().strip("\"'")
+    return overrides
+
+
+def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> None:
+    """Refuses settings that a command has other words for."""
+    for key in overrides.keys() & instead.keys():
+        raise Refused(f"{key} is no setting of this command: use {instead[key]}")
+
+
+# --- Folders -------------------------------------------------------------------------------
+
+
+def data_name(experiment: Experiment) -> str:
+    """Returns a short name of the data set, for folders."""
+    kind, _, path = experiment.dataset.partition(":")
+    return Path(path).stem if path else kind
+
+
+def new_folder(named: Path | None, default: str) -> Path:
+    """Returns a folder that is not in use: the one that was named, or one in runs/."""
+    if named is not None:
+        if named.exists() and (not named.is_dir() or any(named.iterdir())):
+            raise Refused(f"{named} is there already: name another --out, or --resume it")
+        return named
+    stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
+    names = (f"{default}-{stamp}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 100))))
+    return next(path for name in names if not (path := Path("runs") / name).exists())
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"{folder} cannot be made: {error.strerror}") from error
+
+
+def find_run(run: str) -> Path:
+    """Returns the folder of a run, given that or its name in runs/."""
+    for folder in (Path(run), Path("runs") / run):
+        if folder.is_dir():
+            return folder
+    raise Refused(f"no run {run!r}: it is neither a folder nor a name in runs/")
