@@ -83,12 +83,12 @@ def coordinate(
         shards=experiment.shards,
         least=experiment.min_clients,
     )
-    if experiment.resume:  # it may have more rounds to go now
-        record.write_config(experiment, engine=engine, training=training)
-    else:
+    if not experiment.resume:
         record = RunRecord.create(folder, experiment, engine=engine, training=training)
     model = network.init(torch_generator(experiment.seed, Stream.MODEL))
     with record.hold():
+        if experiment.resume:  # it may have more rounds to go now
+            record.write_config(experiment, engine=engine, training=training)
         course = _Course(grid, strategy, experiment, record, training, memories, on_round)
         checkpoint = course.open(model)
         asked = folder / "clients-asked.txt" if noise is secret_noise else None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from flwr.app import MessageType
 
 from client.memory import DiskStore, RamStore
 from client.trainer import Trainer
@@ -14,9 +15,11 @@ from engram.tree import add_scaled
 from federation import algorithms
 from federation.algorithms import ALGORITHMS
 from federation.errors import Refused, RunStopped
+from server import coordinator
 from server import record as record_module
 from server.coordinator import coordinate
 from server.record import RunRecord
+from simulations.grid import InProcessGrid
 from simulations.report import find_runs, report_rows
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
@@ -217,3 +220,44 @@ def test_a_diverging_run_stops_and_keeps_its_last_good_checkpoint(tmp_path):
     checkpoint = RunRecord.open(folder).load_checkpoint()
     assert all(leaf.isfinite().all() for leaf in checkpoint.model.values())
     assert RunRecord.open(folder).results is None
+
+
+def test_a_run_is_one_processes_at_a_time(tmp_path):
+    run(tmp_path / "run", num_rounds=2)
+    record = RunRecord.open(tmp_path / "run")
+    before = record.config
+    assert not record.held
+    with record.hold():
+        assert record.held
+        with pytest.raises(Refused, match="is being run by another process at this moment"):
+            run(tmp_path / "run", num_rounds=3, resume=str(tmp_path / "run"))
+    assert record.config == before
+    run(tmp_path / "run", num_rounds=3, resume=str(tmp_path / "run"))
+
+
+def test_a_round_waits_for_the_clients_that_it_needs(tmp_path, monkeypatch):
+    class Slow(InProcessGrid):
+        """Two of its nodes come late to every round; one stays away from round 3 on."""
+
+        def get_node_ids(self):
+            there = list(super().get_node_ids())
+            if rounds[0] == 3:
+                return there[1:]
+            return there if waits[rounds[0] * 7 :] else there[2:]
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            rounds[0] += messages[0].metadata.message_type == MessageType.TRAIN
+            return super().push_messages(messages)
+
+    rounds, waits = [0], [0.0]
+    monkeypatch.setattr(coordinator.time, "monotonic", lambda: sum(waits))
+    monkeypatch.setattr(coordinator.time, "sleep", waits.append)
+    e = small(num_clients=4, clients_per_round=4, min_clients=4, num_rounds=4, timeout=30)
+    t = trainer(e)
+    with pytest.raises(RunStopped, match=r"only 3 clients are on line, and min-clients is 4"):
+        coordinate(Slow(t, [[0], [1], [2], [3]]), e, tmp_path / "run", engine="vectorized")
+    rows = RunRecord.open(tmp_path / "run").rows()
+    assert [row["round"] for row in rows] == [0, 1, 2, 3]
+    assert all(row["left-out"] == 0 for row in rows[1:])
+    assert sum(waits) > 30

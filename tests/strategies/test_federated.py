@@ -248,3 +248,68 @@ def test_scores_that_are_none_are_left_out(warnings_of_engram):
     assert metrics["clients"] == 10
     assert "lack scores" in warnings_of_engram.text
     assert strategy.aggregate_evaluate(1, []) is None
+
+
+# --- Who is away ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_who_is_away_is_replaced_and_the_others_stay(shards):
+    for server_round in range(1, 30):
+        drawn = draw_cohort(3, server_round, 22, 8, shards=shards)
+        away = set(drawn[:3]) | {1}
+        instead = draw_cohort(3, server_round, 22, 8, shards=shards, absent=away)
+        assert set(drawn) - away <= set(instead)
+        assert not away & set(instead)
+        assert len(set(instead)) == 8
+        assert draw_cohort(3, server_round, 22, 8, shards=shards, absent=away) == instead
+        if shards > 1:
+            assert {sum(c % shards == s for c in instead) for s in range(shards)} == {2}
+
+
+def test_fewer_are_drawn_where_fewer_are_there():
+    assert draw_cohort(0, 1, 5, 4, absent={0, 1, 2}) == [3, 4]
+    assert draw_cohort(0, 1, 5, 4, absent=range(5)) == []
+
+
+class Away:
+    """A grid some of whose nodes are away."""
+
+    def __init__(self, grid, nodes):
+        self._grid = grid
+        self.nodes = nodes
+
+    def get_node_ids(self):
+        return [node for node in self._grid.get_node_ids() if node not in self.nodes]
+
+
+def test_nodes_that_are_away_are_neither_asked_to_train_nor_to_be_scored():
+    t = trainer(small(num_clients=6, clients_per_round=4))
+    g = Away(grid(t), {2, 5})
+    roster = query_roster(g._grid, 6)
+    strategy = Federated(t.experiment.aggregate(), roster, clients_per_round=4, seed=0)
+    arrays = to_record(initial_model(t))
+    asked = strategy.configure_train(1, arrays, ConfigRecord(), g)
+    assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
+    assert strategy.cohort == [0, 2, 3, 5]
+    assert strategy.askable(g) == 4
+    asked = strategy.configure_evaluate(1, arrays, ConfigRecord(), g)
+    assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
+
+
+@pytest.mark.parametrize("least", [1, 3, 4])
+def test_a_round_needs_so_many_replies(least):
+    t = trainer(small(num_clients=4, clients_per_round=4))
+    g = grid(t)
+    strategy = Federated(
+        t.experiment.aggregate(), query_roster(g, 4), clients_per_round=4, seed=0, least=least
+    )
+    messages = list(strategy.configure_train(1, to_record(initial_model(t)), ConfigRecord(), g))
+    replies = list(g.send_and_receive(messages))[1:]
+    if least == 4:
+        with pytest.raises(RunStopped, match=r"3 of 4 usable replies; clients \[0\]: no reply"):
+            strategy.aggregate_train(1, replies)
+    else:
+        _, metrics = strategy.aggregate_train(1, replies)
+        assert (metrics["clients"], metrics["left-out"]) == (3, 1)
+    assert strategy.left_out == {0: "no reply"}

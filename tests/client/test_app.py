@@ -1,0 +1,197 @@
+"""The ClientApp as nodes run it: memories and replies that outlive it, data of its own."""
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from client import app as module
+from client.app import app
+from client.memory import DiskStore
+from client.trainings import kept
+from federation.bundle import bundle, is_bundled, unbundle
+from federation.flower import local_run, name_message, node_context
+from federation.roster import read_entry
+from federation.wire import ARRAYS, CLIENTS, CONFIG, REFUSED, ROSTER_QUERY, to_params, to_record
+from tests.support import assert_same, initial_model, small, trainer, write_npz
+
+TRAINING = "0123456789abcdef"
+CARRY = {"memory": "carry"}
+
+
+@pytest.fixture(autouse=True)
+def _afresh():
+    local_run()
+    module._node.cache_clear()
+
+
+def ask(kind, content, node_config, **settings):
+    """What the app answers; each time in another message, as when it comes again."""
+    message = Message(content, dst_node_id=7, message_type=kind)
+    name_message(message, message.object_id)
+    config = {"partition-id": 0, "num-partitions": 1, **node_config}
+    return app(message, node_context(1, 7, config, small(**settings).to_config()))
+
+
+def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None, **settings):
+    model = model or initial_model(trainer(small(**settings)))
+    config = {
+        "server-round": server_round,
+        "durable": durable,
+        CLIENTS: list(clients),
+        "training": TRAINING,
+    }
+    content = RecordDict({ARRAYS: to_record(model), CONFIG: ConfigRecord(config)})
+    return ask(MessageType.TRAIN, content, node_config, **settings)
+
+
+def model_of(reply):
+    assert not reply.has_error(), reply.error
+    return to_params(reply.content.array_records[ARRAYS])
+
+
+def test_memories_outlive_the_process_under_their_training(tmp_path):
+    node = {"state": str(tmp_path)}
+    first = model_of(train(node, **CARRY))
+    again = model_of(train(node, server_round=2, durable=1, model=first, **CARRY))
+    module._node.cache_clear()  # another process
+    assert_same(model_of(train(node, server_round=2, durable=1, model=first, **CARRY)), again)
+    third = train(node, server_round=3, durable=2, model=again, **CARRY)
+    assert third.has_content()
+    found = list(kept(tmp_path / "memory"))
+    assert [(entry.training, entry.client, entry.server_round) for entry in found] == [
+        (TRAINING, 0, 3),
+        (TRAINING, 3, 3),
+    ]
+
+
+def test_the_same_message_again_is_answered_and_not_trained_again(tmp_path, monkeypatch):
+    node = {"state": str(tmp_path)}
+    first = train(node, **CARRY)
+    module._node.cache_clear()
+    monkeypatch.setattr(module, "answer_train", lambda *args: pytest.fail("trained twice"))
+    again = train(node, **CARRY)
+    assert_same(model_of(again), model_of(first))
+    assert again.metadata.reply_to_message_id != first.metadata.reply_to_message_id
+
+
+@pytest.mark.parametrize("change", [{"server_round": 2}, {"clients": (0,)}, {"durable": 1}])
+def test_another_message_is_trained(tmp_path, monkeypatch, change):
+    node = {"state": str(tmp_path)}
+    train(node, **CARRY)
+    answered, calls = module.answer_train, []
+
+    def counted(*args):
+        calls.append(args)
+        return answered(*args)
+
+    monkeypatch.setattr(module, "answer_train", counted)
+    assert train(node, **CARRY, **change).has_content()
+    assert len(calls) == 1
+
+
+def test_a_crash_before_the_reply_was_kept_gives_the_same_reply(tmp_path, monkeypatch):
+    class PowerFailure(BaseException):
+        pass
+
+    def crash(*args):
+        raise PowerFailure
+
+    node = {"state": str(tmp_path)}
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Replies, "keep", crash)
+        with pytest.raises(PowerFailure):
+            train(node, **CARRY)
+    module._node.cache_clear()
+    assert_same(
+        model_of(train(node, **CARRY)), model_of(train({"state": str(tmp_path / "b")}, **CARRY))
+    )
+
+
+def test_a_damaged_reply_is_trained_again(tmp_path):
+    node = {"state": str(tmp_path)}
+    first = model_of(train(node, **CARRY))
+    path = tmp_path / "memory" / TRAINING / "reply"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert_same(model_of(train(node, **CARRY)), first)
+
+
+def test_what_is_kept_is_encrypted_where_there_is_a_key(tmp_path):
+    from client.sealed import new_key, read_key
+
+    new_key(tmp_path / "key")
+    node = {"state": str(tmp_path / "s"), "memory-key": str(tmp_path / "key")}
+    first = model_of(train(node, **CARRY))
+    plain = first["dense0.weight"].numpy().tobytes()[:64]
+    files = [path for path in (tmp_path / "s").rglob("*") if path.is_file()]
+    assert len(files) == 3
+    assert not any(plain in path.read_bytes() for path in files)
+    store = DiskStore(tmp_path / "s" / "memory" / TRAINING, key=read_key(tmp_path / "key"))
+    assert store.read(3, 1)
+    assert_same(model_of(train(node, **CARRY)), first)
+
+
+def test_bundled_messages_are_answered_in_bundles(tmp_path):
+    model = initial_model(trainer(small()))
+    content = RecordDict({ARRAYS: to_record(model), CONFIG: ConfigRecord({CLIENTS: [2]})})
+    plain = ask(MessageType.TRAIN, content, {})
+    packed = ask(MessageType.TRAIN, bundle(content), {})
+    assert is_bundled(packed.content)
+    assert not is_bundled(plain.content)
+    packed.content = unbundle(packed.content)
+    assert_same(model_of(packed), model_of(plain))
+
+
+def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):
+    rng = np.random.default_rng(0)
+    own = write_npz(tmp_path / "own.npz", x=rng.normal(size=(90, 3)), y=rng.integers(0, 2, 90))
+    node = {"data": own, "partition-id": 4, "num-partitions": 9}
+    reply = ask(ROSTER_QUERY, RecordDict(), node, num_classes=3)
+    entry = read_entry(reply.content)
+    assert entry.clients == {4: 54}  # 40 % are test rows
+    assert (entry.input_shape, entry.num_classes) == ((3,), 3)
+    reply = ask(ROSTER_QUERY, RecordDict(), node, num_clients=4, clients_per_round=4)
+    assert reply.error.code == REFUSED
+    assert "num-clients must be more than 4" in reply.error.reason
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        ({"partition-id": "x"}, "a node needs --node-config"),
+        ({"data": "npz:/nowhere.npz"}, "/nowhere.npz cannot be read"),
+        ({"memory-limit": -1}, "memory-limit must be a number, 0 or more, got -1"),
+        ({"memory-key": "/nowhere"}, "the key /nowhere cannot be read"),
+        ({"device": "tpu"}, "device must be cpu, cuda or cuda:N, got 'tpu'"),
+        ({"cpu-threads": 0}, "cpu-threads must be"),
+    ],
+)
+def test_what_is_wrong_with_a_node_is_one_line_for_the_server(node, says):
+    reply = ask(ROSTER_QUERY, RecordDict(), node)
+    assert reply.error.code == REFUSED
+    assert says in reply.error.reason
+    assert "\n" not in reply.error.reason
+
+
+def test_a_memory_of_another_model_is_refused_by_name(tmp_path):
+    node = {"state": str(tmp_path)}
+    train(node, **CARRY)
+    reply = train(node, server_round=2, hidden="5", **CARRY)
+    assert reply.error.code == REFUSED
+    assert "client 0's memory has shapes" in reply.error.reason
+
+
+def test_a_memory_that_does_not_fit_is_refused_and_the_old_one_stays(tmp_path):
+    node = {"state": str(tmp_path)}
+    train(node, **CARRY)
+    module._node.cache_clear()
+    reply = train(node | {"memory-limit": 0.0001}, server_round=2, durable=1, **CARRY)
+    assert "does not fit the bound" in reply.error.reason
+    assert [entry.server_round for entry in kept(tmp_path / "memory")] == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["../../etc", "x" * 16, "0123456789ABCDEF"])
+def test_a_training_is_no_path(name):
+    content = RecordDict({CONFIG: ConfigRecord({"training": name})})
+    reply = ask(ROSTER_QUERY, content, {})
+    assert reply.error.code == REFUSED
+    assert "training must be 16 hexadecimal digits" in reply.error.reason

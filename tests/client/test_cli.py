@@ -1,0 +1,163 @@
+"""`engram node` and `engram memory`: what they say, and what they refuse before anything starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from client import cli
+from client.memory import DiskStore
+from client.sealed import read_key
+from federation.errors import Refused
+from tests.client.test_memory import params
+from tests.support import assert_same
+
+TRAINING = "0123456789abcdef"
+
+
+@pytest.fixture
+def engram(monkeypatch, capsys):
+    """Runs the command in this process; returns its status, output and errors."""
+    from simulations.__main__ import main
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["engram", *map(str, words)])
+        try:
+            main()
+            status = 0
+        except SystemExit as error:
+            status = error.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def folder(engram):
+    assert engram("init-federation", "fed", "--clients", 2)[0] == 0
+    return Path("fed/client-1")
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """What a node would have been started with."""
+    calls = []
+    monkeypatch.setattr(cli, "run_node", lambda *args, **options: calls.append((args, options)))
+    return calls
+
+
+def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, started, monkeypatch):
+    Path("own.npz").touch()
+    Path("data").mkdir()
+    engram("memory", "new-key", "key")
+    words = ("--data", "npz:own.npz", "--set", "device=cuda", "--set", "data-dir=data")
+    bounds = ("--memory-key", "key", "--memory-limit", 5, "--memory-days", 9, "--give-up", 60)
+    status, _, err = engram("node", folder, *words, *bounds)
+    assert (status, err) == (0, "")
+    ((credentials, state, config), options) = started[0]
+    here = Path.cwd()
+    assert (credentials.partition_id, state) == (1, here / folder / "state")
+    assert config == {
+        "partition-id": 1,
+        "num-partitions": 2,
+        "state": str(here / folder / "state"),
+        "data": f"npz:{here / 'own.npz'}",
+        "data-dir": str(here / "data"),
+        "device": "cuda",
+        "memory-key": str(here / "key"),
+        "memory-limit": 5,
+        "memory-days": 9,
+    }
+    assert options["give_up"] == 60
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--data", "npz:none.npz"], "the data none.npz are not there"),
+        (["--set", "data-dir=none"], "is not there: name the folder of the data"),
+        (["--set", "alpha=1"], "--set needs one of data-dir, device"),
+        (["--set", "cpu-threads=many"], "cpu-threads must be a number, got 'many'"),
+        (["--memory-key", "none"], "the key none cannot be read"),
+        (["--memory-limit", "-1"], "-1"),
+    ],
+)
+def test_bad_input_is_one_line_and_starts_nothing(engram, folder, started, words, says):
+    status, out, err = engram("node", folder, *words)
+    assert (status, out) == (2, "")
+    assert err.startswith("engram: ")
+    assert says in err
+    assert err.count("\n") == 1
+    assert not started
+    assert not (folder / "state").exists()
+
+
+def test_an_insecure_federation_is_warned_of(engram, started):
+    engram("init-federation", "open", "--clients", 1, "--insecure")
+    _, _, err = engram("node", "open/client-0")
+    assert "this federation is insecure" in err
+
+
+def remember(folder, key=None):
+    store = DiskStore(folder / "state" / "memory" / TRAINING, key=key)
+    for server_round in (3, 7):
+        store.save(1, params(server_round), server_round=server_round, durable=3)
+
+
+def test_memories_are_listed_shown_exported_and_forgotten(engram, folder):
+    remember(folder)
+    status, out, _ = engram("memory", "list", folder, "--json")
+    (entry,) = json.loads(out)
+    assert (entry["training"], entry["client"], entry["server_round"]) == (TRAINING, 1, 7)
+    assert TRAINING in engram("memory", "list", folder)[1]
+    out = engram("memory", "show", folder, TRAINING, 1)[1]
+    assert "(2, 3)" in out
+    assert engram("memory", "export", folder, TRAINING, 1, "mine.safetensors")[0] == 0
+    assert_same(load_file("mine.safetensors"), params(7))
+    status, _, err = engram("memory", "export", folder, TRAINING, 1, "mine.safetensors")
+    assert (status, "is there already" in err) == (2, True)
+    assert TRAINING in engram("memory", "forget", folder, TRAINING)[1]
+    assert json.loads(engram("memory", "list", folder, "--json")[1]) == []
+    assert "nothing" in engram("memory", "forget", folder)[1]
+
+
+def test_encrypted_memories_need_their_key(engram, folder):
+    engram("memory", "new-key", "key")
+    assert Path("key").stat().st_mode & 0o777 == 0o600
+    remember(folder, read_key(Path("key")))
+    where = (folder, TRAINING, 1)
+    status, _, err = engram("memory", "show", *where)
+    assert (status, "no key is given" in err) == (1, True)
+    assert engram("memory", "show", *where, "--memory-key", "key")[0] == 0
+    status, _, err = engram("memory", "new-key", "key")
+    assert (status, "is there already" in err) == (2, True)
+    Path("key").chmod(0o644)
+    with pytest.raises(Refused, match="others may read the key key: chmod 600 key"):
+        read_key(Path("key"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["list", "nowhere"], "nowhere/state is not there"),
+        (["show", "fed/client-1", "0" * 16, "1"], "has no memory of client 1"),
+        (["show", "fed/client-1", TRAINING, "5"], "has no memory of client 5"),
+        (["forget", "fed/client-1", "0" * 16], "has no training"),
+    ],
+)
+def test_memories_that_are_not_there(engram, folder, words, says):
+    remember(folder)
+    status, out, err = engram("memory", *words)
+    assert (status, out) == (2, "")
+    assert says in err
+
+
+def test_nothing_is_forgotten_under_a_running_node(engram, folder):
+    from client.node import only_one
+
+    remember(folder)
+    with only_one(folder / "state"):
+        status, _, err = engram("memory", "forget", folder)
+    assert (status, "another node runs" in err) == (2, True)
+    assert len(json.loads(engram("memory", "list", folder, "--json")[1])) == 1

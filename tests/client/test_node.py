@@ -1,0 +1,239 @@
+"""A resident node: what it does when its SuperLink, its worker or its operator does something."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from client import node
+from client.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted
+from client.node import only_one, run_node
+from client.worker import Work, Worker, WorkerDied
+from federation.errors import Refused
+from federation.flower import ErrorCode, local_run, name_message, pack, unpack
+from federation.roster import read_entry
+from federation.wire import CONFIG, REFUSED, ROSTER_QUERY
+from tests.support import small
+
+STATION = {"partition-id": 0, "num-partitions": 2}
+
+
+def question(kind=ROSTER_QUERY, **config):
+    local_run()
+    content = RecordDict({CONFIG: ConfigRecord(config)})
+    message = Message(content, dst_node_id=7, message_type=kind)
+    name_message(message, message.object_id)
+    return message
+
+
+# --- The worker ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def worker():
+    worker = Worker(STATION)
+    yield worker
+    worker.close()
+
+
+def work(message, **settings):
+    return Work(pack(message), 1, small(**settings).to_config(), 7)
+
+
+def test_a_worker_answers_as_the_client_app_does(worker):
+    reply = unpack(worker.answer(work(question())))
+    assert list(read_entry(reply.content).clients) == list(range(0, 20, 2))
+
+
+def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker):
+    refused = unpack(worker.answer(work(question(MessageType.TRAIN))))
+    assert refused.error.code == REFUSED
+    assert "must hold the model" in refused.error.reason
+    raised = unpack(worker.answer(work(question("query.nothing"))))
+    assert raised.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+
+def test_a_worker_that_dies_costs_one_message(worker):
+    for number in (signal.SIGKILL, signal.SIGSEGV):
+        os.kill(worker._process.pid, number)
+        with pytest.raises(WorkerDied, match=f"ended with {number.name}"):
+            worker.answer(work(question()))
+        assert unpack(worker.answer(work(question()))).has_content()
+
+
+def test_a_worker_ends_with_its_node(tmp_path):
+    script = (
+        "import os\n"
+        "from client.worker import Worker\n"
+        "if __name__ == '__main__':\n"
+        "    worker = Worker({})\n"
+        "    print(worker._process.pid, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    path = tmp_path / "dies.py"
+    path.write_text(script)
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, timeout=60, check=False
+    )
+    orphan = int(done.stdout)
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{orphan}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# --- The node --------------------------------------------------------------------------------
+
+
+class FakeWorker:
+    def __init__(self, _):
+        self.dies = False
+
+    def answer(self, work):
+        if self.dies:
+            self.dies = False
+            raise WorkerDied("the worker ended with SIGKILL while it handled a message")
+        return pack(Message(RecordDict(), reply_to=unpack(work.message)))
+
+    def close(self): ...
+
+
+class FakeFleet:
+    """Does what its script says, one entry a call of ``open`` or ``pull``; then stops the node."""
+
+    def __init__(self, script, stop):
+        self.script = script
+        self.stop = stop
+        self.opened_with = []
+        self.pushed = []
+
+    def _next(self, default):
+        if not self.script:
+            self.stop.set()
+            return default
+        entry = self.script.pop(0)
+        if isinstance(entry, Exception):
+            raise entry
+        return entry
+
+    def open(self, last):
+        self.opened_with.append(last)
+        return self._next(7)
+
+    def pull(self):
+        message = self._next(None)
+        return message and (1, pack(message))
+
+    def run_info(self, run_id):
+        return RunInfo(run_id, {})
+
+    def push(self, _, reply):
+        self.pushed.append(unpack(reply))
+
+    def close(self): ...
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path):
+    """Runs a node against a script; returns the fleet that played it."""
+
+    def start(*script, give_up=None, waits=None):
+        stop = threading.Event()
+        fleet = FakeFleet(list(script), stop)
+        if waits is not None:
+            monkeypatch.setattr(stop, "wait", lambda seconds: waits.append(seconds) or False)
+            monkeypatch.setattr(node.time, "monotonic", lambda: sum(waits))
+        monkeypatch.setattr(node, "Fleet", lambda credentials: fleet)
+        monkeypatch.setattr(node, "Worker", FakeWorker)
+        run_node(None, tmp_path / "state", {}, give_up=give_up, stop=stop)
+        return fleet
+
+    return start
+
+
+def test_answers_and_remembers_its_number(start, tmp_path):
+    fleet = start(41, None, question())
+    assert len(fleet.pushed) == 1
+    assert fleet.opened_with == [None]
+    assert start(41).opened_with == [41]
+    assert (tmp_path / "state" / "alive").exists()
+
+
+def test_a_damaged_number_is_no_number(start, tmp_path):
+    (tmp_path / "state").mkdir()
+    for text in ("{", "[]", '{"node-id": "x"}'):
+        (tmp_path / "state" / "node.json").write_text(text)
+        assert start(5).opened_with == [None]
+
+
+def test_opens_another_session_when_one_breaks(start):
+    lost, unknown = Unreachable("gone"), KeyRefused("who are you?")
+    fleet = start(41, lost, 41, unknown, 42, question(), waits=[])
+    assert fleet.opened_with == [None, 41, 41]
+    assert len(fleet.pushed) == 1
+
+
+def test_waits_grow_and_go_on_for_as_long_as_it_takes(start):
+    waits = []
+    start(*[Unreachable("gone")] * 14, 41, waits=waits)
+    assert waits[0] < 0.4
+    assert 20 < max(waits[:14]) < 40
+    assert sum(waits[:14]) > 120
+
+
+def test_gives_up_when_it_is_told_to(start):
+    with pytest.raises(Unreachable, match=r"gone \(for 60 s\)"):
+        start(*[Unreachable("gone")] * 99, give_up=60, waits=[])
+
+
+def test_a_key_that_stays_refused_is_an_end_in_finite_time(start):
+    waits = []
+    with pytest.raises(Refused, match=r"no\. Either its key is not registered .*engram register"):
+        start(*[KeyRefused("no.")] * 99, waits=waits)
+    assert 25 < sum(waits) < 60
+
+
+def test_a_key_that_was_taken_for_alive_is_accepted_in_the_end(start):
+    fleet = start(KeyRefused("no."), KeyRefused("no."), 41, question(), waits=[])
+    assert len(fleet.pushed) == 1
+
+
+def test_a_stranger_is_an_end_at_once_unless_it_was_a_friend_before(start):
+    with pytest.raises(Refused, match="not vouched for"):
+        start(Untrusted("not vouched for"), waits=[])
+    fleet = start(41, Unreachable("gone"), Untrusted("who is that?"), 41, question(), waits=[])
+    assert len(fleet.pushed) == 1
+
+
+def test_stale_messages_and_those_of_ended_runs_are_dropped(start):
+    stale = question()
+    stale.metadata.created_at = time.time() - 100
+    stale.metadata.ttl = 99.0
+    fleet = start(41, RunOver("ended"), stale, question(), waits=[])
+    assert len(fleet.pushed) == 1
+
+
+def test_a_crash_of_the_worker_is_told_to_the_server(start, monkeypatch):
+    monkeypatch.setattr(FakeWorker, "__init__", lambda self, config: setattr(self, "dies", True))
+    fleet = start(41, question(), question())
+    assert fleet.pushed[0].error.code == ErrorCode.CLIENT_APP_CRASHED
+    assert "SIGKILL" in fleet.pushed[0].error.reason
+    assert fleet.pushed[1].has_content()
+
+
+def test_a_folder_is_one_nodes(tmp_path):
+    with only_one(tmp_path / "state"):
+        assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+        with pytest.raises(Refused, match="another node runs in"), only_one(tmp_path / "state"):
+            pass
+    with only_one(tmp_path / "state"):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(Refused, match="cannot be used"), only_one(tmp_path / "file" / "state"):
+        pass
