@@ -3,10 +3,12 @@
 import json
 import shlex
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 from federation.errors import RunStopped
+from federation.launch import Launch
 from server.launch import CONTROL, flwr_command
 
 __all__ = ["Declined", "ask"]
@@ -18,7 +20,9 @@ class Declined(RunStopped):
     """The SuperLink answered, and will not do it."""
 
 
-def ask(folder: Path, *words: str, control: str | None = None, what: str) -> dict[str, Any]:
+def ask(
+    folder: Path, *words: str, control: str | None = None, what: str, patience: float = 0.0
+) -> dict[str, Any]:
     """Runs ``flwr WORDS --format json``; returns what it answers.
 
     Args:
@@ -27,6 +31,7 @@ def ask(folder: Path, *words: str, control: str | None = None, what: str) -> dic
         control: HOST:PORT of the SuperLink's Control API; by default that of
             ``superlink_command``.
         what: What this is about, for errors.
+        patience: Seconds to wait for a SuperLink that is not there yet.
 
     Raises:
         Refused: The folder is not in order.
@@ -34,6 +39,23 @@ def ask(folder: Path, *words: str, control: str | None = None, what: str) -> dic
         Declined: It answers that it will not.
     """
     launch = flwr_command(folder, *words, "--format", "json", control=control)
+    end = time.monotonic() + patience
+    while True:
+        answer = _run(launch, what)
+        if answer["success"]:
+            return answer
+        message = answer["error-message"].strip().splitlines()[-1]
+        if "unavailable" not in message:
+            raise Declined(f"{what}: {message}")
+        if time.monotonic() >= end:
+            raise RunStopped(
+                f"no SuperLink of this federation answers at {control or CONTROL}: start it with "
+                f"`engram superlink {shlex.quote(str(folder))}`"
+            )
+        time.sleep(0.5)
+
+
+def _run(launch: Launch, what: str) -> dict[str, Any]:
     try:
         done = subprocess.run(
             launch.argv,
@@ -51,12 +73,4 @@ def ask(folder: Path, *words: str, control: str | None = None, what: str) -> dic
     except ValueError as error:
         said = " ".join((done.stdout + done.stderr).split())
         raise Declined(f"{what}: {said}") from error
-    if answer["success"]:
-        return answer
-    message = answer["error-message"].strip().splitlines()[-1]
-    if "unavailable" in message:
-        raise RunStopped(
-            f"no SuperLink of this federation answers at {control or CONTROL}: start it with "
-            f"`engram superlink {shlex.quote(str(folder))}`"
-        )
-    raise Declined(f"{what}: {message}")
+    return answer

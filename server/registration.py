@@ -11,6 +11,7 @@ from server.folders import replace_file
 
 __all__ = ["Registration", "names", "register_clients"]
 
+_STARTING = 30.0  # seconds that a SuperLink may take until it answers
 _IN_USE = "[code: 23]"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
 
 
@@ -60,7 +61,13 @@ def names(folder: Path) -> dict[int, str]:
 def _register(folder: Path, path: Path, control: str | None) -> int | None:
     words = ("supernode", "register", str(path), "--name", path.stem)
     try:
-        answer = ask(folder, *words, control=control, what=f"{path.stem} cannot be registered")
+        answer = ask(
+            folder,
+            *words,
+            control=control,
+            what=f"{path.stem} cannot be registered",
+            patience=_STARTING,
+        )
     except Declined as error:
         if _IN_USE in str(error):
             return None

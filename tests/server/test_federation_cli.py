@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from federation.credentials import read_node, read_server
-from server import control, folders
+from server import control, folders, registration
 from simulations.__main__ import main
 
 FED, SERVER = Path("fed"), Path("fed/server")
@@ -229,6 +229,7 @@ def answers(monkeypatch):
         return SimpleNamespace(stdout=text, stderr="", returncode=0)
 
     monkeypatch.setattr(control.subprocess, "run", run)
+    monkeypatch.setattr(registration, "_STARTING", 0.0)
     return said, asked
 
 

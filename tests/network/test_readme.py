@@ -1,0 +1,47 @@
+"""The README's commands for a federation, as they stand there, but for the ports."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from federation.fingerprint import source_root
+from tests.network.support import free_port
+
+pytestmark = pytest.mark.network
+
+
+def test_the_readmes_federation_runs(tmp_path):
+    text = (source_root() / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    control = f"--control 127.0.0.1:{free_port()}"
+    lines = block.replace(":9092", f":{free_port()}").splitlines()
+    talks = ("superlink", "register", "status fed", "run")
+    for i, line in enumerate(lines):
+        if line.startswith(tuple(f"engram {word}" for word in talks)):
+            words, sign, comment = re.match(r"([^&#]*)(&?)(.*)", line).groups()
+            lines[i] = f"{words.rstrip()} {control} {sign} {comment}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = subprocess.Popen(
+        ["bash", "-e", "-c", "\n".join([*lines, "kill $(jobs -p); wait"])],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        said, _ = script.communicate(timeout=240)
+    finally:
+        for process in psutil.Process().children(recursive=True):
+            process.kill()
+    assert "client-2: registered as" in said
+    assert len(re.findall(r"client-\d .*(?:online|registered)", said)) >= 3, said
+    assert "local-moml" in said
+    assert re.search(r"seconds-transfer +\d", said), said
+    assert (tmp_path / "runs" / "fed" / "results.json").is_file()
+    assert "nothing is remembered here" in said  # memories are reset each round by default
