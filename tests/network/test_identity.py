@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
+import signal
 import ssl
 import subprocess
 import sys
+import time
 from ipaddress import ip_address
 
 import httpx
@@ -14,6 +17,7 @@ import pytest
 from federation.credentials import read_node, read_server
 from federation.fingerprint import source_root
 from federation.launch import Launch, program
+from federation.settings import read_settings
 from server.identity import init_federation
 from server.launch import flwr_command, superlink_command
 from server.registration import register_clients
@@ -177,3 +181,74 @@ def test_the_commands(tmp_path):
         argv = engram("register", federation.server, *ports)
         done = subprocess.run(argv, **options, timeout=60, check=True)
         assert done.stdout.startswith("client-0: registered as ")
+
+
+# --- Strangers that are resident nodes --------------------------------------------------------
+
+
+def resident(folder, tmp_path):
+    launch = program("engram", "node", str(folder), home=tmp_path / "flwr")
+    return running(launch, tmp_path / "node.log")
+
+
+def copied(federation, client, tmp_path, **changes):
+    """A copy of a client's folder, with other settings or files."""
+    own = tmp_path / "client"
+    shutil.copytree(federation.folder / f"client-{client}", own)
+    settings = read_settings(own / "node.toml")
+    settings |= {key: value for key, value in changes.items() if key in settings}
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    (own / "node.toml").write_text("".join(lines))
+    return own
+
+
+def ends_with(node, says, seconds):
+    assert node.ended(seconds) == 2
+    (line,) = (line for line in node.said().splitlines() if says in line)
+    assert line.startswith("engram: ")
+    assert "Traceback" not in node.said()
+
+
+def test_a_resident_node_that_is_not_registered_is_refused(federation, tmp_path):
+    with resident(copied(federation, 2, tmp_path), tmp_path) as node:
+        ends_with(node, "Either its key is not registered (on the server: engram register)", 60)
+
+
+def test_two_nodes_with_one_key_are_one_too_many(federation, tmp_path):
+    with federation.node(tmp_path, 1):
+        wait_for(federation.nodes, 30, "client-1 online")
+        with resident(copied(federation, 1, tmp_path), tmp_path) as node:
+            ends_with(node, "or another node uses it", 60)
+
+
+def test_a_resident_node_asks_the_superlink_for_its_certificate(federation, tmp_path):
+    init_federation(tmp_path / "other", clients=1, hosts=[], superlink="127.0.0.1:9092", days=1)
+    own = copied(federation, 0, tmp_path)
+    shutil.copy(tmp_path / "other" / "client-0" / "ca.crt", own / "ca.crt")
+    with resident(own, tmp_path) as node:
+        ends_with(node, "is not vouched for by", 30)
+
+
+def test_a_resident_node_without_tls_is_told_that_there_is_some(federation, tmp_path):
+    with resident(copied(federation, 0, tmp_path, insecure=True), tmp_path) as node:
+        ends_with(node, "speaks TLS, which this node was set up without", 30)
+
+
+def test_a_resident_node_with_tls_takes_no_plain_superlink(federation, tmp_path):
+    plain = Federation(tmp_path / "plain", 1, insecure=True)
+    with plain.superlink():
+        wait_for(plain.answers, 30, "the SuperLink's Control API")
+        own = copied(federation, 0, tmp_path, superlink=f"127.0.0.1:{plain.fleet}")
+        with resident(own, tmp_path) as node:
+            ends_with(node, "is not vouched for by", 30)
+
+
+def test_a_resident_node_that_died_is_back_at_once(federation, tmp_path):
+    own = copied(federation, 0, tmp_path)
+    with resident(own, tmp_path) as node:
+        (known,) = wait_for(federation.nodes, 30, "client-0 online")
+        os.killpg(node.pid, signal.SIGKILL)
+    start = time.monotonic()
+    with resident(own, tmp_path) as node:
+        wait_for(lambda: f"node {known} is connected" in node.said(), 30, "client-0 back")
+    assert time.monotonic() - start < 15  # the SuperLink still takes it for alive, for 20 s
