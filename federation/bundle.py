@@ -24,8 +24,11 @@ _SMALL: Final = 2**20  # bytes; what is larger stays apart from the rest, so tha
 def bundle(content: RecordDict) -> RecordDict:
     """Returns the content as one string of bytes; or with one for each array record, if large.
 
-    A SuperLink keeps equal objects once, so a large model goes to it once for all nodes.
+    A SuperLink keeps equal objects once, so a large model goes to it once for all nodes. What is
+    bundled stays as it is.
     """
+    if is_bundled(content):
+        return content
     arrays = (array for record in content.array_records.values() for array in record.values())
     if sum(len(array.data) for array in arrays) <= _SMALL:
         return RecordDict({_ALL: ConfigRecord({_ALL: recorddict_to_bytes(content)})})

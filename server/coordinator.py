@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable
+from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 
 from engram.types import Params
 from federation.data.federated import model_for
-from federation.errors import RunStopped
+from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 from federation.streams import Stream, torch_generator
@@ -21,10 +22,12 @@ from server.grid import PatientGrid
 from server.ledger import Ledger
 from server.record import Checkpoint, Memories, RunRecord
 from server.results import results, summary
-from server.roster import query_roster
+from server.roster import movers, query_roster
 from strategies.federated import Federated
 
 __all__ = ["Round", "coordinate", "train_round"]
+
+_log = getLogger("flwr.engram")
 
 
 class Round(NamedTuple):
@@ -89,7 +92,9 @@ def coordinate(
     with record.hold():
         if experiment.resume:  # it may have more rounds to go now
             record.write_config(experiment, engine=engine, training=training)
-        course = _Course(grid, strategy, experiment, record, training, memories, on_round)
+        course = _Course(
+            grid, strategy, experiment, record, training, memories, on_round, set(roster.nodes)
+        )
         checkpoint = course.open(model)
         asked = folder / "clients-asked.txt" if noise is secret_noise else None
         ledger = Ledger(experiment, checkpoint.server_round, asked)
@@ -111,6 +116,7 @@ class _Course(NamedTuple):
     training: str
     memories: Memories | None
     on_round: Callable[[dict[str, Any]], None]
+    known: set[int]  # nodes that have been asked who they are
 
     def open(self, model: Params) -> Checkpoint:
         """Returns the checkpoint to start from: the last one, or that of the initial model."""
@@ -156,7 +162,7 @@ class _Course(NamedTuple):
         config = ConfigRecord({TRAINING: self.training, "durable": durable})
         timeout = self.experiment.timeout
         try:
-            _await_clients(self.grid, self.strategy, self.experiment)
+            self._await_clients()
             return train_round(
                 self.grid,
                 self.strategy,
@@ -169,6 +175,25 @@ class _Course(NamedTuple):
         except RunStopped as error:
             where = f"the last good checkpoint, of round {durable}, is in {self.record.folder}"
             raise RunStopped(f"{error} ({where})") from error
+
+    def _await_clients(self) -> None:
+        """Waits until so many clients can be asked as a round cannot do without."""
+        least = self.experiment.min_clients
+        end = time.monotonic() + self.experiment.timeout
+        while True:
+            moved = movers(self.grid, self.strategy.roster, self.known, training=self.training)
+            if moved:
+                _log.warning("clients %s are on other nodes now", few(sorted(moved)))
+                self.strategy.move(moved)
+            there = self.strategy.askable(self.grid)
+            if there >= least:
+                return
+            if time.monotonic() > end:
+                raise RunStopped(
+                    f"only {there} clients are on line, and min-clients is {least}: start the "
+                    "missing nodes, and resume"
+                )
+            time.sleep(0.5)
 
     def _evaluate(self, server_round: int, arrays: ArrayRecord) -> dict[str, Any]:
         config = ConfigRecord({TRAINING: self.training})
@@ -215,15 +240,3 @@ def train_round(
     if merged is None:
         raise RunStopped(f"round {server_round}: the strategy made no model")
     return Round(merged, dict(metrics or {}))
-
-
-def _await_clients(grid: Grid, strategy: Federated, experiment: Experiment) -> None:
-    """Waits until so many clients can be asked as a round cannot do without."""
-    end = time.monotonic() + experiment.timeout
-    while (there := strategy.askable(grid)) < experiment.min_clients:
-        if time.monotonic() > end:
-            raise RunStopped(
-                f"only {there} clients are on line, and min-clients is {experiment.min_clients}: "
-                "start the missing nodes, and resume"
-            )
-        time.sleep(0.5)

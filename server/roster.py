@@ -12,7 +12,7 @@ from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.roster import NodeEntry, Roster, read_entry
 from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, TRAINING
 
-__all__ = ["query_roster"]
+__all__ = ["movers", "query_roster"]
 
 _log = getLogger("flwr.engram")
 
@@ -57,17 +57,58 @@ def query_roster(
         time.sleep(0.1)
 
 
+def movers(
+    grid: Grid, roster: Roster, known: set[int], *, training: str, timeout: float = 60
+) -> dict[int, int]:
+    """Asks nodes that have joined since for their clients; says who has moved.
+
+    A client moves when its node is away and another one hosts it: a node without an identity
+    comes back under another number. Whoever cannot serve is left alone, with a warning.
+
+    Args:
+        grid: The nodes.
+        roster: Where the clients have been.
+        known: Nodes that were asked before; those that are asked now are added.
+        training: As for ``query_roster``.
+        timeout: Seconds to wait for answers.
+
+    Returns:
+        The new nodes of clients that have moved.
+    """
+    present = set(grid.get_node_ids())
+    new = sorted(present - known)
+    known |= present
+    moved = {}
+    for message, reply in _replies(grid, new, training, timeout) if new else ():
+        try:
+            entry = _read(message, reply)
+        except RunStopped as error:
+            _log.warning("%s; it takes no part", error)
+            continue
+        for client, examples in entry.clients.items():
+            ours = client < len(roster.nodes) and roster.nodes[client] not in present
+            if ours and roster.examples[client] == examples:
+                moved[client] = message.metadata.dst_node_id
+    return moved
+
+
 def _ask(grid: Grid, nodes: list[int], training: str, timeout: float) -> dict[int, NodeEntry]:
+    return {
+        message.metadata.dst_node_id: _read(message, reply)
+        for message, reply in _replies(grid, nodes, training, timeout)
+    }
+
+
+def _replies(
+    grid: Grid, nodes: list[int], training: str, timeout: float
+) -> list[tuple[Message, Message | None]]:
     config = ConfigRecord({"fingerprint": fingerprint(), TRAINING: training})
     query = RecordDict({CONFIG: config})
     messages = [Message(query, dst_node_id=n, message_type=ROSTER_QUERY) for n in nodes]
     replies = {
         r.metadata.reply_to_message_id: r for r in grid.send_and_receive(messages, timeout=timeout)
     }
-    return {
-        message.metadata.dst_node_id: _read(message, replies.get(message.metadata.message_id))
-        for message in messages
-    }
+    return [(message, replies.get(message.metadata.message_id)) for message in messages]
 
 
 def _read(message: Message, reply: Message | None) -> NodeEntry:

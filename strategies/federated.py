@@ -71,6 +71,7 @@ class Federated(Strategy):
 
     Attributes:
         aggregate: As given.
+        roster: As given, but for clients that have moved.
         state: What the aggregate remembers; None until the first round starts. Set it to go on
             from a checkpoint.
         evaluation: The last evaluation's scores of every client, or None.
@@ -89,7 +90,7 @@ class Federated(Strategy):
     ) -> None:
         self.aggregate = aggregate
         self._least = least
-        self._roster = roster
+        self.roster = roster
         self._nodes = frozenset(roster.nodes)
         self._clients_per_round = clients_per_round
         self._seed = seed
@@ -104,8 +105,8 @@ class Federated(Strategy):
         """Logs the settings, once, before the first round."""
         _log.info(
             "%d clients on %d nodes, %d a round, seed %d",
-            len(self._roster.nodes),
-            len(set(self._roster.nodes)),
+            len(self.roster.nodes),
+            len(set(self.roster.nodes)),
             self._clients_per_round,
             self._seed,
         )
@@ -120,13 +121,13 @@ class Federated(Strategy):
         cohort = draw_cohort(
             self._seed,
             server_round,
-            len(self._roster.nodes),
+            len(self.roster.nodes),
             self._clients_per_round,
             shards=self._shards,
             absent=self._absent(grid),
         )
         self._asked = []
-        for node, clients in self._roster.by_node(cohort).items():
+        for node, clients in self.roster.by_node(cohort).items():
             settings = ConfigRecord(
                 {
                     **config,
@@ -147,15 +148,21 @@ class Federated(Strategy):
         """The clients whom the last messages ask, ascending."""
         return sorted(client for _, clients in self._asked for client in clients)
 
+    def move(self, clients: Mapping[int, int]) -> None:
+        """Notes that clients are on other nodes now."""
+        nodes = [clients.get(client, node) for client, node in enumerate(self.roster.nodes)]
+        self.roster = self.roster._replace(nodes=nodes)
+        self._nodes = frozenset(nodes)
+
     def askable(self, grid: Grid) -> int:
         """Returns how many clients are on nodes that can be asked at the moment."""
-        return len(self._roster.nodes) - len(self._absent(grid))
+        return len(self.roster.nodes) - len(self._absent(grid))
 
     def _absent(self, grid: Grid) -> set[int]:
         missing = self._nodes.difference(grid.get_node_ids())
         if not missing:
             return set()
-        return {client for client, node in enumerate(self._roster.nodes) if node in missing}
+        return {client for client, node in enumerate(self.roster.nodes) if node in missing}
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -245,7 +252,7 @@ class Federated(Strategy):
                 server_round=server_round,
                 model=self._model,
                 asked=clients,
-                examples={client: self._roster.examples[client] for client in clients},
+                examples={client: self.roster.examples[client] for client in clients},
                 aggregate=self.aggregate,
             )
             if isinstance(verdict, Accepted):
@@ -264,7 +271,7 @@ class Federated(Strategy):
         content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(settings)})
         self._asked = [
             (Message(content, dst_node_id=node, message_type=MessageType.EVALUATE), clients)
-            for node, clients in self._roster.by_node(range(len(self._roster.nodes))).items()
+            for node, clients in self.roster.by_node(range(len(self.roster.nodes))).items()
             if node in present
         ]
         return [message for message, _ in self._asked]

@@ -48,7 +48,7 @@ def test_gives_back_what_it_was_given(size):
     assert is_bundled(made)
     assert not made.array_records
     assert bundled_size(made) > 4 * size
-    same(unbundle(made), content(size))
+    same(unbundle(bundle(made)), content(size))
     same(given_, content(size))
 
 

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, Rec
 from flwr.serverapp import Grid
 
 import server.grid
-from federation.bundle import bundle, is_bundled
+from federation.bundle import bundle, is_bundled, unbundle
 from federation.flower import ErrorCode, local_run, name_message
 from federation.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY
 from server.grid import PatientGrid
@@ -93,7 +93,9 @@ class Link(Grid):
             name_message(message, message.object_id)
             name = message.metadata.message_id
             assert name not in self.messages, "a SuperLink would take it for the same message"
-            assert ARRAYS not in message.content.array_records
+            assert is_bundled(message.content)
+            names = [CONFIG] if message.metadata.message_type == ROSTER_QUERY else [ARRAYS, CONFIG]
+            assert list(unbundle(message.content)) == names  # sent again, too
             when = self.nodes[message.metadata.dst_node_id].take(self.clock.now, message)
             expires = message.metadata.created_at + message.metadata.ttl
             content = bundle(RecordDict({ARRAYS: ArrayRecord([np.ones(2)])}))

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from federation.errors import RunStopped
 from federation.fingerprint import fingerprint, source_root
 from federation.roster import describe_node
-from server.roster import query_roster
+from server.roster import movers, query_roster
 from simulations.grid import InProcessGrid
 from tests.support import grid, small, trainer
 
@@ -81,3 +81,35 @@ def test_names_clients_that_nobody_hosts():
     message = stopped(entry([0, 2]))
     assert "clients [1, 3] are hosted by none of the 1 nodes" in message
     assert "... 27 in all]" in stopped(entry([0, 1, 2]), num_clients=30)
+
+
+class Moving(Scripted):
+    """Some of its nodes are away."""
+
+    away = ()
+
+    def get_node_ids(self):
+        return [node for node in super().get_node_ids() if node not in self.away]
+
+
+def test_a_client_moves_when_its_node_is_away_and_another_hosts_it():
+    g = Moving(entry([0, 2]), entry([1, 3]), entry([1, 3]), entry([0, 2]), Error(2, "boom"))
+    g.away = {3, 4, 5}
+    roster, known = query_roster(g, 4), {1, 2}
+    assert movers(g, roster, known, training="") == {}
+    g.away = {2, 4}
+    assert movers(g, roster, known, training="") == {1: 3, 3: 3}  # and node 5 is left alone
+    assert known == {1, 2, 3, 5}
+    g.away = {2}
+    assert movers(g, roster, known, training="") == {}  # node 1 is still there
+    g.answers = ()  # nobody is asked twice
+    g.away = set()
+    assert movers(g, roster, known, training="") == {}
+
+
+def test_a_client_with_other_data_is_not_the_one_that_was_there():
+    g = Moving(entry([0, 1]), entry([0, 1], examples=[10, 11]))
+    g.away = {2}
+    roster = query_roster(g, 2)
+    g.away = {1}
+    assert movers(g, roster, {1}, training="") == {0: 2}
