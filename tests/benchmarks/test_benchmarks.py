@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from benchmarks import peers
+from benchmarks.chaos import Outcome, plan
 from benchmarks.roofline import measure
 from benchmarks.rounds import time_workload
 from benchmarks.scale import time_crowds
@@ -95,3 +96,35 @@ def test_scale_counts_time_and_memory():
     assert few["ms"] > 0
     assert many["ms"] > 0
     assert math.isfinite(many["registered-mib"] + many["peak-mib"])
+
+
+# --- Chaos ----------------------------------------------------------------------------------
+
+
+def test_a_plan_of_kills_is_a_function_of_its_seed():
+    drawn = plan(50, 30, seed=3)
+    assert drawn == plan(50, 30, seed=3) == sorted(drawn)
+    assert drawn != plan(50, 30, seed=4)
+    assert {kill.target for kill in drawn} == {
+        "coordinator",
+        "superlink",
+        "client-0",
+        "client-1",
+        "client-2",
+    }
+    assert all(0 <= kill.server_round < 30 for kill in drawn)
+
+
+@pytest.mark.parametrize(
+    ("harm", "unharmed"),
+    [
+        ({}, True),
+        ({"difference": 2e-5}, False),
+        ({"memory_difference": 2e-5}, False),
+        ({"memories_lost": 1}, False),
+        ({"rounds_lost": 1}, False),
+    ],
+)
+def test_an_outcome_tells_harm(harm, unharmed):
+    fine = Outcome({}, 1.0, difference=1e-6, memory_difference=0.0, memories_lost=0, rounds_lost=0)
+    assert fine._replace(**harm).unharmed == unharmed
