@@ -8,6 +8,7 @@ and every client's memory must be those of the same run in one undisturbed proce
 """
 
 import argparse
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -59,7 +60,7 @@ class Outcome(NamedTuple):
     """What became of a run.
 
     Attributes:
-        kills: How often each was killed.
+        kills: How often each was killed, by name.
         seconds: How long the run took.
         difference: Largest absolute difference between any two entries of the models.
         memory_difference: The same, of the clients' memories.
@@ -115,11 +116,11 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
     experiment = settings(rounds)
     calm, run = folder / "calm", folder / "run"
     simulate(experiment, calm)
-    reached = [-1]
+    reached, done = [-1], []
     start = time.monotonic()
     with LocalFederation(folder / "federation", clients=_CLIENTS) as federation:
         killer = threading.Thread(
-            target=_kill_all, args=(federation, list(kills), reached, say), daemon=True
+            target=_kill_all, args=(federation, kills, done, reached, say), daemon=True
         )
         killer.start()
 
@@ -132,7 +133,7 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
         )  # fmt: skip
         killer.join()
         seconds = time.monotonic() - start
-    return _compare(folder / "federation", calm, run, rounds, kills, seconds)
+    return _compare(folder / "federation", calm, run, rounds, done, seconds)
 
 
 def _kill_all(federation: LocalFederation, kills: list[Kill], reached: list[int], say: Any) -> None:
@@ -146,17 +147,19 @@ def _kill_all(federation: LocalFederation, kills: list[Kill], reached: list[int]
             federation.kill(kill.target)
             time.sleep(kill.pause)
             federation.start(kill.target)
-        say(f"{kill.target} killed in round {reached[0] + 1}")
+        done.append(kill)
+        say(f"{len(done)}: {kill.target} killed in round {reached[0] + 1}")
 
 
 def _kill_coordinator(federation: LocalFederation) -> None:
     """Kills the ServerApp's process, once there is one."""
     while True:
-        superlink = psutil.Process(federation.processes["superlink"].pid)
-        for child in superlink.children(recursive=True):
-            if any("flwr-serverapp" in word for word in child.cmdline()):
-                child.kill()
-                return
+        with contextlib.suppress(psutil.Error):  # it ends while we look at it
+            superlink = psutil.Process(federation.processes["superlink"].pid)
+            for child in superlink.children(recursive=True):
+                if any("flwr-serverapp" in word for word in child.cmdline()):
+                    child.kill()
+                    return
         time.sleep(0.05)
 
 
@@ -209,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"kept: {folder}")
         else:
             shutil.rmtree(folder)
-    print(f"{given.rounds} rounds, {given.kills} kills, seed {given.seed}")
+    print(f"{given.rounds} rounds, {sum(found.kills.values())} kills, seed {given.seed}")
     for name, value in found._asdict().items():
         print(f"  {name.replace('_', ' '):<20}{value}")
     return 0 if found.unharmed else 1
