@@ -116,7 +116,7 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
     experiment = settings(rounds)
     calm, run = folder / "calm", folder / "run"
     simulate(experiment, calm)
-    reached, done = [-1], []
+    reached, done = [-1], list[Kill]()
     start = time.monotonic()
     with LocalFederation(folder / "federation", clients=_CLIENTS) as federation:
         killer = threading.Thread(
@@ -136,7 +136,13 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
     return _compare(folder / "federation", calm, run, rounds, done, seconds)
 
 
-def _kill_all(federation: LocalFederation, kills: list[Kill], reached: list[int], say: Any) -> None:
+def _kill_all(
+    federation: LocalFederation,
+    kills: Sequence[Kill],
+    done: list[Kill],
+    reached: list[int],
+    say: Any,
+) -> None:
     for kill in kills:
         while reached[0] < kill.server_round:
             time.sleep(0.02)
