@@ -83,10 +83,14 @@ class Fleet:
 
     Args:
         credentials: Where it is, and as whom to speak to it.
+        on_beat: Called whenever the SuperLink has noted that the node is alive.
     """
 
-    def __init__(self, credentials: NodeCredentials) -> None:
+    def __init__(
+        self, credentials: NodeCredentials, on_beat: Callable[[], None] = lambda: None
+    ) -> None:
         self._credentials = credentials
+        self._on_beat = on_beat
         self._key = read_node_key(credentials.private_key)
         root = credentials.root_certificate
         self._root = None if root is None else root.read_bytes()
@@ -167,6 +171,7 @@ class Fleet:
         while not stop.wait(_HEARTBEAT / 3):
             with contextlib.suppress(EngramError):  # whoever makes the next call learns of it
                 self._call(self._stub.SendNodeHeartbeat, request)
+                self._on_beat()
 
     # --- Messages ------------------------------------------------------------------------------
 

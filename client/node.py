@@ -1,8 +1,8 @@
 """A resident node: stays connected to a SuperLink and answers its messages, for months."""
 
+import contextlib
 import fcntl
 import json
-import math
 import os
 import random
 import threading
@@ -28,7 +28,6 @@ __all__ = ["only_one", "run_node"]
 _log = getLogger("flwr.engram")
 
 _EAGER, _IDLE = 0.03, 1.0  # seconds between questions for work
-_TOUCH = 5.0  # seconds between signs of life
 _NODE = "node.json"  # holds the number that the SuperLink gave this node
 _RETRY, _LONGEST = 0.25, 30.0  # seconds until the SuperLink is tried again, doubled each time
 _TAKEN = 25.0  # seconds after which a SuperLink has forgotten a node that died
@@ -56,7 +55,8 @@ def run_node(
         Unreachable: ``give_up`` seconds have passed.
     """
     with only_one(state):
-        fleet, worker = Fleet(credentials), Worker(node_config)
+        fleet = Fleet(credentials, on_beat=lambda: _touch(state))
+        worker = Worker(node_config)
         try:
             _stay(fleet, worker, state, give_up, stop)
         finally:
@@ -97,7 +97,7 @@ def _stay(
         known = True
         _log.info("node %d is connected", node_id)
         try:
-            _answer(fleet, worker, node_id, state, stop)
+            _answer(fleet, worker, node_id, stop)
         except (Unreachable, KeyRefused, Untrusted) as error:
             _log.warning("%s; connecting again", error)
 
@@ -111,6 +111,7 @@ def _connect(
         try:
             node_id = fleet.open(_last_node_id(state))
             replace_file(state / _NODE, json.dumps({"node-id": node_id}).encode())
+            _touch(state)
             return node_id
         except KeyRefused as error:
             # Or it died, lost its number, and the SuperLink still takes it for alive.
@@ -133,6 +134,12 @@ def _connect(
         wait = min(_LONGEST, 2 * wait)
 
 
+def _touch(state: Path) -> None:
+    """Leaves a sign of life, for health checks."""
+    with contextlib.suppress(OSError):  # a full disk is no reason to die
+        (state / "alive").touch()
+
+
 def _last_node_id(state: Path) -> int | None:
     try:
         number = json.loads((state / _NODE).read_text(encoding="utf-8"))["node-id"]
@@ -141,14 +148,11 @@ def _last_node_id(state: Path) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _answer(fleet: Fleet, worker: Worker, node_id: int, state: Path, stop: threading.Event) -> None:
+def _answer(fleet: Fleet, worker: Worker, node_id: int, stop: threading.Event) -> None:
     """Answers one message after another, as long as the session lasts."""
     run = RunInfo(0, {})
-    pauses, touched = Pauses(_EAGER, _IDLE), -math.inf
+    pauses = Pauses(_EAGER, _IDLE)
     while not stop.is_set():
-        if time.monotonic() - touched > _TOUCH:
-            (state / "alive").touch()  # for health checks
-            touched = time.monotonic()
         try:
             pulled = fleet.pull()
             if pulled is None:
@@ -158,19 +162,23 @@ def _answer(fleet: Fleet, worker: Worker, node_id: int, state: Path, stop: threa
             run_id, message = pulled
             if run.run_id != run_id:
                 run = fleet.run_info(run_id)
-            fleet.push(run_id, _work(worker, Work(message, run_id, run.settings, node_id)))
+            reply = _work(worker, Work(message, run_id, run.settings, node_id), stop)
+            if reply is None:
+                return
+            fleet.push(run_id, reply)
         except RunOver as error:
             _log.info("a message is dropped: %s", error)
         pauses.begin()
         stop.wait(pauses.next())
 
 
-def _work(worker: Worker, work: Work) -> Parcel:
+def _work(worker: Worker, work: Work, stop: threading.Event) -> Parcel | None:
+    """Returns the reply to a message; None if the node was stopped before there was one."""
     message = unpack(work.message)
     if message.metadata.created_at + message.metadata.ttl < time.time():
         raise RunOver("its round is over")
     try:
-        return worker.answer(work)
+        return worker.answer(work, stop)
     except WorkerDied as error:
         _log.warning("%s", error)
         reply = Error(ErrorCode.CLIENT_APP_CRASHED, str(error))

@@ -20,6 +20,9 @@ from federation.flower import ErrorCode, Parcel, node_context, pack, unpack
 __all__ = ["Work", "Worker", "WorkerDied"]
 
 
+_LOOK = 0.2  # seconds between looks at whether the node is to stop
+
+
 class WorkerDied(EngramError):
     """The worker's process ended while it was at work."""
 
@@ -58,14 +61,21 @@ class Worker:
         self._process.start()
         other.close()
 
-    def answer(self, work: Work) -> Parcel:
+    def answer(self, work: Work, stop: threading.Event) -> Parcel | None:
         """Returns the ClientApp's reply, or one that carries its error.
+
+        Args:
+            work: The message.
+            stop: If it is set meanwhile, the answer is not waited for, and None is returned.
 
         Raises:
             WorkerDied: The process ended instead. The next message finds a new one.
         """
         try:
             self._pipe.send(work)
+            while not self._pipe.poll(_LOOK):
+                if stop.is_set():
+                    return None
             reply: Parcel = self._pipe.recv()
         except (EOFError, OSError) as error:
             self._process.join()

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from logging import getLogger
@@ -186,20 +187,23 @@ class RunRecord:
             )
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self, *, patience: float = 2.0) -> Iterator[None]:
         """Keeps other processes from running this run at the same time.
+
+        Args:
+            patience: Seconds to try; whoever only looks at ``held`` holds it for a moment.
 
         Raises:
             Refused: One does.
         """
         handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            end = time.monotonic() + patience
+            while not _lock(handle):
+                if time.monotonic() >= end:
+                    raise Refused(f"{self.folder} is being run by another process at this moment")
+                time.sleep(0.02)
             yield
-        except BlockingIOError as error:
-            raise Refused(
-                f"{self.folder} is being run by another process at this moment"
-            ) from error
         finally:
             os.close(handle)
 
@@ -207,7 +211,7 @@ class RunRecord:
     def held(self) -> bool:
         """Whether some process runs this run, and is alive."""
         try:
-            with self.hold():
+            with self.hold(patience=0.0):
                 return False
         except Refused:
             return True
@@ -297,6 +301,14 @@ class RunRecord:
 
     def _write(self, name: str, text: str) -> None:
         replace_file(self.folder / name, text.encode())
+
+
+def _lock(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _contiguous(params: Params) -> Params:

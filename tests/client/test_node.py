@@ -21,6 +21,7 @@ from federation.roster import read_entry
 from federation.wire import CONFIG, REFUSED, ROSTER_QUERY
 from tests.support import small
 
+GO_ON = threading.Event()
 STATION = {"partition-id": 0, "num-partitions": 2}
 
 
@@ -47,15 +48,15 @@ def work(message, **settings):
 
 
 def test_a_worker_answers_as_the_client_app_does(worker):
-    reply = unpack(worker.answer(work(question())))
+    reply = unpack(worker.answer(work(question()), GO_ON))
     assert list(read_entry(reply.content).clients) == list(range(0, 20, 2))
 
 
 def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker):
-    refused = unpack(worker.answer(work(question(MessageType.TRAIN))))
+    refused = unpack(worker.answer(work(question(MessageType.TRAIN)), GO_ON))
     assert refused.error.code == REFUSED
     assert "must hold the model" in refused.error.reason
-    raised = unpack(worker.answer(work(question("query.nothing"))))
+    raised = unpack(worker.answer(work(question("query.nothing")), GO_ON))
     assert raised.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 
@@ -63,8 +64,17 @@ def test_a_worker_that_dies_costs_one_message(worker):
     for number in (signal.SIGKILL, signal.SIGSEGV):
         os.kill(worker._process.pid, number)
         with pytest.raises(WorkerDied, match=f"ended with {number.name}"):
-            worker.answer(work(question()))
-        assert unpack(worker.answer(work(question()))).has_content()
+            worker.answer(work(question()), GO_ON)
+        assert unpack(worker.answer(work(question()), GO_ON)).has_content()
+
+
+def test_a_node_that_stops_does_not_wait_for_its_worker():
+    worker, stop = Worker(STATION), threading.Event()
+    stop.set()
+    start = time.monotonic()
+    assert worker.answer(work(question()), stop) is None  # it is still loading
+    worker.close()
+    assert time.monotonic() - start < 2
 
 
 def test_a_worker_ends_with_its_node(tmp_path):
@@ -95,7 +105,7 @@ class FakeWorker:
     def __init__(self, _):
         self.dies = False
 
-    def answer(self, work):
+    def answer(self, work, stop):  # noqa: ARG002
         if self.dies:
             self.dies = False
             raise WorkerDied("the worker ended with SIGKILL while it handled a message")
@@ -149,7 +159,7 @@ def start(monkeypatch, tmp_path):
         if waits is not None:
             monkeypatch.setattr(stop, "wait", lambda seconds: waits.append(seconds) or False)
             monkeypatch.setattr(node.time, "monotonic", lambda: sum(waits))
-        monkeypatch.setattr(node, "Fleet", lambda credentials: fleet)
+        monkeypatch.setattr(node, "Fleet", lambda credentials, on_beat: fleet)
         monkeypatch.setattr(node, "Worker", FakeWorker)
         run_node(None, tmp_path / "state", {}, give_up=give_up, stop=stop)
         return fleet
