@@ -116,11 +116,11 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
     experiment = settings(rounds)
     calm, run = folder / "calm", folder / "run"
     simulate(experiment, calm)
-    reached, done = [-1], list[Kill]()
+    reached, done, over = [-1], list[Kill](), threading.Event()
     start = time.monotonic()
     with LocalFederation(folder / "federation", clients=_CLIENTS) as federation:
         killer = threading.Thread(
-            target=_kill_all, args=(federation, kills, done, reached, say), daemon=True
+            target=_kill_all, args=(federation, kills, done, reached, over, say), daemon=True
         )
         killer.start()
 
@@ -131,8 +131,9 @@ def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print)
             experiment, run, federation.server, control=federation.control, on_round=on_round,
             on_trouble=lambda line: say(f"{time.monotonic() - start:6.1f} s  {line}"),
         )  # fmt: skip
-        killer.join()
         seconds = time.monotonic() - start
+        over.set()
+        killer.join()
     return _compare(folder / "federation", calm, run, rounds, done, seconds)
 
 
@@ -141,14 +142,16 @@ def _kill_all(
     kills: Sequence[Kill],
     done: list[Kill],
     reached: list[int],
+    over: threading.Event,
     say: Any,
 ) -> None:
     for kill in kills:
-        while reached[0] < kill.server_round:
+        while reached[0] < kill.server_round and not over.is_set():
             time.sleep(0.02)
-        time.sleep(kill.delay)
+        if over.wait(kill.delay):
+            return
         if kill.target == "coordinator":
-            _kill_coordinator(federation)
+            _kill_coordinator(federation, over)
         else:
             federation.kill(kill.target)
             time.sleep(kill.pause)
@@ -157,9 +160,9 @@ def _kill_all(
         say(f"{len(done)}: {kill.target} killed in round {reached[0] + 1}")
 
 
-def _kill_coordinator(federation: LocalFederation) -> None:
+def _kill_coordinator(federation: LocalFederation, over: threading.Event) -> None:
     """Kills the ServerApp's process, once there is one."""
-    while True:
+    while not over.is_set():
         with contextlib.suppress(psutil.Error):  # it ends while we look at it
             superlink = psutil.Process(federation.processes["superlink"].pid)
             for child in superlink.children(recursive=True):

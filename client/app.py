@@ -1,5 +1,6 @@
 """The ClientApp: the same for Ray's workers, for Flower's nodes, and for resident ones."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -17,7 +18,7 @@ from client.trainer import Trainer
 from client.trainings import prune
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.data.federated import federated_data, own_data
-from federation.errors import EngramError
+from federation.errors import EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
 from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
@@ -46,7 +47,8 @@ def train(message: Message, context: Context) -> Message:
         if reply.has_content():
             reply.content.config_records[CLIENTS][SECONDS] = time.perf_counter() - start
         if node.replies:
-            node.replies.keep(message, reply)
+            with contextlib.suppress(OSError):  # then it is trained again, should it come again
+                node.replies.keep(message, reply)
         return reply
 
     return _answer(message, context, answer)
@@ -92,6 +94,8 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
     limit = int(config.memory_limit * 2**20) or None
     if config.state is not None:
         prune(folder, days=config.memory_days or None)
+    if config.state is not None and not config.data:
+        _check_place(experiment)
     data = (
         own_data(experiment, config.data, config.partition_id)
         if config.data
@@ -99,3 +103,14 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
     )
     trainer = Trainer(experiment, data, DiskStore(folder, key=key, limit=limit))
     return _Node(trainer, Replies(folder, key=key) if config.state is not None else None)
+
+
+def _check_place(experiment: Experiment) -> None:
+    """Keeps a coordinator from choosing which files of a node's machine are read."""
+    kind, _, path = experiment.dataset.partition(":")
+    allowed = Path(experiment.data_dir).resolve()
+    if kind == "npz" and not Path(path).resolve().is_relative_to(allowed):
+        raise Refused(
+            f"{experiment.dataset} is not in this node's data-dir, {allowed}: it opens no other "
+            "files but those that it was started with, by --data"
+        )

@@ -74,22 +74,21 @@ def node(
 ) -> None:
     """Serve a federation as one of its clients, until it is stopped."""
     credentials = read_node(folder)
+    machine = _machine(sets or [])
     config: dict[str, Any] = {
         "partition-id": credentials.partition_id,
         "num-partitions": credentials.num_partitions,
         "state": str((state or folder / "state").absolute()),
         "memory-limit": memory_limit,
         "memory-days": memory_days,
-        **_machine(sets or []),
+        **machine,
     }
     if data is not None:
         config["data"] = _absolute(data)
-    if "data-dir" in config:
-        config["data-dir"] = str(Path(config["data-dir"]).absolute())
-        if not Path(config["data-dir"]).is_dir():
-            raise Refused(
-                f"data-dir {config['data-dir']} is not there: name the folder of the data"
-            )
+    # Where downloads go is this machine's to say, and not the coordinator's.
+    config["data-dir"] = str(Path(config.get("data-dir", state or folder / "state")).absolute())
+    if "data-dir" in machine and not Path(config["data-dir"]).is_dir():
+        raise Refused(f"data-dir {config['data-dir']} is not there: name the folder of the data")
     if memory_key is not None:
         read_key(memory_key)
         config["memory-key"] = str(memory_key.absolute())
@@ -219,10 +218,11 @@ def forget(
     from client.node import only_one  # noqa: PLC0415
 
     root = _root(folder, state)
-    if training is not None and not (root / training).is_dir():
-        raise Refused(f"{root} has no training {training}: see `engram memory list {folder}`")
+    there = {path.name: path for path in root.glob("*") if path.is_dir()}
+    if training is not None and training not in there:
+        raise Refused(f"{root} has no training {training!r}: see `engram memory list {folder}`")
     with only_one(root.parent):
-        removed = [root / training] if training else [p for p in root.glob("*") if p.is_dir()]
+        removed = list(there.values()) if training is None else [there[training]]
         for path in removed:
             shutil.rmtree(path)
     print(f"forgotten: {', '.join(path.name for path in removed) or 'nothing'}")

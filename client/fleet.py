@@ -229,6 +229,8 @@ class Fleet:
             ),
         )
         for name in answer.objects_to_push:
+            if name not in reply.objects:
+                raise RunOver("the SuperLink asks for what was never part of the reply")
             request = message_pb2.PushObjectRequest(
                 node=self._node,
                 run_id=run_id,

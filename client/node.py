@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import random
 import threading
@@ -18,9 +19,9 @@ from flwr.app import Error, Message
 from client.fleet import Fleet, KeyRefused, RunInfo, RunOver, Unreachable, Untrusted
 from client.worker import Work, Worker, WorkerDied
 from federation.credentials import NodeCredentials
-from federation.errors import Refused
-from federation.files import replace_file
-from federation.flower import ErrorCode, Parcel, pack, unpack
+from federation.errors import EngramError, Refused
+from federation.files import replace_file, sweep
+from federation.flower import ErrorCode, Parcel, error_instead, metadata_of, pack
 from federation.pause import Pauses
 
 __all__ = ["only_one", "run_node"]
@@ -55,6 +56,7 @@ def run_node(
         Unreachable: ``give_up`` seconds have passed.
     """
     with only_one(state):
+        sweep(state)
         fleet = Fleet(credentials, on_beat=lambda: _touch(state))
         worker = Worker(node_config)
         try:
@@ -89,33 +91,38 @@ def _stay(
     fleet: Fleet, worker: Worker, state: Path, give_up: float | None, stop: threading.Event
 ) -> None:
     """Opens one session after another."""
-    known = False
+    known, pause = False, _RETRY
     while not stop.is_set():
         node_id = _connect(fleet, state, give_up, stop, known=known)
         if node_id is None:
             return
-        known = True
+        known, start = True, time.monotonic()
         _log.info("node %d is connected", node_id)
         try:
             _answer(fleet, worker, node_id, stop)
         except (Unreachable, KeyRefused, Untrusted) as error:
             _log.warning("%s; connecting again", error)
+        # What breaks every session is not mended by the next one.
+        pause = _RETRY if time.monotonic() - start > _LONGEST else min(_LONGEST, 2 * pause)
+        stop.wait(pause)
 
 
 def _connect(
     fleet: Fleet, state: Path, give_up: float | None, stop: threading.Event, *, known: bool
 ) -> int | None:
     """Tries, with growing waits, until a session is open; returns None when it is stopped."""
-    start, wait = time.monotonic(), _RETRY
+    start, wait, refused = time.monotonic(), _RETRY, math.inf
     while True:
         try:
             node_id = fleet.open(_last_node_id(state))
-            replace_file(state / _NODE, json.dumps({"node-id": node_id}).encode())
-            _touch(state)
+            _keep(state, node_id)
             return node_id
         except KeyRefused as error:
             # Or it died, lost its number, and the SuperLink still takes it for alive.
-            if time.monotonic() - start > _TAKEN:
+            refused = min(refused, time.monotonic())
+            if known:
+                _log.warning("%s", error)
+            elif time.monotonic() - refused > _TAKEN:
                 raise Refused(
                     f"{error} Either its key is not registered (on the server: engram register), "
                     "or another node uses it"
@@ -132,6 +139,14 @@ def _connect(
         if stop.wait(wait * random.uniform(0.7, 1.3)):
             return None
         wait = min(_LONGEST, 2 * wait)
+
+
+def _keep(state: Path, node_id: int) -> None:
+    try:
+        replace_file(state / _NODE, json.dumps({"node-id": node_id}).encode())
+    except OSError as error:  # it will have to wait for its number, should it die
+        _log.warning("%s cannot be written: %s", state / _NODE, error.strerror)
+    _touch(state)
 
 
 def _touch(state: Path) -> None:
@@ -161,7 +176,7 @@ def _answer(fleet: Fleet, worker: Worker, node_id: int, stop: threading.Event) -
             pauses.found()
             run_id, message = pulled
             if run.run_id != run_id:
-                run = fleet.run_info(run_id)
+                run = _run_info(fleet, run_id)
             reply = _work(worker, Work(message, run_id, run.settings, node_id), stop)
             if reply is None:
                 return
@@ -172,14 +187,28 @@ def _answer(fleet: Fleet, worker: Worker, node_id: int, stop: threading.Event) -
         stop.wait(pauses.next())
 
 
+def _run_info(fleet: Fleet, run_id: int) -> RunInfo:
+    try:
+        return fleet.run_info(run_id)
+    except EngramError:
+        raise
+    except Exception as error:  # Flower reads what a stranger wrote, and raises what it meets
+        raise RunOver(f"run {run_id} cannot be read: {error!r}") from error
+
+
 def _work(worker: Worker, work: Work, stop: threading.Event) -> Parcel | None:
     """Returns the reply to a message; None if the node was stopped before there was one."""
-    message = unpack(work.message)
-    if message.metadata.created_at + message.metadata.ttl < time.time():
+    try:
+        metadata = metadata_of(work.message)
+    except Exception as error:  # as above
+        raise RunOver(f"it cannot be read: {error!r}") from error
+    if metadata.created_at + metadata.ttl < time.time():
         raise RunOver("its round is over")
     try:
         return worker.answer(work, stop)
     except WorkerDied as error:
+        if stop.is_set():
+            return None
         _log.warning("%s", error)
-        reply = Error(ErrorCode.CLIENT_APP_CRASHED, str(error))
-        return pack(Message(reply, reply_to=message))
+        question = error_instead(work.message, ErrorCode.UNKNOWN, "")
+        return pack(Message(Error(ErrorCode.CLIENT_APP_CRASHED, str(error)), reply_to=question))

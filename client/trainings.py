@@ -52,6 +52,8 @@ def prune(folder: Path, *, days: float | None) -> None:
         return
     oldest = time.time() - days * 86400
     for other in folder.parent.iterdir():
-        files = [path.stat().st_mtime for path in other.rglob("*") if path.is_file()]
-        if other != folder and max(files, default=0) < oldest:
-            shutil.rmtree(other)
+        if other == folder or not other.is_dir():
+            continue
+        files = [path.stat().st_mtime for path in other.rglob("*")]
+        if max([other.stat().st_mtime, *files]) < oldest:
+            shutil.rmtree(other, ignore_errors=True)

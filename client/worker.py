@@ -71,6 +71,8 @@ class Worker:
         Raises:
             WorkerDied: The process ended instead. The next message finds a new one.
         """
+        if not self._process.is_alive():  # it died with nothing to do
+            self._restart()
         try:
             self._pipe.send(work)
             while not self._pipe.poll(_LOOK):
@@ -78,13 +80,18 @@ class Worker:
                     return None
             reply: Parcel = self._pipe.recv()
         except (EOFError, OSError) as error:
-            self._process.join()
-            code = self._process.exitcode or 0
-            self._pipe.close()
-            self._start()
+            code = self._restart()
             how = signal.Signals(-code).name if code < 0 else f"status {code}"
             raise WorkerDied(f"the worker ended with {how} while it handled a message") from error
         return reply
+
+    def _restart(self) -> int:
+        """Starts another process; returns the exit status of the last one."""
+        self._process.join()
+        self._pipe.close()
+        code = self._process.exitcode or 0
+        self._start()
+        return code
 
     def close(self) -> None:
         """Ends the process, whatever it is at."""
@@ -95,7 +102,8 @@ class Worker:
 
 def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
     """Runs in the worker, until its node is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the node
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C, and what a supervisor sends to all,
+        signal.signal(number, signal.SIG_IGN)  # are for the node
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # PLC0415: what the node itself can do without, and seconds to load.
     from client.app import app  # noqa: PLC0415

@@ -19,22 +19,34 @@ __all__ = ["bundle", "bundled_size", "is_bundled", "unbundle"]
 _ALL: Final = "engram.all"
 _ARRAYS: Final = "engram.arrays"
 _SMALL: Final = 2**20  # bytes; what is larger stays apart from the rest, so that messages share it
+_LARGE: Final = 2**28  # bytes; what is larger goes in Flower's chunks: databases have their limits
 
 
-def bundle(content: RecordDict) -> RecordDict:
+def bundle(content: RecordDict, joined: dict[int, ConfigRecord] | None = None) -> RecordDict:
     """Returns the content as one string of bytes; or with one for each array record, if large.
 
     A SuperLink keeps equal objects once, so a large model goes to it once for all nodes. What is
     bundled stays as it is.
+
+    Args:
+        content: A message's.
+        joined: What was made of large records, by their identity: messages that share a record
+            share it afterwards, too. Filled by calls.
     """
+    joined = {} if joined is None else joined
     if is_bundled(content):
         return content
-    arrays = (array for record in content.array_records.values() for array in record.values())
-    if sum(len(array.data) for array in arrays) <= _SMALL:
+    sizes = {name: _size(record) for name, record in content.array_records.items()}
+    if sum(sizes.values()) <= _SMALL:
         return RecordDict({_ALL: ConfigRecord({_ALL: recorddict_to_bytes(content)})})
     bundled = RecordDict()
     for name, record in content.items():
-        bundled[name] = _join(record) if isinstance(record, ArrayRecord) else record
+        if isinstance(record, ArrayRecord) and sizes[name] <= _LARGE:
+            if id(record) not in joined:
+                joined[id(record)] = _join(record)
+            bundled[name] = joined[id(record)]
+        else:
+            bundled[name] = record
     return bundled
 
 
@@ -55,10 +67,11 @@ def unbundle(content: RecordDict) -> RecordDict:
 
 
 def bundled_size(content: RecordDict) -> int:
-    """Returns the bytes of what is bundled."""
+    """Returns the bytes of what is bundled, and of arrays that are not."""
     records = content.config_records.values()
     parts = (record.get(key) for record in records for key in (_ALL, _ARRAYS))
-    return sum(len(part) for part in parts if isinstance(part, bytes))
+    joined = sum(len(part) for part in parts if isinstance(part, bytes))
+    return joined + sum(map(_size, content.array_records.values()))
 
 
 def is_bundled(content: RecordDict) -> bool:
@@ -73,6 +86,10 @@ def _read_all(data: object) -> RecordDict:
         return recorddict_from_bytes(data)
     except Exception as error:  # Flower reads what a stranger wrote, and raises what it meets
         raise Refused(f"no bundle of records: {error!r}") from error
+
+
+def _size(record: ArrayRecord) -> int:
+    return sum(len(array.data) for array in record.values())
 
 
 def _join(record: ArrayRecord) -> ConfigRecord:

@@ -5,7 +5,10 @@ import os
 import tempfile
 from pathlib import Path
 
-__all__ = ["replace_file", "sync"]
+__all__ = ["NEW", "replace_file", "sweep", "sync"]
+
+NEW = ".new-"
+"""How the names begin of files that are not in their place yet."""
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -16,7 +19,7 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         OSError: They could not be written, for want of space or otherwise; the old file stays.
     """
-    handle, new = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    handle, new = tempfile.mkstemp(dir=path.parent, prefix=NEW)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -28,6 +31,12 @@ def replace_file(path: Path, data: bytes) -> None:
             Path(new).unlink()
         raise
     sync(path.parent)
+
+
+def sweep(folder: Path) -> None:
+    """Removes what kills have left in a folder and those below it, which nobody else writes to."""
+    for left in folder.rglob(f"{NEW}*"):
+        left.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

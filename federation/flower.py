@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.config import get_fused_config_from_fab
@@ -71,6 +71,7 @@ __all__ = [
     "RuntimeVersionClientInterceptor",
     "activations",
     "create_channel",
+    "error_instead",
     "fab_from_proto",
     "fab_pb2",
     "fleet_pb2",
@@ -79,6 +80,7 @@ __all__ = [
     "iterate_object_tree",
     "local_run",
     "message_pb2",
+    "metadata_of",
     "name_message",
     "node_context",
     "node_pb2",
@@ -139,24 +141,39 @@ def pack(message: Message) -> Parcel:
 
 
 def unpack(parcel: Parcel) -> Message:
-    """Puts a message together again."""
-    header = message_from_proto(message_pb2.Message.FromString(parcel.header))
-    name = header.metadata.message_id
+    """Puts a message together again.
+
+    Who sent it, and in reply to what, is as its header says, which a SuperLink has checked, and not
+    as the sender wrote into the message itself.
+    """
+    metadata = metadata_of(parcel)
+    name = metadata.message_id
     message = inflate_object_from_contents(name, parcel.objects, keep_object_contents=True)
     if not isinstance(message, Message):
         raise TypeError(f"expected a message, got {type(message).__name__}")
-    name_message(message, name)
-    return message
+    if message.has_error():
+        return make_message(metadata=metadata, error=message.error)
+    return make_message(metadata=metadata, content=message.content)
 
 
-def _unpack_any(parcel: Parcel) -> Message:
+def metadata_of(parcel: Parcel) -> Metadata:
+    """Returns what a parcel's header says of its message."""
+    return message_from_proto(message_pb2.Message.FromString(parcel.header)).metadata
+
+
+def _unpack_any(parcel: Parcel, limit: int) -> Message:
     """As ``unpack``; of what cannot be put together it makes the message of an error."""
+    if parcel.size > limit:
+        return error_instead(parcel, ErrorCode.UNKNOWN, f"it has more than {limit} bytes")
     try:
         return unpack(parcel)
     except Exception as error:  # Flower inflates what a stranger sent, and raises what it meets
-        metadata = message_from_proto(message_pb2.Message.FromString(parcel.header)).metadata
-        reason = f"the reply cannot be put together: {error!r}"
-        return make_message(metadata=metadata, error=Error(ErrorCode.UNKNOWN, reason))
+        return error_instead(parcel, ErrorCode.UNKNOWN, f"it cannot be put together: {error!r}")
+
+
+def error_instead(parcel: Parcel, code: int, reason: str) -> Message:
+    """Returns a message with a parcel's metadata that carries an error."""
+    return make_message(metadata=metadata_of(parcel), error=Error(code, reason))
 
 
 def node_context(run_id: int, node_id: int, node_config: Any, run_config: Any) -> Context:
@@ -200,8 +217,15 @@ class Inbox:
         self._grid = grid
         self._arriving: dict[str, Parcel] = {}
 
-    def replies(self, message_ids: Sequence[str]) -> list[Message]:
-        """Returns the replies to these messages that are there now, each once."""
+    def replies(self, message_ids: Sequence[str], limit: int) -> list[Message]:
+        """Returns the replies to these messages that are there now, each once.
+
+        Args:
+            message_ids: What they answer. What came of replies to others is forgotten.
+            limit: Bytes that a reply may have; of a larger one comes an error.
+        """
+        for name in self._arriving.keys() - set(message_ids):
+            del self._arriving[name]
         unseen = [name for name in message_ids if name not in self._arriving]
         if unseen:
             request = runtime_pb2.PullAppMessagesRequest(message_ids=unseen)
@@ -209,16 +233,18 @@ class Inbox:
             for header, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
                 parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), {})
                 self._arriving[header.metadata.reply_to_message_id] = parcel
-        whole = [name for name in message_ids if self._whole(name)]
-        return [_unpack_any(self._arriving.pop(name)) for name in whole]
+        whole = [name for name in message_ids if self._whole(name, limit)]
+        return [_unpack_any(self._arriving.pop(name), limit) for name in whole]
 
-    def _whole(self, name: str) -> bool:
-        """Fetches what there is of a reply; returns whether that is all of it."""
+    def _whole(self, name: str, limit: int) -> bool:
+        """Fetches what there is of a reply; returns whether that is all of it, or too much."""
         if name not in self._arriving:
             return False
         parcel, run_id = self._arriving[name], self._grid.run.run_id
         tree = message_pb2.ObjectTree.FromString(parcel.tree)
         for part in iterate_object_tree(tree):
+            if parcel.size > limit:
+                break
             if part.object_id in parcel.objects:
                 continue
             request = message_pb2.PullObjectRequest(
@@ -236,11 +262,16 @@ class Inbox:
         return True
 
 
-def replies(grid: Grid) -> Callable[[Sequence[str]], Iterable[Message]]:
-    """Returns the function that fetches, without waiting, what has come in reply to messages."""
+def replies(grid: Grid) -> Callable[[Sequence[str], int], Iterable[Message]]:
+    """Returns the function that fetches, without waiting, what has come in reply to messages.
+
+    It takes their ids, and the bytes that a reply may have.
+    """
     from flwr.superlink.grid import HttpGrid  # noqa: PLC0415 - brings a database; nodes need none
 
-    return Inbox(grid).replies if isinstance(grid, HttpGrid) else grid.pull_messages
+    if isinstance(grid, HttpGrid):
+        return Inbox(grid).replies
+    return lambda message_ids, limit: grid.pull_messages(message_ids)
 
 
 def local_run(run_id: int = 1) -> Run:

@@ -33,7 +33,7 @@ class Pauses:
     def next(self) -> float:
         """Returns how long to pause before the next look."""
         pause = min(self._next, self._longest)
-        self._next = self._shortest * _SLOWER**self._looks
+        self._next = self._shortest * _SLOWER ** min(self._looks, 100)  # far beyond the longest
         self._waited += pause
         self._looks += 1
         return pause

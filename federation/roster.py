@@ -10,6 +10,8 @@ from federation.wire import ROSTER, read_int, read_list
 
 __all__ = ["NodeEntry", "Roster", "describe_node", "read_entry"]
 
+_MOST_ROWS = 2**31  # more than one client has; they are weights
+
 
 class NodeEntry(NamedTuple):
     """One node's answer to the roster query.
@@ -77,13 +79,14 @@ def read_entry(content: RecordDict) -> NodeEntry:
     """
     try:
         entry = content.config_records[ROSTER]
-        clients = zip(
-            read_list(entry, "clients", int), read_list(entry, "examples", int), strict=True
-        )
+        clients = read_list(entry, "clients", int)
+        examples = read_list(entry, "examples", int)
+        if not (all(c >= 0 for c in clients) and all(0 < n < _MOST_ROWS for n in examples)):
+            raise ValueError("clients and their numbers of rows must be such")
         return NodeEntry(
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
-            clients=dict(clients),
+            clients=dict(zip(clients, examples, strict=True)),
             input_shape=tuple(read_list(entry, "input-shape", int)),
             num_classes=read_int(entry, "num-classes"),
         )

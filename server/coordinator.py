@@ -22,7 +22,7 @@ from server.grid import PatientGrid
 from server.ledger import Ledger
 from server.record import Checkpoint, Memories, RunRecord
 from server.results import results, summary
-from server.roster import movers, query_roster
+from server.roster import Movers, query_roster
 from strategies.federated import Federated
 
 __all__ = ["Round", "coordinate", "train_round"]
@@ -93,7 +93,14 @@ def coordinate(
         if experiment.resume:  # it may have more rounds to go now
             record.write_config(experiment, engine=engine, training=training)
         course = _Course(
-            grid, strategy, experiment, record, training, memories, on_round, set(roster.nodes)
+            grid,
+            strategy,
+            experiment,
+            record,
+            training,
+            memories,
+            on_round,
+            Movers(grid, roster.nodes, training),
         )
         checkpoint = course.open(model)
         asked = folder / "clients-asked.txt" if noise is secret_noise else None
@@ -116,7 +123,7 @@ class _Course(NamedTuple):
     training: str
     memories: Memories | None
     on_round: Callable[[dict[str, Any]], None]
-    known: set[int]  # nodes that have been asked who they are
+    movers: Movers
 
     def open(self, model: Params) -> Checkpoint:
         """Returns the checkpoint to start from: the last one, or that of the initial model."""
@@ -181,7 +188,7 @@ class _Course(NamedTuple):
         least = self.experiment.min_clients
         end = time.monotonic() + self.experiment.timeout
         while True:
-            moved = movers(self.grid, self.strategy.roster, self.known, training=self.training)
+            moved = self.movers.look(self.strategy.roster)
             if moved:
                 _log.warning("clients %s are on other nodes now", few(sorted(moved)))
                 self.strategy.move(moved)

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -51,9 +52,8 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         Refused: It cannot be written.
     """
-    new = path.with_name(f".{path.name}.new")
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")  # others may write it, too
     try:
-        new.unlink(missing_ok=True)
         _write(new, data, _mode(path.name))
         new.replace(path)
         _sync(path.parent)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, bundled_size, unbundle
@@ -18,6 +18,7 @@ from federation.wire import CLIENTS, CONFIG, ROSTER_QUERY, SECONDS, TRAINING, co
 __all__ = ["Exchange", "PatientGrid"]
 
 _EAGER, _IDLE = 0.03, 0.5  # seconds between looks for replies
+_SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: these, and so many times the model
 _LOOK = 1.0  # seconds between looks at who has come back, or has gone
 _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
@@ -60,9 +61,11 @@ class Exchange(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """A message on its way, and when its node had been activated as it was sent."""
+    """A message on its way; what was in it; when its node had been activated as it was sent."""
 
     message: Message
+    clients: int
+    training: str
     activated: str
 
 
@@ -90,6 +93,8 @@ class PatientGrid(Grid):
         self._looked = -math.inf
         self._sent = 0
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
+        self._limit = _SPARE  # bytes that a reply may have
+        self._gone: set[str] = set()  # messages that the SuperLink has deleted, as it says
         self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
         self.last = Exchange(0.0, {}, {}, 0, 0)
         """What the last ``send_and_receive`` cost."""
@@ -127,12 +132,20 @@ class PatientGrid(Grid):
         present: Iterable[int] = self._look()
         if not self._tells:
             present = self._grid.get_node_ids()
-        for node, asked in list(self._absent.items()):
-            if self._activated.get(node, asked.activated) != asked.activated:
-                self._absent[node] = self._question(asked.message)
-            elif self._arrived([_name(asked)]):
+        present = list(present)
+        missed = {node: self._absent[node] for node in present if node in self._absent}
+        free = self._arrived([_name(asked) for asked in missed.values()])
+        answered = {reply.metadata.reply_to_message_id for reply in free}
+        for node, asked in missed.items():
+            if _name(asked) in answered:
                 del self._absent[node]
+            elif self._is_lost(asked):
+                self._absent[node] = self._question(asked)
         return [node for node in present if node not in self._absent]
+
+    def on_line(self) -> set[int]:
+        """Returns all nodes that are on line, whatever they are at."""
+        return set(self._look() if self._tells else self._grid.get_node_ids())
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -145,10 +158,12 @@ class PatientGrid(Grid):
         start = time.monotonic()
         end = start + (timeout if timeout is not None else math.inf)
         self._sent = 0
-        messages = list(messages)
-        kind = messages[0].metadata.message_type if messages else ""
-        waiting = self._send(messages, end)
-        wanted = min(self._least, sum(_weight(asked) for asked in waiting.values()))
+        asked_for = [
+            _Asked(message, _clients(message), _training_of(message), "") for message in messages
+        ]
+        kind = asked_for[0].message.metadata.message_type if asked_for else ""
+        waiting = self._send(asked_for, end)
+        wanted = min(self._least, sum(asked.clients for asked in waiting.values()))
         found: list[Message] = []
         latencies: dict[int, float] = {}
         training: dict[int, float] = {}
@@ -161,8 +176,8 @@ class PatientGrid(Grid):
                 asked = waiting.pop(reply.metadata.reply_to_message_id)
                 received += _open(reply)
                 found.append(reply)
-                wanted -= _weight(asked)
-                node = asked.message.metadata.dst_node_id
+                wanted -= asked.clients
+                node = _node(asked)
                 latencies[node] = time.monotonic() - start
                 training[node] = _training(reply, latencies[node])
                 if len(latencies) == 1:
@@ -172,7 +187,8 @@ class PatientGrid(Grid):
             if time.monotonic() - self._looked > _LOOK:
                 waiting = self._send_again(waiting, end)
         for asked in waiting.values():
-            self._absent[asked.message.metadata.dst_node_id] = self._question(asked.message)
+            self._absent[_node(asked)] = self._question(asked)
+        self._gone.clear()
         seconds = time.monotonic() - start
         self.last = Exchange(seconds, latencies, training, self._sent, received)
         return found
@@ -183,48 +199,59 @@ class PatientGrid(Grid):
             self._activated, self._looked = activations(self._grid), time.monotonic()
         return self._activated
 
-    def _send(self, messages: list[Message], end: float) -> dict[str, _Asked]:
+    def _send(self, asked: list[_Asked], end: float) -> dict[str, _Asked]:
         left = end - time.monotonic()
-        for message in messages:
+        joined: dict[int, ConfigRecord] = {}
+        largest = 0
+        for message, clients, _, _ in asked:
             if left < math.inf:
                 message.metadata.ttl = max(left, 1.0)
             message.metadata.created_at = time.time()  # so that it has another name, sent again
-            message.content = bundle(message.content)
-            self._sent += bundled_size(message.content)
-        if messages:
-            self._grid.push_messages(messages)
-        asked = [
-            _Asked(message, self._activated.get(message.metadata.dst_node_id, ""))
-            for message in messages
-        ]
-        return {_name(item): item for item in asked}
+            message.content = bundle(message.content, joined)
+            size = bundled_size(message.content)
+            self._sent += size
+            largest = max(largest, size * max(1, clients))
+        self._limit = max(self._limit, _SPARE + _TIMES * largest)
+        if asked:
+            self._grid.push_messages([item.message for item in asked])
+        present = self._look()
+        return {
+            _name(item): item._replace(activated=present.get(_node(item), "")) for item in asked
+        }
 
     def _send_again(self, waiting: dict[str, _Asked], end: float) -> dict[str, _Asked]:
-        """Sends again what went to nodes that have been activated since."""
+        """Sends again what is lost."""
         self._look()
-        lost = [
-            name
-            for name, (message, activated) in waiting.items()
-            if self._activated.get(message.metadata.dst_node_id, activated) != activated
-        ]
-        return waiting | self._send([waiting.pop(name).message for name in lost], end)
+        lost = [name for name, asked in waiting.items() if self._is_lost(asked)]
+        return waiting | self._send([waiting.pop(name) for name in lost], end)
 
-    def _question(self, missed: Message) -> _Asked:
+    def _question(self, missed: _Asked) -> _Asked:
         """Asks a node something that it can answer only once it is free."""
-        config = {TRAINING: config_of(missed.content).get(TRAINING, "")}
-        content = RecordDict({CONFIG: ConfigRecord(config)})
-        node = missed.metadata.dst_node_id
-        message = Message(content, dst_node_id=node, message_type=ROSTER_QUERY)
-        (asked,) = self._send([message], math.inf).values()
+        content = RecordDict({CONFIG: ConfigRecord({TRAINING: missed.training})})
+        message = Message(content, dst_node_id=_node(missed), message_type=ROSTER_QUERY)
+        (asked,) = self._send([missed._replace(message=message)], math.inf).values()
         return asked
 
     def _arrived(self, names: list[str]) -> list[Message]:
         """Returns the replies that are there; a SuperLink's word that a node is away is none."""
-        found = self._replies(names)
-        return [r for r in found if not (r.has_error() and r.error.code in _AWAY)]
+        found = []
+        for reply in self._replies(names, self._limit):
+            name = reply.metadata.reply_to_message_id
+            if reply.has_error() and reply.error.code in _AWAY:
+                self._gone.add(name)
+            elif name in names:
+                found.append(reply)
+        return found
+
+    def _is_lost(self, asked: _Asked) -> bool:
+        """Whether a node that is on line has not got a message, or not any more."""
+        activated = self._activated.get(_node(asked))
+        if activated is None:
+            return False
+        return activated != asked.activated or _name(asked) in self._gone
 
     def _is_off_line(self, asked: _Asked) -> bool:
-        return self._tells and asked.message.metadata.dst_node_id not in self._activated
+        return self._tells and _node(asked) not in self._activated
 
 
 def _open(reply: Message) -> int:
@@ -250,10 +277,15 @@ def _name(asked: _Asked) -> str:
     return asked.message.metadata.message_id
 
 
-def _weight(asked: _Asked) -> int:
-    """Returns how many clients a message asks."""
-    message = asked.message
-    if message.metadata.message_type != MessageType.TRAIN:
-        return 1
+def _node(asked: _Asked) -> int:
+    return asked.message.metadata.dst_node_id
+
+
+def _clients(message: Message) -> int:
+    """Returns how many clients a message asks; one, where it does not say."""
     clients = config_of(message.content).get(CLIENTS, [0])
     return len(clients) if isinstance(clients, list) else 1
+
+
+def _training_of(message: Message) -> str:
+    return str(config_of(message.content).get(TRAINING, ""))

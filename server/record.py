@@ -2,7 +2,7 @@
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round),
 ``checkpoints/round-N/`` (the last one), ``results.json`` (once it is finished); on nodes, if the
-run is private, ``rounds-begun.txt`` (see ``server.ledger``).
+run is private, ``clients-asked.txt`` (see ``server.ledger``).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from engram.types import Params
 from federation.errors import Refused
 from federation.experiment import Experiment
-from federation.files import replace_file, sync
+from federation.files import NEW, replace_file, sync
 from federation.fingerprint import fingerprint
 
 __all__ = ["Checkpoint", "Memories", "RunRecord"]
@@ -82,7 +82,8 @@ class RunRecord:
             Refused: The folder is there and not empty, or cannot be made.
         """
         try:
-            if folder.exists() and any(folder.iterdir()):
+            # A kill may have left a file of ours that was not yet in its place.
+            if folder.exists() and any(not p.name.startswith(NEW) for p in folder.iterdir()):
                 raise Refused(
                     f"{folder} is not empty: name another folder, or resume the run in it"
                 )
@@ -222,6 +223,8 @@ class RunRecord:
         """Adds a round's metrics."""
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def rows(self) -> list[Row]:
         """Returns the metrics of all rounds so far; a line that a crash cut off is left out."""

@@ -1,18 +1,20 @@
 """The query that opens every run: who is there, with which clients, running which source."""
 
 import time
+from collections.abc import Iterable
 from logging import getLogger
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from federation.errors import RunStopped, few
+from federation.errors import RunStopped, few, one_line
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.roster import NodeEntry, Roster, read_entry
 from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, TRAINING
+from server.grid import PatientGrid
 
-__all__ = ["movers", "query_roster"]
+__all__ = ["Movers", "query_roster"]
 
 _log = getLogger("flwr.engram")
 
@@ -57,45 +59,65 @@ def query_roster(
         time.sleep(0.1)
 
 
-def movers(
-    grid: Grid, roster: Roster, known: set[int], *, training: str, timeout: float = 60
-) -> dict[int, int]:
-    """Asks nodes that have joined since for their clients; says who has moved.
-
-    A client moves when its node is away and another one hosts it: a node without an identity
-    comes back under another number. Whoever cannot serve is left alone, with a warning.
+class Movers:
+    """Looks for clients that have moved to other nodes: those without identities get new numbers.
 
     Args:
         grid: The nodes.
-        roster: Where the clients have been.
-        known: Nodes that were asked before; those that are asked now are added.
+        known: Nodes that are in the roster, and need not be asked.
         training: As for ``query_roster``.
-        timeout: Seconds to wait for answers.
-
-    Returns:
-        The new nodes of clients that have moved.
     """
-    present = set(grid.get_node_ids())
-    new = sorted(present - known)
-    known |= present
-    moved = {}
-    for message, reply in _replies(grid, new, training, timeout) if new else ():
-        try:
-            entry = _read(message, reply)
-        except RunStopped as error:
-            _log.warning("%s; it takes no part", error)
-            continue
-        for client, examples in entry.clients.items():
-            ours = client < len(roster.nodes) and roster.nodes[client] not in present
-            if ours and roster.examples[client] == examples:
-                moved[client] = message.metadata.dst_node_id
-    return moved
+
+    def __init__(self, grid: Grid, known: Iterable[int], training: str) -> None:
+        self._grid = grid
+        self._known = set(known)
+        self._training = training
+        self._claims: dict[int, NodeEntry] = {}
+
+    def look(self, roster: Roster, *, timeout: float = 60) -> dict[int, int]:
+        """Asks nodes that have joined since for their clients; says who has moved.
+
+        A client moves when its node is away and another one hosts it, with as much data. Whoever
+        cannot serve is left alone, with a warning.
+
+        Args:
+            roster: Where the clients have been.
+            timeout: Seconds to wait for answers.
+
+        Returns:
+            The new nodes of clients that have moved.
+        """
+        new = sorted(set(self._grid.get_node_ids()) - self._known)
+        for message, reply in _replies(self._grid, new, self._training, timeout) if new else ():
+            if reply is None:
+                continue
+            node = message.metadata.dst_node_id
+            self._known.add(node)
+            try:
+                self._claims[node] = _read(message, reply)
+            except RunStopped as error:
+                _log.warning("%s; it takes no part", error)
+        if not self._claims:
+            return {}
+        grid = self._grid  # stragglers have not gone anywhere
+        present = grid.on_line() if isinstance(grid, PatientGrid) else set(grid.get_node_ids())
+        return {
+            client: node
+            for node, entry in self._claims.items()
+            for client, examples in entry.clients.items()
+            if node in present
+            and client < len(roster.nodes)
+            and roster.nodes[client] not in present
+            and roster.examples[client] == examples
+        }
 
 
 def _ask(grid: Grid, nodes: list[int], training: str, timeout: float) -> dict[int, NodeEntry]:
+    # Who has not answered may be away, and is asked again when it is back.
     return {
         message.metadata.dst_node_id: _read(message, reply)
         for message, reply in _replies(grid, nodes, training, timeout)
+        if reply is not None
     }
 
 
@@ -111,13 +133,11 @@ def _replies(
     return [(message, replies.get(message.metadata.message_id)) for message in messages]
 
 
-def _read(message: Message, reply: Message | None) -> NodeEntry:
+def _read(message: Message, reply: Message) -> NodeEntry:
     node = message.metadata.dst_node_id
     ours = f"this coordinator runs {fingerprint()} from {source_root()}"
-    if reply is None:
-        raise RunStopped(f"node {node} did not answer the roster query in time")
     if reply.has_error():
-        reason = _last_line(reply.error.reason or "")
+        reason = one_line(_last_line(reply.error.reason or ""))
         if reply.error.code == REFUSED:  # our source, which says what is wrong
             raise RunStopped(f"node {node} cannot serve this run: {reason}")
         raise RunStopped(f"node {node} cannot serve this run: {reason}{_decoy()}; {ours}")
@@ -126,7 +146,8 @@ def _read(message: Message, reply: Message | None) -> NodeEntry:
     except ValueError as error:
         raise RunStopped(f"node {node} runs something else ({error}){_decoy()}; {ours}") from error
     if entry.fingerprint != fingerprint():
-        raise RunStopped(f"node {node} runs {entry.fingerprint} from {entry.source}; {ours}")
+        theirs = one_line(f"{entry.fingerprint} from {entry.source}")
+        raise RunStopped(f"node {node} runs {theirs}; {ours}")
     return entry
 
 

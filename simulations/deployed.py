@@ -7,6 +7,7 @@ and submits it again, from the last checkpoint, when it or the SuperLink has die
 import contextlib
 import json
 import re
+import secrets
 import subprocess
 import threading
 import time
@@ -25,7 +26,9 @@ __all__ = ["run_deployed"]
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
 _FRUITLESS = 5  # attempts in a row that make no progress, after which it is given up
-_OURS = re.compile(r"engram: (.*)")
+_OURS = re.compile(
+    r"(?:\x1b\[\d+m)?ERROR\b[^:]*:\s+engram: (.*)"
+)  # at a line's start: server/app.py
 _STARTED = re.compile(r"started run (\d+)")
 
 
@@ -65,7 +68,7 @@ def run_deployed(
         try:
             attempt.follow(on_round)
         finally:
-            attempt.end()
+            attempt.end(finished=_finished(folder, experiment))
         if _finished(folder, experiment):
             return
         if attempt.verdict:
@@ -96,10 +99,12 @@ class _Attempt:
         begun = (folder / "config.json").is_file()
         place = {"resume": str(folder), "out": ""} if begun else {"resume": "", "out": str(folder)}
         settings = experiment.to_config() | place
-        path = server / "flwr" / "run.toml"
-        words = ("run", str(source_root()), "--stream", "--run-config", str(path))
+        # A file of its own: another run may be submitted at the same time.
+        self._config = server / "flwr" / f"run-{secrets.token_hex(8)}.toml"
+        words = ("run", str(source_root()), "--stream", "--run-config", str(self._config))
         launch = flwr_command(server, *words, control=control)
-        path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in settings.items()))
+        lines = (f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items())
+        self._config.write_text("".join(lines), encoding="utf-8")
         self.run_id: int | None = None
         self.verdict = ""  # why the coordinator itself stopped the run
         self.trouble = "the SuperLink did not take the run"
@@ -123,7 +128,7 @@ class _Attempt:
             self._said = [*self._said[-20:], line.strip()]
             if match := _STARTED.search(line):
                 self.run_id = int(match[1])
-            if (match := _OURS.search(line)) and "ERROR" in line:
+            if match := _OURS.match(line):
                 self.verdict = match[1]
 
     def follow(self, on_round: Callable[[dict[str, Any]], None]) -> None:
@@ -146,12 +151,16 @@ class _Attempt:
         elif self._said:
             self.trouble = f"the SuperLink did not take the run: {self._said[-1]}"
 
-    def end(self) -> None:
+    def end(self, *, finished: bool) -> None:
         """Makes sure that nothing goes on with this attempt."""
+        self._config.unlink(missing_ok=True)
+        if finished:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=15)
         if self._process.poll() is None:
             self._process.terminate()
             self._process.wait()
-        if self.run_id is None or self._process.returncode == 0:
+        if finished or self.run_id is None or self._process.returncode == 0:
             return
         launch = flwr_command(self._server, "stop", str(self.run_id), control=self._control)
         with contextlib.suppress(subprocess.TimeoutExpired):

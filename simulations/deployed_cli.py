@@ -1,5 +1,6 @@
 """The commands that run experiments on a federation of processes."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,7 +62,9 @@ def federation(
     make_folder(folder.parent)
     err.print(f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs")
     place, kind = folder / "federation", kinds[nodes]
-    with LocalFederation(place, clients=clients, nodes=kind, insecure=insecure) as local:
+    options = _data_options(experiment, kind)
+    local = LocalFederation(place, clients=clients, nodes=kind, insecure=insecure, options=options)
+    with local:
         _follow(experiment, folder / "run", local.server, local.control, "run it anew")
     show_found(folder / "run", as_json)
 
@@ -102,11 +105,26 @@ def run_on(
     show_found(folder, as_json)
 
 
+def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
+    """Returns how nodes on this machine are told where the data are that the run names."""
+    kind, _, path = experiment.dataset.partition(":")
+    folder = Path(path).parent if kind == "npz" else Path(experiment.data_dir)
+    where = json.dumps(str(folder.absolute()), ensure_ascii=False)
+    if kind != "npz" and not folder.is_dir():
+        return []
+    return [f"data-dir={where}"] if nodes == "stock" else ["--set", f"data-dir={folder.absolute()}"]
+
+
 def _for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
     """Returns the settings, with as many clients as the federation has unless they say."""
     base: dict[str, Any] = {**read_defaults(), "num-clients": clients}
     base["clients-per-round"] = min(clients, base["clients-per-round"])
-    return Experiment.from_config({**base, **overrides})
+    experiment = Experiment.from_config({**base, **overrides})
+    kind, _, path = experiment.dataset.partition(":")
+    if kind == "npz":  # other processes have other working directories
+        dataset = f"npz:{Path(path).absolute()}"
+        return experiment.model_copy(update={"dataset": dataset})
+    return experiment
 
 
 def _follow(

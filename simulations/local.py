@@ -34,6 +34,7 @@ class LocalFederation:
         clients: How many.
         nodes: Resident nodes, or Flower's own.
         insecure: Without TLS and identities.
+        options: What is in ``options`` of every node at first.
 
     Attributes:
         options: By name, further arguments of an `engram node`, or further entries of a stock
@@ -51,12 +52,13 @@ class LocalFederation:
         clients: int,
         nodes: Nodes = "engram",
         insecure: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         self._folder = folder.absolute()
         self._clients = clients
         self._nodes = nodes
         self._insecure = insecure
-        self.options: dict[str, list[str]] = {}
+        self.options = {f"client-{i}": list(options) for i in range(clients)}
         self.fleet, control, *self._runtimes = _free_ports(2 + clients)
         self.server = self._folder / "server"
         self.control = f"127.0.0.1:{control}"

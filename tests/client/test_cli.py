@@ -144,6 +144,8 @@ def test_encrypted_memories_need_their_key(engram, folder):
         (["show", "fed/client-1", "0" * 16, "1"], "has no memory of client 1"),
         (["show", "fed/client-1", TRAINING, "5"], "has no memory of client 5"),
         (["forget", "fed/client-1", "0" * 16], "has no training"),
+        (["forget", "fed/client-1", ""], "has no training ''"),
+        (["forget", "fed/client-1", ".."], "has no training '..'"),
     ],
 )
 def test_memories_that_are_not_there(engram, folder, words, says):

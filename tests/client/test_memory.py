@@ -188,8 +188,10 @@ def test_a_training_that_has_ended_is_forgotten_in_time(tmp_path):
     for name in ("old", "young", "own"):
         DiskStore(tmp_path / name).save(1, params(1), server_round=1, durable=0)
     for name in ("old", "own"):
-        path = tmp_path / name / "client-1" / "round-1.memory"
-        os.utime(path, (0, 0))
+        for path in (tmp_path / name).rglob("*"):
+            os.utime(path, (0, 0))
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / "stray").touch()
     prune(tmp_path / "own", days=None)
     assert {entry.training for entry in kept(tmp_path)} == {"old", "young", "own"}
     prune(tmp_path / "own", days=1)

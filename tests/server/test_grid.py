@@ -96,6 +96,7 @@ class Link(Grid):
             assert is_bundled(message.content)
             names = [CONFIG] if message.metadata.message_type == ROSTER_QUERY else [ARRAYS, CONFIG]
             assert list(unbundle(message.content)) == names  # sent again, too
+            assert unbundle(message.content)[CONFIG]["training"] == TRAINING
             when = self.nodes[message.metadata.dst_node_id].take(self.clock.now, message)
             expires = message.metadata.created_at + message.metadata.ttl
             content = bundle(RecordDict({ARRAYS: ArrayRecord([np.ones(2)])}))
@@ -132,14 +133,17 @@ def clock(monkeypatch):
     return clock
 
 
-def ask(clients, kind=MessageType.TRAIN):
+TRAINING = "0123456789abcdef"
+
+
+def ask(clients, kind=MessageType.TRAIN, several=1):
     """A message to each node, for clients of the same number."""
     return [
         Message(
             RecordDict(
                 {
                     ARRAYS: ArrayRecord([np.zeros((3, 4))]),
-                    CONFIG: ConfigRecord({CLIENTS: [client], "server-round": 1}),
+                    CONFIG: ConfigRecord({CLIENTS: [client] * several, "training": TRAINING}),
                 }
             ),
             dst_node_id=client,
@@ -260,3 +264,46 @@ def test_works_over_a_grid_that_knows_no_activations(clock):
     who, took, _ = exchange(clock, nodes, grid=PatientGrid(Plain(clock, nodes), least=1))
     assert who == [1]
     assert took >= 60
+
+
+def test_enough_is_counted_in_clients(clock):
+    nodes = {1: Node(1.0), 2: Node(5.0, away=[(clock.now + 2, np.inf)])}
+    grid = PatientGrid(Link(clock, nodes), least=3)
+    start = clock.now
+    assert answered(grid.send_and_receive(ask([1, 2], several=3), timeout=60)) == [1]
+    assert clock.now - start < 5
+
+
+def test_what_a_superlink_deleted_is_sent_again(clock):
+    # The network was away, and the node was not: no new activation, but its message is gone.
+    class Forgetful(Link):
+        def pull_messages(self, message_ids):
+            if self.clock.now < begin + 2:
+                error = Error(ErrorCode.NODE_UNAVAILABLE, "off line")
+                return [
+                    Message(error, reply_to=_asker(self.messages[name][3])) for name in message_ids
+                ]
+            return super().pull_messages(message_ids)
+
+    begin = clock.now
+    nodes = {1: Node(1.0)}
+    grid = PatientGrid(Forgetful(clock, nodes), least=1)
+    assert answered(grid.send_and_receive(ask([1]), timeout=60)) == [1]
+    assert len(nodes[1].handled) >= 2
+
+
+def test_replies_to_nothing_that_was_asked_are_not_taken(clock):
+    class Chatty(Link):
+        def pull_messages(self, message_ids):
+            return [*super().pull_messages(message_ids), stray]
+
+    stray = _reply()
+    grid = PatientGrid(Chatty(clock, {1: Node()}), least=1)
+    assert answered(grid.send_and_receive(ask([1]), timeout=60)) == [1]
+
+
+def _reply():
+    local_run()
+    (message,) = ask([5])
+    name_message(message, "never sent")
+    return Message(RecordDict(), reply_to=message)

@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 from federation.errors import RunStopped
 from federation.fingerprint import fingerprint, source_root
 from federation.roster import describe_node
-from server.roster import movers, query_roster
+from server.roster import Movers, query_roster
 from simulations.grid import InProcessGrid
 from tests.support import grid, small, trainer
 
@@ -95,16 +95,18 @@ class Moving(Scripted):
 def test_a_client_moves_when_its_node_is_away_and_another_hosts_it():
     g = Moving(entry([0, 2]), entry([1, 3]), entry([1, 3]), entry([0, 2]), Error(2, "boom"))
     g.away = {3, 4, 5}
-    roster, known = query_roster(g, 4), {1, 2}
-    assert movers(g, roster, known, training="") == {}
+    roster = query_roster(g, 4)
+    movers = Movers(g, {1, 2}, "")
+    assert movers.look(roster) == {}
+    g.away = {4}
+    assert movers.look(roster) == {}  # the dead node is still taken for alive
     g.away = {2, 4}
-    assert movers(g, roster, known, training="") == {1: 3, 3: 3}  # and node 5 is left alone
-    assert known == {1, 2, 3, 5}
+    assert movers.look(roster) == {1: 3, 3: 3}  # and node 5 is left alone
     g.away = {2}
-    assert movers(g, roster, known, training="") == {}  # node 1 is still there
+    assert movers.look(roster) == {1: 3, 3: 3}  # node 1 is still there
     g.answers = ()  # nobody is asked twice
     g.away = set()
-    assert movers(g, roster, known, training="") == {}
+    assert movers.look(roster) == {}
 
 
 def test_a_client_with_other_data_is_not_the_one_that_was_there():
@@ -112,4 +114,24 @@ def test_a_client_with_other_data_is_not_the_one_that_was_there():
     g.away = {2}
     roster = query_roster(g, 2)
     g.away = {1}
-    assert movers(g, roster, {1}, training="") == {0: 2}
+    assert Movers(g, {1}, "").look(roster) == {0: 2}
+
+
+@pytest.mark.parametrize(
+    ("clients", "examples"),
+    [([0, 1], [5, -5]), ([0, 1], [0, 5]), ([0, 1], [2**62, 5]), ([-1, 0], [5, 5])],
+)
+def test_impossible_numbers_are_refused(clients, examples):
+    assert "runs something else" in stopped(entry(clients, examples=examples), num_clients=2)
+
+
+def test_a_node_that_does_not_answer_in_time_is_asked_again():
+    class Slow(Scripted):
+        def send_and_receive(self, messages, *, timeout=None):  # noqa: ARG002
+            answered.append(list(super().send_and_receive(messages)))
+            return answered[-1][1:] if len(answered) == 1 else answered[-1]
+
+    answered = []
+    roster = query_roster(Slow(entry([0, 2]), entry([1, 3])), 4)
+    assert roster.nodes == [1, 2, 1, 2]
+    assert [len(replies) for replies in answered] == [2, 1]
