@@ -259,7 +259,7 @@ def test_reasons_of_clients_that_failed_are_one_short_line_each(lines):
     for reason in filter(None, NASTY):
         draft = Draft(siege.honest[3])
         (one, other), (loss, _) = draft.clients["ids"], draft.clients["losses"]
-        draft.metrics["num-examples"] = siege.strategy._roster.examples[one]
+        draft.metrics["num-examples"] = siege.strategy.roster.examples[one]
         draft.clients.update(ids=[one], losses=[loss], failed=[other], reasons=[reason])
         replies = [*siege.honest[:3], draft.seal(siege.asked[3]), *siege.honest[4:]]
         _, metrics = siege.merged(replies)
