@@ -1,4 +1,4 @@
-"""Dense ReLU classifiers of a whole cohort, with their derivatives written out.
+"""Dense ReLU networks of a whole cohort, with their derivatives written out.
 
 Every leaf has a leading client axis c, and every operation is one batched product over it. Where
 autograd would record and walk a graph for each step, the gradient here is its bare formulas, and
@@ -6,6 +6,7 @@ a Hessian-vector product is one pass of tangents beside them (Pearlmutter. Fast 
 Multiplication by the Hessian. Neural Computation 6, 1994).
 """
 
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, Self
 
 import torch
@@ -15,11 +16,15 @@ from engram.derivatives import Differentiated
 from engram.types import Params
 
 __all__ = [
+    "CROSS_ENTROPY",
     "FIRST",
+    "SQUARED_ERROR",
     "Examples",
     "FirstLayer",
     "Frame",
+    "Output",
     "Plain",
+    "PlainRows",
     "Rows",
     "dense_loss",
     "indicators",
@@ -163,34 +168,79 @@ class Examples(NamedTuple):
 
     Attributes:
         rows: The inputs.
-        targets: Classes, as indicators (c, k, classes).
+        targets: What the outputs should be, (c, k, out): for classes, indicators.
     """
 
     rows: Rows
     targets: Tensor
 
 
-def dense_loss(layers: int) -> Differentiated:
-    """Builds the mean cross-entropy of each client's batch, in nats, and its derivatives.
+class Output(NamedTuple):
+    """What a loss makes of outputs z (c, k, out), given targets of that shape.
 
-    It is ``engram.models.cross_entropy`` with stacked parameters of the same names;
-    ``dense0.weight`` may be in any linear coordinates that the batch understands. Batches are
-    ``Examples``.
+    Attributes:
+        value: ``(z, targets) -> (c,)``, the mean over the k rows.
+        slope: ``(z, targets) -> (c, k, out)``, its gradient by z.
+        tangent: ``(z, targets, dz) -> (slope, d_slope)``: the same, and how it changes along dz.
+    """
+
+    value: Callable[[Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+    tangent: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _cross_entropy() -> Output:
+    def value(z: Tensor, targets: Tensor) -> Tensor:
+        mean: Tensor = (z.logsumexp(-1) - (z * targets).sum(-1)).mean(-1)
+        return mean
+
+    def slope(z: Tensor, targets: Tensor) -> Tensor:
+        return (_softmax(z) - targets).div_(z.shape[1])
+
+    def tangent(z: Tensor, targets: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
+        p = _softmax(z)
+        d_slope = (p * (dz - (p * dz).sum(-1, keepdim=True))).div_(z.shape[1])
+        return (p - targets).div_(z.shape[1]), d_slope
+
+    return Output(value, slope, tangent)
+
+
+def _squared_error() -> Output:
+    def value(z: Tensor, targets: Tensor) -> Tensor:
+        return (z - targets).square().mean((1, 2))
+
+    def slope(z: Tensor, targets: Tensor) -> Tensor:
+        return (z - targets).mul_(2 / z[0].numel())
+
+    def tangent(z: Tensor, targets: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
+        return slope(z, targets), dz * (2 / z[0].numel())
+
+    return Output(value, slope, tangent)
+
+
+CROSS_ENTROPY: Final = _cross_entropy()  # in nats; targets are indicators of classes
+SQUARED_ERROR: Final = _squared_error()  # the mean over rows and outputs
+
+
+def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> Differentiated:
+    """Builds the mean loss of each client's batch, and its derivatives.
+
+    It is ``cross_entropy`` or ``squared_error`` of ``engram.models`` with stacked parameters of
+    the same names; ``dense0.weight`` may be in any linear coordinates that the batch understands.
+    Batches are ``Examples``.
 
     Args:
         layers: Number of dense layers, the last included; >= 1.
+        output: What is made of the last layer's outputs.
     """
 
     def value(w: Params, batch: Examples) -> Tensor:
-        z = logits(w, batch.rows, layers)
-        losses = z.logsumexp(-1) - (z * batch.targets).sum(-1)
-        mean: Tensor = losses.mean(-1)
-        return mean
+        return output.value(logits(w, batch.rows, layers), batch.targets)
 
     def gradient(w: Params, batch: Examples) -> Params:
         first = batch.rows.enter(w)
         hidden, z = _forward(w, first, layers)
-        delta = (_softmax(z) - batch.targets).div_(z.shape[1])
+        delta = output.slope(z, batch.targets)
         result = {}
         for layer in range(layers - 1, 0, -1):
             result[f"dense{layer}.weight"] = torch.bmm(delta.mT, hidden[layer - 1])
@@ -202,7 +252,6 @@ def dense_loss(layers: int) -> Differentiated:
     def hessian_product(w: Params, batch: Examples, v: Params) -> Params:
         first = batch.rows.enter(w)
         hidden, z = _forward(w, first, layers)
-        p = _softmax(z)
         # Tangents of all of the above along v; a tangent's name begins with d.
         active = [a.sign() for a in hidden]
         d_hidden = []
@@ -211,8 +260,7 @@ def dense_loss(layers: int) -> Differentiated:
             d_hidden.append(dz * active[layer - 1])
             dz = _affine(v, layer, hidden[layer - 1])
             dz.baddbmm_(d_hidden[-1], w[f"dense{layer}.weight"].mT)
-        delta = (p - batch.targets).div_(z.shape[1])
-        d_delta = (p * (dz - (p * dz).sum(-1, keepdim=True))).div_(z.shape[1])
+        delta, d_delta = output.tangent(z, batch.targets, dz)
         result = {}
         for layer in range(layers - 1, 0, -1):
             name = f"dense{layer}.weight"
@@ -225,7 +273,7 @@ def dense_loss(layers: int) -> Differentiated:
         result["dense0.bias"] = d_delta.sum(1)
         return result | first.pull_back(d_delta, w[FIRST])
 
-    return Differentiated(value, gradient, hessian_product)
+    return Differentiated(value, gradient, hessian_product, leading=1)
 
 
 def logits(w: Params, rows: Rows, layers: int) -> Tensor:

@@ -15,18 +15,21 @@ __all__ = ["Differentiated", "gradient", "hessian_product"]
 class Differentiated:
     """A loss that brings its derivatives along, because it knows them better than autograd.
 
-    It may stand for a whole cohort: its parameters then have a leading client axis, and its
-    value has shape (c,). A rule that only adds and scales parameters does not notice.
+    It may stand for many models at once: its parameters then have leading axes (of clients, of
+    runs and tasks), which its value has, too. A rule that only adds and scales parameters does
+    not notice.
 
     Attributes:
         value: ``(params, batch) -> loss``.
         gradient: ``(params, batch) -> gradient``, as params.
         hessian_product: ``(params, batch, v) -> hess v``, as params.
+        leading: Number of those axes.
     """
 
     value: LossFn
     gradient: Callable[[Params, Batch], Params]
     hessian_product: Callable[[Params, Batch, Params], Params]
+    leading: int
 
     def __call__(self, params: Params, batch: Batch) -> Tensor:
         """Returns the loss."""

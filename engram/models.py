@@ -16,7 +16,7 @@ from torch.nn import functional
 from engram.checks import require
 from engram.types import Batch, LossFn, Params
 
-__all__ = ["MODELS", "Model", "build_model", "cross_entropy"]
+__all__ = ["MODELS", "Model", "build_model", "cross_entropy", "squared_error"]
 
 MODELS = ("mlp", "cnn", "linear")
 _CHANNELS = (32, 64)
@@ -24,11 +24,11 @@ _KERNEL = 5
 
 
 class Model(NamedTuple):
-    """A classifier.
+    """A network: its outputs are a class's logits, or what is to be predicted.
 
     Attributes:
         init: ``generator -> params``, float32, on the CPU.
-        apply: ``(params, inputs (k, ...)) -> logits (k, classes)``.
+        apply: ``(params, inputs (k, ...)) -> outputs (k, classes)``.
         features: ``(params, inputs (k, ...)) -> (k, width)``: what the first dense layer sees;
             None if that is the flattened inputs.
         dense_layers: Number of the dense layers, with ReLU, that all networks end in.
@@ -43,7 +43,7 @@ class Model(NamedTuple):
 
 
 def build_model(
-    kind: str, *, input_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = ()
+    kind: str, *, input_shape: Sequence[int], outputs: int, hidden: Sequence[int] = ()
 ) -> Model:
     """Builds a network.
 
@@ -52,19 +52,19 @@ def build_model(
             (two 5x5 convolutions of 32 and 64 channels, each with ReLU and 2x2 pooling,
             then dense layers).
         input_shape: Shape of one example: (features,) or (channels, height, width).
-        num_classes: Number of logits; >= 2.
+        outputs: Number of outputs: of classes, or of values to predict; >= 1.
         hidden: Widths of the hidden dense layers of ``mlp`` and ``cnn``.
 
     Raises:
         ValueError: The kind is unknown or does not fit the inputs.
     """
     require(kind in MODELS, "model", kind, f"one of {', '.join(MODELS)}")
-    require(num_classes >= 2, "number of classes", num_classes, "at least 2")
+    require(outputs >= 1, "number of outputs", outputs, "at least 1")
     require(all(width > 0 for width in hidden), "hidden", tuple(hidden), "positive widths")
     shape = tuple(input_shape)
     if kind == "cnn":
-        return _cnn(shape, [*hidden, num_classes])
-    widths = [num_classes] if kind == "linear" else [*hidden, num_classes]
+        return _cnn(shape, [*hidden, outputs])
+    widths = [outputs] if kind == "linear" else [*hidden, outputs]
     return _dense(math.prod(shape), widths)
 
 
@@ -74,6 +74,16 @@ def cross_entropy(model: Model) -> LossFn:
     def loss(params: Params, batch: Batch) -> Tensor:
         inputs, targets = batch
         return functional.cross_entropy(model.apply(params, inputs), targets)
+
+    return loss
+
+
+def squared_error(model: Model) -> LossFn:
+    """Builds the mean squared error of a batch, over its rows (k) and outputs (k, out)."""
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        return functional.mse_loss(model.apply(params, inputs), targets)
 
     return loss
 

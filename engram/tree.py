@@ -3,30 +3,38 @@
 import torch
 from torch import Tensor
 
-from engram.types import Params
+from engram.types import Params, Scale
 
 __all__ = ["add_scaled", "interpolate", "is_finite", "norm"]
 
 
-def add_scaled(x: Params, scale: float | Tensor, y: Params) -> Params:
+def add_scaled(x: Params, scale: Scale, y: Params) -> Params:
     """Returns ``x + scale * y``, leaf by leaf."""
     if isinstance(scale, Tensor):
-        return {name: leaf + scale * y[name] for name, leaf in x.items()}
+        return {name: leaf + _along(scale, leaf) * y[name] for name, leaf in x.items()}
     return {name: torch.add(leaf, y[name], alpha=scale) for name, leaf in x.items()}
 
 
-def interpolate(x: Params, y: Params, weight: float | Tensor) -> Params:
+def interpolate(x: Params, y: Params, weight: Scale) -> Params:
     """Returns ``(1 - weight) * x + weight * y``, leaf by leaf.
 
     ``weight=1`` returns ``y`` exactly and ``weight=0`` returns ``x`` exactly, as ``torch.lerp``
     does.
     """
+    if isinstance(weight, Tensor):
+        return {name: torch.lerp(leaf, y[name], _along(weight, leaf)) for name, leaf in x.items()}
     return {name: torch.lerp(leaf, y[name], weight) for name, leaf in x.items()}
 
 
-def norm(x: Params) -> Tensor:
-    """Returns the Euclidean norm over all leaves, shape ()."""
-    return torch.stack([leaf.square().sum() for leaf in x.values()]).sum().sqrt()
+def norm(x: Params, leading: int = 0) -> Tensor:
+    """Returns the Euclidean norm over all leaves, for each of the stacked models if they are.
+
+    Args:
+        x: The parameters.
+        leading: Number of axes that leaves have in front of a model's own, and the result has.
+    """
+    squares = [leaf.square().flatten(leading).sum(-1) for leaf in x.values()]
+    return torch.stack(squares).sum(0).sqrt()
 
 
 def is_finite(x: Params) -> Tensor:
@@ -35,3 +43,8 @@ def is_finite(x: Params) -> Tensor:
     # faster than to look at each entry.
     sums = [leaf.sum(dtype=torch.float64) for leaf in x.values()]
     return torch.stack(sums).sum().isfinite()
+
+
+def _along(scale: Tensor, leaf: Tensor) -> Tensor:
+    """Lets a scale for each of the stacked models meet their leaf."""
+    return scale.to(leaf).reshape(*scale.shape, *[1] * (leaf.ndim - scale.ndim))

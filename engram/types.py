@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Batch", "LocalRule", "LossFn", "Params"]
+__all__ = ["Batch", "LocalRule", "LossFn", "Params", "Scale"]
 
 Params = dict[str, Tensor]
 Batch = Any  # whatever a loss looks at besides parameters; (inputs, targets) for a network
 LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape ()
+Scale = float | Tensor  # a step size or weight; a tensor holds one for each of stacked models
 
 
 class LocalRule(NamedTuple):

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 
 from engram.checks import require
-from engram.derivatives import gradient, hessian_product
+from engram.derivatives import Differentiated, gradient, hessian_product
 from engram.tree import add_scaled, norm
-from engram.types import Batch, LossFn, Params
+from engram.types import Batch, LossFn, Params, Scale
 
 __all__ = ["HESSIANS", "curvature_correction"]
 
@@ -15,7 +15,7 @@ HESSIANS = ("exact", "first-order", "finite-difference")
 
 
 def curvature_correction(
-    loss: LossFn, alpha: float, hessian: str
+    loss: LossFn, alpha: Scale, hessian: str
 ) -> Callable[[Params, Batch, Params], Params]:
     """Builds ``(w, batch, g) -> (I - alpha hess L(w)) g``, with L the loss on the batch.
 
@@ -33,6 +33,7 @@ def curvature_correction(
     """
     require(hessian in HESSIANS, "hessian", hessian, f"one of {', '.join(HESSIANS)}")
     slope, product = gradient(loss), hessian_product(loss)
+    leading = loss.leading if isinstance(loss, Differentiated) else 0
 
     def exact(w: Params, batch: Batch, g: Params) -> Params:
         return add_scaled(g, -alpha, product(w, batch, g))
@@ -46,11 +47,11 @@ def curvature_correction(
         # (eps / delta) is the cube root of eps, at the scale of w. Where g = 0, delta is
         # immaterial as long as it is finite: both gradients are the same.
         info = torch.finfo(next(iter(w.values())).dtype)
-        delta = info.eps ** (1 / 3) * (1 + norm(w)) / norm(g).clamp_min(info.tiny**0.5)
+        scale = info.eps ** (1 / 3) * (1 + norm(w, leading))
+        delta = scale / norm(g, leading).clamp_min(info.tiny**0.5)
         ahead = slope(add_scaled(w, delta, g), batch)
         behind = slope(add_scaled(w, -delta, g), batch)
-        change = {name: (ahead[name] - behind[name]) / (2 * delta) for name in g}
-        return add_scaled(g, -alpha, change)
+        return add_scaled(g, -alpha / (2 * delta), add_scaled(ahead, -1.0, behind))
 
     return {"exact": exact, "first-order": first_order, "finite-difference": finite_difference}[
         hessian

@@ -7,12 +7,12 @@ Networks from Decentralized Data. AISTATS 2017.
 from engram.checks import require
 from engram.derivatives import gradient
 from engram.tree import add_scaled
-from engram.types import Batch, LocalRule, LossFn, Params
+from engram.types import Batch, LocalRule, LossFn, Params, Scale
 
 __all__ = ["fedavg"]
 
 
-def fedavg(loss: LossFn, *, eta: float) -> LocalRule:
+def fedavg(loss: LossFn, *, eta: Scale) -> LocalRule:
     """Builds ``w <- w - eta grad L(w)``, one batch a step, without state.
 
     Raises:

@@ -5,17 +5,18 @@ Meta-Learning and Personalized Federated Learning. JMLR 2023. Below, "(6)" is an
 and "Alg. 3" an algorithm of that paper; w is the meta-model and u a client's memory.
 """
 
+import torch
+
 from engram.checks import require
-from engram.derivatives import gradient
-from engram.meta.curvature import curvature_correction
+from engram.meta.meta_gradient import meta_gradient
 from engram.tree import add_scaled, interpolate
-from engram.types import Batch, LocalRule, LossFn, Params
+from engram.types import Batch, LocalRule, LossFn, Params, Scale
 
 __all__ = ["local_moml", "per_fedavg"]
 
 
 def local_moml(
-    loss: LossFn, *, alpha: float, beta: float, eta: float, hessian: str = "exact"
+    loss: LossFn, *, alpha: float, beta: Scale, eta: Scale, hessian: str = "exact"
 ) -> LocalRule:
     """Builds the client's part of LocalMOML (Alg. 3).
 
@@ -48,38 +49,32 @@ def local_moml(
     Raises:
         ValueError: A step size or weight lies outside its range, or the variant is unknown.
     """
-    require(alpha >= 0, "alpha", alpha, "at least 0")
-    require(0 < beta <= 1, "beta", beta, "in (0, 1]")
+    require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
-    slope = gradient(loss)
-    correct = curvature_correction(loss, alpha, hessian)
-    curved = hessian != "first-order"
-
-    def adapt(w: Params, batch: Batch) -> Params:
-        return add_scaled(w, -alpha, slope(w, batch))
+    meta = meta_gradient(loss, alpha, hessian)
+    remembers = bool(torch.as_tensor(beta < 1).any())
 
     def init(w: Params, batch: Batch | None) -> Params:
         # With beta = 1 the first step replaces u whatever it was, and no sample is drawn.
-        return w if batch is None else adapt(w, batch)
+        return w if batch is None else meta.adapt(w, batch)
 
     def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
-        # first order has no use for the second batch, and none is drawn
-        first, second, third = batches if curved else (batches[0], None, batches[1])
-        u = interpolate(u, adapt(w, first), beta)
-        return add_scaled(w, -eta, correct(w, second, slope(u, third))), u
+        first, *others = batches
+        u = interpolate(u, meta.adapt(w, first), beta)
+        return add_scaled(w, -eta, meta.at(w, u, others)), u
 
     return LocalRule(
         init=init,
         step=step,
-        batches_per_step=3 if curved else 2,
-        needs_initial_batch=beta < 1,
-        state_is_model=beta < 1,
-        reads_state=beta < 1,
+        batches_per_step=1 + meta.batches,
+        needs_initial_batch=remembers,
+        state_is_model=remembers,
+        reads_state=remembers,
         affine=hessian != "finite-difference",  # which takes norms
-        single_use=not curved,
+        single_use=meta.batches == 1,
     )
 
 
-def per_fedavg(loss: LossFn, *, alpha: float, eta: float, hessian: str = "exact") -> LocalRule:
+def per_fedavg(loss: LossFn, *, alpha: float, eta: Scale, hessian: str = "exact") -> LocalRule:
     """Builds Per-FedAvg: LocalMOML without memory. With one local step it is MAML."""
     return local_moml(loss, alpha=alpha, beta=1.0, eta=eta, hessian=hessian)

@@ -71,13 +71,15 @@ def model_for(experiment: Experiment, input_shape: tuple[int, ...], num_classes:
     """Builds the experiment's network for such data.
 
     Raises:
-        Refused: The network does not fit the data.
+        Refused: The network does not fit the data, or there is nothing to tell apart.
     """
+    if num_classes < 2:
+        raise Refused(f"number of classes must be at least 2, got {num_classes}")
     try:
         return build_model(
             experiment.model,
             input_shape=input_shape,
-            num_classes=num_classes,
+            outputs=num_classes,
             hidden=experiment.hidden_widths,
         )
     except ValueError as error:

@@ -14,9 +14,9 @@ from tests.support import assert_same
 
 CLIENTS, ROWS, CLASSES = 3, 4, 3
 NETWORKS = {
-    "linear": build_model("linear", input_shape=(9,), num_classes=CLASSES),
-    "mlp": build_model("mlp", input_shape=(9,), num_classes=CLASSES, hidden=(6, 5)),
-    "cnn": build_model("cnn", input_shape=(1, 4, 4), num_classes=CLASSES, hidden=(6,)),
+    "linear": build_model("linear", input_shape=(9,), outputs=CLASSES),
+    "mlp": build_model("mlp", input_shape=(9,), outputs=CLASSES, hidden=(6, 5)),
+    "cnn": build_model("cnn", input_shape=(1, 4, 4), outputs=CLASSES, hidden=(6,)),
 }
 
 

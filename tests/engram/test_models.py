@@ -13,7 +13,7 @@ def generator():
 
 
 def test_mlp_is_the_module_of_the_same_weights():
-    model = build_model("mlp", input_shape=(1, 4, 4), num_classes=3, hidden=(6, 5))
+    model = build_model("mlp", input_shape=(1, 4, 4), outputs=3, hidden=(6, 5))
     params = model.init(generator())
     module = nn.Sequential(
         nn.Flatten(), nn.Linear(16, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)
@@ -24,7 +24,7 @@ def test_mlp_is_the_module_of_the_same_weights():
 
 
 def test_cnn_is_the_module_of_the_same_weights():
-    model = build_model("cnn", input_shape=(3, 8, 8), num_classes=3, hidden=(6,))
+    model = build_model("cnn", input_shape=(3, 8, 8), outputs=3, hidden=(6,))
     params = model.init(generator())
     module = nn.Sequential(
         nn.Conv2d(3, 32, 5, padding=2),
@@ -45,7 +45,7 @@ def test_cnn_is_the_module_of_the_same_weights():
 
 @pytest.mark.parametrize("kind", ["linear", "mlp", "cnn"])
 def test_starts_uniform_within_one_over_root_fan_in(kind):
-    model = build_model(kind, input_shape=(1, 8, 8), num_classes=10, hidden=(40,))
+    model = build_model(kind, input_shape=(1, 8, 8), outputs=10, hidden=(40,))
     params = model.init(generator())
     again = model.init(generator())
     for name, leaf in params.items():
@@ -59,7 +59,7 @@ def test_starts_uniform_within_one_over_root_fan_in(kind):
 
 @pytest.mark.parametrize("kind", ["linear", "mlp", "cnn"])
 def test_second_derivatives_exist_for_a_stack_of_models(kind):
-    model = build_model(kind, input_shape=(1, 4, 4), num_classes=3, hidden=(4,))
+    model = build_model(kind, input_shape=(1, 4, 4), outputs=3, hidden=(4,))
     loss = cross_entropy(model)
     params = {name: leaf.expand(2, *leaf.shape) for name, leaf in model.init(generator()).items()}
     data = torch.randn(2, 5, 1, 4, 4, generator=generator()), torch.tensor([[0, 1, 2, 0, 1]] * 2)
@@ -74,6 +74,6 @@ def test_second_derivatives_exist_for_a_stack_of_models(kind):
 
 def test_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"input of a cnn must be .*, got \(64,\)"):
-        build_model("cnn", input_shape=(64,), num_classes=3)
+        build_model("cnn", input_shape=(64,), outputs=3)
     with pytest.raises(ValueError, match="model must be one of mlp, cnn, linear, got 'rnn'"):
-        build_model("rnn", input_shape=(64,), num_classes=3)
+        build_model("rnn", input_shape=(64,), outputs=3)

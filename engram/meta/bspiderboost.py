@@ -1,0 +1,142 @@
+"""BSGD and BSpiderBoost: biased stochastic gradients, the second with reduced variance.
+
+Hu, Zhang, Chen, He. Biased Stochastic First-Order Methods for Conditional Stochastic Optimization
+and Applications in Meta Learning. NeurIPS 2020, Alg. 1 and 2.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from engram.checks import require
+from engram.derivatives import Differentiated
+from engram.meta.meta_gradient import meta_gradient
+from engram.meta.single_node import Draw, Episode, MetaRule, OnlyModel, check_sampling
+from engram.stacks import mean_of_tasks, spread
+from engram.tree import add_scaled
+from engram.types import Params, Scale
+
+__all__ = ["bsgd", "bspiderboost"]
+
+
+class Differences(NamedTuple):
+    """BSpiderBoost's state.
+
+    Attributes:
+        w: The meta-models, (r, ...).
+        before: Those of the iteration before.
+        z: The estimate of the gradient at w, (r, ...); None before the first iteration.
+        t: Iterations done.
+    """
+
+    w: Params
+    before: Params
+    z: Params | None
+    t: int
+
+
+def bsgd(
+    loss: Differentiated,
+    *,
+    tasks_per_step: int,
+    batch_size: int,
+    alpha: float,
+    eta: Scale,
+    hessian: str = "exact",
+) -> MetaRule[OnlyModel]:
+    """Builds BSGD.
+
+    It is ``w <- w - eta mean_i (I - alpha hess L1_i(w)) grad L2_i(w - alpha grad L1_i(w))``.
+
+    It differs from MAML by (2) of the MOML paper in that the Hessian is that of the batch which
+    adapts, so this is the gradient of a loss; there it is of an independent batch.
+
+    Args:
+        loss: A stacked loss.
+        tasks_per_step: B; >= 1.
+        batch_size: K, rows of each of the two batches; >= 1.
+        alpha: Adaptation step size; >= 0.
+        eta: Meta step size; > 0.
+        hessian: One of ``curvature.HESSIANS``.
+
+    Raises:
+        ValueError: A value lies outside its range.
+    """
+    require(eta > 0, "eta", eta, "positive")
+    check_sampling(tasks_per_step, batch_size)
+    delta = _biased_gradient(loss, alpha, hessian)
+    draw = Draw(tasks_per_step, (batch_size,) * 2)
+
+    def step(state: OnlyModel, episodes: tuple[Episode, ...]) -> OnlyModel:
+        (episode,) = episodes
+        return OnlyModel(add_scaled(state.w, -eta, delta(state.w, episode)))
+
+    return MetaRule(OnlyModel, step, lambda t: (draw,), memories=0)
+
+
+def bspiderboost(
+    loss: Differentiated,
+    *,
+    tasks_per_step: int,
+    batch_size: int,
+    large_tasks: int,
+    period: int,
+    alpha: float,
+    eta: Scale,
+    hessian: str = "exact",
+) -> MetaRule[Differences]:
+    """Builds BSpiderBoost.
+
+    With BSGD's gradient G(w) of whatever an iteration draws it is ::
+
+        z <- G(w)                     every `period` iterations, on a large batch of tasks
+        z <- z + G(w) - G(w before)   else, both on the same tasks and rows
+        w <- w - eta z
+
+    Args:
+        loss: A stacked loss.
+        tasks_per_step: B; >= 1.
+        batch_size: K, rows of each of the two batches; >= 1.
+        large_tasks: Tasks of a large batch; >= 1.
+        period: q; >= 1.
+        alpha: Adaptation step size; >= 0.
+        eta: Meta step size; > 0.
+        hessian: One of ``curvature.HESSIANS``.
+
+    Raises:
+        ValueError: A value lies outside its range.
+    """
+    require(eta > 0, "eta", eta, "positive")
+    require(large_tasks >= 1, "large-tasks", large_tasks, "at least 1")
+    require(period >= 1, "period", period, "at least 1")
+    check_sampling(tasks_per_step, batch_size)
+    delta = _biased_gradient(loss, alpha, hessian)
+    small, large = Draw(tasks_per_step, (batch_size,) * 2), Draw(large_tasks, (batch_size,) * 2)
+
+    def step(state: Differences, episodes: tuple[Episode, ...]) -> Differences:
+        (episode,) = episodes
+        z = delta(state.w, episode)
+        if state.t % period and state.z is not None:
+            change = add_scaled(z, -1.0, delta(state.before, episode))
+            z = add_scaled(state.z, 1.0, change)
+        return Differences(add_scaled(state.w, -eta, z), state.w, z, state.t + 1)
+
+    return MetaRule(
+        lambda w: Differences(w, w, None, 0),
+        step,
+        lambda t: (small if t % period else large,),
+        memories=0,
+    )
+
+
+def _biased_gradient(
+    loss: Differentiated, alpha: float, hessian: str
+) -> Callable[[Params, Episode], Params]:
+    meta = meta_gradient(loss, alpha, hessian)
+
+    def delta(w: Params, episode: Episode) -> Params:
+        drawn, (first, second) = episode
+        each = spread(w, drawn.shape[1])
+        batches = (first, second)[2 - meta.batches :]
+        return mean_of_tasks(meta.at(each, meta.adapt(each, first), batches))
+
+    return delta

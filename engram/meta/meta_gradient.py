@@ -1,0 +1,53 @@
+"""The two things that all of memory-based MAML does: adapt, and take the meta-gradient."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from engram.checks import require
+from engram.derivatives import gradient
+from engram.meta.curvature import curvature_correction
+from engram.tree import add_scaled
+from engram.types import Batch, LossFn, Params
+
+__all__ = ["MetaGradient", "meta_gradient"]
+
+
+class MetaGradient(NamedTuple):
+    """Adaptation, and the meta-gradient at an adapted model.
+
+    Attributes:
+        adapt: ``(w, batch) -> w - alpha grad L(w)``.
+        at: ``(w, u, batches) -> (I - alpha hess L2(w)) grad L3(u)``, where Li is the loss on the
+            i-th of a step's three independent batches. ``batches`` are the second and the third,
+            or the third alone where the Hessian is left out.
+        batches: How many ``at`` takes: 2, or 1.
+    """
+
+    adapt: Callable[[Params, Batch], Params]
+    at: Callable[[Params, Params, Sequence[Batch]], Params]
+    batches: int
+
+
+def meta_gradient(loss: LossFn, alpha: float, hessian: str) -> MetaGradient:
+    """Builds both for a loss.
+
+    Args:
+        loss: Mean loss over one batch; twice differentiable in the parameters.
+        alpha: Adaptation step size, in parameter units per unit of gradient; >= 0.
+        hessian: How the Hessian is treated; one of ``curvature.HESSIANS``.
+
+    Raises:
+        ValueError: ``alpha`` is negative, or the variant is unknown.
+    """
+    require(alpha >= 0, "alpha", alpha, "at least 0")
+    slope = gradient(loss)
+    correct = curvature_correction(loss, alpha, hessian)
+
+    def adapt(w: Params, batch: Batch) -> Params:
+        return add_scaled(w, -alpha, slope(w, batch))
+
+    def at(w: Params, u: Params, batches: Sequence[Batch]) -> Params:
+        *second, third = batches
+        return correct(w, second[0] if second else None, slope(u, third))
+
+    return MetaGradient(adapt, at, batches=1 if hessian == "first-order" else 2)

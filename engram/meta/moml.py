@@ -1,0 +1,284 @@
+"""MOML: MAML with a memory for every task, on a single node.
+
+Wang, Yuan, Ying, Yang. Memory-Based Optimization Methods for Model-Agnostic Meta-Learning and
+Personalized Federated Learning. JMLR 2023, Sec. 4. Below, "(3)" is an equation and "Alg. 1" an
+algorithm of that paper; w is the meta-model, u_i the memory of task i, n the number of tasks.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from engram.checks import require
+from engram.derivatives import Differentiated, gradient
+from engram.meta.meta_gradient import meta_gradient
+from engram.meta.single_node import (
+    Draw,
+    Episode,
+    MetaRule,
+    Room,
+    check_sampling,
+    in_memory,
+)
+from engram.stacks import mean_of_tasks, pick, put, spread
+from engram.tree import add_scaled, interpolate, norm
+from engram.types import Params, Scale
+
+__all__ = ["StepSizes", "adaptive_steps", "constant_steps", "moml_v1", "moml_v2"]
+
+
+class Remembering(NamedTuple):
+    """MOML v1's state.
+
+    Attributes:
+        w: The meta-models, (r, ...).
+        u: The memories, (r, n, ...).
+        known: Which of them have been written, (r, n), boolean.
+    """
+
+    w: Params
+    u: Params
+    known: Tensor
+
+
+def moml_v1(
+    loss: Differentiated,
+    *,
+    tasks: int,
+    tasks_per_step: int,
+    batch_size: int,
+    alpha: float,
+    beta: Scale,
+    eta: Scale,
+    hessian: str = "exact",
+    room: Room = in_memory,
+) -> MetaRule[Remembering]:
+    """Builds MOML v1 (Alg. 1).
+
+    For the B tasks i that an iteration draws::
+
+        u_i <- (1 - beta) u_i + beta (w - alpha grad L1_i(w))                   (v1)
+        w <- w - eta mean_i (I - alpha hess L2_i(w)) grad L3_i(u_i)             (3)
+
+    The other memories stay. Alg. 1 does not say where they start: here each is its first
+    adaptation, at the first iteration that draws its task, so no sample is spent on it before and
+    no memory is written that is not used.
+
+    Args:
+        loss: A stacked loss.
+        tasks: n; >= 1.
+        tasks_per_step: B, in 1..n.
+        batch_size: K, rows of each of the three batches (two in first order); >= 1.
+        alpha: Adaptation step size; >= 0.
+        beta: Weight of the newest adaptation, in (0, 1]; (r,) or one for all runs. With 1 this is
+            MAML.
+        eta: Meta step size; > 0.
+        hessian: One of ``curvature.HESSIANS``.
+        room: Makes the room for the memories: in memory, or in a file or block to be shared.
+
+    Raises:
+        ValueError: A value lies outside its range.
+    """
+    require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
+    require(eta > 0, "eta", eta, "positive")
+    check_sampling(tasks_per_step, batch_size, tasks)
+    meta = meta_gradient(loss, alpha, hessian)
+    draw = Draw(tasks_per_step, (batch_size,) * (1 + meta.batches))
+
+    def init(w: Params) -> Remembering:
+        first = next(iter(w.values()))
+        known = torch.zeros(len(first), tasks, dtype=torch.bool, device=first.device)
+        return Remembering(w, _room(room, w, tasks), known)
+
+    def step(state: Remembering, episodes: tuple[Episode, ...]) -> Remembering:
+        ((drawn, (first, *others)),) = episodes
+        w = spread(state.w, tasks_per_step)
+        old = state.known.gather(1, drawn)
+        newest = torch.as_tensor(beta, dtype=torch.float64, device=old.device).reshape(-1, 1)
+        weight = torch.where(old, newest, 1.0)
+        u = interpolate(pick(state.u, drawn), meta.adapt(w, first), weight)
+        put(state.u, drawn, u)
+        known = state.known.scatter(1, drawn, value=True)
+        delta = mean_of_tasks(meta.at(w, u, others))
+        return Remembering(add_scaled(state.w, -eta, delta), state.u, known)
+
+    return MetaRule(init, step, lambda t: (draw,), memories=tasks)
+
+
+class Tracking(NamedTuple):
+    """MOML v2's state. Task i's memory is ``u_i = center + shrink * offset_i``.
+
+    Attributes:
+        w: The meta-models, (r, ...).
+        center: What all memories have in common, (r, ...).
+        offset: (r, n, ...).
+        shrink: (r,), in (0, 1].
+        eta: The step size of the iteration before, (r,).
+    """
+
+    w: Params
+    center: Params
+    offset: Params
+    shrink: Tensor
+    eta: Tensor
+
+
+class StepSizes(NamedTuple):
+    """MOML v2's step sizes eta_t and weights beta_t.
+
+    Attributes:
+        of: ``(w, eta before, episodes) -> (eta_t, beta_t)``, each (r,); the episodes are those
+            that ``draws`` asked for.
+        before: eta_{-1}.
+        draws: What has to be seen of tasks to tell.
+    """
+
+    of: Callable[[Params, Tensor, tuple[Episode, ...]], tuple[Scale, Scale]]
+    before: Scale
+    draws: tuple[Draw, ...]
+
+
+def constant_steps(*, beta: Scale, eta: Scale) -> StepSizes:
+    """Builds constant step sizes: beta in (0, 1], eta > 0.
+
+    Raises:
+        ValueError: A value lies outside its range.
+    """
+    require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
+    require(eta > 0, "eta", eta, "positive")
+    return StepSizes(lambda w, before, episodes: (eta, beta), before=eta, draws=())
+
+
+def adaptive_steps(
+    loss: Differentiated,
+    *,
+    alpha: float,
+    eta: float,
+    smoothness: float,
+    hessian_smoothness: float,
+    tasks_per_step: int,
+    batch_size: int,
+) -> StepSizes:
+    """Builds the step sizes of Sec. 4.3, for gradients that have no bound.
+
+    They are ::
+
+        eta_t = eta_0 / L^(w_t),    L^(w) = 4 L + 2 rho alpha mean_i |grad L_i(w)|
+        beta_t = 6 L^2 eta_0^(-1/3) eta_{t-1}
+
+    with the mean over tasks and batches drawn for it alone. The paper does not say what eta_{-1}
+    is; here it is eta_0 / 4 L, the largest that any eta_t is.
+
+    Args:
+        loss: A stacked loss.
+        alpha: Adaptation step size; >= 0.
+        eta: eta_0; > 0 and at most ``(3 L)^(-3/2)``, as Lemma 4 has it, so that beta_t < 1.
+        smoothness: L, the Lipschitz constant of the losses' gradients; > 0.
+        hessian_smoothness: rho, that of their Hessians; >= 0.
+        tasks_per_step: Tasks in the mean; >= 1.
+        batch_size: Rows of each; >= 1.
+
+    Raises:
+        ValueError: A value lies outside its range.
+    """
+    require(smoothness > 0, "smoothness", smoothness, "positive")
+    require(hessian_smoothness >= 0, "hessian-smoothness", hessian_smoothness, "at least 0")
+    largest = (3 * smoothness) ** -1.5
+    require(0 < eta <= largest, "eta", eta, f"in (0, {largest:.4g}], by Lemma 4")
+    slope = gradient(loss)
+
+    def of(w: Params, before: Tensor, episodes: tuple[Episode, ...]) -> tuple[Scale, Scale]:
+        ((drawn, (batch,)),) = episodes
+        norms = norm(slope(spread(w, drawn.shape[1]), batch), leading=2)
+        bound = 4 * smoothness + 2 * hessian_smoothness * alpha * norms.mean(1)
+        return eta / bound, 6 * smoothness**2 * eta ** (-1 / 3) * before
+
+    return StepSizes(of, eta / (4 * smoothness), (Draw(tasks_per_step, (batch_size,)),))
+
+
+def moml_v2(
+    loss: Differentiated,
+    *,
+    tasks: int,
+    tasks_per_step: int,
+    batch_size: int,
+    alpha: float,
+    steps: StepSizes,
+    hessian: str = "exact",
+    room: Room = in_memory,
+) -> MetaRule[Tracking]:
+    """Builds MOML v2 (Alg. 2).
+
+    Of two independent batches of B tasks, the one moves memories::
+
+        u_i <- (1 - beta_t) u_i + beta_t w + beta_t (n/B) 1[i drawn] (v_i - w)    (v2)
+
+    with ``v_i = w - alpha grad L1_i(w)``, for all n tasks i; the other one moves w by (3). All
+    memories start at w.
+
+    What (v2) does to every memory alike is kept once: with ``u_i = c + s o_i`` it is ::
+
+        c <- (1 - beta_t) c + beta_t w
+        s <- (1 - beta_t) s
+        o_i <- o_i - (beta_t / s) (n/B) alpha grad L1_i(w)    for the i drawn
+
+    so an iteration costs what B tasks cost, not n. Before s becomes too small, the o_i take it in.
+
+    Args:
+        loss: A stacked loss.
+        tasks: n; >= 1.
+        tasks_per_step: B, in 1..n.
+        batch_size: K, rows of each batch; >= 1.
+        alpha: Adaptation step size; >= 0.
+        steps: ``constant_steps`` or ``adaptive_steps``.
+        hessian: One of ``curvature.HESSIANS``.
+        room: As in ``moml_v1``.
+
+    Raises:
+        ValueError: A value lies outside its range.
+    """
+    check_sampling(tasks_per_step, batch_size, tasks)
+    slope, meta = gradient(loss), meta_gradient(loss, alpha, hessian)
+    draws = (
+        Draw(tasks_per_step, (batch_size,)),
+        Draw(tasks_per_step, (batch_size,) * meta.batches),
+        *steps.draws,
+    )
+    odds = tasks / tasks_per_step  # 1 / p_i
+
+    def init(w: Params) -> Tracking:
+        first = next(iter(w.values()))
+        ones = first.new_ones(len(first))
+        return Tracking(w, w, _room(room, w, tasks), ones, ones * steps.before)
+
+    def step(state: Tracking, episodes: tuple[Episode, ...]) -> Tracking:
+        (moved, (first,)), (drawn, others), *seen = episodes
+        eta, beta = steps.of(state.w, state.eta, tuple(seen))
+        w = spread(state.w, tasks_per_step)
+        center = interpolate(state.center, state.w, beta)
+        shrink = _room_to_shrink(state.offset, state.shrink * (1 - beta))
+        offset = pick(state.offset, moved)
+        scale = (-alpha * odds) * beta / shrink
+        put(state.offset, moved, add_scaled(offset, scale.unsqueeze(1), slope(w, first)))
+        u = add_scaled(spread(center, tasks_per_step), shrink, pick(state.offset, drawn))
+        delta = mean_of_tasks(meta.at(w, u, others))
+        w_next = add_scaled(state.w, -eta, delta)
+        return Tracking(w_next, center, state.offset, shrink, torch.ones_like(shrink) * eta)
+
+    return MetaRule(init, step, lambda t: draws, memories=tasks)
+
+
+def _room_to_shrink(offset: Params, shrink: Tensor) -> Tensor:
+    """Moves the runs' shrinking into their offsets, in place, before it leaves float32's range."""
+    # Offsets grow as shrink falls, and keep their precision; at 1e-12 both are far from the ends.
+    if bool((shrink > 1e-12).all()):
+        return shrink
+    for leaf in offset.values():
+        leaf.mul_(shrink.reshape(-1, *[1] * (leaf.ndim - 1)))
+    return torch.ones_like(shrink)
+
+
+def _room(room: Room, w: Params, tasks: int) -> Params:
+    return {name: room(name, (len(leaf), tasks, *leaf.shape[1:]), leaf) for name, leaf in w.items()}

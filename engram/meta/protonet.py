@@ -1,0 +1,79 @@
+"""ProtoNet: classes told apart by the distances to the means of their examples.
+
+Snell, Swersky, Zemel. Prototypical Networks for Few-shot Learning. NeurIPS 2017.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from engram.checks import require
+from engram.derivatives import Differentiated, gradient
+from engram.meta.single_node import Draw, Episode, MetaRule, OnlyModel, check_sampling
+from engram.stacks import mean_of_tasks, spread
+from engram.tree import add_scaled
+from engram.types import Batch, LossFn, Params, Scale
+
+__all__ = ["protonet", "prototypical_logits", "prototypical_loss"]
+
+Embed = Callable[[Params, Tensor], Tensor]  # (params, inputs (k, ...)) -> points (k, e)
+
+
+def prototypical_logits(embed: Embed) -> Callable[[Params, Batch, Tensor], Tensor]:
+    """Builds ``(params, support, inputs) -> logits``: minus squared distances to the prototypes.
+
+    The support is inputs (k, ...) and indicators of their classes (k, c), each class at least
+    once; its prototype is the mean of the points that its examples are embedded to. The logits are
+    (q, c) for inputs (q, ...).
+    """
+
+    def logits(params: Params, support: Batch, inputs: Tensor) -> Tensor:
+        x, y = support
+        prototypes = y.T @ embed(params, x) / y.sum(0).unsqueeze(1)
+        points = embed(params, inputs)
+        distances: Tensor = (points.unsqueeze(1) - prototypes).square().sum(-1)
+        return -distances
+
+    return logits
+
+
+def prototypical_loss(embed: Embed) -> LossFn:
+    """Builds the mean cross-entropy, in nats, of a batch ``(support, query)``, each as above."""
+    logits = prototypical_logits(embed)
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        support, (x, y) = batch
+        log_p = torch.log_softmax(logits(params, support, x), -1)
+        mean: Tensor = (log_p * y).sum(-1).mean()
+        return -mean
+
+    return loss
+
+
+def protonet(
+    loss: Differentiated, *, tasks_per_step: int, support: int, query: int, eta: Scale
+) -> MetaRule[OnlyModel]:
+    """Builds ProtoNet's training: ``w <- w - eta mean_i grad L_i(w)``, i over the tasks drawn.
+
+    Args:
+        loss: A stacked ``prototypical_loss``.
+        tasks_per_step: B; >= 1.
+        support: Rows that prototypes are made of; they must hold all classes; >= 1.
+        query: Rows that are scored; >= 1.
+        eta: Step size; > 0.
+
+    Raises:
+        ValueError: A value lies outside its range.
+    """
+    require(eta > 0, "eta", eta, "positive")
+    check_sampling(tasks_per_step, min(support, query))
+    slope = gradient(loss)
+    draw = Draw(tasks_per_step, (support, query))
+
+    def step(state: OnlyModel, episodes: tuple[Episode, ...]) -> OnlyModel:
+        ((drawn, batches),) = episodes
+        delta = mean_of_tasks(slope(spread(state.w, drawn.shape[1]), batches))
+        return OnlyModel(add_scaled(state.w, -eta, delta))
+
+    return MetaRule(OnlyModel, step, lambda t: (draw,), memories=0)

@@ -1,0 +1,213 @@
+"""Meta-learning where one machine has all tasks: what an algorithm is, and those made of rules.
+
+Every algorithm runs r independent runs at once; see ``engram.stacks``. So step sizes may be tensors
+(r,), and losses are stacked ones (``stacks.stacked``, ``stacks.dense_stacks``).
+"""
+
+from collections.abc import Callable
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from torch import Tensor
+
+from engram.checks import require
+from engram.derivatives import Differentiated
+from engram.meta.fedavg import fedavg
+from engram.meta.local_moml import per_fedavg
+from engram.stacks import mean_of_tasks, spread
+from engram.tree import interpolate
+from engram.types import Batch, LocalRule, Params, Scale
+
+__all__ = [
+    "Draw",
+    "Episode",
+    "HasModel",
+    "MetaRule",
+    "OnlyModel",
+    "Room",
+    "check_sampling",
+    "in_memory",
+    "maml",
+    "reptile",
+    "single_node",
+]
+
+
+class Draw(NamedTuple):
+    """What a step wants to see.
+
+    Attributes:
+        tasks: Of how many tasks, drawn uniformly, without replacement; None for all of them.
+        sizes: The rows of each of the independent batches that it takes of every such task.
+    """
+
+    tasks: int | None
+    sizes: tuple[int, ...]
+
+
+class Episode(NamedTuple):
+    """What was drawn, for every run.
+
+    Attributes:
+        tasks: Which tasks, (r, b), int64.
+        batches: Their batches, each with leading axes (r, b).
+    """
+
+    tasks: Tensor
+    batches: tuple[Batch, ...]
+
+
+class HasModel(Protocol):
+    """A state: whatever else there is, it has the meta-models w, leaves (r, ...)."""
+
+    @property
+    def w(self) -> Params:
+        """The meta-models."""
+
+
+class OnlyModel(NamedTuple):
+    """The state of an algorithm that remembers nothing else.
+
+    Attributes:
+        w: The meta-models, (r, ...).
+    """
+
+    w: Params
+
+
+S = TypeVar("S", bound=HasModel)
+
+
+class MetaRule(NamedTuple, Generic[S]):
+    """An algorithm, as functions of an explicit state.
+
+    Attributes:
+        init: ``w -> state``; w has leaves (r, ...).
+        step: ``(state, episodes) -> state``, one iteration. Its randomness is in the episodes.
+            The state passed in is used up where it holds memories: they are written in place,
+            since an iteration touches few of them.
+        draws: ``t -> draws``, what iteration t (from 0) wants; one episode for each.
+        memories: How many models a run remembers: n, or 0.
+    """
+
+    init: Callable[[Params], S]
+    step: Callable[[S, tuple[Episode, ...]], S]
+    draws: Callable[[int], tuple[Draw, ...]]
+    memories: int
+
+
+Room = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
+
+
+def in_memory(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Makes room for memories: zeros. Anything else that gives a tensor does, too.
+
+    Args:
+        name: The leaf's.
+        shape: (r, n, ...).
+        like: Whose type and device the memories have.
+    """
+    del name
+    return like.new_zeros(shape)
+
+
+def check_sampling(tasks_per_step: int, batch_size: int, tasks: int | None = None) -> None:
+    """Refuses batches that cannot be drawn: of no task, of more than there are, of no rows.
+
+    Raises:
+        ValueError: It is so.
+    """
+    require(tasks_per_step >= 1, "tasks-per-step", tasks_per_step, "at least 1")
+    if tasks is not None:
+        expected = f"at most {tasks}, the number of tasks"
+        require(tasks_per_step <= tasks, "tasks-per-step", tasks_per_step, expected)
+    require(batch_size >= 1, "batch-size", batch_size, "at least 1")
+
+
+def single_node(
+    rule: LocalRule,
+    *,
+    tasks_per_step: int,
+    batch_size: int,
+    local_steps: int = 1,
+    initial_batch_size: int = 0,
+    mix: Scale = 1.0,
+) -> MetaRule[OnlyModel]:
+    """Runs a federated rule where all tasks are: LocalMOML (Sec. 5.1), Per-FedAvg, and so on.
+
+    An iteration draws tasks and starts each from w, with a new memory; makes ``local_steps`` of the
+    rule; and moves w to the mean of their models, ``w <- (1 - mix) w + mix mean``. Nothing is kept
+    of a task when the iteration is over, so there may be any number of them (Sec. 5.1).
+
+    Args:
+        rule: Built on a stacked loss.
+        tasks_per_step: B; >= 1.
+        batch_size: K, rows of each of a local step's batches; >= 1.
+        local_steps: H; >= 1.
+        initial_batch_size: K0, rows that a memory starts from; >= 1 if the rule needs them.
+        mix: How far w moves; > 0.
+
+    Raises:
+        ValueError: A value lies outside its range.
+    """
+    check_sampling(tasks_per_step, batch_size)
+    require(local_steps >= 1, "local-steps", local_steps, "at least 1")
+    require(mix > 0, "mix", mix, "positive")
+    if rule.needs_initial_batch:
+        require(initial_batch_size >= 1, "initial-batch-size", initial_batch_size, "at least 1")
+    initial = (initial_batch_size,) if rule.needs_initial_batch else ()
+    draw = Draw(tasks_per_step, initial + (batch_size,) * (rule.batches_per_step * local_steps))
+
+    def step(state: OnlyModel, episodes: tuple[Episode, ...]) -> OnlyModel:
+        ((_, batches),) = episodes
+        w = spread(state.w, tasks_per_step)
+        u = rule.init(w, batches[0] if initial else None)
+        for h in range(len(initial), len(batches), rule.batches_per_step):
+            w, u = rule.step(w, u, batches[h : h + rule.batches_per_step])
+        return OnlyModel(interpolate(state.w, mean_of_tasks(w), mix))
+
+    return MetaRule(OnlyModel, step, lambda t: (draw,), memories=0)
+
+
+def maml(
+    loss: Differentiated,
+    *,
+    tasks_per_step: int,
+    batch_size: int,
+    alpha: float,
+    eta: Scale,
+    hessian: str = "exact",
+) -> MetaRule[OnlyModel]:
+    """Builds MAML: Per-FedAvg with one local step, ``w <- w - eta mean_i Delta_i`` by (2)."""
+    rule = per_fedavg(loss, alpha=alpha, eta=eta, hessian=hessian)
+    return single_node(rule, tasks_per_step=tasks_per_step, batch_size=batch_size)
+
+
+def reptile(
+    loss: Differentiated,
+    *,
+    tasks_per_step: int,
+    batch_size: int,
+    alpha: float,
+    eta: Scale,
+    local_steps: int,
+) -> MetaRule[OnlyModel]:
+    """Builds Reptile: ``w <- w + eta mean_i (w_i - w)``, w_i after some steps of SGD from w.
+
+    Nichol, Achiam, Schulman. On First-Order Meta-Learning Algorithms. 2018, Alg. 2. With one local
+    step it is SGD on the mean of the tasks' losses, and no meta-learning.
+
+    Args:
+        loss: A stacked loss.
+        tasks_per_step: B; >= 1.
+        batch_size: K, rows of the batch of each local step; >= 1.
+        alpha: Step size of SGD; > 0.
+        eta: The share of the way to the tasks' mean that w goes; > 0.
+        local_steps: Steps of SGD; >= 1.
+    """
+    return single_node(
+        fedavg(loss, eta=alpha),
+        tasks_per_step=tasks_per_step,
+        batch_size=batch_size,
+        local_steps=local_steps,
+        mix=eta,
+    )

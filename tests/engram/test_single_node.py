@@ -1,0 +1,456 @@
+"""Single-node meta-learning: closed forms on quadratics, reductions, and one contract for all."""
+
+import itertools
+
+import pytest
+import torch
+
+from engram.dense import CROSS_ENTROPY, SQUARED_ERROR
+from engram.meta.bspiderboost import bsgd, bspiderboost
+from engram.meta.local_moml import local_moml
+from engram.meta.moml import adaptive_steps, constant_steps, moml_v1, moml_v2
+from engram.meta.nasa import nasa
+from engram.meta.pfedme import pfedme
+from engram.meta.protonet import protonet, prototypical_logits, prototypical_loss
+from engram.meta.single_node import Episode, maml, reptile, single_node
+from engram.models import build_model, cross_entropy, squared_error
+from engram.stacks import Layout, dense_stacks, outputs, spread, stacked
+from tests.support import DIM, assert_same, draw, moments, quadratic
+
+R, N, B, K = 2, 4, 2, 5
+ALPHA, BETA, ETA = 0.3, 0.4, 0.07
+QUADRATIC = stacked(quadratic)
+SIZES = {"tasks": N, "tasks_per_step": B, "batch_size": K}
+FEW = {"tasks_per_step": B, "batch_size": K}
+
+
+def local(rule, **given):
+    return single_node(rule, **FEW, **given)
+
+
+def rules(loss, *, hessian="exact", beta=BETA, eta=ETA):
+    """Every algorithm for a regression, with steps that may differ between runs."""
+    common = {"alpha": ALPHA, "eta": eta, "hessian": hessian}
+    memory = {"alpha": ALPHA, "beta": beta, "eta": eta, "hessian": hessian}
+    steps = constant_steps(beta=beta, eta=eta)
+    return {
+        "moml-v1": moml_v1(loss, **SIZES, **memory),
+        "moml-v2": moml_v2(loss, **SIZES, alpha=ALPHA, steps=steps, hessian=hessian),
+        "maml": maml(loss, **FEW, **common),
+        "local-moml": local(local_moml(loss, **memory), local_steps=3, initial_batch_size=4),
+        "bsgd": bsgd(loss, **FEW, **common),
+        "bspiderboost": bspiderboost(loss, **FEW, large_tasks=3, period=2, **common),
+        "nasa": nasa(loss, tasks=N, batch_size=K, gamma=0.6, **memory),
+        "reptile": reptile(loss, **FEW, alpha=ALPHA, eta=eta, local_steps=2),
+        "pfedme": local(pfedme(loss, alpha=0.05, eta=ETA, strength=2.0, inner_steps=2)),
+    }
+
+
+def start(runs=R, seed=50):
+    return {"w": draw(seed, runs, DIM)}
+
+
+def episodes(rule, t, runs=R, seed=0):
+    """What the rule wants at t, of quadratics; run r's do not depend on how many runs there are."""
+    made = []
+    for e, wanted in enumerate(rule.draws(t)):
+        count = wanted.tasks or N
+        order = [torch.randperm(N, generator=gen(seed, t, e, r))[:count] for r in range(runs)]
+        tasks = torch.arange(N).expand(runs, N) if wanted.tasks is None else torch.stack(order)
+        batches = []
+        for i, size in enumerate(wanted.sizes):
+            keys = [hash((seed, t, e, i, r)) % 10**6 for r in range(runs)]
+            x = torch.stack([draw(key, count, size, DIM) for key in keys])
+            batches.append((x, torch.stack([draw(key + 1, count, size) for key in keys])))
+        made.append(Episode(tasks, tuple(batches)))
+    return tuple(made)
+
+
+def gen(*keys):
+    return torch.Generator().manual_seed(hash(keys) % 10**6)
+
+
+def run(rule, steps, w=None, **given):
+    state = rule.init(start() if w is None else w)
+    for t in range(steps):
+        state = rule.step(state, episodes(rule, t, len(next(iter(state.w.values()))), **given))
+    return state
+
+
+def one(model, r, *i):
+    return {name: leaf[(r, *i)] for name, leaf in model.items()}
+
+
+def adapted(w, batch):
+    a, b = moments(batch)
+    return w - ALPHA * (a @ w - b)
+
+
+def meta_gradient(w, u, second, third):
+    (a2, _), (a3, b3) = moments(second), moments(third)
+    return (torch.eye(DIM, dtype=torch.float64) - ALPHA * a2) @ (a3 @ u - b3)
+
+
+def of(episode, r, i):
+    """The batches of the i-th task of run r."""
+    return [tuple(part[r, i] for part in b) for b in episode.batches]
+
+
+def only(r, episode):
+    """The episode of one run."""
+    batches = tuple((x[r : r + 1], y[r : r + 1]) for x, y in episode.batches)
+    return Episode(episode.tasks[r : r + 1], batches)
+
+
+# --- MOML v1 -----------------------------------------------------------------------------
+
+
+def test_v1_by_hand():
+    rule = moml_v1(QUADRATIC, **SIZES, alpha=ALPHA, beta=BETA, eta=ETA)
+    state, w = rule.init(start()), start()["w"]
+    memories = [{} for _ in range(R)]
+    for t in range(6):
+        (episode,) = drawn = episodes(rule, t)
+        for r in range(R):
+            deltas = []
+            for i, task in enumerate(episode.tasks[r].tolist()):
+                first, second, third = of(episode, r, i)
+                fresh = adapted(w[r], first)
+                u = memories[r].get(task, fresh)
+                memories[r][task] = u = (1 - BETA) * u + BETA * fresh
+                deltas.append(meta_gradient(w[r], u, second, third))
+            w[r] = w[r] - ETA * torch.stack(deltas).mean(0)
+        state = rule.step(state, drawn)
+        torch.testing.assert_close(state.w["w"], w)
+    for r in range(R):
+        assert state.known[r].nonzero().flatten().tolist() == sorted(memories[r])
+        for task, u in memories[r].items():
+            torch.testing.assert_close(state.u["w"][r, task], u)
+
+
+@pytest.mark.parametrize("hessian", ["exact", "first-order", "finite-difference"])
+def test_v1_without_memory_is_maml(hessian):
+    common = {"alpha": ALPHA, "eta": ETA, "hessian": hessian}
+    forgetful = run(moml_v1(QUADRATIC, **SIZES, beta=1.0, **common), 5)
+    assert_same(forgetful.w, run(maml(QUADRATIC, **FEW, **common), 5).w, atol=1e-12)
+
+
+def test_v1_with_all_tasks_is_nasa_without_averaged_gradients():
+    memory = {"alpha": ALPHA, "beta": BETA, "eta": ETA}
+    every = nasa(QUADRATIC, tasks=N, batch_size=K, gamma=1.0, **memory)
+    v1 = moml_v1(QUADRATIC, tasks=N, tasks_per_step=N, batch_size=K, **memory)
+    state, other = every.init(start()), v1.init(start())
+    for t in range(5):
+        shown = episodes(every, t)  # all tasks in order
+        state, other = every.step(state, shown), v1.step(other, shown)
+    assert_same(state.w, other.w, atol=1e-12)
+    assert_same(state.u, other.u, atol=1e-12)
+
+
+def test_nasa_averages_gradients():
+    # In one dimension, with one row x = 1 for all: L = (w - y)^2 / 2, so without adaptation the
+    # meta-gradient is w - y, and z a moving average of it.
+    rule = nasa(QUADRATIC, tasks=1, batch_size=1, alpha=0.0, beta=1.0, gamma=0.25, eta=0.5)
+    state, w, z = rule.init({"w": torch.tensor([[3.0]])}), 3.0, None
+    for y in (1.0, -2.0, 5.0):
+        rows = torch.ones(1, 1, 1, 1), torch.full((1, 1, 1), y)
+        state = rule.step(state, (Episode(torch.zeros(1, 1, dtype=torch.int64), (rows,) * 3),))
+        z = w - y if z is None else 0.75 * z + 0.25 * (w - y)
+        w -= 0.5 * z
+        assert state.w["w"].item() == pytest.approx(w)
+
+
+# --- MOML v2 -----------------------------------------------------------------------------
+
+
+def memories(state):
+    """v2's memories u_i, of the offsets that it keeps."""
+    shrink = state.shrink.reshape(-1, 1, 1)
+    return state.center["w"].unsqueeze(1) + shrink * state.offset["w"]
+
+
+@pytest.mark.parametrize("beta", [0.3, 0.9999, 1.0])
+def test_v2_is_what_alg_2_says_of_every_memory(beta):
+    rule = moml_v2(QUADRATIC, **SIZES, alpha=ALPHA, steps=constant_steps(beta=beta, eta=ETA))
+    state = rule.init(start())
+    w = start()["w"]
+    u = w.unsqueeze(1).repeat(1, N, 1)
+    for t in range(40):  # with 0.9999, offsets take the shrinking in every third iteration
+        moved, shown = drawn = episodes(rule, t)
+        for r in range(R):
+            u[r] = (1 - beta) * u[r] + beta * w[r]
+            for i, task in enumerate(moved.tasks[r].tolist()):
+                u[r, task] += beta * (N / B) * (adapted(w[r], *of(moved, r, i)) - w[r])
+            deltas = [
+                meta_gradient(w[r], u[r, task], *of(shown, r, i))
+                for i, task in enumerate(shown.tasks[r].tolist())
+            ]
+            w[r] = w[r] - ETA * torch.stack(deltas).mean(0)
+        state = rule.step(state, drawn)
+    torch.testing.assert_close(memories(state), u, rtol=0, atol=1e-8)
+    torch.testing.assert_close(state.w["w"], w, rtol=0, atol=1e-8)
+
+
+def test_v2_moves_memories_as_if_all_tasks_were_drawn_in_expectation():
+    # Over all batches of two of four tasks, each as likely: E u_i = (1 - beta) u_i + beta v_i.
+    rule = moml_v2(QUADRATIC, **SIZES, alpha=ALPHA, steps=constant_steps(beta=BETA, eta=ETA))
+    rows = draw(1, 1, N, K, DIM), draw(2, 1, N, K)
+    w, before = draw(3, 1, DIM), draw(4, 1, N, DIM)
+    total, batches = (
+        torch.zeros(N, DIM, dtype=torch.float64),
+        list(itertools.combinations(range(N), B)),
+    )
+    for chosen in batches:
+        tasks = torch.tensor([chosen])
+        state = rule.init({"w": w})
+        state.offset["w"].copy_(before - w.unsqueeze(1))
+        of_these = tuple(part[:, list(chosen)] for part in rows)
+        state = rule.step(state, (Episode(tasks, (of_these,)), Episode(tasks, (of_these,) * 2)))
+        total += memories(state)[0]
+    fresh = torch.stack([adapted(w[0], (rows[0][0, i], rows[1][0, i])) for i in range(N)])
+    torch.testing.assert_close(total / len(batches), (1 - BETA) * before[0] + BETA * fresh)
+
+
+def test_v2s_adaptive_steps():
+    smoothness, rough, eta = 2.0, 3.0, 0.05
+    steps = adaptive_steps(
+        QUADRATIC,
+        alpha=ALPHA,
+        eta=eta,
+        smoothness=smoothness,
+        hessian_smoothness=rough,
+        tasks_per_step=3,
+        batch_size=K,
+    )
+    rule = moml_v2(QUADRATIC, **SIZES, alpha=ALPHA, steps=steps)
+    state = rule.init(start())
+    torch.testing.assert_close(state.eta, torch.full((R,), eta / 8, dtype=torch.float64))
+    for t in range(3):
+        *_, seen = drawn = episodes(rule, t)
+        assert seen.tasks.shape == (R, 3)
+        wanted = []
+        for r in range(R):
+            slopes = [moments(*of(seen, r, i)) for i in range(3)]
+            norms = [(a @ state.w["w"][r] - b).norm() for a, b in slopes]
+            wanted.append(eta / (4 * smoothness + 2 * rough * ALPHA * sum(norms) / 3))
+        shrink = state.shrink * (1 - 6 * smoothness**2 * eta ** (-1 / 3) * state.eta)
+        state = rule.step(state, drawn)
+        torch.testing.assert_close(state.eta, torch.stack(wanted))
+        torch.testing.assert_close(state.shrink, shrink)
+
+
+# --- The others --------------------------------------------------------------------------
+
+
+def test_local_moml_on_one_node_is_its_rule_for_each_task_and_their_mean():
+    rule = rules(QUADRATIC)["local-moml"]
+    (episode,) = drawn = episodes(rule, 0)
+    state = rule.step(rule.init(start()), drawn)
+    one_task = local_moml(quadratic, alpha=ALPHA, beta=BETA, eta=ETA)
+    for r in range(R):
+        models = []
+        for i in range(B):
+            first, *others = of(episode, r, i)
+            w = one(start(), r)
+            u = one_task.init(w, first)
+            for h in range(0, 9, 3):
+                w, u = one_task.step(w, u, tuple(others[h : h + 3]))
+            models.append(w["w"])
+        torch.testing.assert_close(state.w["w"][r], torch.stack(models).mean(0))
+
+
+def test_bsgd_is_the_gradient_of_the_loss_after_adapting():
+    rule = bsgd(QUADRATIC, **FEW, alpha=ALPHA, eta=ETA)
+    (episode,) = drawn = episodes(rule, 0)
+    w = start()["w"].requires_grad_()
+    total = 0.0
+    for r in range(R):
+        for i in range(B):
+            first, second = of(episode, r, i)
+            total = total + quadratic({"w": adapted(w[r], first)}, second) / B
+    (slope,) = torch.autograd.grad(total, w)
+    torch.testing.assert_close(
+        rule.step(rule.init(start()), drawn).w["w"], (w - ETA * slope).detach()
+    )
+
+
+def test_bspiderboosts_estimate_is_the_gradient_where_samples_do_not_change():
+    # z telescopes: on the same samples at every iteration it is G(w) at each of them.
+    rule = bspiderboost(QUADRATIC, **FEW, large_tasks=B, period=100, alpha=ALPHA, eta=ETA)
+    plain = bsgd(QUADRATIC, **FEW, alpha=ALPHA, eta=ETA)
+    shown = episodes(rule, 0)
+    state, other = rule.init(start()), plain.init(start())
+    for _ in range(5):
+        state, other = rule.step(state, shown), plain.step(other, shown)
+        assert_same(state.w, other.w, atol=1e-12)
+
+
+def test_bspiderboost_keeps_its_estimate_where_the_two_points_coincide():
+    rule = rules(QUADRATIC)["bspiderboost"]
+    state = run(rule, 1)
+    still = state._replace(before=state.w)  # and other samples than before
+    assert_same(rule.step(still, episodes(rule, 1, seed=9)).z, state.z, atol=1e-15)
+
+
+def test_bspiderboost_draws_a_large_batch_every_period():
+    rule = rules(QUADRATIC)["bspiderboost"]
+    assert [rule.draws(t)[0].tasks for t in range(5)] == [3, B, 3, B, 3]
+
+
+def test_reptile_goes_part_of_the_way_to_the_tasks_mean():
+    whole = reptile(QUADRATIC, **FEW, alpha=ALPHA, eta=1.0, local_steps=2)
+    part = reptile(QUADRATIC, **FEW, alpha=ALPHA, eta=0.25, local_steps=2)
+    (episode,) = drawn = episodes(whole, 0)
+    ends = []
+    for i in range(B):
+        w = start()["w"][0]
+        for rows in of(episode, 0, i):
+            w = adapted(w, rows)
+        ends.append(w)
+    mean, w = torch.stack(ends).mean(0), start()["w"][0]
+    torch.testing.assert_close(whole.step(whole.init(start()), drawn).w["w"][0], mean)
+    moved = part.step(part.init(start()), drawn).w["w"][0]
+    torch.testing.assert_close(moved, w + 0.25 * (mean - w))
+
+
+def test_prototypes_are_means_and_logits_distances():
+    # Points on a line: classes at 1 and (2 + 4) / 2 = 3; the query 1.5 is 0.25 and 2.25 away.
+    logits = prototypical_logits(lambda params, x: x * params["a"])
+    support = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[1.0, 0], [0, 1], [0, 1]])
+    found = logits({"a": torch.tensor(1.0)}, support, torch.tensor([[1.5]]))
+    torch.testing.assert_close(found, torch.tensor([[-0.25, -2.25]]))
+    loss = prototypical_loss(lambda params, x: x * params["a"])
+    query = torch.tensor([[1.5]]), torch.tensor([[1.0, 0]])
+    value = loss({"a": torch.tensor(1.0)}, (support, query))
+    torch.testing.assert_close(value, torch.log1p(torch.tensor(-2.0).exp()))
+
+
+def test_protonet_descends_its_loss():
+    model = build_model("mlp", input_shape=(3,), outputs=2, hidden=(4,))
+    w = {name: leaf.unsqueeze(0) for name, leaf in model.init(gen(1)).items()}
+    y = torch.eye(2).repeat(1, 1, 2, 1)  # two of each class
+    batches = tuple((torch.randn(1, 1, 4, 3, generator=gen(s)), y) for s in (2, 3))
+    loss = stacked(prototypical_loss(model.apply))
+    rule = protonet(loss, tasks_per_step=1, support=4, query=4, eta=0.1)
+    shown = (Episode(torch.zeros(1, 1, dtype=torch.int64), batches),)
+    state = rule.init(w)
+    values = []
+    for _ in range(20):
+        values.append(loss(spread(state.w, 1), batches).item())
+        state = rule.step(state, shown)
+    assert values == sorted(values, reverse=True)
+    assert values[-1] < values[0] - 0.03
+
+
+# --- What holds for all ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hessian", ["exact", "first-order", "finite-difference"])
+@pytest.mark.parametrize("name", rules(QUADRATIC))
+def test_runs_do_not_touch_each_other(name, hessian):
+    beta, eta = torch.tensor([0.4, 0.9]), torch.tensor([0.07, 0.02])
+    both = run(rules(QUADRATIC, hessian=hessian, beta=beta, eta=eta)[name], 5)
+    for r in range(R):
+        drawn = rules(QUADRATIC, hessian=hessian, beta=beta[r].item(), eta=eta[r].item())[name]
+        state = drawn.init({"w": start()["w"][r : r + 1]})
+        for t in range(5):
+            mine = tuple(
+                Episode(
+                    e.tasks[r : r + 1], tuple((x[r : r + 1], y[r : r + 1]) for x, y in e.batches)
+                )
+                for e in episodes(drawn, t)
+            )
+            state = drawn.step(state, mine)
+        torch.testing.assert_close(state.w["w"][0], both.w["w"][r], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", rules(QUADRATIC))
+def test_a_rule_learns_without_touching_the_model_it_started_from(name):
+    # Tasks that agree, without noise: y = x' c. Every algorithm has to come nearer to c.
+    rule, goal = rules(QUADRATIC)[name], draw(8, DIM)
+    w = start()
+    state = rule.init(w)
+    for t in range(30):
+        exact = tuple(
+            Episode(e.tasks, tuple((x, x @ goal) for x, _ in e.batches)) for e in episodes(rule, t)
+        )
+        state = rule.step(state, exact)
+    assert_same(w, start())
+    assert ((state.w["w"] - goal).norm(dim=1) < 0.8 * (w["w"] - goal).norm(dim=1)).all()
+
+
+@pytest.mark.parametrize("name", rules(QUADRATIC))
+def test_memories_are_as_many_as_a_rule_says(name):
+    rule = rules(QUADRATIC)[name]
+    state = run(rule, 1)
+    kept = [field for field in state if isinstance(field, dict) and field["w"].ndim == 3]
+    assert sum(leaf["w"].shape[1] for leaf in kept) == rule.memories
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "lift"),
+    [("mlp", SQUARED_ERROR, squared_error), ("linear", CROSS_ENTROPY, cross_entropy)],
+)
+def test_flat_dense_networks_are_the_lifted_ones(kind, output, lift):
+    model = build_model(kind, input_shape=(3,), outputs=2, hidden=(5, 4))
+    models = [model.init(gen(s)) for s in range(R * B)]
+    layout = Layout.of(models[0])
+    flat = {"flat": layout.pack(models)["flat"].view(R, B, -1)}
+    lifted = {
+        name: torch.stack([m[name] for m in models]).unflatten(0, (R, B)) for name in models[0]
+    }
+    x = torch.randn(R, B, K, 3, generator=gen(1))
+    y = torch.rand(R, B, K, 2, generator=gen(2)).softmax(-1)
+    fast, slow = dense_stacks(layout, output), stacked(lift(model))
+    torch.testing.assert_close(fast(flat, (x, y)), slow(lifted, (x, y)))
+    slope, other = fast.gradient(flat, (x, y)), slow.gradient(lifted, (x, y))
+    product = fast.hessian_product(flat, (x, y), flat)
+    other_product = slow.hessian_product(lifted, (x, y), lifted)
+    for found, expected in ((slope, other), (product, other_product)):
+        leaves = layout.unpack(found)
+        for name in leaves:
+            torch.testing.assert_close(leaves[name], expected[name].flatten(0, 1))
+    shown = outputs(layout, flat, x)
+    torch.testing.assert_close(shown[1, 0], model.apply(models[B], x[1, 0]))
+
+
+def v1(**given):
+    return moml_v1(QUADRATIC, **SIZES | {"alpha": 1.0, "beta": 0.5, "eta": 0.1} | given)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: v1(alpha=-1), "alpha must be at least 0, got -1"),
+        (lambda: v1(beta=0.0), r"beta must be in \(0, 1\], got 0.0"),
+        (lambda: v1(beta=torch.tensor([0.5, 2.0])), r"beta must be in \(0, 1\], got tensor"),
+        (
+            lambda: v1(tasks=3, tasks_per_step=4),
+            "tasks-per-step must be at most 3, the number of tasks, got 4",
+        ),
+        (lambda: v1(batch_size=0), "batch-size must be at least 1, got 0"),
+        (
+            lambda: v1(hessian="none"),
+            "hessian must be one of exact, first-order, finite-difference",
+        ),
+        (
+            lambda: adaptive_steps(
+                QUADRATIC,
+                alpha=1,
+                eta=0.1,
+                smoothness=2,
+                hessian_smoothness=1,
+                tasks_per_step=1,
+                batch_size=1,
+            ),
+            r"eta must be in \(0, 0.06804\], by Lemma 4, got 0.1",
+        ),
+        (
+            lambda: local(local_moml(QUADRATIC, alpha=1, beta=0.5, eta=1)),
+            "initial-batch-size must be at least 1, got 0",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
