@@ -24,6 +24,9 @@ class Stream(IntEnum):
     SUPPORT = 7
     CLIENT_NOISE = 8
     SERVER_NOISE = 9
+    EPISODE_TASKS = 10
+    EPISODE_ROWS = 11
+    EVALUATION = 12
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

@@ -1,0 +1,227 @@
+"""Runs of one algorithm side by side, on the samples that all are allowed."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from client.budget import available
+from engram.derivatives import Differentiated
+from engram.meta.single_node import Episode, MetaRule, Room, in_memory
+from engram.stacks import Layout
+from engram.types import Batch, Params
+from federation.errors import Refused
+from simulations.reproduce.lottery import Lottery
+from simulations.reproduce.methods import METHODS, Method, Setting
+from simulations.reproduce.rooms import mapped
+
+__all__ = ["Problem", "Run", "Sweep", "Trace", "run_sweep"]
+
+_LOOKS: Final = 40  # times that the training error is looked at
+_PAUSE: Final = 25  # iterations between looks at the clock and the keyboard
+
+
+class Problem(Protocol):
+    """What is learned: tasks, their rows, and how good a meta-model is for them."""
+
+    @property
+    def tasks(self) -> int:
+        """Number of training tasks, n."""
+
+    @property
+    def loss(self) -> Differentiated:
+        """The stacked loss, of flat parameters."""
+
+    @property
+    def matching(self) -> Differentiated | None:
+        """ProtoNet's loss, where there are classes."""
+
+    @property
+    def layout(self) -> Layout:
+        """The network's."""
+
+    def start(self, seed: int) -> Params:
+        """Returns the network that a seed begins with."""
+
+    def batch(self, tasks: Tensor, chances: Tensor) -> Batch:
+        """Returns rows of training tasks (r, b), one for each of the chances (r, b, k)."""
+
+    def error(self, w: Params, method: str) -> Tensor:
+        """Returns each meta-model's error (r,) on the training tasks after adapting to them."""
+
+
+class Run(NamedTuple):
+    """One run of a sweep.
+
+    Attributes:
+        name: What it is called in tables; a method's name, or more.
+        method: One of ``METHODS``.
+        beta: Its memory's weight; 1 if it has none.
+        eta: Its meta step size, at first.
+        seed: Of its network and all that it draws.
+    """
+
+    name: str
+    method: str
+    beta: float
+    eta: float
+    seed: int
+
+
+class Sweep(NamedTuple):
+    """Runs whose methods are built alike, and what they are all given.
+
+    Attributes:
+        runs: They are.
+        batch_size: K.
+        tasks_per_step: B.
+        alpha: Adaptation step size.
+        hessian: One of ``curvature.HESSIANS``.
+        iterations: MAML's; the others make as many as see as many rows.
+    """
+
+    runs: tuple[Run, ...]
+    batch_size: int
+    tasks_per_step: int
+    alpha: float
+    hessian: str
+    iterations: int
+
+    @property
+    def method(self) -> Method:
+        """How its runs are built."""
+        return METHODS[self.runs[0].method]
+
+
+class Trace(NamedTuple):
+    """What came of a sweep.
+
+    Attributes:
+        w: The meta-models, flat, (r, d).
+        samples: Rows seen of all tasks, when looked at.
+        errors: The training errors then, one list for each run.
+        iterations: Made in all.
+        seconds: What they took, the looks left out.
+    """
+
+    w: Params
+    samples: list[int]
+    errors: list[list[float]]
+    iterations: int
+    seconds: float
+
+
+def run_sweep(
+    problem: Problem,
+    sweep: Sweep,
+    *,
+    memory_dir: Path | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Trace:
+    """Runs a sweep.
+
+    Args:
+        problem: What to learn.
+        sweep: The runs.
+        memory_dir: Where memories are kept, if not in memory.
+        report: Is told now and then how many iterations are done, and of how many.
+
+    Raises:
+        Refused: An iteration wants more tasks than there are, or the memories do not fit.
+    """
+    room = in_memory if memory_dir is None else mapped(memory_dir)
+    fast, slow = _rules(problem, sweep, room)
+    _check(problem, sweep, fast, memory_dir)
+    total, samples = _spend(fast, problem.tasks, _budget(sweep))
+    lottery = Lottery([run.seed for run in sweep.runs], problem.tasks, fast.draws)
+    looks = {round(total * i / _LOOKS) for i in range(1, _LOOKS + 1)}
+    seen, errors, spent = [0], [_look(problem, sweep, start := _start(problem, sweep))], 0.0
+    state = fast.init(start)
+    since = time.perf_counter()
+    for t in range(total):
+        rule = slow if t >= 0.75 * total else fast
+        state = rule.step(state, tuple(_episodes(problem, lottery, rule, t)))
+        if t % _PAUSE == 0 or t + 1 in looks:
+            spent += time.perf_counter() - since
+            if t + 1 in looks:
+                seen.append(samples[t])
+                errors.append(_look(problem, sweep, state.w))
+            report(t + 1, total)
+            since = time.perf_counter()
+    curves = [list(curve) for curve in zip(*errors, strict=True)]
+    return Trace(state.w, seen, curves, total, spent)
+
+
+def _rules(problem: Problem, sweep: Sweep, room: Room) -> tuple[MetaRule[Any], MetaRule[Any]]:
+    """Builds the rule of most iterations, and that of the last quarter."""
+    setting = Setting(
+        loss=problem.loss,
+        matching=problem.matching,
+        tasks=problem.tasks,
+        tasks_per_step=sweep.tasks_per_step,
+        batch_size=sweep.batch_size,
+        alpha=sweep.alpha,
+        hessian=sweep.hessian,
+        room=room,
+    )
+    beta = torch.tensor([run.beta for run in sweep.runs])
+    eta = torch.tensor([run.eta for run in sweep.runs])
+    try:
+        fast = sweep.method.build(setting, beta, eta)
+        slow = sweep.method.build(setting, beta, eta / 10) if sweep.method.decays else fast
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    return fast, slow
+
+
+def _check(problem: Problem, sweep: Sweep, rule: MetaRule[Any], memory_dir: Path | None) -> None:
+    """Refuses what cannot be run, before anything is made for it."""
+    most = max(draw.tasks or 0 for t in range(3) for draw in rule.draws(t))
+    if most > problem.tasks:
+        raise Refused(f"an iteration draws {most} tasks, and there are {problem.tasks}")
+    need, free = 4 * rule.memories * len(sweep.runs) * problem.layout.size, available("cpu")
+    if memory_dir is None and need > free:
+        raise Refused(
+            f"{sweep.runs[0].method} keeps {rule.memories} models of {problem.layout.size} "
+            f"parameters for each of {len(sweep.runs)} runs, {need / 2**30:.1f} GiB, and "
+            f"{free / 2**30:.1f} GiB are free: name a --memory-dir for them"
+        )
+
+
+def _budget(sweep: Sweep) -> int:
+    """Returns how many rows a run may see: those of MAML."""
+    batches = 2 if sweep.hessian == "first-order" else 3
+    return sweep.iterations * sweep.tasks_per_step * batches * sweep.batch_size
+
+
+def _spend(rule: MetaRule[Any], tasks: int, budget: int) -> tuple[int, list[int]]:
+    """Returns how many iterations a budget is enough for, and the rows seen after each."""
+    spent = 0
+    after: list[int] = []
+    while True:
+        t = len(after)
+        spent += sum((draw.tasks or tasks) * sum(draw.sizes) for draw in rule.draws(t))
+        if spent > budget and after:
+            return t, after
+        after.append(spent)
+
+
+def _start(problem: Problem, sweep: Sweep) -> Params:
+    starts = {seed: problem.start(seed) for seed in {run.seed for run in sweep.runs}}
+    return problem.layout.pack([starts[run.seed] for run in sweep.runs])
+
+
+def _look(problem: Problem, sweep: Sweep, w: Params) -> Sequence[float]:
+    found: list[float] = problem.error(w, sweep.runs[0].method).tolist()
+    return [value if math.isfinite(value) else math.inf for value in found]
+
+
+def _episodes(problem: Problem, lottery: Lottery, rule: MetaRule[Any], t: int) -> Iterator[Episode]:
+    for draw, (tasks, chances) in zip(rule.draws(t), lottery.draw(t), strict=True):
+        x, y = problem.batch(tasks, chances)
+        parts = zip(x.split(draw.sizes, 2), y.split(draw.sizes, 2), strict=True)
+        yield Episode(tasks, tuple(parts))
