@@ -35,6 +35,7 @@ from simulations.options import (
     refuse_keys,
 )
 from simulations.report import PLAN, read_plan
+from simulations.reproduce.cli import app as reproduce_commands
 from simulations.terminal import Execute, Report, run_all, show_found
 from simulations.terminal import out as console
 
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.add_typer(client_commands)
 app.add_typer(server_commands)
 app.add_typer(deployed_commands)
+app.add_typer(reproduce_commands)
 
 _Engine = Annotated[
     str | None,

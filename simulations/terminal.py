@@ -13,7 +13,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -22,7 +21,7 @@ from federation.experiment import Experiment
 from server.record import RunRecord
 from simulations.report import PLAN, find_runs, report_rows, report_table
 
-__all__ = ["Execute", "Report", "err", "out", "run_all", "show_found"]
+__all__ = ["Execute", "Report", "Tell", "err", "out", "progress_lines", "run_all", "show_found"]
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -30,6 +29,53 @@ err = Console(stderr=True, highlight=False)
 
 Report = Callable[[dict[str, Any]], None]
 Execute = Callable[[Experiment, Path, Report], None]
+
+
+Tell = Callable[[int, str], None]  # how much is done, and what has been found
+
+
+@contextmanager
+def progress_lines(unit: str, hint: Callable[[], str]) -> Iterator[Callable[[str, int], Tell]]:
+    """Shows a line of progress for each piece of work, and lets Ctrl-C wait until it can be told.
+
+    Yields ``(title, total) -> tell``, to be called when a piece of work begins.
+
+    Args:
+        unit: What is counted.
+        hint: Says how to go on, if Ctrl-C is pressed.
+
+    Raises:
+        SystemExit: It was; status 130.
+    """
+    columns = (
+        TextColumn("{task.description:<20}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(f"{unit} {{task.fields[found]:<30}}"),
+        TimeRemainingColumn(compact=True),
+    )
+    # Shown from the first news on, so that whatever is refused before it is one line.
+    progress = Progress(*columns, console=err)
+    try:
+        with _interrupt_between_rounds() as check:
+
+            def begin(title: str, total: int) -> Tell:
+                line = progress.add_task(title, total=total, found="")
+
+                def tell(done: int, found: str) -> None:
+                    progress.start()
+                    progress.update(line, completed=done, found=found)
+                    check()
+
+                return tell
+
+            yield begin
+    except KeyboardInterrupt:
+        progress.console.print(f"engram: interrupted; {hint()}", soft_wrap=True)
+        raise SystemExit(130) from None
+    finally:
+        if progress.live.is_started:
+            progress.stop()
 
 
 def run_all(work: Mapping[Path, Experiment], execute: Execute, resume: str) -> None:
@@ -43,42 +89,24 @@ def run_all(work: Mapping[Path, Experiment], execute: Execute, resume: str) -> N
     Raises:
         SystemExit: Ctrl-C was pressed; status 130.
     """
-    columns = (
-        TextColumn("{task.description:<20}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds {task.fields[found]:<30}"),
-        TimeRemainingColumn(compact=True),
-    )
-    # Shown from the first round on, so that whatever is refused before it is one line.
-    progress = Progress(*columns, console=err)
-    try:
-        with _interrupt_between_rounds() as check:
-            for folder, experiment in work.items():
-                line = progress.add_task(
-                    f"{experiment.algorithm} seed {experiment.seed}",
-                    total=experiment.num_rounds,
-                    found="",
-                )
 
-                def report(row: Mapping[str, Any], line: TaskID = line) -> None:
-                    progress.start()
-                    if "accuracy" in row:
-                        found = f"accuracy {100 * row['accuracy']:.1f} %"
-                        progress.update(line, found=found)
-                    progress.update(line, completed=row["round"])
-                    check()
-
-                execute(experiment, folder, report)
-                report(RunRecord.open(folder).rows()[-1])
-    except KeyboardInterrupt:
+    def hint() -> str:
         begun = any((folder / "config.json").is_file() for folder in work)
-        hint = f"go on with: {resume}" if begun else "nothing has been written"
-        progress.console.print(f"engram: interrupted; {hint}", soft_wrap=True)
-        raise SystemExit(130) from None
-    finally:
-        if progress.live.is_started:
-            progress.stop()
+        return f"go on with: {resume}" if begun else "nothing has been written"
+
+    with progress_lines("rounds", hint) as begin:
+        for folder, experiment in work.items():
+            title = f"{experiment.algorithm} seed {experiment.seed}"
+            tell, found = begin(title, experiment.num_rounds), ""
+
+            def report(row: Mapping[str, Any], tell: Tell = tell) -> None:
+                nonlocal found
+                if "accuracy" in row:
+                    found = f"accuracy {100 * row['accuracy']:.1f} %"
+                tell(row["round"], found)
+
+            execute(experiment, folder, report)
+            report(RunRecord.open(folder).rows()[-1])
 
 
 @contextmanager

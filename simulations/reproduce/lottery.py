@@ -60,7 +60,7 @@ class Lottery:
             if wanted.tasks is None:
                 tasks = torch.arange(self._tasks).expand(len(self._seeds), -1)
             else:
-                tasks = self._orders[:, at, i, : wanted.tasks]
+                tasks = self._orders[:, i, at, : wanted.tasks]
             b, k = tasks.shape[1], sum(wanted.sizes)
             chances = self._chances[:, at, start : start + b * k].view(-1, b, k)
             start += b * k
@@ -73,12 +73,12 @@ class Lottery:
         wanted = [self._draws(t) for t in range(block * _BLOCK, (block + 1) * _BLOCK)]
         count = max(len(draws) for draws in wanted)
         numbers = max(sum(self._numbers(draw) for draw in draws) for draws in wanted)
+        order = np.tile(np.arange(self._tasks), (_BLOCK, 1))
         orders, chances = [], []
         for seed in self._seeds:
-            order = np.tile(np.arange(self._tasks), (_BLOCK, count, 1))
-            rng = generator(seed, Stream.EPISODE_TASKS, block)
-            orders.append(rng.permuted(order, axis=-1))
-            # A row of float32 for each iteration: what it holds does not depend on the others.
+            streams = (generator(seed, Stream.EPISODE_TASKS, block, i) for i in range(count))
+            orders.append([rng.permuted(order, axis=1) for rng in streams])
+            # Column t is iteration t's, and row by row, so that it does not depend on the others.
             rng = generator(seed, Stream.EPISODE_ROWS, block)
             chances.append(rng.random((numbers, _BLOCK), dtype=np.float32).T)
         self._orders = torch.from_numpy(np.stack(orders))

@@ -66,15 +66,18 @@ class Method(NamedTuple):
         build: ``(setting, beta, eta) -> rule``; beta and eta are (r,), one for each run.
         betas: Values of beta that tuning tries; those of Sec. 6.1's code, or 1 if it has none.
         decays: Whether eta is divided by 10 after 75 % of the iterations (Sec. 6.1).
+        local_steps: Of a task in one iteration, where the paper counts them as iterations.
     """
 
     title: str
     build: Build
     betas: tuple[float, ...] = (1.0,)
     decays: bool = True
+    local_steps: int = 1
 
 
 _BETAS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
+_H: Final = 5
 
 
 def _moml_v1(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
@@ -87,9 +90,9 @@ def _moml_v2(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
 
 
 def _local_moml(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
-    # H = 5 and K0 = 2 K, as in Sec. 6.1. An iteration is a round, of five local steps.
+    # H = 5 and K0 = 2 K, as in Sec. 6.1.
     rule = local_moml(s.loss, **s.maml, beta=beta, eta=eta)
-    return single_node(rule, **s.few, local_steps=5, initial_batch_size=2 * s.batch_size)
+    return single_node(rule, **s.few, local_steps=_H, initial_batch_size=2 * s.batch_size)
 
 
 def _nasa(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
@@ -134,5 +137,5 @@ METHODS: Final[dict[str, Method]] = {
     "bspiderboost": Method("BSpiderBoost", _bspiderboost, decays=False),
     "moml-v1": Method("MOML v1", _moml_v1, _BETAS),
     "moml-v2": Method("MOML v2", _moml_v2, _BETAS),
-    "local-moml": Method("LocalMOML", _local_moml, _BETAS),
+    "local-moml": Method("LocalMOML", _local_moml, _BETAS, local_steps=_H),
 }

@@ -1,7 +1,7 @@
 """Sinewave regression (Sec. 6.1 of the MOML paper): 25 tasks to learn from, 5 unseen ones."""
 
 import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,6 +87,13 @@ class Sinewave:
         x, y = _rows(self._waves.expand(runs, -1, -1), self._seen_points.expand(runs, -1, -1))
         adapted = self._adapt(spread(w, self.tasks), (x[:, :, :100], y[:, :, :100]))
         return self.loss(adapted, (x[:, :, 100:], y[:, :, 100:])).mean(1)
+
+    def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
+        """Returns each run's errors on the unseen tasks, and the curves fitted to them."""
+        del method
+        found = self.test(w)
+        pairs = zip(found.errors.tolist(), found.fits.tolist(), strict=True)
+        return [{"tests": errors, "fits": fits} for errors, fits in pairs]
 
     def test(self, w: Params) -> TestError:
         """Adapts to each unseen task in 10 steps on 10 rows, and scores on 100 others.

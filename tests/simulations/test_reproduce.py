@@ -1,0 +1,338 @@
+"""`engram reproduce sinewave`: the problem by hand, sweeps, budgets, tuning, resuming, refusals."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch.func import grad
+from typer.testing import CliRunner
+
+from engram.meta.single_node import Draw, Episode, in_memory
+from engram.models import build_model, squared_error
+from engram.tree import add_scaled
+from federation.errors import Refused
+from simulations.cli import app
+from simulations.reproduce import cli as reproduce
+from simulations.reproduce import sweep as sweeps
+from simulations.reproduce.lottery import Lottery
+from simulations.reproduce.methods import METHODS, Setting
+from simulations.reproduce.rooms import mapped
+from simulations.reproduce.sinewave import UNSEEN, Sinewave
+from simulations.reproduce.sinewave_report import summary
+from simulations.reproduce.sweep import Run, Sweep, run_sweep
+
+NETWORK = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
+LOSS = squared_error(NETWORK)
+REGRESSIONS = [name for name in METHODS if name != "protonet"]
+
+
+@pytest.fixture(scope="module")
+def waves():
+    return Sinewave()
+
+
+def sweep(*runs, iterations=12, size=2, hessian="exact"):
+    return Sweep(tuple(runs), size, 3, 0.01, hessian, iterations)
+
+
+def run(method, seed=0, beta=0.5, eta=0.01):
+    return Run(method, method, beta, eta, seed)
+
+
+def invoke(folder, *arguments):
+    # Without the process's own handlers, an error comes as it is raised.
+    return CliRunner().invoke(app, ["reproduce", "sinewave", "--out", str(folder), *arguments])
+
+
+# --- Draws -------------------------------------------------------------------------------
+
+
+def test_draws_depend_on_seed_and_iteration_alone():
+    few, many = Draw(3, (2, 2)), Draw(None, (5,))
+    alone = Lottery([4], 25, lambda t: (few,))
+    beside = Lottery([7, 4, 9, 4], 25, lambda t: (few, many))
+    for t in (0, 1, 63, 64, 200):
+        (mine,), (theirs, _) = alone.draw(t), beside.draw(t)
+        for r in (1, 3):
+            assert mine.tasks[0].equal(theirs.tasks[r])
+            assert mine.chances[0].equal(theirs.chances[r])
+        assert not theirs.chances[0].equal(theirs.chances[1])
+    again = Lottery([4], 25, lambda t: (few,))
+    assert again.draw(63)[0].chances.equal(alone.draw(63)[0].chances)
+    assert not again.draw(64)[0].chances.equal(alone.draw(0)[0].chances)
+
+
+def test_tasks_are_drawn_uniformly_without_replacement():
+    lottery = Lottery([0], 5, lambda t: (Draw(2, (1,)), Draw(2, (1,)), Draw(None, (1,))))
+    counts = torch.zeros(2, 5, 5)
+    for t in range(4000):
+        *pairs, every = lottery.draw(t)
+        assert every.tasks.tolist() == [[0, 1, 2, 3, 4]]
+        for i, pair in enumerate(pairs):
+            a, b = pair.tasks[0].tolist()
+            counts[i, a, b] += 1
+    assert (counts.diagonal(dim1=1, dim2=2) == 0).all()
+    # Each ordered pair 4000 / 20 = 200 times, s.d. 13.8.
+    others = counts[:, ~torch.eye(5, dtype=torch.bool)]
+    assert (others - 200).abs().max() < 5 * 13.8
+
+
+# --- The problem -------------------------------------------------------------------------
+
+
+def test_training_tasks_are_the_papers(waves):
+    tasks = torch.arange(25).unsqueeze(0)
+    x, y = waves.batch(tasks, torch.full((1, 25, 1), 0.65))
+    assert x[0, :, 0, 0].tolist() == pytest.approx([1.5] * 25)
+    wanted = [a * math.sin(i * math.pi / 5 + 1.5) for a in range(1, 6) for i in range(1, 6)]
+    assert y[0, :, 0, 0].tolist() == pytest.approx(wanted, abs=1e-5)
+
+
+def adapt(w, batch, steps):
+    for _ in range(steps):
+        w = add_scaled(w, -0.01, grad(LOSS)(w, batch))
+    return w
+
+
+def rows(amplitude, phase, chances):
+    x = (10 * chances - 5).unsqueeze(-1)
+    return x, amplitude * torch.sin(x + phase)
+
+
+def test_errors_by_hand(waves):
+    models = [waves.start(0), waves.start(1)]
+    w = waves.layout.pack(models)
+    errors, found = waves.error(w, "maml"), waves.test(w)
+    for r, model in enumerate(models):
+        total = 0.0
+        for i in range(25):
+            amplitude, phase = 1 + i // 5, (1 + i % 5) * math.pi / 5
+            seen = waves._seen_points[i]
+            near = adapt(model, rows(amplitude, phase, seen[:100]), 1)
+            total += LOSS(near, rows(amplitude, phase, seen[100:])).item() / 25
+        assert errors[r].item() == pytest.approx(total, rel=1e-4)
+        for i, (amplitude, phase) in enumerate(UNSEEN):
+            drawn = range(i, 100, 5)
+            losses = [
+                LOSS(
+                    adapt(model, rows(amplitude, phase, waves._shots[j]), 10),
+                    rows(amplitude, phase, waves._points[j]),
+                ).item()
+                for j in drawn
+            ]
+            assert found.errors[r, i].item() == pytest.approx(sum(losses) / 20, rel=1e-3)
+        near = adapt(model, rows(*UNSEEN[0], waves._shots[0]), 10)
+        fit = NETWORK.apply(near, found.x.unsqueeze(1))[:, 0]
+        torch.testing.assert_close(found.fits[r, 0], fit, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(w, waves.layout.pack(models))  # tested on copies
+
+
+def test_rows_to_adapt_to_are_others_than_those_to_score_on(waves):
+    for shots, points in zip(waves._shots, waves._points, strict=True):
+        assert not set(shots.tolist()) & set(points.tolist())
+
+
+# --- Sweeps ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", REGRESSIONS)
+def test_runs_of_a_sweep_are_the_same_alone(waves, method):
+    pair = run(method, seed=1, eta=0.001), run(method, seed=2, eta=0.005, beta=0.9)
+    both = run_sweep(waves, sweep(*pair))
+    for r in range(2):
+        alone = run_sweep(waves, sweep(pair[r]))
+        torch.testing.assert_close(alone.w["flat"][0], both.w["flat"][r], rtol=0, atol=2e-6)
+        assert alone.errors[0] == pytest.approx(both.errors[r], rel=1e-4)
+        assert alone.samples == both.samples
+
+
+@pytest.mark.parametrize("hessian", ["exact", "first-order"])
+@pytest.mark.parametrize("method", REGRESSIONS)
+def test_all_methods_see_as_many_rows(waves, method, hessian):
+    trace = run_sweep(waves, sweep(run(method), iterations=200, hessian=hessian))
+    budget = 200 * 3 * 2 * (3 if hessian == "exact" else 2)
+    assert budget - 25 * 2 * 3 < trace.samples[-1] <= budget  # NASA sees most in an iteration
+    assert len(trace.errors[0]) == len(trace.samples) == 1 + min(40, trace.iterations)
+
+
+@pytest.mark.parametrize("method", ["moml-v1", "bspiderboost"])
+def test_eta_falls_to_a_tenth_in_the_last_quarter_but_for_bspiderboost(waves, method):
+    setting = Setting(waves.loss, None, 25, 3, 2, 0.01, "exact", in_memory)
+    one, total = torch.ones(1), 8 if method == "moml-v1" else 6
+    fast, slow = (METHODS[method].build(setting, one, eta * one) for eta in (0.02, 0.002))
+    lottery = Lottery([0], 25, fast.draws)
+    state = fast.init(waves.layout.pack([waves.start(0)]))
+    for t in range(total):
+        rule = slow if t >= 6 and method == "moml-v1" else fast
+        drawn = [
+            Episode(tasks, tuple(zip(*(part.split(2, 2) for part in rows), strict=True)))
+            for tasks, chances in lottery.draw(t)
+            for rows in [waves.batch(tasks, chances)]
+        ]
+        state = rule.step(state, tuple(drawn))
+    # As many rows as 8 iterations of MAML see are 6 of BSpiderBoost: 10 + 3 + 3 tasks, two batches.
+    found = run_sweep(waves, sweep(run(method, eta=0.02, beta=1.0), iterations=8))
+    assert found.iterations == total
+    torch.testing.assert_close(found.w, state.w, rtol=0, atol=1e-7)
+
+
+def test_memories_in_files_are_the_same(waves, tmp_path):
+    for method in ("moml-v1", "moml-v2"):
+        kept = run_sweep(waves, sweep(run(method)), memory_dir=tmp_path)
+        torch.testing.assert_close(kept.w, run_sweep(waves, sweep(run(method))).w, rtol=0, atol=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memories_that_do_not_fit_are_refused(waves, monkeypatch):
+    monkeypatch.setattr(sweeps, "available", lambda device: 100_000)
+    with pytest.raises(
+        Refused, match=r"moml-v1 keeps 25 models of 1761 parameters .* --memory-dir"
+    ):
+        run_sweep(waves, sweep(run("moml-v1")))
+    run_sweep(waves, sweep(run("bsgd")))  # keeps none
+
+
+def test_a_disk_without_room_is_refused(tmp_path):
+    with pytest.raises(Refused, match=r"has no room of 4096.0 GiB for memories \(flat\)"):
+        mapped(tmp_path)("flat", (1, 2**20, 2**20), torch.zeros(1))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_row_of_classes_is_needed_to_match_prototypes(waves):
+    setting = Setting(waves.loss, None, 25, 3, 2, 0.01, "exact", in_memory)
+    with pytest.raises(ValueError, match="protonet tells classes apart"):
+        METHODS["protonet"].build(setting, torch.ones(1), torch.ones(1))
+
+
+# --- The command -------------------------------------------------------------------------
+
+
+def test_sinewave_gives_a_table_and_figures(tmp_path):
+    out = tmp_path / "run"
+    result = invoke(out, "--iterations", "40", "--seeds", "2", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found == json.loads((out / "results.json").read_text())
+    rows = {(row["batch-size"], row["method"]): row for row in found["rows"]}
+    assert len(rows) == 2 * 8  # the seven of Table 3, and MAML with MOML v1's step
+    assert rows[1, "maml"]["iterations"] == 40
+    assert rows[1, "nasa"]["iterations"] == 40 * 3 // 25
+    assert rows[1, "bspiderboost"]["iterations"] == 33  # (10 + 2 * 3) / 3 tasks, of 2 batches
+    assert rows[1, "local-moml"]["iterations"] == 5 * (40 * 9 // 51)  # 3 * (2 + 5 * 3) rows
+    assert rows[3, "maml-matched"]["eta"] == rows[3, "moml-v1"]["eta"]
+    assert rows[1, "moml-v1"]["published"] == 0.291
+    assert all(row["test-error"] > 0 and row["runs"] == 2 for row in rows.values())
+    assert {path.name for path in out.glob("*.png")} == {
+        "convergence.png",
+        "fits-k1.png",
+        "fits-k3.png",
+    }
+    assert "MAML, v1's eta" in result.stdout
+
+
+def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
+    arguments = ["maml", "nasa", "reptile", "-k", "2", "--iterations", "30", "--seeds", "1"]
+    whole = invoke(tmp_path / "whole", *arguments)
+    assert whole.exit_code == 0, whole.output
+    real, calls = run_sweep, []
+
+    def interrupted(*args, **given):
+        calls.append(args)
+        if len(calls) == 2:
+            given["report"](1, 30)
+            raise KeyboardInterrupt
+        return real(*args, **given)
+
+    monkeypatch.setattr("simulations.reproduce.plan.run_sweep", interrupted)
+    part = tmp_path / "part"
+    stopped = invoke(part, *arguments)
+    assert stopped.exit_code == 130
+    assert f"engram reproduce sinewave --resume {part}" in stopped.output
+    done = CliRunner().invoke(app, ["reproduce", "sinewave", "--resume", str(part)])
+    assert done.exit_code == 0, done.output
+    assert len(calls) == 2 + 2  # the first was kept
+    one, other = (
+        json.loads((tmp_path / n / "results.json").read_text()) for n in ("whole", "part")
+    )
+    for a, b in zip(one["rows"], other["rows"], strict=True):
+        assert {k: v for k, v in a.items() if k != "ms"} == {
+            k: v for k, v in b.items() if k != "ms"
+        }
+
+
+def test_tuning_takes_what_training_tasks_like_best(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "GRID", (1e-6, 0.003, 5.0))  # stands still, learns, diverges
+    out = tmp_path / "run"
+    result = invoke(
+        out, "maml", "moml-v1", "-k", "5", "--iterations", "300", "--seeds", "1", "--tune"
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads((out / "results.json").read_text())["rows"]
+    assert {row["eta"] for row in rows} == {0.003}
+    tried = json.loads((out / "tune-maml+moml-v1-k5.json").read_text())
+    assert {run["seed"] for run in tried} == {1}  # none of the runs'
+    assert len(tried) == 3 * (1 + 5)
+    best = min(
+        (run for run in tried if run["method"] == "moml-v1"),
+        key=lambda run: sum(run["errors"][-5:]),
+    )
+    (mine,) = [row for row in rows if row["method"] == "moml-v1"]
+    assert (mine["beta"], mine["eta"]) == (best["beta"], best["eta"])
+
+
+def test_published_steps_are_the_authors(tmp_path):
+    out = tmp_path / "run"
+    result = invoke(out, "moml-v1", "-k", "1", "--iterations", "2", "--seeds", "1", "--published")
+    assert result.exit_code == 0, result.output
+    plan = json.loads((out / "plan.json").read_text())
+    assert (plan["hessian"], plan["steps"]) == ("first-order", "published")
+    (row,) = json.loads((out / "results.json").read_text())["rows"]
+    assert (row["beta"], row["eta"]) == (0.3, pytest.approx(0.0015))
+
+
+def test_a_run_that_diverged_is_said_so():
+    common = {"batch-size": 1, "name": "maml", "method": "maml", "beta": 1.0, "eta": 9.0}
+    common |= {"iterations": 10, "seconds": 1.0, "errors": [1.0], "samples": [0]}
+    runs = [common | {"tests": [1.0, 2.0]}, common | {"tests": [math.nan, 1.0]}]
+    (row,) = summary(runs)
+    assert row["diverged"] == 1
+    assert math.isinf(row["test-error"])
+    assert row["test-error-std"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["moml"], "method must be one of maml, bsgd"),
+        (["maml", "maml"], "methods must be named once each, got maml, maml"),
+        (
+            ["--tasks-per-step", "26"],
+            "tasks-per-step must be at most 25, the number of tasks, got 26",
+        ),
+        (["bsgd", "--tasks-per-step", "26"], "an iteration draws 26 tasks, and there are 25"),
+        (["--tasks-per-step", "0"], "tasks-per-step must be at least 1, got 0"),
+        (["-k", "0"], "batch-size must be at least 1, got 0"),
+        (["--iterations", "0"], "iterations must be at least 1, got 0"),
+        (["--hessian", "none"], "hessian must be one of exact, first-order"),
+        (["--tune", "--published"], "--tune and --published exclude each other"),
+        (["--published", "--hessian", "exact"], "--published is first-order"),
+        (["protonet"], "method must be one of maml, bsgd"),
+        (["--memory-dir", "/nowhere", "moml-v1"], "/nowhere has no room of"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
+    result = invoke(tmp_path / "run", *arguments)
+    assert isinstance(result.exception, Refused), result.output
+    assert message in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resuming_what_is_no_reproduction_is_refused(tmp_path):
+    for extra in ([], ["maml"]):
+        with pytest.raises(Refused, match="give nothing else" if extra else "has no plan.json"):
+            CliRunner().invoke(
+                app,
+                ["reproduce", "sinewave", "--resume", str(tmp_path), *extra],
+                catch_exceptions=False,
+            )
