@@ -28,7 +28,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-GRID = (0.1, 0.05, 0.01, 0.005, 0.001)  # of eta, Sec. 6.1
+# Of eta: that of Sec. 6.1, and three smaller ones, since with exact Hessians (and where there is a
+# memory, whose authors' code multiplies by beta) all of its values may diverge.
+GRID = (0.1, 0.05, 0.01, 0.005, 0.001, 0.0005, 0.0002, 0.0001)
 
 _Methods = Annotated[
     list[str] | None,

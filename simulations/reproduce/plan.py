@@ -155,7 +155,7 @@ def carry_out(
                         **run._asdict(),
                         "batch-size": size,
                         "samples": trace.samples,
-                        "errors": errors,
+                        "errors": errors.tolist(),
                         "iterations": trace.iterations,
                         "seconds": trace.seconds / len(runs),
                         **more,
@@ -192,8 +192,8 @@ def _tune(
     grid: Sequence[float],
     sweep: Callable[[str, Sequence[Run]], list[dict[str, Any]]],
 ) -> Steps:
-    """Returns each method's best step sizes by the error on training tasks, of a seed apart."""
-    seed = max(plan.seeds) + 1
+    """Returns each method's best step sizes by the error on training tasks, with other seeds."""
+    seeds = [max(plan.seeds) + i for i in (1, 2)]  # step sizes may be too large for one of them
     best: dict[str, tuple[float, float]] = {}
     for methods in _alike(plan.methods, lambda method: METHODS[method]):
         runs = [
@@ -201,13 +201,17 @@ def _tune(
             for method in methods
             for beta in METHODS[method].betas
             for eta in grid
+            for seed in seeds
         ]
         rows = sweep(f"tune-{'+'.join(methods)}", runs)
         for method in methods:
-            mine = [row for row in rows if row["method"] == method]
-            # The mean over the last eighth of the looks, which a lucky one does not decide.
-            winner = min(mine, key=lambda row: float(np.mean(row["errors"][-5:])))
-            best[method] = winner["beta"], winner["eta"]
+            errors: dict[tuple[float, float], float] = {}
+            for row in rows:
+                if row["method"] == method:
+                    # Over the last eighth of the looks, which a lucky one does not decide.
+                    steps = row["beta"], row["eta"]
+                    errors[steps] = errors.get(steps, 0.0) + float(np.mean(row["errors"][-5:]))
+            best[method] = min(errors, key=errors.__getitem__)
     return best
 
 

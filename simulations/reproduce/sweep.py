@@ -1,11 +1,12 @@
 """Runs of one algorithm side by side, on the samples that all are allowed."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -103,14 +104,14 @@ class Trace(NamedTuple):
     Attributes:
         w: The meta-models, flat, (r, d).
         samples: Rows seen of all tasks, when looked at.
-        errors: The training errors then, one list for each run.
+        errors: The training errors then, (r, looks); infinite for runs that have diverged.
         iterations: Made in all.
         seconds: What they took, the looks left out.
     """
 
     w: Params
     samples: list[int]
-    errors: list[list[float]]
+    errors: npt.NDArray[np.float64]
     iterations: int
     seconds: float
 
@@ -137,23 +138,54 @@ def run_sweep(
     fast, slow = _rules(problem, sweep, room)
     _check(problem, sweep, fast, memory_dir)
     total, samples = _spend(fast, problem.tasks, _budget(sweep))
-    lottery = Lottery([run.seed for run in sweep.runs], problem.tasks, fast.draws)
     looks = {round(total * i / _LOOKS) for i in range(1, _LOOKS + 1)}
-    seen, errors, spent = [0], [_look(problem, sweep, start := _start(problem, sweep))], 0.0
-    state = fast.init(start)
+    lottery = Lottery([run.seed for run in sweep.runs], problem.tasks, fast.draws)
+    state = fast.init(_start(problem, sweep))
+    seen, errors, spent = [0], [_look(problem, sweep, state.w)], 0.0
+    alive = list(range(len(sweep.runs)))  # runs that have not diverged; the others cost nothing
     since = time.perf_counter()
     for t in range(total):
         rule = slow if t >= 0.75 * total else fast
         state = rule.step(state, tuple(_episodes(problem, lottery, rule, t)))
-        if t % _PAUSE == 0 or t + 1 in looks:
-            spent += time.perf_counter() - since
-            if t + 1 in looks:
-                seen.append(samples[t])
-                errors.append(_look(problem, sweep, state.w))
-            report(t + 1, total)
-            since = time.perf_counter()
-    curves = [list(curve) for curve in zip(*errors, strict=True)]
-    return Trace(state.w, seen, curves, total, spent)
+        if t % _PAUSE and t + 1 not in looks:
+            continue
+        spent += time.perf_counter() - since
+        if t + 1 in looks:
+            found = _look(problem, sweep, state.w)
+            seen.append(samples[t])
+            errors.append(np.full(len(sweep.runs), np.inf))
+            errors[-1][alive] = found
+            well = np.flatnonzero(np.isfinite(found))
+            if 0 < len(well) < len(alive) and memory_dir is None:
+                alive = [alive[i] for i in well]
+                state = _of(state, torch.from_numpy(well))
+                some = sweep._replace(runs=tuple(sweep.runs[i] for i in alive))
+                fast, slow = _rules(problem, some, room)
+                lottery = Lottery([run.seed for run in some.runs], problem.tasks, fast.draws)
+        report(t + 1, total)
+        since = time.perf_counter()
+    return Trace(_all(state.w, alive, len(sweep.runs)), seen, np.stack(errors, 1), total, spent)
+
+
+def _of(state: Any, runs: Tensor) -> Any:
+    """Returns what belongs to some of the runs: tensors have one row for each."""
+    if isinstance(state, Tensor):
+        return state[runs]
+    if isinstance(state, dict):
+        return {name: _of(leaf, runs) for name, leaf in state.items()}
+    if isinstance(state, tuple):
+        return type(state)(*(_of(field, runs) for field in state))
+    return state
+
+
+def _all(w: Params, alive: Sequence[int], runs: int) -> Params:
+    """Returns models of all runs, NaN where they diverged."""
+    return {
+        name: leaf.new_full((runs, *leaf.shape[1:]), torch.nan).index_copy_(
+            0, torch.tensor(alive), leaf
+        )
+        for name, leaf in w.items()
+    }
 
 
 def _rules(problem: Problem, sweep: Sweep, room: Room) -> tuple[MetaRule[Any], MetaRule[Any]]:
@@ -215,9 +247,9 @@ def _start(problem: Problem, sweep: Sweep) -> Params:
     return problem.layout.pack([starts[run.seed] for run in sweep.runs])
 
 
-def _look(problem: Problem, sweep: Sweep, w: Params) -> Sequence[float]:
-    found: list[float] = problem.error(w, sweep.runs[0].method).tolist()
-    return [value if math.isfinite(value) else math.inf for value in found]
+def _look(problem: Problem, sweep: Sweep, w: Params) -> npt.NDArray[np.float64]:
+    found = problem.error(w, sweep.runs[0].method).double().numpy()
+    return np.where(np.isfinite(found), found, np.inf)
 
 
 def _episodes(problem: Problem, lottery: Lottery, rule: MetaRule[Any], t: int) -> Iterator[Episode]:
