@@ -2,11 +2,11 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.table import Table
 
@@ -15,8 +15,9 @@ from federation.files import replace_file
 from simulations.options import Json, Out, find_run, make_folder, new_folder
 from simulations.reproduce import sinewave_report
 from simulations.reproduce.methods import METHODS
-from simulations.reproduce.plan import Plan, Tell, carry_out, read_plan, write_plan
+from simulations.reproduce.plan import Case, Plan, read_plan, write_plan
 from simulations.reproduce.sinewave import ALPHA, Sinewave
+from simulations.reproduce.workers import carry_out
 from simulations.terminal import out as console
 from simulations.terminal import progress_lines
 
@@ -53,6 +54,10 @@ _AsPublished = Annotated[
     bool,
     typer.Option("--published", help="The authors' eta and beta, and first-order gradients."),
 ]
+_Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Sweeps that run beside each other; default: one for each core."),
+]
 _MemoryDir = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Keep memories in files there, if they do not fit."),
@@ -78,6 +83,7 @@ def sinewave(
     hessian: _Hessian = None,
     tune: _Tune = False,
     published: _AsPublished = False,
+    processes: _Processes = None,
     memory_dir: _MemoryDir = None,
     out: Out = None,
     resume: _Resume = None,
@@ -106,12 +112,16 @@ def sinewave(
         ),
         lambda: new_folder(out, "sinewave"),
     )
-    known = {
-        "published": sinewave_report.PUBLISHED_STEPS,
-        "recorded": sinewave_report.RECORDED_STEPS,
-        "tuned": {},
-    }
-    done = _carry_out(plan, Sinewave(), known[plan.steps], folder, ALPHA, memory_dir)
+    case = Case(
+        make=Sinewave,
+        alpha=ALPHA,
+        grid=GRID,
+        steps={
+            "published": sinewave_report.PUBLISHED_STEPS,
+            "recorded": sinewave_report.RECORDED_STEPS,
+        },
+    )
+    done = _carry_out(plan, case, folder, processes, memory_dir)
     rows = sinewave_report.summary(done)
     _show(
         rows,
@@ -147,52 +157,34 @@ def _plan(
 
 
 def _carry_out(
-    plan: Plan,
-    problem: Any,
-    known: Mapping[int, Any],
-    folder: Path,
-    alpha: float,
-    memory_dir: Path | None,
+    plan: Plan, case: Case, folder: Path, processes: int | None, memory_dir: Path | None
 ) -> list[dict[str, Any]]:
     """Does what is left, with a line of progress for each sweep."""
-    torch.set_num_threads(1)  # small operators; two threads take longer
-
-    def steps(size: int) -> Any:
-        # Where a batch size has no step sizes of its own, those of the nearest.
-        return known[min(known, key=lambda other: abs(other - size))]
 
     def hint() -> str:
-        begun = any(folder.glob("*-k*.json"))
-        return (
-            f"go on with: engram reproduce {plan.experiment} --resume {folder}"
-            if begun
-            else ("nothing has been written")
-        )
+        begun = f"go on with: engram reproduce {plan.experiment} --resume {folder}"
+        return begun if folder.exists() else "nothing has been written"
 
-    with progress_lines("iterations", hint) as begin:
+    def begin() -> None:
+        if not folder.exists() or not any(folder.iterdir()):
+            make_folder(folder)
+            write_plan(folder, plan)
 
-        def line(title: str) -> Tell:
-            tell: Callable[[int, str], None] | None = None
+    lines: dict[str, Callable[[int, str], None]] = {}
+    with progress_lines("iterations", hint) as new_line:
 
-            def report(done: int, total: int) -> None:
-                nonlocal tell
-                if tell is None:
-                    if not (folder / "plan.json").is_file():
-                        make_folder(folder)
-                        write_plan(folder, plan)
-                    tell = begin(title, total)
-                tell(done, "")
-
-            return report
+        def tell(name: str, done: int, total: int) -> None:
+            if name not in lines:
+                lines[name] = new_line(name, total)
+            lines[name](done, "")
 
         return carry_out(
             plan,
-            problem,
-            steps,
-            GRID,
+            case,
             folder,
-            alpha=alpha,
-            begin=line,
+            processes=processes or os.cpu_count() or 1,
+            begin=begin,
+            tell=tell,
             memory_dir=memory_dir,
         )
 

@@ -1,37 +1,54 @@
-"""What a reproduction consists of, and what has been done of it: sweeps, kept in a folder."""
+"""What a reproduction consists of: its settings, and the sweeps that follow from them."""
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from engram.meta.curvature import HESSIANS
-from engram.types import Params
 from federation.errors import Refused
 from federation.files import replace_file
 from simulations.reproduce.methods import METHODS
-from simulations.reproduce.sweep import Problem, Run, Sweep, run_sweep
+from simulations.reproduce.sweep import Measured, Run, Sweep
 
-__all__ = ["MATCHED", "Measured", "Plan", "Steps", "Tell", "carry_out", "read_plan", "write_plan"]
+__all__ = [
+    "MATCHED",
+    "Case",
+    "Plan",
+    "Steps",
+    "choose",
+    "final_sweeps",
+    "read_plan",
+    "tuning_sweeps",
+    "write_plan",
+]
 
 MATCHED: Final = "maml-matched"
 """The row of MAML with the step size of MOML v1, of which it then differs by the memory alone."""
 
 Steps = Mapping[str, tuple[float, float]]  # by method: beta, and eta
-Tell = Callable[[int, int], None]  # iterations done, of how many
 
 _PLAN: Final = "plan.json"
 
 
-class Measured(Problem, Protocol):
-    """A problem that is also tested."""
+class Case(NamedTuple):
+    """What an experiment brings to its plans.
 
-    def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
-        """Returns what tests say of each meta-model, as JSON has it."""
+    Attributes:
+        make: Makes the problem; it travels to other processes.
+        alpha: Adaptation step size.
+        grid: Values of eta that tuning tries.
+        steps: For each kind of step sizes but ``tuned``, and each batch size, those of the methods.
+    """
+
+    make: Callable[[], Measured]
+    alpha: float
+    grid: tuple[float, ...]
+    steps: Mapping[str, Mapping[int, Steps]]
 
 
 @dataclass(frozen=True)
@@ -103,116 +120,71 @@ def read_plan(folder: Path) -> Plan:
         raise Refused(f"{path} is damaged: {error}") from error
 
 
-# --- Doing it ------------------------------------------------------------------------------
+# --- Sweeps --------------------------------------------------------------------------------
 
 
-def carry_out(
-    plan: Plan,
-    problem: Measured,
-    steps: Callable[[int], Steps],
-    grid: Sequence[float],
-    folder: Path,
-    *,
-    alpha: float,
-    begin: Callable[[str], Tell],
-    memory_dir: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Does what is left of a plan, sweep by sweep, and returns what came of each run.
+def tuning_sweeps(plan: Plan, case: Case) -> dict[str, Sweep]:
+    """Returns the sweeps over the grid, by name, with two seeds that are none of the plan's.
+
+    Two, since a step size may be too large for one of them.
+    """
+    seeds = [max(plan.seeds) + i for i in (1, 2)]
+    sweeps = {}
+    for size in plan.batch_sizes:
+        for methods in _alike(plan.methods, lambda method: METHODS[method]):
+            runs = [
+                Run(method, method, beta, eta, seed)
+                for method in methods
+                for beta in METHODS[method].betas
+                for eta in case.grid
+                for seed in seeds
+            ]
+            sweeps[f"tune-{'+'.join(methods)}-k{size}"] = _sweep(plan, case, size, runs)
+    return sweeps
+
+
+def choose(rows: Iterable[Mapping[str, Any]]) -> dict[int, Steps]:
+    """Returns, by batch size, each method's steps with the least error on training tasks."""
+    errors: dict[int, dict[str, dict[tuple[float, float], float]]] = {}
+    for row in rows:
+        # Over the last eighth of the looks, which a lucky one does not decide.
+        error = float(np.mean(row["errors"][-5:]))
+        tried = errors.setdefault(row["batch-size"], {}).setdefault(row["method"], {})
+        steps = row["beta"], row["eta"]
+        tried[steps] = tried.get(steps, 0.0) + error
+    return {
+        size: {method: min(tried, key=tried.__getitem__) for method, tried in methods.items()}
+        for size, methods in errors.items()
+    }
+
+
+def final_sweeps(plan: Plan, case: Case, steps: Mapping[int, Steps]) -> dict[str, Sweep]:
+    """Returns the sweeps that tables are made of, by name.
 
     Args:
-        plan: What to do.
-        problem: What is learned.
-        steps: For each batch size, the step sizes of the methods; of a plan that tunes, not asked.
-        grid: Values of eta that tuning tries.
-        folder: The plan's. Each sweep that is done is kept there, and not done again.
-        alpha: Adaptation step size.
-        begin: Is told the name of each sweep that begins, and returns whom to tell of its progress.
-        memory_dir: As in ``run_sweep``.
-
-    Returns:
-        For each run: ``name``, ``method``, ``batch-size``, ``beta``, ``eta``, ``seed``,
-        ``samples``, ``errors``, ``iterations``, ``seconds`` of its sweep for each of its runs, and
-        what ``measure`` says.
-
-    Raises:
-        Refused: A sweep cannot be run; those before it are kept.
+        plan: The settings.
+        case: The experiment.
+        steps: Step sizes by batch size; for another one, those of the nearest.
     """
-    done = []
+    sweeps = {}
     for size in plan.batch_sizes:
-
-        def sweep(name: str, runs: Sequence[Run], size: int = size) -> list[dict[str, Any]]:
-            path = folder / f"{name}-k{size}.json"
-            if not path.is_file():
-                work = Sweep(
-                    tuple(runs), size, plan.tasks_per_step, alpha, plan.hessian, plan.iterations
-                )
-                names = dict.fromkeys(run.method for run in runs)
-                tell = begin(f"{'tuning ' * name.startswith('tune')}K={size} {', '.join(names)}")
-                trace = run_sweep(problem, work, memory_dir=memory_dir, report=tell)
-                found = problem.measure(trace.w, runs[0].method)
-                rows = [
-                    {
-                        **run._asdict(),
-                        "batch-size": size,
-                        "samples": trace.samples,
-                        "errors": errors.tolist(),
-                        "iterations": trace.iterations,
-                        "seconds": trace.seconds / len(runs),
-                        **more,
-                    }
-                    for run, errors, more in zip(runs, trace.errors, found, strict=True)
-                ]
-                replace_file(path, json.dumps(rows).encode())
-            kept: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-            return kept
-
-        chosen = _tune(plan, grid, sweep) if plan.steps == "tuned" else steps(size)
-        for name, runs in _sweeps(plan, chosen):
-            done += sweep(name, runs)
-    return done
+        of = steps[min(steps, key=lambda other: abs(other - size))]
+        named = [(method, method, *of[method]) for method in plan.methods]
+        if {"maml", "moml-v1"} <= set(plan.methods):
+            named.append((MATCHED, "maml", 1.0, of["moml-v1"][1]))
+        for members in _alike(named, lambda row: METHODS[row[1]]):
+            runs = [
+                Run(name, method, beta, eta, seed)
+                for name, method, beta, eta in members
+                for seed in plan.seeds
+            ]
+            name = "+".join(row[0] for row in members)
+            sweeps[f"{name}-k{size}"] = _sweep(plan, case, size, runs)
+    return sweeps
 
 
-def _sweeps(plan: Plan, steps: Steps) -> Iterator[tuple[str, list[Run]]]:
-    """Yields the runs of a batch size, together where methods are built alike."""
-    named = [(method, method, *steps[method]) for method in plan.methods]
-    if {"maml", "moml-v1"} <= set(plan.methods):
-        named.append((MATCHED, "maml", 1.0, steps["moml-v1"][1]))
-    for members in _alike(named, lambda row: METHODS[row[1]]):
-        title = "+".join(row[0] for row in members)
-        runs = [
-            Run(name, method, beta, eta, seed)
-            for name, method, beta, eta in members
-            for seed in plan.seeds
-        ]
-        yield title, runs
-
-
-def _tune(
-    plan: Plan,
-    grid: Sequence[float],
-    sweep: Callable[[str, Sequence[Run]], list[dict[str, Any]]],
-) -> Steps:
-    """Returns each method's best step sizes by the error on training tasks, with other seeds."""
-    seeds = [max(plan.seeds) + i for i in (1, 2)]  # step sizes may be too large for one of them
-    best: dict[str, tuple[float, float]] = {}
-    for methods in _alike(plan.methods, lambda method: METHODS[method]):
-        runs = [
-            Run(method, method, beta, eta, seed)
-            for method in methods
-            for beta in METHODS[method].betas
-            for eta in grid
-            for seed in seeds
-        ]
-        rows = sweep(f"tune-{'+'.join(methods)}", runs)
-        for method in methods:
-            errors: dict[tuple[float, float], float] = {}
-            for row in rows:
-                if row["method"] == method:
-                    # Over the last eighth of the looks, which a lucky one does not decide.
-                    steps = row["beta"], row["eta"]
-                    errors[steps] = errors.get(steps, 0.0) + float(np.mean(row["errors"][-5:]))
-            best[method] = min(errors, key=errors.__getitem__)
-    return best
+def _sweep(plan: Plan, case: Case, size: int, runs: Sequence[Run]) -> Sweep:
+    return Sweep(tuple(runs), size, plan.tasks_per_step, case.alpha, plan.hessian, plan.iterations)
 
 
 def _alike(items: Sequence[Any], method: Callable[[Any], Any]) -> list[list[Any]]:

@@ -1,5 +1,6 @@
 """Runs of one algorithm side by side, on the samples that all are allowed."""
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from simulations.reproduce.lottery import Lottery
 from simulations.reproduce.methods import METHODS, Method, Setting
 from simulations.reproduce.rooms import mapped
 
-__all__ = ["Problem", "Run", "Sweep", "Trace", "run_sweep"]
+__all__ = ["Measured", "Problem", "Run", "Sweep", "Trace", "check_sweep", "run_sweep"]
 
 _LOOKS: Final = 40  # times that the training error is looked at
 _PAUSE: Final = 25  # iterations between looks at the clock and the keyboard
@@ -53,6 +54,13 @@ class Problem(Protocol):
 
     def error(self, w: Params, method: str) -> Tensor:
         """Returns each meta-model's error (r,) on the training tasks after adapting to them."""
+
+
+class Measured(Problem, Protocol):
+    """A problem that is also tested."""
+
+    def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
+        """Returns what tests say of each meta-model, as JSON has it."""
 
 
 class Run(NamedTuple):
@@ -116,6 +124,30 @@ class Trace(NamedTuple):
     seconds: float
 
 
+def check_sweep(problem: Problem, sweep: Sweep, memory_dir: Path | None = None) -> None:
+    """Refuses what cannot be run, before anything is made for it.
+
+    Raises:
+        Refused: A value lies outside its range, an iteration wants more tasks than there are, or
+            the memories have no room where they are to be kept.
+    """
+    rule, _ = _rules(problem, sweep, in_memory)
+    most = max(draw.tasks or 0 for t in range(3) for draw in rule.draws(t))
+    if most > problem.tasks:
+        raise Refused(f"an iteration draws {most} tasks, and there are {problem.tasks}")
+    if memory_dir is not None and not memory_dir.is_dir():
+        raise Refused(f"--memory-dir must be a folder that is there, got {memory_dir}")
+    need = 4 * rule.memories * len(sweep.runs) * problem.layout.size
+    free = available("cpu") if memory_dir is None else shutil.disk_usage(memory_dir).free
+    if need > free:
+        advice = ": name a --memory-dir for them" if memory_dir is None else f" in {memory_dir}"
+        raise Refused(
+            f"{sweep.runs[0].method} keeps {rule.memories} models of {problem.layout.size} "
+            f"parameters for each of {len(sweep.runs)} runs, {need / 2**30:.1f} GiB, and "
+            f"{free / 2**30:.1f} GiB are free{advice}"
+        )
+
+
 def run_sweep(
     problem: Problem,
     sweep: Sweep,
@@ -132,11 +164,10 @@ def run_sweep(
         report: Is told now and then how many iterations are done, and of how many.
 
     Raises:
-        Refused: An iteration wants more tasks than there are, or the memories do not fit.
+        Refused: As ``check_sweep`` says; or the memories have no room.
     """
     room = in_memory if memory_dir is None else mapped(memory_dir)
     fast, slow = _rules(problem, sweep, room)
-    _check(problem, sweep, fast, memory_dir)
     total, samples = _spend(fast, problem.tasks, _budget(sweep))
     looks = {round(total * i / _LOOKS) for i in range(1, _LOOKS + 1)}
     lottery = Lottery([run.seed for run in sweep.runs], problem.tasks, fast.draws)
@@ -208,20 +239,6 @@ def _rules(problem: Problem, sweep: Sweep, room: Room) -> tuple[MetaRule[Any], M
     except ValueError as error:
         raise Refused(str(error)) from error
     return fast, slow
-
-
-def _check(problem: Problem, sweep: Sweep, rule: MetaRule[Any], memory_dir: Path | None) -> None:
-    """Refuses what cannot be run, before anything is made for it."""
-    most = max(draw.tasks or 0 for t in range(3) for draw in rule.draws(t))
-    if most > problem.tasks:
-        raise Refused(f"an iteration draws {most} tasks, and there are {problem.tasks}")
-    need, free = 4 * rule.memories * len(sweep.runs) * problem.layout.size, available("cpu")
-    if memory_dir is None and need > free:
-        raise Refused(
-            f"{sweep.runs[0].method} keeps {rule.memories} models of {problem.layout.size} "
-            f"parameters for each of {len(sweep.runs)} runs, {need / 2**30:.1f} GiB, and "
-            f"{free / 2**30:.1f} GiB are free: name a --memory-dir for them"
-        )
 
 
 def _budget(sweep: Sweep) -> int:

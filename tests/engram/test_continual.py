@@ -27,9 +27,9 @@ def stream(seed):
 
 
 def waves(count, generator):
-    return torch.rand(count, 2, generator=generator) * torch.tensor([4, math.pi / 2]) + torch.tensor(
-        [1, 0]
-    )
+    return torch.rand(count, 2, generator=generator) * torch.tensor(
+        [4, math.pi / 2]
+    ) + torch.tensor([1, 0])
 
 
 def rows(tasks, count, generator):

@@ -18,10 +18,12 @@ from simulations.reproduce import cli as reproduce
 from simulations.reproduce import sweep as sweeps
 from simulations.reproduce.lottery import Lottery
 from simulations.reproduce.methods import METHODS, Setting
+from simulations.reproduce.plan import Case, Plan
 from simulations.reproduce.rooms import mapped
 from simulations.reproduce.sinewave import UNSEEN, Sinewave
-from simulations.reproduce.sinewave_report import summary
-from simulations.reproduce.sweep import Run, Sweep, run_sweep
+from simulations.reproduce.sinewave_report import PUBLISHED_STEPS, summary
+from simulations.reproduce.sweep import Run, Sweep, check_sweep, run_sweep
+from simulations.reproduce.workers import carry_out
 
 NETWORK = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
 LOSS = squared_error(NETWORK)
@@ -43,7 +45,8 @@ def run(method, seed=0, beta=0.5, eta=0.01):
 
 def invoke(folder, *arguments):
     # Without the process's own handlers, an error comes as it is raised.
-    return CliRunner().invoke(app, ["reproduce", "sinewave", "--out", str(folder), *arguments])
+    fixed = ["reproduce", "sinewave", "--processes", "1", "--out", str(folder)]
+    return CliRunner().invoke(app, [*fixed, *arguments])
 
 
 # --- Draws -------------------------------------------------------------------------------
@@ -201,8 +204,8 @@ def test_memories_that_do_not_fit_are_refused(waves, monkeypatch):
     with pytest.raises(
         Refused, match=r"moml-v1 keeps 25 models of 1761 parameters .* --memory-dir"
     ):
-        run_sweep(waves, sweep(run("moml-v1")))
-    run_sweep(waves, sweep(run("bsgd")))  # keeps none
+        check_sweep(waves, sweep(run("moml-v1")))
+    check_sweep(waves, sweep(run("bsgd")))  # keeps none
 
 
 def test_a_disk_without_room_is_refused(tmp_path):
@@ -256,12 +259,14 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return real(*args, **given)
 
-    monkeypatch.setattr("simulations.reproduce.plan.run_sweep", interrupted)
+    monkeypatch.setattr("simulations.reproduce.workers.run_sweep", interrupted)
     part = tmp_path / "part"
     stopped = invoke(part, *arguments)
     assert stopped.exit_code == 130
     assert f"engram reproduce sinewave --resume {part}" in stopped.output
-    done = CliRunner().invoke(app, ["reproduce", "sinewave", "--resume", str(part)])
+    done = CliRunner().invoke(
+        app, ["reproduce", "sinewave", "--processes", "1", "--resume", str(part)]
+    )
     assert done.exit_code == 0, done.output
     assert len(calls) == 2 + 2  # the first was kept
     one, other = (
@@ -271,6 +276,51 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
         assert {k: v for k, v in a.items() if k != "ms"} == {
             k: v for k, v in b.items() if k != "ms"
         }
+
+
+def test_processes_give_what_one_gives(tmp_path):
+    arguments = ["maml", "nasa", "reptile", "-k", "2", "--iterations", "20", "--seeds", "1"]
+    assert invoke(tmp_path / "one", *arguments).exit_code == 0
+    result = invoke(tmp_path / "two", *arguments, "--processes", "2")
+    assert result.exit_code == 0, result.output
+    one, two = (
+        [row | {"ms": 0} for row in json.loads((tmp_path / n / "results.json").read_text())["rows"]]
+        for n in ("one", "two")
+    )
+    assert one == two
+
+
+class Refusing(Sinewave):
+    def measure(self, w, method):
+        raise Refused("no")
+
+
+class Broken(Sinewave):
+    def measure(self, w, method):
+        raise ZeroDivisionError("of the test")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [(Refusing, Refused, "^no$"), (Broken, RuntimeError, "ZeroDivisionError: of the test")],
+)
+def test_what_goes_wrong_in_a_process_is_said(tmp_path, make, error, message):
+    plan = Plan(
+        experiment="sinewave",
+        dataset="",
+        data_dir="",
+        methods=("maml", "bsgd"),
+        batch_sizes=(1,),
+        iterations=2,
+        seeds=(0,),
+        tasks_per_step=3,
+        hessian="exact",
+        steps="published",
+    )
+    case = Case(make, 0.01, (), {"published": PUBLISHED_STEPS})
+    with pytest.raises(error, match=message):
+        carry_out(plan, case, tmp_path, processes=2, begin=list, tell=lambda *news: None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_tuning_takes_what_training_tasks_like_best(tmp_path, monkeypatch):
@@ -334,7 +384,7 @@ def test_a_run_that_diverged_is_said_so():
         (["--tune", "--published"], "--tune and --published exclude each other"),
         (["--published", "--hessian", "exact"], "--published is first-order"),
         (["protonet"], "method must be one of maml, bsgd"),
-        (["--memory-dir", "/nowhere", "moml-v1"], "/nowhere has no room of"),
+        (["--memory-dir", "/nowhere"], "--memory-dir must be a folder that is there, got /nowhere"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
