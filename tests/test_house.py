@@ -138,6 +138,11 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
             main()
         if words[0] in ("run", "compare") and "--help" not in words:
             words += ["--set", "num-rounds=2"]
+        if words[0] == "reproduce":
+            images = rng.integers(0, 256, (35 * 20 * 3, 28, 28), dtype=np.uint8)
+            (tmp_path / "data").mkdir()
+            write_npz(tmp_path / "data" / "omniglot28.npz", x=images, y=np.arange(2100) % 700)
+            words += ["--iterations", "5", "--seeds", "1", "--processes", "1"]
         monkeypatch.setattr("sys.argv", ["engram", *words])
         main()
         assert capsys.readouterr().out

@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from benchmarks import peers
+from benchmarks import meta, peers
 from benchmarks.chaos import Outcome, plan
 from benchmarks.roofline import measure
 from benchmarks.rounds import time_workload
@@ -15,6 +16,7 @@ from benchmarks.scale import time_crowds
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from federation.fingerprint import source_root
 from federation.wire import to_params
+from simulations.reproduce.sinewave import Sinewave
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +130,21 @@ def test_a_plan_of_kills_is_a_function_of_its_seed():
 def test_an_outcome_tells_harm(harm, unharmed):
     fine = Outcome({}, 1.0, difference=1e-6, memory_difference=0.0, memories_lost=0, rounds_lost=0)
     assert fine._replace(**harm).unharmed == unharmed
+
+
+@pytest.mark.parametrize("hessian", ["exact", "first-order"])
+@pytest.mark.parametrize("method", ["maml", "moml-v1"])
+def test_the_loop_over_tasks_does_what_ours_does(method, hessian):
+    mine = meta.ours(method, 1, hessian)().w["flat"][0]
+    theirs = torch.cat([leaf.detach().flatten() for leaf in meta.loop(method, hessian)()])
+    torch.testing.assert_close(theirs, mine, rtol=0, atol=1e-4)
+    start = Sinewave()
+    moved = mine - start.layout.pack([start.start(0)])["flat"][0]
+    assert moved.abs().max() > 1e-2  # a hundred times the tolerance
+
+
+def test_meta_prints_milliseconds():
+    rows = meta.time_meta(["maml", "nasa"], turns=1, runs=(1, 2), hessian="first-order")
+    found = {(row["method"], row["runs"]) for row in rows}
+    assert found == {("maml", 0), ("maml", 1), ("maml", 2), ("nasa", 1), ("nasa", 2)}
+    assert all(math.isfinite(row["ms"]) and row["ms"] > 0 for row in rows)

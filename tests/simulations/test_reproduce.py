@@ -292,11 +292,13 @@ def test_processes_give_what_one_gives(tmp_path):
 
 class Refusing(Sinewave):
     def measure(self, w, method):
+        del w, method
         raise Refused("no")
 
 
 class Broken(Sinewave):
     def measure(self, w, method):
+        del w, method
         raise ZeroDivisionError("of the test")
 
 
