@@ -69,7 +69,8 @@ def ours(method: str, runs: int, hessian: str) -> Callable[[], Any]:
     """Builds a turn of our runs, which returns their state."""
     problem = Sinewave()
     ones = torch.ones(runs)
-    rule = METHODS[method].build(_setting(problem, hessian), _BETA * ones, _ETA * ones)
+    beta = 1.0 if len(METHODS[method].betas) == 1 else _BETA
+    rule = METHODS[method].build(_setting(problem, hessian), beta * ones, _ETA * ones)
     shown = [_episodes(problem, rule, t, runs) for t in range(_PER_TURN)]
     start = problem.layout.pack([problem.start(seed) for seed in range(runs)])
 
