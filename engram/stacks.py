@@ -65,6 +65,10 @@ class Layout(NamedTuple):
         pairs = zip(self.shapes.items(), parts, strict=True)
         return {name: part.view(-1, *shape) for (name, shape), part in pairs}
 
+    def one(self, flat: Params) -> Params:
+        """Returns one model's flat parameters (d,) by name."""
+        return {name: leaf[0] for name, leaf in self.unpack(flat).items()}
+
     def join(self, leaves: Params, like: Params) -> Params:
         """Undoes ``unpack``; the leading axes are those of ``like``."""
         flat = torch.cat([leaves[name].flatten(1) for name in self.shapes], dim=1)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
-__all__ = ["Arrays", "load"]
+__all__ = ["Arrays", "fetch", "load", "read_npz"]
 
 _Array = npt.NDArray[Any]
 _NPZ: Final = "npz:"
@@ -102,7 +102,7 @@ def _split(
 
 
 def _npz(path: Path, test_fraction: float, seed: int, num_classes: int) -> Arrays:
-    arrays = _read_npz(path)
+    arrays = read_npz(path)
     whole, parts = {"x", "y"}, {"x_train", "y_train", "x_test", "y_test"}
     if whole <= arrays.keys() and not parts & arrays.keys():
         x, y, task = arrays["x"], arrays["y"], arrays.get("task")
@@ -132,7 +132,12 @@ def _npz(path: Path, test_fraction: float, seed: int, num_classes: int) -> Array
     )
 
 
-def _read_npz(path: Path) -> dict[str, _Array]:
+def read_npz(path: Path) -> dict[str, _Array]:
+    """Returns a file's arrays by name.
+
+    Raises:
+        DataError: It cannot be read, or is no such file.
+    """
     try:
         file = np.load(path, allow_pickle=False)
         if isinstance(file, np.lib.npyio.NpzFile):
@@ -215,28 +220,44 @@ _TORCHVISION: Final = {
 
 def _torchvision(dataset: str, data_dir: Path) -> Arrays:
     source = _TORCHVISION[dataset]
-    make: Callable[..., Any] = getattr(_import_datasets(), source.name)
-    new = not data_dir.exists()
     parts: list[_Array] = []
     for train in (True, False):
-        try:
-            part = make(root=str(data_dir), train=train, download=False)
-        except RuntimeError:  # torchvision's word for "not there, or damaged"
-            try:
-                part = make(root=str(data_dir), train=train, download=True)
-            except Exception as error:  # whatever a network can do to a download
-                if new:  # torchvision made it
-                    shutil.rmtree(data_dir, ignore_errors=True)
-                raise DataError(
-                    f"{dataset} is not in {data_dir} and cannot be downloaded "
-                    f"({type(error).__name__}): put {source.files} under {data_dir}"
-                ) from error
+        part = fetch(source.name, data_dir, name=dataset, files=source.files, train=train)
         x = np.asarray(part.data)
         x = x[:, None] if x.ndim == 3 else np.ascontiguousarray(np.moveaxis(x, 3, 1))
         y = _coarse(data_dir, train) if dataset == "cifar100-coarse" else part.targets
         parts += [x, np.asarray(y, dtype=np.int64)]
     x_train, y_train, x_test, y_test = parts
     return Arrays(x_train, y_train, x_test, y_test, None, None, source.classes)
+
+
+def fetch(kind: str, data_dir: Path, *, name: str, files: str, **part: bool) -> Any:
+    """Returns a part of one of torchvision's data sets, downloaded if it is not there.
+
+    Args:
+        kind: The data set's class in ``torchvision.datasets``.
+        data_dir: Folder of torchvision's data sets.
+        name: What users call it.
+        files: Where a user without a network puts what.
+        part: Which part, as the class wants to be told.
+
+    Raises:
+        DataError: It is not there and cannot be downloaded.
+    """
+    make: Callable[..., Any] = getattr(_import_datasets(), kind)
+    new = not data_dir.exists()
+    try:
+        return make(root=str(data_dir), download=False, **part)
+    except (RuntimeError, OSError):  # torchvision's words for "not there, or damaged"
+        try:
+            return make(root=str(data_dir), download=True, **part)
+        except Exception as error:  # whatever a network can do to a download
+            if new:  # torchvision made it
+                shutil.rmtree(data_dir, ignore_errors=True)
+            raise DataError(
+                f"{name} is not in {data_dir} and cannot be downloaded "
+                f"({type(error).__name__}): put {files} under {data_dir}"
+            ) from error
 
 
 def _import_datasets() -> Any:

@@ -414,6 +414,21 @@ def test_flat_dense_networks_are_the_lifted_ones(kind, output, lift):
     torch.testing.assert_close(shown[1, 0], model.apply(models[B], x[1, 0]))
 
 
+def test_one_of_flat_networks_is_taken_by_name():
+    model = build_model("mlp", input_shape=(3,), outputs=2, hidden=(5,))
+    models = [model.init(gen(s)) for s in range(R)]
+    layout = Layout.of(models[0])
+    flat = layout.pack(models)["flat"]
+    for r in range(R):
+        assert_same(layout.one({"flat": flat[r]}), models[r])
+    # Also where only one is seen at a time, and something is differentiated.
+    x = torch.randn(R, K, 3, generator=gen(9))
+    slope = torch.func.grad(lambda w, x: model.apply(layout.one(w), x).square().sum())
+    slopes = torch.func.vmap(slope)({"flat": flat}, x)
+    named = torch.func.grad(lambda w, x: model.apply(w, x).square().sum())
+    assert_same(layout.one({"flat": slopes["flat"][1]}), named(models[1], x[1]), atol=1e-5)
+
+
 def v1(**given):
     return moml_v1(QUADRATIC, **SIZES | {"alpha": 1.0, "beta": 0.5, "eta": 0.1} | given)
 
