@@ -1,7 +1,6 @@
 """One-shot classification (Sec. 6.2 of the MOML paper): tasks whose classes no other task has."""
 
-import math
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from federation.data.few_shot import FewShot
 from federation.errors import DataError, Refused
 from federation.streams import Stream, torch_generator
 
-__all__ = ["ALPHA", "PUBLISHED", "SPLITS", "STEPS", "OneShot", "Split", "interval"]
+__all__ = ["SPLITS", "OneShot", "Split"]
 
 
 class Split(NamedTuple):
@@ -35,58 +34,9 @@ class Split(NamedTuple):
 
 
 SPLITS: Final = {"omniglot": Split(25, 10), "cifar100": Split(17, 3)}  # Sec. 6.2
-ALPHA: Final = 0.01  # of the adaptation in training, by the authors' code; the paper is silent
-_LR: Final = 0.05  # of the adaptation in testing, by the authors' code
-_STEPS: Final = 20  # the same, for Omniglot; for CIFAR-100 it takes 1, but see PUBLISHED
+_STEPS: Final = 20  # of adapting in testing: of the authors' code, for Omniglot
 _ROOM: Final = 2**26  # bytes that episodes may take at once
 _CLASSES, _SEEN, _UNSEEN = 1, 2, 3  # keys of what is drawn for evaluation
-
-PUBLISHED: Final = {
-    # Table 4: test accuracy in %, mean and standard deviation over three seeds. It is no one-shot
-    # accuracy: in the authors' code a test task has 100 episodes, and the model goes on learning
-    # from each to the next (ProtoNet's are one episode, 100 times), where ours starts anew.
-    "omniglot": {
-        "maml": (44.31, 1.29),
-        "reptile": (46.02, 1.08),
-        "protonet": (45.67, 3.30),
-        "nasa": (46.15, 0.82),
-        "moml-v1": (46.35, 1.38),
-        "moml-v2": (45.81, 0.32),
-        "local-moml": (46.24, 1.70),
-    },
-    "cifar100": {
-        "maml": (40.18, 0.49),
-        "reptile": (40.09, 0.11),
-        "protonet": (31.11, 6.29),
-        "nasa": (40.60, 0.33),
-        "moml-v1": (40.49, 0.21),
-        "moml-v2": (40.82, 0.25),
-        "local-moml": (40.38, 0.74),
-    },
-}
-STEPS: Final = {
-    # (beta, eta) of the authors' code; 1 where there is no beta. Its gradients are of first order
-    # and reach w through beta (w - alpha grad) alone, so that eta is beta times its step size. Its
-    # Reptile goes a share of the way that one step of 0.01 has gone: eta is 0.01 times that.
-    "omniglot": {
-        "maml": (1.0, 0.001),
-        "reptile": (1.0, 0.01 * 0.001),
-        "protonet": (1.0, 0.1),
-        "nasa": (0.5, 0.5 * 0.05),
-        "moml-v1": (0.3, 0.3 * 0.001),
-        "moml-v2": (0.5, 0.5 * 0.001),
-        "local-moml": (0.3, 0.3 * 0.001),
-    },
-    "cifar100": {
-        "maml": (1.0, 0.001),
-        "reptile": (1.0, 0.01 * 0.01),
-        "protonet": (1.0, 0.05),
-        "nasa": (0.3, 0.3 * 0.1),
-        "moml-v1": (0.3, 0.3 * 0.001),
-        "moml-v2": (0.5, 0.5 * 0.001),
-        "local-moml": (0.7, 0.7 * 0.001),
-    },
-}
 
 
 class OneShot:
@@ -109,7 +59,7 @@ class OneShot:
         *,
         query: int = 5,
         episodes: int = 200,
-        lr: float = _LR,
+        lr: float,
         steps: int = _STEPS,
     ) -> None:
         """Makes the tasks, and draws the episodes that errors and accuracies are measured on.
@@ -175,6 +125,10 @@ class OneShot:
         error: Tensor = 1 - self._accuracies(w, method, self._seen).mean(1)
         return error
 
+    def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
+        """Returns each run's accuracies in the episodes of test tasks."""
+        return [{"tests": accuracies} for accuracies in self.test(w, method).tolist()]
+
     def test(self, w: Params, method: str) -> Tensor:
         """Returns the accuracy (r, episodes) of each meta-model in each episode of test tasks.
 
@@ -228,14 +182,6 @@ class OneShot:
 
     def _indicators(self, rows: int) -> Tensor:
         return torch.eye(self.ways).repeat(rows // self.ways, 1)
-
-
-def interval(accuracies: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns means (r,) of accuracies (r, e) and half the widths of their 95 % intervals.
-
-    It is what other episodes would change, not other seeds. There are at least 2.
-    """
-    return accuracies.mean(1), 1.96 * accuracies.std(1) / math.sqrt(accuracies.shape[1])
 
 
 def _check(data: FewShot, split: Split, query: int) -> None:

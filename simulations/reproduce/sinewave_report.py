@@ -4,19 +4,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
-from simulations.reproduce.methods import METHODS
 from simulations.reproduce.plan import MATCHED, Steps
+from simulations.reproduce.report import (
+    COLORS,
+    Row,
+    by_name,
+    draw_convergence,
+    figures_of,
+    title_of,
+)
 from simulations.reproduce.sinewave import UNSEEN
 
 __all__ = ["CAPTION", "PUBLISHED_STEPS", "RECORDED_STEPS", "draw_figures", "summary", "table"]
-
-Row = dict[str, Any]
 
 
 class Published(NamedTuple):
@@ -68,44 +72,26 @@ PUBLISHED_STEPS: Final[dict[int, Steps]] = {
 RECORDED_STEPS: Final[dict[int, Steps]] = PUBLISHED_STEPS
 
 
-def title_of(name: str) -> str:
-    """Returns what a row is called."""
-    return "MAML, v1's eta" if name == MATCHED else METHODS[name].title
-
-
 def summary(done: Sequence[Row]) -> list[Row]:
     """Returns a row for each batch size and method, over its seeds.
 
-    ``test-error`` is the mean squared error on unseen tasks, ``train-error`` (1) on those learned
-    from, both infinite if a run of them diverged, and ``diverged`` counts those; ``ms`` are for
-    one iteration of one seed, of a sweep of several. Published figures are None where there are
-    none.
+    It is ``figures_of`` them, and ``test-error``, the mean squared error on unseen tasks: infinite
+    if a run of them diverged. Published figures are None where there are none.
     """
-    groups: dict[tuple[int, str], list[Row]] = {}
-    for run in done:
-        groups.setdefault((run["batch-size"], run["name"]), []).append(run)
-    return [_row(size, name, runs) for (size, name), runs in groups.items()]
+    return [_row(size, name, runs) for (size, name), runs in by_name(done).items()]
 
 
 def _row(size: int, name: str, runs: Sequence[Row]) -> Row:
     tests = np.array([np.mean(run["tests"]) for run in runs], dtype=float)
     tests[~np.isfinite(tests)] = np.inf
-    diverged = int(np.isinf(tests).sum())
-    steps = runs[0]["iterations"] * METHODS[runs[0]["method"]].local_steps
     known = TABLE_3.get(name) if size in (1, 3) else None
     at = 0 if size == 1 else 1
+    several = len(tests) > 1 and np.isfinite(tests).all()
     return {
         "batch-size": size,
-        "method": name,
-        "beta": runs[0]["beta"],
-        "eta": runs[0]["eta"],
-        "runs": len(runs),
-        "iterations": steps,
+        **figures_of(name, runs),
         "test-error": float(np.mean(tests)),
-        "test-error-std": float(np.std(tests, ddof=1)) if len(tests) > 1 and not diverged else None,
-        "diverged": diverged,
-        "train-error": float(np.mean([run["errors"][-1] for run in runs])),
-        "ms": 1e3 * float(np.mean([run["seconds"] for run in runs])) / steps,
+        "test-error-std": float(np.std(tests, ddof=1)) if several else None,
         "published": known and known.error[at],
         "published-std": known and known.deviation[at],
         "published-ms": known and known.ms[at],
@@ -151,38 +137,15 @@ def _with_deviation(value: float | None, deviation: float | None) -> str:
 
 # --- Figures -------------------------------------------------------------------------------
 
-_COLORS: Final = list(mpl.color_sequences["tab10"])
-
 
 def draw_figures(done: Sequence[Row], folder: Path) -> list[str]:
     """Draws both figures, and returns the names of their files."""
-    sizes = sorted({run["batch-size"] for run in done})
-    _draw_convergence(done, sizes, folder / "convergence.png")
+    draw_convergence(done, "training error (1)", folder / "convergence.png")
     names = ["convergence.png"]
-    for size in sizes:
-        _draw_fits([run for run in done if run["batch-size"] == size], folder / f"fits-k{size}.png")
+    for size in sorted({run["batch-size"] for run in done}):
         names.append(f"fits-k{size}.png")
+        _draw_fits([run for run in done if run["batch-size"] == size], folder / names[-1])
     return names
-
-
-def _draw_convergence(done: Sequence[Row], sizes: Sequence[int], path: Path) -> None:
-    """Draws the error on training tasks against rows seen (Figure 1)."""
-    figure = Figure(figsize=(5.5 * len(sizes), 4.5), layout="constrained")
-    panels = figure.subplots(1, len(sizes), squeeze=False)[0]
-    for axes, size in zip(panels, sizes, strict=True):
-        for color, (name, runs) in zip(_COLORS, _by_name(done, size).items(), strict=False):
-            curves = np.array([run["errors"] for run in runs], dtype=float)
-            curves[~np.isfinite(curves)] = np.nan
-            samples = runs[0]["samples"]
-            style = "--" if name == MATCHED else "-"
-            axes.plot(samples, curves.mean(0), style, color=color, label=title_of(name))
-            axes.fill_between(samples, curves.min(0), curves.max(0), color=color, alpha=0.12, lw=0)
-        axes.set(xlabel="samples", yscale="log", title=f"K = {size}")
-        axes.grid(alpha=0.3, which="both")
-    panels[0].set_ylabel("training error (1)")
-    panels[-1].legend(loc="best", framealpha=0.6)
-    figure.suptitle("mean over seeds; band: lowest to highest")
-    figure.savefig(path, dpi=150)
 
 
 def _draw_fits(runs: Sequence[Row], path: Path) -> None:
@@ -193,7 +156,7 @@ def _draw_fits(runs: Sequence[Row], path: Path) -> None:
     for task, axes in enumerate(panels):
         amplitude, phase = UNSEEN[task]
         axes.plot(x, amplitude * np.sin(x + phase), "k--", lw=2, label="truth")
-        for color, (name, found) in zip(_COLORS, _by_name(runs).items(), strict=False):
+        for color, ((_, name), found) in zip(COLORS, by_name(runs).items(), strict=False):
             if name != MATCHED:
                 axes.plot(x, found[0]["fits"][task], color=color, lw=1.2, label=title_of(name))
         axes.set(title=f"{amplitude:.2f} sin(x + {phase:.2f})", xlabel="x", ylim=(-6.5, 6.5))
@@ -201,11 +164,3 @@ def _draw_fits(runs: Sequence[Row], path: Path) -> None:
     figure.suptitle(f"K = {runs[0]['batch-size']}: after 10 steps on 10 rows of an unseen task")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
     figure.savefig(path, dpi=150)
-
-
-def _by_name(runs: Sequence[Row], size: int | None = None) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
-    for run in runs:
-        if size is None or run["batch-size"] == size:
-            groups.setdefault(run["name"], []).append(run)
-    return groups

@@ -265,8 +265,10 @@ def _start(problem: Problem, sweep: Sweep) -> Params:
 
 
 def _look(problem: Problem, sweep: Sweep, w: Params) -> npt.NDArray[np.float64]:
+    """Returns the runs' errors on training tasks, infinite where a model is no longer finite."""
     found = problem.error(w, sweep.runs[0].method).double().numpy()
-    return np.where(np.isfinite(found), found, np.inf)
+    fine = torch.stack([leaf.flatten(1).isfinite().all(1) for leaf in w.values()]).all(0).numpy()
+    return np.where(np.isfinite(found) & fine, found, np.inf)
 
 
 def _episodes(problem: Problem, lottery: Lottery, rule: MetaRule[Any], t: int) -> Iterator[Episode]:

@@ -1,16 +1,22 @@
 """One-shot classification: whose images are shown when, and what an accuracy is one of."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from engram.meta.fine_tune import fine_tune
 from engram.models import build_model, cross_entropy
 from federation.data.few_shot import FewShot
 from federation.errors import DataError, Refused
+from simulations.cli import app
+from simulations.reproduce import cli as reproduce
 from simulations.reproduce import one_shot
 from simulations.reproduce.methods import METHODS
-from simulations.reproduce.one_shot import PUBLISHED, SPLITS, STEPS, OneShot, Split, interval
+from simulations.reproduce.one_shot import SPLITS, OneShot, Split
+from simulations.reproduce.one_shot_report import PUBLISHED, PUBLISHED_STEPS, interval
 from simulations.reproduce.sweep import Run, Sweep, run_sweep
 
 WAYS, EACH, PIXELS = 3, 8, 12
@@ -52,7 +58,7 @@ def shown_in(problem, episodes):
 
 
 def test_no_two_tasks_share_a_class():
-    problem = OneShot(noise(), SPLIT, query=2, episodes=6)
+    problem = OneShot(noise(), SPLIT, query=2, episodes=6, lr=0.05)
     assert problem.tasks == SPLIT.training
     x, _ = problem.batch(torch.arange(4).unsqueeze(0), torch.zeros(1, 4, WAYS))
     training = whose(x)[0, :, :, 0]
@@ -64,7 +70,7 @@ def test_no_two_tasks_share_a_class():
 
 
 def test_a_batchs_row_is_of_its_task_and_of_the_class_that_is_its_turn():
-    problem = OneShot(noise(), SPLIT, query=2, episodes=6)
+    problem = OneShot(noise(), SPLIT, query=2, episodes=6, lr=0.05)
     tasks = torch.tensor([[2, 0], [3, 2]])
     chances = torch.rand(2, 2, 4 * WAYS, generator=torch.Generator().manual_seed(0))
     chances[0, 0, :3] = torch.tensor([0.0, 0.5, 1 - 2**-24])  # the most that a chance can be
@@ -83,7 +89,7 @@ def test_a_batchs_row_is_of_its_task_and_of_the_class_that_is_its_turn():
 
 
 def test_nothing_is_shown_that_an_episode_is_scored_on():
-    problem = OneShot(noise(), SPLIT, query=5, episodes=7)
+    problem = OneShot(noise(), SPLIT, query=5, episodes=7, lr=0.05)
     for episodes in (problem._seen, problem._unseen):
         for images in shown_in(problem, episodes):
             assert (images[..., 0] == images[0, :, 0]).all()  # a column is one class
@@ -93,7 +99,7 @@ def test_nothing_is_shown_that_an_episode_is_scored_on():
 
 
 def test_test_episodes_are_spread_over_the_test_tasks():
-    problem = OneShot(noise(), SPLIT, query=2, episodes=7)
+    problem = OneShot(noise(), SPLIT, query=2, episodes=7, lr=0.05)
     episodes = shown_in(problem, problem._unseen)
     counts = episodes[:, 0, 0, 0].unique(return_counts=True)[1]
     assert sorted(counts.tolist()) == [3, 4]
@@ -151,7 +157,7 @@ def test_classes_of_one_image_are_told_apart():
     assert (problem.test(w, "protonet") == 1).all()  # an image lies on its prototype
     assert (problem.error(w, "protonet") == 0).all()
     assert problem.test(w, "maml").mean() > 0.99
-    as_it_is = OneShot(blots(), SPLIT, query=2, episodes=20, steps=0)
+    as_it_is = OneShot(blots(), SPLIT, query=2, episodes=20, steps=0, lr=0.05)
     assert as_it_is.test(w, "maml").mean() < 0.6
     assert as_it_is.error(w, "maml").min() > 0.4
 
@@ -177,9 +183,8 @@ def test_runs_learn_their_tasks(method):
 
 def test_an_interval_by_hand():
     # Of 0 and 1: s^2 = 1/2, and 1.96 sqrt(1/2) / sqrt(2) = 0.98. Of three alike: 0.
-    mean, half = interval(torch.tensor([[0.0, 1.0], [0.25, 0.25]]))
-    torch.testing.assert_close(mean, torch.tensor([0.5, 0.25]))
-    torch.testing.assert_close(half, torch.tensor([0.98, 0.0]))
+    assert interval([0.0, 1.0]) == (0.5, pytest.approx(0.98))
+    assert interval([0.25, 0.25, 0.25]) == (0.25, 0.0)
 
 
 # --- What cannot be ----------------------------------------------------------------------
@@ -203,7 +208,7 @@ def test_an_interval_by_hand():
 )
 def test_refuses_data_that_are_too_few(data, given, message):
     with pytest.raises(DataError, match=f"^{message}$"):
-        OneShot(data, SPLIT, **given)
+        OneShot(data, SPLIT, **{"lr": 0.05} | given)
 
 
 @pytest.mark.parametrize(
@@ -218,11 +223,11 @@ def test_refuses_data_that_are_too_few(data, given, message):
 )
 def test_refuses_numbers_out_of_range(split, given, message):
     with pytest.raises(ValueError, match=message):
-        OneShot(noise(), split, **given)
+        OneShot(noise(), split, **{"lr": 0.05} | given)
 
 
 def test_refuses_batches_that_lack_a_class():
-    problem = OneShot(noise(), SPLIT, query=2, episodes=6)
+    problem = OneShot(noise(), SPLIT, query=2, episodes=6, lr=0.05)
     run = Run("maml", "maml", 1.0, 0.1, 0)
     message = "batch-size must be a multiple of 3, the classes of a task, got 8 rows"
     with pytest.raises(Refused, match=message):
@@ -230,9 +235,78 @@ def test_refuses_batches_that_lack_a_class():
 
 
 def test_what_was_published_is_of_methods_that_there_are():
-    assert PUBLISHED.keys() == STEPS.keys() == SPLITS.keys()
+    assert PUBLISHED.keys() == PUBLISHED_STEPS.keys() == SPLITS.keys()
     for dataset, accuracies in PUBLISHED.items():
-        assert accuracies.keys() == STEPS[dataset].keys() <= METHODS.keys()
-        assert all(0 < beta <= 1 and 0 < eta <= 0.1 for beta, eta in STEPS[dataset].values())
+        steps = PUBLISHED_STEPS[dataset]
+        assert accuracies.keys() == steps.keys() <= METHODS.keys()
+        assert all(0 < beta <= 1 and 0 < eta <= 0.1 for beta, eta in steps.values())
     # As the paper says in bold, of Omniglot: MOML v1 is the best.
     assert max(PUBLISHED["omniglot"], key=lambda name: PUBLISHED["omniglot"][name][0]) == "moml-v1"
+
+
+# --- The command -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drawings(tmp_path_factory):
+    """A data set with Omniglot's name: each class is noise around a pattern of its own."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 200, (700, 1, 6, 6))
+    x = (patterns + rng.integers(0, 56, (700, 7, 6, 6))).astype(np.uint8).reshape(-1, 6, 6)
+    np.savez(folder / "omniglot28.npz", x=x, y=np.repeat(np.arange(700), 7))
+    return folder
+
+
+def invoke(folder, *arguments):
+    fixed = ["reproduce", "one-shot", "--processes", "1", "--out", str(folder)]
+    return CliRunner().invoke(app, [*fixed, *arguments])
+
+
+@pytest.mark.parametrize("way", [[], ["--published"], ["--hessian", "finite-difference"]])
+def test_one_shot_gives_a_table(drawings, tmp_path, way):
+    out = tmp_path / "run"
+    few = ["maml", "protonet", "moml-v1", "--iterations", "3", "--seeds", "2"]
+    result = invoke(out, *few, "--data-dir", str(drawings), *way)
+    assert result.exit_code == 0, result.output
+    rows = {row["method"]: row for row in json.loads((out / "results.json").read_text())["rows"]}
+    assert rows.keys() == {"maml", "protonet", "moml-v1", "maml-matched"}
+    assert rows["protonet"]["accuracy"] > 0.5  # patterns are far apart
+    assert all(0 < row["accuracy-interval"] < 0.1 for row in rows.values())
+    assert rows["maml"]["published"] == pytest.approx(0.4431)
+    assert (out / "convergence.png").is_file()
+    steps = {row["eta"] for row in rows.values()}
+    assert ("--published" in way) == (0.001 in steps)
+
+
+def test_one_shot_runs_every_method_and_tunes(drawings, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "FEW_SHOT_GRID", (0.1,))
+    out = tmp_path / "run"
+    result = invoke(out, "--data-dir", str(drawings), "--iterations", "1", "--seeds", "1", "--tune")
+    assert result.exit_code == 0, result.output
+    rows = json.loads((out / "results.json").read_text())["rows"]
+    assert {row["method"] for row in rows} == {*PUBLISHED["omniglot"], "maml-matched"}
+    assert {row["eta"] for row in rows} == {0.1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dataset", "mnist"], "dataset must be one of omniglot, cifar100, got 'mnist'"),
+        (["bspiderboost"], "method must be one of maml, reptile, protonet"),
+        (["--tasks-per-step", "26"], "tasks-per-step must be at most 25, the number of tasks"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(drawings, tmp_path, arguments, message):
+    result = invoke(tmp_path / "run", "--data-dir", str(drawings), *arguments)
+    assert isinstance(result.exception, Refused), result.output
+    assert message in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reproduction_is_not_gone_on_with_as_another(drawings, tmp_path):
+    out = tmp_path / "run"
+    few = ["maml", "--iterations", "1", "--seeds", "1", "--data-dir", str(drawings)]
+    assert invoke(out, *few).exit_code == 0
+    result = CliRunner().invoke(app, ["reproduce", "sinewave", "--resume", str(out)])
+    assert "is one of engram reproduce one-shot, not sinewave" in str(result.exception)

@@ -361,8 +361,9 @@ def test_published_steps_are_the_authors(tmp_path):
 
 def test_a_run_that_diverged_is_said_so():
     common = {"batch-size": 1, "name": "maml", "method": "maml", "beta": 1.0, "eta": 9.0}
-    common |= {"iterations": 10, "seconds": 1.0, "errors": [1.0], "samples": [0]}
-    runs = [common | {"tests": [1.0, 2.0]}, common | {"tests": [math.nan, 1.0]}]
+    common |= {"iterations": 10, "seconds": 1.0, "samples": [0]}
+    fine = common | {"tests": [1.0, 2.0], "errors": [1.0]}
+    runs = [fine, common | {"tests": [math.nan, 1.0], "errors": [math.inf]}]
     (row,) = summary(runs)
     assert row["diverged"] == 1
     assert math.isinf(row["test-error"])

@@ -1,0 +1,83 @@
+"""What all reports of reproductions have in common: rows over seeds, and their convergence."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from simulations.reproduce.methods import METHODS
+from simulations.reproduce.plan import MATCHED
+
+__all__ = ["COLORS", "Row", "by_name", "draw_convergence", "figures_of", "plain", "title_of"]
+
+Row = dict[str, Any]
+COLORS: Final = list(mpl.color_sequences["tab10"])
+
+
+def title_of(name: str) -> str:
+    """Returns what the runs of a name are called."""
+    return "MAML, v1's eta" if name == MATCHED else METHODS[name].title
+
+
+def by_name(done: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
+    """Returns the runs by batch size and name: one for each seed."""
+    groups: dict[tuple[int, str], list[Row]] = {}
+    for run in done:
+        groups.setdefault((run["batch-size"], run["name"]), []).append(run)
+    return groups
+
+
+def figures_of(name: str, runs: Sequence[Row]) -> Row:
+    """Returns what every report says of some runs that differ in their seeds alone.
+
+    ``iterations`` counts local steps, as the paper does; ``train-error`` is infinite if a run
+    diverged, and ``diverged`` counts those; ``ms`` are for one iteration of one seed, of a sweep of
+    several.
+    """
+    steps = runs[0]["iterations"] * METHODS[runs[0]["method"]].local_steps
+    last = [run["errors"][-1] for run in runs]
+    return {
+        "method": name,
+        "beta": runs[0]["beta"],
+        "eta": runs[0]["eta"],
+        "runs": len(runs),
+        "iterations": steps,
+        "diverged": sum(not math.isfinite(error) for error in last),
+        "train-error": float(np.mean(last)),
+        "ms": 1e3 * float(np.mean([run["seconds"] for run in runs])) / steps,
+    }
+
+
+def plain(row: Mapping[str, Any]) -> Row:
+    """Returns a row as JSON has it, which knows no infinity."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in row.items()
+    }
+
+
+def draw_convergence(done: Sequence[Row], label: str, path: Path) -> None:
+    """Draws the error on training tasks against rows seen: Figure 1 of the MOML paper."""
+    groups = by_name(done)
+    sizes = sorted({size for size, _ in groups})
+    figure = Figure(figsize=(1.5 + 5 * len(sizes), 4.5), layout="constrained")
+    panels = figure.subplots(1, len(sizes), squeeze=False)[0]
+    for axes, size in zip(panels, sizes, strict=True):
+        named = {name: runs for (k, name), runs in groups.items() if k == size}
+        for color, (name, runs) in zip(COLORS, named.items(), strict=False):
+            curves = np.array([run["errors"] for run in runs], dtype=float)
+            curves[~np.isfinite(curves)] = np.nan
+            samples = runs[0]["samples"]
+            style = "--" if name == MATCHED else "-"
+            axes.plot(samples, curves.mean(0), style, color=color, label=title_of(name))
+            axes.fill_between(samples, curves.min(0), curves.max(0), color=color, alpha=0.12, lw=0)
+        axes.set(xlabel="samples", yscale="log", title=f"K = {size}")
+        axes.grid(alpha=0.3, which="both")
+    panels[0].set_ylabel(label)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
+    figure.suptitle("on training tasks; mean over seeds, band: lowest to highest")
+    figure.savefig(path, dpi=150)
