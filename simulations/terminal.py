@@ -51,7 +51,7 @@ def progress_lines(unit: str, hint: Callable[[], str]) -> Iterator[Callable[[str
         TextColumn("{task.description:<20}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(f"{unit} {{task.fields[found]:<30}}"),
+        TextColumn(f"{unit} {{task.fields[found]}}"),
         TimeRemainingColumn(compact=True),
     )
     # Shown from the first news on, so that whatever is refused before it is one line.

@@ -17,7 +17,7 @@ from simulations.options import Json, Out, find_run, make_folder, new_folder
 from simulations.reproduce import one_shot_report, sinewave_report
 from simulations.reproduce.methods import METHODS
 from simulations.reproduce.one_shot import SPLITS, OneShot
-from simulations.reproduce.plan import Case, Plan, read_plan, write_plan
+from simulations.reproduce.plan import MATCHED, Case, Plan, read_plan, write_plan
 from simulations.reproduce.report import Row, plain
 from simulations.reproduce.sinewave import ALPHA, Sinewave
 from simulations.reproduce.workers import carry_out
@@ -36,7 +36,7 @@ app = typer.Typer(
 # memory, whose authors' code multiplies by beta) all of its values may diverge.
 GRID = (0.1, 0.05, 0.01, 0.005, 0.001, 0.0005, 0.0002, 0.0001)
 # Of eta in one-shot classification, on which the paper is silent; below, nothing moves.
-FEW_SHOT_GRID = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
+FEW_SHOT_GRID = (1.0, 0.3, 0.1, 0.05, 0.02)
 
 _Methods = Annotated[
     list[str] | None,
@@ -261,7 +261,7 @@ def _carry_out(
 
         def tell(name: str, done: int, total: int) -> None:
             if name not in lines:
-                lines[name] = new_line(name, total)
+                lines[name] = new_line(name.replace(f"+{MATCHED}", ""), total)
             lines[name](done, "")
 
         return carry_out(
