@@ -83,4 +83,10 @@ def nasa(
         z = delta if state.z is None else interpolate(state.z, delta, gamma)
         return Averaging(add_scaled(state.w, -eta, z), u, z)
 
-    return MetaRule(lambda w: Averaging(w, None, None), step, lambda t: (draw,), memories=tasks)
+    return MetaRule(
+        lambda w: Averaging(w, None, None),
+        step,
+        lambda t: (draw,),
+        memories=tasks,
+        resident=True,
+    )

@@ -87,12 +87,14 @@ class MetaRule(NamedTuple, Generic[S]):
             since an iteration touches few of them.
         draws: ``t -> draws``, what iteration t (from 0) wants; one episode for each.
         memories: How many models a run remembers: n, or 0.
+        resident: Whether an iteration computes with all of these, wherever they are kept.
     """
 
     init: Callable[[Params], S]
     step: Callable[[S, tuple[Episode, ...]], S]
     draws: Callable[[int], tuple[Draw, ...]]
     memories: int
+    resident: bool = False
 
 
 Room = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros

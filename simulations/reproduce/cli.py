@@ -21,8 +21,8 @@ from simulations.reproduce.plan import MATCHED, Case, Plan, read_plan, write_pla
 from simulations.reproduce.report import Row, plain
 from simulations.reproduce.sinewave import ALPHA, Sinewave
 from simulations.reproduce.workers import carry_out
+from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console
-from simulations.terminal import progress_lines
 
 __all__ = ["app"]
 
@@ -251,7 +251,10 @@ def _carry_out(
         begun = f"go on with: engram reproduce {plan.experiment} --resume {folder}"
         return begun if folder.exists() else "nothing has been written"
 
-    def begin() -> None:
+    def begin(size: int) -> None:
+        if size:
+            place = f"in {memory_dir}" if memory_dir else "of the machine's memory"
+            err.print(f"tasks' memories take {size / 2**20:.1f} MiB {place} at most")
         if not folder.exists() or not any(folder.iterdir()):
             make_folder(folder)
             write_plan(folder, plan)

@@ -21,7 +21,17 @@ from simulations.reproduce.lottery import Lottery
 from simulations.reproduce.methods import METHODS, Method, Setting
 from simulations.reproduce.rooms import mapped
 
-__all__ = ["Measured", "Problem", "Run", "Sweep", "Trace", "check_sweep", "run_sweep"]
+__all__ = [
+    "Measured",
+    "Need",
+    "Problem",
+    "Run",
+    "Sweep",
+    "Trace",
+    "check_room",
+    "check_sweep",
+    "run_sweep",
+]
 
 _LOOKS: Final = 40  # times that the training error is looked at
 _PAUSE: Final = 25  # iterations between looks at the clock and the keyboard
@@ -124,28 +134,56 @@ class Trace(NamedTuple):
     seconds: float
 
 
-def check_sweep(problem: Problem, sweep: Sweep, memory_dir: Path | None = None) -> None:
-    """Refuses what cannot be run, before anything is made for it.
+class Need(NamedTuple):
+    """What a sweep's memories need.
+
+    Attributes:
+        what: In words.
+        size: In bytes.
+        resident: As in ``MetaRule``.
+    """
+
+    what: str
+    size: int
+    resident: bool
+
+
+def check_sweep(problem: Problem, sweep: Sweep) -> Need:
+    """Refuses what cannot be run, before anything is made for it; returns what it needs.
 
     Raises:
-        Refused: A value lies outside its range, an iteration wants more tasks than there are, or
-            the memories have no room where they are to be kept.
+        Refused: A value lies outside its range, or an iteration wants more tasks than there are.
     """
     rule, _ = _rules(problem, sweep, in_memory)
     most = max(draw.tasks or 0 for t in range(3) for draw in rule.draws(t))
     if most > problem.tasks:
         raise Refused(f"an iteration draws {most} tasks, and there are {problem.tasks}")
+    what = (
+        f"{sweep.runs[0].method} keeps {rule.memories} models of {problem.layout.size} parameters "
+        f"for each of {len(sweep.runs)} runs"
+    )
+    size = 4 * rule.memories * len(sweep.runs) * problem.layout.size
+    return Need(what, size, rule.resident)
+
+
+def check_room(needs: Sequence[Need], memory_dir: Path | None) -> None:
+    """Refuses memories that have no room where they are to be kept, all at once.
+
+    Raises:
+        Refused: It is so, or the folder is none.
+    """
     if memory_dir is not None and not memory_dir.is_dir():
         raise Refused(f"--memory-dir must be a folder that is there, got {memory_dir}")
-    need = 4 * rule.memories * len(sweep.runs) * problem.layout.size
-    free = available("cpu") if memory_dir is None else shutil.disk_usage(memory_dir).free
-    if need > free:
-        advice = ": name a --memory-dir for them" if memory_dir is None else f" in {memory_dir}"
-        raise Refused(
-            f"{sweep.runs[0].method} keeps {rule.memories} models of {problem.layout.size} "
-            f"parameters for each of {len(sweep.runs)} runs, {need / 2**30:.1f} GiB, and "
-            f"{free / 2**30:.1f} GiB are free{advice}"
-        )
+    for filed in (False, True):
+        some = [need for need in needs if filed == (memory_dir is not None and not need.resident)]
+        total = sum(need.size for need in some)
+        free = shutil.disk_usage(memory_dir).free if filed and memory_dir else available("cpu")
+        if total > free:
+            what = "; ".join(need.what for need in some)
+            advice = "" if memory_dir else ": name a --memory-dir for them"
+            raise Refused(
+                f"{what}: {total / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free{advice}"
+            )
 
 
 def run_sweep(
@@ -164,7 +202,7 @@ def run_sweep(
         report: Is told now and then how many iterations are done, and of how many.
 
     Raises:
-        Refused: As ``check_sweep`` says; or the memories have no room.
+        Refused: A value lies outside its range, or the memories have no room.
     """
     room = in_memory if memory_dir is None else mapped(memory_dir)
     fast, slow = _rules(problem, sweep, room)

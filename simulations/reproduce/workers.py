@@ -17,7 +17,7 @@ import torch
 from federation.errors import EngramError
 from federation.files import replace_file
 from simulations.reproduce.plan import Case, Plan, choose, final_sweeps, tuning_sweeps
-from simulations.reproduce.sweep import Measured, Sweep, check_sweep, run_sweep
+from simulations.reproduce.sweep import Measured, Sweep, check_room, check_sweep, run_sweep
 
 __all__ = ["carry_out"]
 
@@ -39,7 +39,7 @@ def carry_out(
     folder: Path,
     *,
     processes: int,
-    begin: Callable[[], None],
+    begin: Callable[[int], None],
     tell: Tell,
     memory_dir: Path | None = None,
 ) -> list[Row]:
@@ -50,7 +50,8 @@ def carry_out(
         case: Of which experiment.
         folder: The plan's. Each sweep that is done is kept there, and not done again.
         processes: How many sweeps run beside each other; with 1, in this process.
-        begin: Makes the folder, unless it is there; called when nothing is refused any more.
+        begin: Makes the folder, unless it is there; called when nothing is refused any more, with
+            the bytes that memories will take at most.
         tell: Is told now and then how far a sweep is.
         memory_dir: As in ``run_sweep``.
 
@@ -66,9 +67,10 @@ def carry_out(
 
     def do(sweeps: Mapping[str, Sweep]) -> list[Row]:
         left = {name: s for name, s in sweeps.items() if not _path(folder, name).is_file()}
-        for sweep in left.values():
-            check_sweep(_problem(case.make), sweep, memory_dir)
-        begin()
+        needs = [check_sweep(_problem(case.make), sweep) for sweep in left.values()]
+        at_once = sorted(needs, key=lambda need: need.size)[-processes:]
+        check_room(at_once, memory_dir)
+        begin(sum(need.size for need in at_once))
         if min(processes, len(left)) > 1:
             _beside(place, left, processes, tell)
         else:

@@ -22,7 +22,7 @@ from simulations.reproduce.plan import Case, Plan
 from simulations.reproduce.rooms import mapped
 from simulations.reproduce.sinewave import UNSEEN, Sinewave
 from simulations.reproduce.sinewave_report import PUBLISHED_STEPS, summary
-from simulations.reproduce.sweep import Run, Sweep, check_sweep, run_sweep
+from simulations.reproduce.sweep import Run, Sweep, check_room, check_sweep, run_sweep
 from simulations.reproduce.workers import carry_out
 
 NETWORK = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
@@ -199,13 +199,26 @@ def test_memories_in_files_are_the_same(waves, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memories_that_do_not_fit_are_refused(waves, monkeypatch):
-    monkeypatch.setattr(sweeps, "available", lambda device: 100_000)
-    with pytest.raises(
-        Refused, match=r"moml-v1 keeps 25 models of 1761 parameters .* --memory-dir"
-    ):
-        check_sweep(waves, sweep(run("moml-v1")))
-    check_sweep(waves, sweep(run("bsgd")))  # keeps none
+def test_memories_that_do_not_fit_are_refused(waves, monkeypatch, tmp_path):
+    monkeypatch.setattr(sweeps, "available", lambda device: 300_000)
+    v1, averages, none = (check_sweep(waves, sweep(run(m))) for m in ("moml-v1", "nasa", "bsgd"))
+    assert (v1.size, averages.size, none.size) == (25 * 1761 * 4, 25 * 1761 * 4, 0)
+    check_room([v1, none], None)
+    with pytest.raises(Refused, match=r"moml-v1 keeps 25 models of 1761 .* --memory-dir"):
+        check_room([v1, v1], None)
+    check_room([v1, v1, averages], tmp_path)
+    with pytest.raises(Refused, match=r"nasa keeps 25 models .* GiB are free$"):
+        check_room([averages, averages], tmp_path)  # which computes with all of them
+
+
+def test_the_command_says_what_memories_need(tmp_path):
+    arguments = ["moml-v1", "maml", "-k", "1", "--iterations", "2", "--seeds", "2"]
+    result = invoke(tmp_path / "run", *arguments, "--memory-dir", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    need = 25 * 1761 * 4 * 6 / 2**20  # two methods, and MAML with the step size of the other
+    assert f"tasks' memories take {need:.1f} MiB in {tmp_path} at most" in "".join(
+        result.stderr.splitlines()
+    )
 
 
 def test_a_disk_without_room_is_refused(tmp_path):
@@ -230,7 +243,7 @@ def test_sinewave_gives_a_table_and_figures(tmp_path):
     found = json.loads(result.stdout.splitlines()[-1])
     assert found == json.loads((out / "results.json").read_text())
     rows = {(row["batch-size"], row["method"]): row for row in found["rows"]}
-    assert len(rows) == 2 * 8  # the seven of Table 3, and MAML with MOML v1's step
+    assert len(rows) == 2 * 9  # Table 3, BSGD and MAML apart, and MAML with MOML v1's step
     assert rows[1, "maml"]["iterations"] == 40
     assert rows[1, "nasa"]["iterations"] == 40 * 3 // 25
     assert rows[1, "bspiderboost"]["iterations"] == 33  # (10 + 2 * 3) / 3 tasks, of 2 batches
@@ -321,7 +334,7 @@ def test_what_goes_wrong_in_a_process_is_said(tmp_path, make, error, message):
     )
     case = Case(make, 0.01, (), {"published": PUBLISHED_STEPS})
     with pytest.raises(error, match=message):
-        carry_out(plan, case, tmp_path, processes=2, begin=list, tell=lambda *news: None)
+        carry_out(plan, case, tmp_path, processes=2, begin=print, tell=lambda *news: None)
     assert list(tmp_path.iterdir()) == []
 
 
