@@ -148,5 +148,5 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def draw_figures(done: Sequence[Row], folder: Path) -> list[str]:
     """Draws the convergence, and returns the names of the files."""
-    draw_convergence(done, "share of wrong answers", folder / "convergence.png")
+    draw_convergence(done, "share of wrong answers", "linear", folder / "convergence.png")
     return ["convergence.png"]

@@ -8,6 +8,7 @@ from typing import Any, Final
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 from simulations.reproduce.methods import METHODS
 from simulations.reproduce.plan import MATCHED
@@ -60,8 +61,15 @@ def plain(row: Mapping[str, Any]) -> Row:
     }
 
 
-def draw_convergence(done: Sequence[Row], label: str, path: Path) -> None:
-    """Draws the error on training tasks against rows seen: Figure 1 of the MOML paper."""
+def draw_convergence(done: Sequence[Row], label: str, scale: str, path: Path) -> None:
+    """Draws the error on training tasks against rows seen: Figure 1 of the MOML paper.
+
+    Args:
+        done: The runs.
+        label: What the error is.
+        scale: ``log`` or ``linear``.
+        path: The picture.
+    """
     groups = by_name(done)
     sizes = sorted({size for size, _ in groups})
     figure = Figure(figsize=(1.5 + 5 * len(sizes), 4.5), layout="constrained")
@@ -75,9 +83,13 @@ def draw_convergence(done: Sequence[Row], label: str, path: Path) -> None:
             style = "--" if name == MATCHED else "-"
             axes.plot(samples, curves.mean(0), style, color=color, label=title_of(name))
             axes.fill_between(samples, curves.min(0), curves.max(0), color=color, alpha=0.12, lw=0)
-        axes.set(xlabel="samples", yscale="log", title=f"K = {size}")
-        axes.grid(alpha=0.3, which="both")
-    panels[0].set_ylabel(label)
+        axes.set(xlabel="samples", yscale=scale, title=f"K = {size}")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if scale == "log":
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 4, 6)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel(f"{label}: mean over seeds, and their range")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
-    figure.suptitle("on training tasks; mean over seeds, band: lowest to highest")
     figure.savefig(path, dpi=150)

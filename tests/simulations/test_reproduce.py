@@ -21,7 +21,7 @@ from simulations.reproduce.methods import METHODS, Setting
 from simulations.reproduce.plan import Case, Plan
 from simulations.reproduce.rooms import mapped
 from simulations.reproduce.sinewave import UNSEEN, Sinewave
-from simulations.reproduce.sinewave_report import PUBLISHED_STEPS, summary
+from simulations.reproduce.sinewave_report import PUBLISHED_STEPS, RECORDED_STEPS, summary
 from simulations.reproduce.sweep import Run, Sweep, check_room, check_sweep, run_sweep
 from simulations.reproduce.workers import carry_out
 
@@ -370,6 +370,16 @@ def test_published_steps_are_the_authors(tmp_path):
     assert (plan["hessian"], plan["steps"]) == ("first-order", "published")
     (row,) = json.loads((out / "results.json").read_text())["rows"]
     assert (row["beta"], row["eta"]) == (0.3, pytest.approx(0.0015))
+
+
+def test_steps_are_known_for_every_method():
+    tables = [PUBLISHED_STEPS, *RECORDED_STEPS.values()]
+    for steps in (steps for table in tables for steps in table.values()):
+        assert steps.keys() == set(REGRESSIONS)
+        for method, (beta, eta) in steps.items():
+            assert 0 < beta <= 1
+            assert beta == 1 or METHODS[method].betas != (1.0,)
+            assert 0 < eta <= 0.1
 
 
 def test_a_run_that_diverged_is_said_so():
