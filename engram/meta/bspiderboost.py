@@ -70,7 +70,7 @@ def bsgd(
         (episode,) = episodes
         return OnlyModel(add_scaled(state.w, -eta, delta(state.w, episode)))
 
-    return MetaRule(OnlyModel, step, lambda t: (draw,), memories=0)
+    return MetaRule(OnlyModel, step, ((draw,),), memories=0)
 
 
 def bspiderboost(
@@ -123,7 +123,7 @@ def bspiderboost(
     return MetaRule(
         lambda w: Differences(w, w, None, 0),
         step,
-        lambda t: (small if t % period else large,),
+        ((large,), *[(small,)] * (period - 1)),
         memories=0,
     )
 

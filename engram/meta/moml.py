@@ -104,7 +104,7 @@ def moml_v1(
         delta = mean_of_tasks(meta.at(w, u, others))
         return Remembering(add_scaled(state.w, -eta, delta), state.u, known)
 
-    return MetaRule(init, step, lambda t: (draw,), memories=tasks)
+    return MetaRule(init, step, ((draw,),), memories=tasks)
 
 
 class Tracking(NamedTuple):
@@ -267,7 +267,7 @@ def moml_v2(
         w_next = add_scaled(state.w, -eta, delta)
         return Tracking(w_next, center, state.offset, shrink, torch.ones_like(shrink) * eta)
 
-    return MetaRule(init, step, lambda t: draws, memories=tasks)
+    return MetaRule(init, step, (draws,), memories=tasks)
 
 
 def _room_to_shrink(offset: Params, shrink: Tensor) -> Tensor:

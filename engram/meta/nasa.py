@@ -86,7 +86,7 @@ def nasa(
     return MetaRule(
         lambda w: Averaging(w, None, None),
         step,
-        lambda t: (draw,),
+        ((draw,),),
         memories=tasks,
         resident=True,
     )

@@ -76,4 +76,4 @@ def protonet(
         delta = mean_of_tasks(slope(spread(state.w, drawn.shape[1]), batches))
         return OnlyModel(add_scaled(state.w, -eta, delta))
 
-    return MetaRule(OnlyModel, step, lambda t: (draw,), memories=0)
+    return MetaRule(OnlyModel, step, ((draw,),), memories=0)

@@ -85,16 +85,20 @@ class MetaRule(NamedTuple, Generic[S]):
         step: ``(state, episodes) -> state``, one iteration. Its randomness is in the episodes.
             The state passed in is used up where it holds memories: they are written in place,
             since an iteration touches few of them.
-        draws: ``t -> draws``, what iteration t (from 0) wants; one episode for each.
+        cycle: What iterations draw, in turn; an episode for each draw of an iteration.
         memories: How many models a run remembers: n, or 0.
         resident: Whether an iteration computes with all of these, wherever they are kept.
     """
 
     init: Callable[[Params], S]
     step: Callable[[S, tuple[Episode, ...]], S]
-    draws: Callable[[int], tuple[Draw, ...]]
+    cycle: tuple[tuple[Draw, ...], ...]
     memories: int
     resident: bool = False
+
+    def draws(self, t: int) -> tuple[Draw, ...]:
+        """Returns what iteration t (from 0) draws."""
+        return self.cycle[t % len(self.cycle)]
 
 
 Room = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
@@ -167,7 +171,7 @@ def single_node(
             w, u = rule.step(w, u, batches[h : h + rule.batches_per_step])
         return OnlyModel(interpolate(state.w, mean_of_tasks(w), mix))
 
-    return MetaRule(OnlyModel, step, lambda t: (draw,), memories=0)
+    return MetaRule(OnlyModel, step, ((draw,),), memories=0)
 
 
 def maml(

@@ -155,7 +155,7 @@ def check_sweep(problem: Problem, sweep: Sweep) -> Need:
         Refused: A value lies outside its range, or an iteration wants more tasks than there are.
     """
     rule, _ = _rules(problem, sweep, in_memory)
-    most = max(draw.tasks or 0 for t in range(3) for draw in rule.draws(t))
+    most = max(draw.tasks or 0 for draws in rule.cycle for draw in draws)
     if most > problem.tasks:
         raise Refused(f"an iteration draws {most} tasks, and there are {problem.tasks}")
     what = (
@@ -206,7 +206,7 @@ def run_sweep(
     """
     room = in_memory if memory_dir is None else mapped(memory_dir)
     fast, slow = _rules(problem, sweep, room)
-    total, samples = _spend(fast, problem.tasks, _budget(sweep))
+    total = _affordable(fast, problem.tasks, _budget(sweep))
     looks = {round(total * i / _LOOKS) for i in range(1, _LOOKS + 1)}
     lottery = Lottery([run.seed for run in sweep.runs], problem.tasks, fast.draws)
     state = fast.init(_start(problem, sweep))
@@ -221,7 +221,7 @@ def run_sweep(
         spent += time.perf_counter() - since
         if t + 1 in looks:
             found = _look(problem, sweep, state.w)
-            seen.append(samples[t])
+            seen.append(_rows_after(fast, problem.tasks, t + 1))
             errors.append(np.full(len(sweep.runs), np.inf))
             errors[-1][alive] = found
             well = np.flatnonzero(np.isfinite(found))
@@ -285,16 +285,19 @@ def _budget(sweep: Sweep) -> int:
     return sweep.iterations * sweep.tasks_per_step * batches * sweep.batch_size
 
 
-def _spend(rule: MetaRule[Any], tasks: int, budget: int) -> tuple[int, list[int]]:
-    """Returns how many iterations a budget is enough for, and the rows seen after each."""
-    spent = 0
-    after: list[int] = []
-    while True:
-        t = len(after)
-        spent += sum((draw.tasks or tasks) * sum(draw.sizes) for draw in rule.draws(t))
-        if spent > budget and after:
-            return t, after
-        after.append(spent)
+def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
+    """Returns how many rows so many iterations have seen."""
+    each = [sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in rule.cycle]
+    whole, rest = divmod(iterations, len(each))
+    return whole * sum(each) + sum(each[:rest])
+
+
+def _affordable(rule: MetaRule[Any], tasks: int, budget: int) -> int:
+    """Returns how many iterations see no more rows than that; 1 at least."""
+    done = budget // _rows_after(rule, tasks, len(rule.cycle)) * len(rule.cycle)
+    while _rows_after(rule, tasks, done + 1) <= budget:
+        done += 1
+    return max(done, 1)
 
 
 def _start(problem: Problem, sweep: Sweep) -> Params:
