@@ -16,11 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from engram.meta.single_node import Episode, MetaRule, in_memory
+from engram.meta.single_node import in_memory
 from engram.types import Batch
 from simulations.reproduce.lottery import Lottery
 from simulations.reproduce.methods import METHODS, Setting
 from simulations.reproduce.sinewave import ALPHA, Sinewave
+from simulations.reproduce.sweep import episodes
 
 __all__ = ["loop", "main", "ours", "time_meta"]
 
@@ -71,26 +72,17 @@ def ours(method: str, runs: int, hessian: str) -> Callable[[], Any]:
     ones = torch.ones(runs)
     beta = 1.0 if len(METHODS[method].betas) == 1 else _BETA
     rule = METHODS[method].build(_setting(problem, hessian), beta * ones, _ETA * ones)
-    shown = [_episodes(problem, rule, t, runs) for t in range(_PER_TURN)]
+    lottery = Lottery(range(runs), problem.tasks, rule.draws)
+    shown = [tuple(episodes(problem, lottery, rule, t)) for t in range(_PER_TURN)]
     start = problem.layout.pack([problem.start(seed) for seed in range(runs)])
 
     def turn() -> Any:
         state = rule.init(start)
-        for episodes in shown:
-            state = rule.step(state, episodes)
+        for seen in shown:
+            state = rule.step(state, seen)
         return state
 
     return turn
-
-
-def _episodes(problem: Sinewave, rule: MetaRule[Any], t: int, runs: int) -> tuple[Episode, ...]:
-    drawn = Lottery(range(runs), problem.tasks, rule.draws).draw(t)
-    made = []
-    for draw, (tasks, chances) in zip(rule.draws(t), drawn, strict=True):
-        x, y = problem.batch(tasks, chances)
-        parts = zip(x.split(draw.sizes, 2), y.split(draw.sizes, 2), strict=True)
-        made.append(Episode(tasks, tuple(parts)))
-    return tuple(made)
 
 
 def loop(method: str, hessian: str) -> Callable[[], list[torch.Tensor]]:
@@ -98,7 +90,8 @@ def loop(method: str, hessian: str) -> Callable[[], list[torch.Tensor]]:
     problem = Sinewave()
     ones = torch.ones(1)
     rule = METHODS["moml-v1"].build(_setting(problem, hessian), ones, ones)
-    shown = [_episodes(problem, rule, t, 1)[0] for t in range(_PER_TURN)]
+    lottery = Lottery([0], problem.tasks, rule.draws)
+    shown = [next(episodes(problem, lottery, rule, t)) for t in range(_PER_TURN)]
     beta = _BETA if method == "moml-v1" else 1.0
 
     def turn() -> list[torch.Tensor]:

@@ -141,7 +141,8 @@ def put(u: Params, tasks: Tensor, models: Params) -> None:
     """Writes the models (r, b, ...) of some tasks (r, b) where they belong in u, in place."""
     for name, leaf in u.items():
         rows = _rows(tasks, leaf.shape[1])
-        leaf.flatten(0, 1).index_copy_(0, rows, models[name].flatten(0, 1))
+        # A view, or an error: a copy would be written to, and lost.
+        leaf.view(-1, *leaf.shape[2:]).index_copy_(0, rows, models[name].flatten(0, 1))
 
 
 def _rows(tasks: Tensor, n: int) -> Tensor:

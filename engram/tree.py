@@ -33,7 +33,7 @@ def norm(x: Params, leading: int = 0) -> Tensor:
         x: The parameters.
         leading: Number of axes that leaves have in front of a model's own, and the result has.
     """
-    squares = [leaf.square().flatten(leading).sum(-1) for leaf in x.values()]
+    squares = [leaf.square().reshape(*leaf.shape[:leading], -1).sum(-1) for leaf in x.values()]
     return torch.stack(squares).sum(0).sqrt()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import (
@@ -26,6 +26,8 @@ __all__ = ["Execute", "Report", "Tell", "err", "out", "progress_lines", "run_all
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
+
+_LINES: Final = 12
 
 Report = Callable[[dict[str, Any]], None]
 Execute = Callable[[Experiment, Path, Report], None]
@@ -61,6 +63,8 @@ def progress_lines(unit: str, hint: Callable[[], str]) -> Iterator[Callable[[str
 
             def begin(title: str, total: int) -> Tell:
                 line = progress.add_task(title, total=total, found="")
+                for old in progress.tasks[:-_LINES]:  # what is running must fit the screen
+                    progress.update(old.id, visible=not old.finished)
 
                 def tell(done: int, found: str) -> None:
                     progress.start()
@@ -71,7 +75,9 @@ def progress_lines(unit: str, hint: Callable[[], str]) -> Iterator[Callable[[str
 
             yield begin
     except KeyboardInterrupt:
-        progress.console.print(f"engram: interrupted; {hint()}", soft_wrap=True)
+        if progress.live.is_started:
+            progress.stop()
+        err.print(f"engram: interrupted; {hint()}", soft_wrap=True)
         raise SystemExit(130) from None
     finally:
         if progress.live.is_started:

@@ -174,7 +174,8 @@ def adaptive_steps(
     Args:
         loss: A stacked loss.
         alpha: Adaptation step size; >= 0.
-        eta: eta_0; > 0 and at most ``(3 L)^(-3/2)``, as Lemma 4 has it, so that beta_t < 1.
+        eta: eta_0; > 0 and at most ``(3 L)^(-3/2)``, the first bound of Lemma 4, so that
+            beta_t is at most 1/2.
         smoothness: L, the Lipschitz constant of the losses' gradients; > 0.
         hessian_smoothness: rho, that of their Hessians; >= 0.
         tasks_per_step: Tasks in the mean; >= 1.
@@ -183,6 +184,8 @@ def adaptive_steps(
     Raises:
         ValueError: A value lies outside its range.
     """
+    check_sampling(tasks_per_step, batch_size)
+    require(alpha >= 0, "alpha", alpha, "at least 0")
     require(smoothness > 0, "smoothness", smoothness, "positive")
     require(hessian_smoothness >= 0, "hessian-smoothness", hessian_smoothness, "at least 0")
     largest = (3 * smoothness) ** -1.5

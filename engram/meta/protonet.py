@@ -56,6 +56,9 @@ def protonet(
 ) -> MetaRule[OnlyModel]:
     """Builds ProtoNet's training: ``w <- w - eta mean_i grad L_i(w)``, i over the tasks drawn.
 
+    Snell et al. draw the query from what the support has left; here the two are independent, as all
+    batches of an iteration are, so that a row may be in both.
+
     Args:
         loss: A stacked ``prototypical_loss``.
         tasks_per_step: B; >= 1.

@@ -3,23 +3,22 @@
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from federation.data.few_shot import load_few_shot
 from federation.errors import Refused
 from federation.files import replace_file
 from simulations.options import Json, Out, find_run, make_folder, new_folder
 from simulations.reproduce import one_shot_report, sinewave_report
-from simulations.reproduce.methods import METHODS
 from simulations.reproduce.one_shot import SPLITS, OneShot
-from simulations.reproduce.plan import MATCHED, Case, Plan, read_plan, write_plan
+from simulations.reproduce.plan import MATCHED, Case, Plan, Steps, read_plan, write_plan
 from simulations.reproduce.report import Row, plain
 from simulations.reproduce.sinewave import ALPHA, Sinewave
+from simulations.reproduce.sweep import Need, mib
 from simulations.reproduce.workers import carry_out
 from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console
@@ -40,7 +39,7 @@ FEW_SHOT_GRID = (1.0, 0.3, 0.1, 0.05, 0.02)
 
 _Methods = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[METHOD]...", help=f"Of {', '.join(METHODS)}. Default: the paper's."),
+    typer.Argument(metavar="[METHOD]...", help="Which to run."),
 ]
 _Iterations = Annotated[
     int | None, typer.Option(metavar="N", help="Of MAML; the other methods see as many rows.")
@@ -97,15 +96,25 @@ def sinewave(
 ) -> None:
     """Sinewave regression: Table 3 and Figures 1 and 2 of the MOML paper (Sec. 6.1).
 
+    METHOD is maml, bsgd, reptile, nasa, bspiderboost, moml-v1, moml-v2 or local-moml.
+
     Without options: 40,000 iterations, 5 seeds, exact Hessians, and the step sizes that --tune
-    chose for these.
+    chose for these (of LocalMOML at K = 3 a smaller one, since a run diverged).
     """
+    given: list[object] = [methods, batch_sizes, iterations, seeds, tasks_per_step]
+    given += [hessian, out, tune or None, published or None]
     hessian, steps = _way(hessian, tune, published)
-    given = (methods, batch_sizes, iterations, seeds, tasks_per_step, hessian, out)
+    known = {
+        "published": sinewave_report.PUBLISHED_STEPS,
+        "recorded": sinewave_report.RECORDED_STEPS[
+            "first-order" if hessian == "first-order" else "exact"
+        ],
+        "tuned": {},
+    }
     plan, folder = _plan(
         "sinewave",
         resume,
-        [*given, tune, published],
+        given,
         lambda: Plan(
             experiment="sinewave",
             dataset="",
@@ -115,26 +124,18 @@ def sinewave(
             iterations=40_000 if iterations is None else iterations,
             seeds=tuple(range(seeds or 5)),
             tasks_per_step=3 if tasks_per_step is None else tasks_per_step,
-            hessian=hessian or "exact",
+            hessian=hessian,
+            alpha=ALPHA,
+            adapt_lr=ALPHA,
             steps=steps,
+            step_sizes=_texts(known[steps]),
         ),
         lambda: new_folder(out, "sinewave"),
     )
-    case = Case(
-        make=Sinewave,
-        alpha=ALPHA,
-        grid=GRID,
-        steps={
-            "published": sinewave_report.PUBLISHED_STEPS,
-            "recorded": sinewave_report.RECORDED_STEPS[
-                "first-order" if plan.hessian == "first-order" else "exact"
-            ],
-        },
-    )
-    done = _carry_out(plan, case, folder, processes, memory_dir)
+    done = _carry_out(plan, Case(Sinewave, GRID), folder, resume, processes, memory_dir)
     rows = sinewave_report.summary(done)
-    figures = sinewave_report.draw_figures(done, folder)
-    _show(rows, sinewave_report.CAPTION, sinewave_report.table(rows), figures, folder, as_json)
+    console.print(sinewave_report.CAPTION, sinewave_report.table(rows), sep="\n")
+    _record(rows, sinewave_report.draw_figures(done), folder, as_json)
 
 
 @app.command()
@@ -160,61 +161,82 @@ def one_shot(
 ) -> None:
     """One-shot classification: Table 4 of the MOML paper (Sec. 6.2).
 
+    METHOD is maml, reptile, protonet, nasa, moml-v1, moml-v2 or local-moml.
+
     Without options: Omniglot, 2000 iterations, 3 seeds, exact Hessians, and step sizes that do
     well with these. Tested in 200 episodes of tasks whose classes are in no other task.
     """
+    given: list[object] = [
+        methods,
+        dataset,
+        data_dir,
+        iterations,
+        seeds,
+        tasks_per_step,
+        hessian,
+        out,
+    ]
+    given += [tune or None, published or None]
     hessian, steps = _way(hessian, tune, published)
-    given = (methods, dataset, data_dir, iterations, seeds, tasks_per_step, hessian, out)
+    (dataset,) = _known(["omniglot" if dataset is None else dataset], SPLITS, "dataset")
+    size = 20 if dataset == "omniglot" else 5  # one row of each class
+    known = {
+        "published": {size: one_shot_report.PUBLISHED_STEPS[dataset]},
+        "recorded": {size: one_shot_report.RECORDED_STEPS},
+        "tuned": {},
+    }
+    # The authors' alpha, and step size of adapting in tests; with ours, one shot tells more.
+    alpha, lr = (0.01, 0.05) if published else (0.5, 0.5)
     plan, folder = _plan(
         "one-shot",
         resume,
-        [*given, tune, published],
+        given,
         lambda: Plan(
             experiment="one-shot",
-            dataset=_known([dataset or "omniglot"], SPLITS, "dataset")[0],
+            dataset=dataset,
             data_dir=str((data_dir or Path("data")).absolute()),
             methods=_known(
                 methods or one_shot_report.PUBLISHED["omniglot"],
                 one_shot_report.PUBLISHED_STEPS["omniglot"],
             ),
-            batch_sizes=(20 if (dataset or "omniglot") == "omniglot" else 5,),  # one of each class
+            batch_sizes=(size,),
             iterations=2000 if iterations is None else iterations,
             seeds=tuple(range(seeds or 3)),
             tasks_per_step=3 if tasks_per_step is None else tasks_per_step,
-            hessian=hessian or "exact",
+            hessian=hessian,
+            alpha=alpha,
+            adapt_lr=lr,
             steps=steps,
+            step_sizes=_texts(known[steps]),
         ),
-        lambda: new_folder(out, f"one-shot-{dataset or 'omniglot'}"),
+        lambda: new_folder(out, f"one-shot-{dataset}"),
     )
-    authors = one_shot_report.PUBLISHED_STEPS[plan.dataset]
-    (size,) = plan.batch_sizes
-    # The authors' alpha, and step size of adapting in tests; with ours, one shot tells more.
-    alpha, lr = (0.01, 0.05) if plan.steps == "published" else (0.5, 0.5)
-    case = Case(
-        make=functools.partial(_one_shot, plan.dataset, Path(plan.data_dir), lr),
-        alpha=alpha,
-        grid=FEW_SHOT_GRID,
-        steps={"published": {size: authors}, "recorded": {size: one_shot_report.RECORDED_STEPS}},
-    )
-    done = _carry_out(plan, case, folder, processes, memory_dir)
+    make = functools.partial(_one_shot, plan.dataset, Path(plan.data_dir), plan.adapt_lr)
+    case = Case(make, FEW_SHOT_GRID)
+    done = _carry_out(plan, case, folder, resume, processes, memory_dir)
     rows = one_shot_report.summary(done, plan.dataset)
-    figures = one_shot_report.draw_figures(done, folder)
-    _show(rows, one_shot_report.CAPTION, one_shot_report.table(rows), figures, folder, as_json)
+    console.print(one_shot_report.CAPTION, one_shot_report.table(rows), sep="\n")
+    _record(rows, one_shot_report.draw_figures(done), folder, as_json)
 
 
 def _one_shot(dataset: str, data_dir: Path, lr: float) -> OneShot:
     return OneShot(load_few_shot(dataset, data_dir), SPLITS[dataset], lr=lr)
 
 
-def _way(hessian: str | None, tune: bool, published: bool) -> tuple[str | None, str]:
-    """Returns how Hessians are treated, if that is said, and where step sizes come from."""
+def _way(hessian: str | None, tune: bool, published: bool) -> tuple[str, str]:
+    """Returns how Hessians are treated, and where step sizes come from."""
     if tune and published:
         raise Refused("--tune and --published exclude each other")
     if published and hessian not in (None, "first-order"):
         raise Refused(f"--published is first-order, got --hessian {hessian}")
     if published:
         return "first-order", "published"
-    return hessian, "tuned" if tune else "recorded"
+    return "exact" if hessian is None else hessian, "tuned" if tune else "recorded"
+
+
+def _texts(steps: Mapping[int, Steps]) -> dict[str, Steps]:
+    """Returns step sizes as a plan has them."""
+    return {str(size): of for size, of in steps.items()}
 
 
 def _known(names: Iterable[str], known: Iterable[str], what: str = "method") -> tuple[str, ...]:
@@ -235,7 +257,7 @@ def _plan(
     """Returns what is to be done, and where: anew, or as it was begun."""
     if resume is None:
         return make(), folder()
-    if any(given):
+    if any(value is not None for value in given):
         raise Refused("--resume goes on with a reproduction as it was begun: give nothing else")
     found = find_run(resume)
     plan = read_plan(found)
@@ -245,21 +267,31 @@ def _plan(
 
 
 def _carry_out(
-    plan: Plan, case: Case, folder: Path, processes: int | None, memory_dir: Path | None
+    plan: Plan,
+    case: Case,
+    folder: Path,
+    resume: str | None,
+    processes: int | None,
+    memory_dir: Path | None,
 ) -> list[dict[str, Any]]:
     """Does what is left, with a line of progress for each sweep."""
+    begun = resume is not None
 
     def hint() -> str:
-        begun = f"go on with: engram reproduce {plan.experiment} --resume {folder}"
-        return begun if folder.exists() else "nothing has been written"
+        command = f"go on with: engram reproduce {plan.experiment} --resume {folder}"
+        return command if begun else "nothing has been written"
 
-    def begin(size: int) -> None:
-        if size:
-            place = f"in {memory_dir}" if memory_dir else "of the machine's memory"
-            err.print(f"tasks' memories take {size / 2**20:.1f} MiB {place} at most")
-        if not folder.exists() or not any(folder.iterdir()):
+    def begin(needs: Sequence[Need]) -> None:
+        nonlocal begun
+        if not begun:
             make_folder(folder)
             write_plan(folder, plan)
+            begun = True
+        for resident in (False, True):
+            size = sum(need.size for need in needs if need.resident == resident)
+            if size:
+                place = "memory" if resident or memory_dir is None else str(memory_dir)
+                err.print(f"tasks' models take {mib(size)} in {place}", soft_wrap=True)
 
     lines: dict[str, Callable[[int, str], None]] = {}
     with progress_lines("iterations", hint) as new_line:
@@ -280,18 +312,12 @@ def _carry_out(
         )
 
 
-def _show(
-    rows: Sequence[Row],
-    caption: str,
-    found: Table,
-    figures: Sequence[str],
-    folder: Path,
-    as_json: bool,
-) -> None:
-    """Prints the table, and where everything is."""
+def _record(rows: Sequence[Row], figures: Mapping[str, bytes], folder: Path, as_json: bool) -> None:
+    """Writes results and pictures, and says where everything is."""
     text = json.dumps({"run": str(folder), "rows": [plain(row) for row in rows]})
-    replace_file(folder / "results.json", text.encode())
-    console.print(caption, found, sep="\n")
-    console.print(f"recorded in {folder}: {', '.join([*figures, 'results.json'])}", soft_wrap=True)
+    for name, data in {**figures, "results.json": text.encode()}.items():
+        replace_file(folder / name, data)
+    files = ", ".join([*figures, "results.json"])
+    console.print(f"recorded in {folder}: {files}", soft_wrap=True)
     if as_json:
         print(text)

@@ -11,9 +11,9 @@ from engram.meta.local_moml import local_moml
 from engram.meta.moml import constant_steps, moml_v1, moml_v2
 from engram.meta.nasa import nasa
 from engram.meta.protonet import protonet
-from engram.meta.single_node import MetaRule, Room, reptile, single_node
+from engram.meta.single_node import MetaRule, Room, maml, reptile, single_node
 
-__all__ = ["METHODS", "Method", "Setting"]
+__all__ = ["METHODS", "Method", "Setting", "maml_batches"]
 
 
 class Setting(NamedTuple):
@@ -49,10 +49,10 @@ class Setting(NamedTuple):
         """What MAML and what is made of it are given."""
         return {"alpha": self.alpha, "hessian": self.hessian}
 
-    @property
-    def batches(self) -> int:
-        """How many batches of a task MAML takes in an iteration."""
-        return 2 if self.hessian == "first-order" else 3
+
+def maml_batches(hessian: str) -> int:
+    """Returns how many batches of a task MAML takes in an iteration."""
+    return 2 if hessian == "first-order" else 3
 
 
 Build = Callable[[Setting, Tensor, Tensor], MetaRule[Any]]
@@ -104,20 +104,27 @@ def _nasa(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
 def _bspiderboost(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     del beta
     # A large batch of 10 tasks every third iteration, as in the authors' code.
-    large = min(10, s.tasks)
+    large = min(max(10, s.tasks_per_step), s.tasks)
     return bspiderboost(s.loss, **s.few, **s.maml, large_tasks=large, period=3, eta=eta)
 
 
 def _reptile(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     del beta
-    # Its gradient is (w - w_i) / alpha (Nichol et al., Sec. 4), so that eta means what it means
-    # elsewhere. It makes as many local steps as MAML takes batches, and so sees as many rows.
-    return reptile(s.loss, **s.few, alpha=s.alpha, eta=eta / s.alpha, local_steps=s.batches)
+    # eta is for the sum of the local gradients, (w - w_i) / alpha (Nichol et al., Sec. 4). It makes
+    # as many local steps as MAML takes batches, and so sees as many rows.
+    return reptile(
+        s.loss, **s.few, alpha=s.alpha, eta=eta / s.alpha, local_steps=maml_batches(s.hessian)
+    )
 
 
 def _bsgd(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     del beta
     return bsgd(s.loss, **s.few, **s.maml, eta=eta)
+
+
+def _maml(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
+    del beta
+    return maml(s.loss, **s.few, **s.maml, eta=eta)
 
 
 def _protonet(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
@@ -129,7 +136,7 @@ def _protonet(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
 
 
 METHODS: Final[dict[str, Method]] = {
-    "maml": Method("MAML", _moml_v1),  # without memory (beta = 1), so that both run in one sweep
+    "maml": Method("MAML", _maml),
     "bsgd": Method("BSGD", _bsgd),
     "reptile": Method("Reptile", _reptile),
     "protonet": Method("ProtoNet", _protonet),

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -49,10 +48,10 @@ PUBLISHED: Final[dict[str, dict[str, tuple[float, float]]]] = {
 PUBLISHED_STEPS: Final[dict[str, Steps]] = {
     # (beta, eta) of the authors' code; 1 where there is no beta. Its gradients are of first order
     # and reach w through beta (w - alpha grad) alone, so that eta is beta times its step size. Its
-    # Reptile goes a share of the way that one step of 0.01 has gone: eta is 0.01 times that.
+    # Reptile goes a share of the way that one step of 0.01 has gone, where ours makes two.
     "omniglot": {
         "maml": (1.0, 0.001),
-        "reptile": (1.0, 0.01 * 0.001),
+        "reptile": (1.0, 0.01 * 0.001 / 2),
         "protonet": (1.0, 0.1),
         "nasa": (0.5, 0.5 * 0.05),
         "moml-v1": (0.3, 0.3 * 0.001),
@@ -61,7 +60,7 @@ PUBLISHED_STEPS: Final[dict[str, Steps]] = {
     },
     "cifar100": {
         "maml": (1.0, 0.001),
-        "reptile": (1.0, 0.01 * 0.01),
+        "reptile": (1.0, 0.01 * 0.01 / 2),
         "protonet": (1.0, 0.05),
         "nasa": (0.3, 0.3 * 0.1),
         "moml-v1": (0.3, 0.3 * 0.001),
@@ -103,8 +102,8 @@ def summary(done: Sequence[Row], dataset: str) -> list[Row]:
 
     It is ``figures_of`` them, and ``accuracy``, the mean over episodes and seeds, with half the
     width of its 95 % interval, and the standard deviation over seeds. All seeds are tested in the
-    same episodes, so an episode counts once, with its mean over seeds. Published figures are None
-    where there are none.
+    same episodes, so an episode counts once, with its mean over seeds. They are None if a run
+    diverged, and published figures where there are none.
     """
     return [_row(dataset, name, runs) for (_, name), runs in by_name(done).items()]
 
@@ -113,11 +112,13 @@ def _row(dataset: str, name: str, runs: Sequence[Row]) -> Row:
     found = np.array([run["tests"] for run in runs], dtype=float)
     accuracy, width = interval(found.mean(0).tolist())
     mean, deviation = PUBLISHED[dataset].get(name, (None, None))
+    figures = figures_of(name, runs)
+    fine = not figures["diverged"]
     return {
-        **figures_of(name, runs),
-        "accuracy": accuracy,
-        "accuracy-interval": width,
-        "accuracy-std": float(found.mean(1).std(ddof=1)) if len(runs) > 1 else None,
+        **figures,
+        "accuracy": accuracy if fine else None,
+        "accuracy-interval": width if fine else None,
+        "accuracy-std": float(found.mean(1).std(ddof=1)) if fine and len(runs) > 1 else None,
         "published": mean and mean / 100,
         "published-std": deviation and deviation / 100,
     }
@@ -146,7 +147,6 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return found
 
 
-def draw_figures(done: Sequence[Row], folder: Path) -> list[str]:
-    """Draws the convergence, and returns the names of the files."""
-    draw_convergence(done, "share of wrong answers", "linear", folder / "convergence.png")
-    return ["convergence.png"]
+def draw_figures(done: Sequence[Row]) -> dict[str, bytes]:
+    """Draws the convergence; returns it as PNG, by the name of its file."""
+    return {"convergence.png": draw_convergence(done, "share of wrong answers", "linear")}

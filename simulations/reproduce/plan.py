@@ -11,7 +11,6 @@ import numpy as np
 
 from engram.meta.curvature import HESSIANS
 from federation.errors import Refused
-from federation.files import replace_file
 from simulations.reproduce.methods import METHODS
 from simulations.reproduce.sweep import Measured, Run, Sweep
 
@@ -40,15 +39,11 @@ class Case(NamedTuple):
 
     Attributes:
         make: Makes the problem; it travels to other processes.
-        alpha: Adaptation step size.
         grid: Values of eta that tuning tries.
-        steps: For each kind of step sizes but ``tuned``, and each batch size, those of the methods.
     """
 
     make: Callable[[], Measured]
-    alpha: float
     grid: tuple[float, ...]
-    steps: Mapping[str, Mapping[int, Steps]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,11 @@ class Plan:
         seeds: Of the runs.
         tasks_per_step: B.
         hessian: One of ``curvature.HESSIANS``.
-        steps: ``recorded`` step sizes, those ``published``, or ``tuned`` ones.
+        alpha: Adaptation step size in training.
+        adapt_lr: That in testing.
+        steps: Where step sizes come from: ``recorded``, ``published``, or ``tuned``.
+        step_sizes: Beta and eta by batch size (as text, as JSON has it) and method; empty if they
+            are tuned.
     """
 
     experiment: str
@@ -77,7 +76,10 @@ class Plan:
     seeds: tuple[int, ...]
     tasks_per_step: int
     hessian: str
+    alpha: float
+    adapt_lr: float
     steps: str
+    step_sizes: Mapping[str, Steps]
 
     def __post_init__(self) -> None:
         """Refuses what cannot be.
@@ -88,6 +90,9 @@ class Plan:
         for values, name in ((self.methods, "methods"), (self.batch_sizes, "batch sizes")):
             if len(set(values)) < len(values):
                 raise Refused(f"{name} must be named once each, got {', '.join(map(str, values))}")
+        for method in self.methods:
+            if method not in METHODS:
+                raise Refused(f"method must be one of {', '.join(METHODS)}, got {method!r}")
         if self.hessian not in HESSIANS:
             raise Refused(f"hessian must be one of {', '.join(HESSIANS)}, got {self.hessian!r}")
         least = {"iterations": self.iterations, "tasks-per-step": self.tasks_per_step}
@@ -98,9 +103,16 @@ class Plan:
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
-    """Begins a folder."""
-    text = json.dumps(dataclasses.asdict(plan), indent=2)
-    replace_file(folder / _PLAN, text.encode())
+    """Begins a folder.
+
+    Raises:
+        Refused: Another run has begun it.
+    """
+    try:
+        with (folder / _PLAN).open("x", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(plan), file, indent=2)
+    except FileExistsError as error:
+        raise Refused(f"{folder} is another run's: name another --out") from error
 
 
 def read_plan(folder: Path) -> Plan:
@@ -139,7 +151,7 @@ def tuning_sweeps(plan: Plan, case: Case) -> dict[str, Sweep]:
                 for eta in case.grid
                 for seed in seeds
             ]
-            sweeps[f"tune-{'+'.join(methods)}-k{size}"] = _sweep(plan, case, size, runs)
+            sweeps[f"tune-{'+'.join(methods)}-k{size}"] = _sweep(plan, size, runs)
     return sweeps
 
 
@@ -158,12 +170,11 @@ def choose(rows: Iterable[Mapping[str, Any]]) -> dict[int, Steps]:
     }
 
 
-def final_sweeps(plan: Plan, case: Case, steps: Mapping[int, Steps]) -> dict[str, Sweep]:
+def final_sweeps(plan: Plan, steps: Mapping[int, Steps]) -> dict[str, Sweep]:
     """Returns the sweeps that tables are made of, by name.
 
     Args:
         plan: The settings.
-        case: The experiment.
         steps: Step sizes by batch size; for another one, those of the nearest.
     """
     sweeps = {}
@@ -179,12 +190,12 @@ def final_sweeps(plan: Plan, case: Case, steps: Mapping[int, Steps]) -> dict[str
                 for seed in plan.seeds
             ]
             name = "+".join(row[0] for row in members)
-            sweeps[f"{name}-k{size}"] = _sweep(plan, case, size, runs)
+            sweeps[f"{name}-k{size}"] = _sweep(plan, size, runs)
     return sweeps
 
 
-def _sweep(plan: Plan, case: Case, size: int, runs: Sequence[Run]) -> Sweep:
-    return Sweep(tuple(runs), size, plan.tasks_per_step, case.alpha, plan.hessian, plan.iterations)
+def _sweep(plan: Plan, size: int, runs: Sequence[Run]) -> Sweep:
+    return Sweep(tuple(runs), size, plan.tasks_per_step, plan.alpha, plan.hessian, plan.iterations)
 
 
 def _alike(items: Sequence[Any], method: Callable[[Any], Any]) -> list[list[Any]]:

@@ -1,8 +1,8 @@
 """What all reports of reproductions have in common: rows over seeds, and their convergence."""
 
+import io
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 from simulations.reproduce.methods import METHODS
 from simulations.reproduce.plan import MATCHED
 
-__all__ = ["COLORS", "Row", "by_name", "draw_convergence", "figures_of", "plain", "title_of"]
+__all__ = ["COLORS", "Row", "by_name", "draw_convergence", "figures_of", "plain", "png", "title_of"]
 
 Row = dict[str, Any]
 COLORS: Final = list(mpl.color_sequences["tab10"])
@@ -49,7 +49,7 @@ def figures_of(name: str, runs: Sequence[Row]) -> Row:
         "iterations": steps,
         "diverged": sum(not math.isfinite(error) for error in last),
         "train-error": float(np.mean(last)),
-        "ms": 1e3 * float(np.mean([run["seconds"] for run in runs])) / steps,
+        "ms": 1e3 * runs[0]["seconds"] / METHODS[runs[0]["method"]].local_steps,
     }
 
 
@@ -61,14 +61,23 @@ def plain(row: Mapping[str, Any]) -> Row:
     }
 
 
-def draw_convergence(done: Sequence[Row], label: str, scale: str, path: Path) -> None:
+def png(figure: Figure) -> bytes:
+    """Returns a picture as a file holds it."""
+    file = io.BytesIO()
+    figure.savefig(file, dpi=150, format="png")
+    return file.getvalue()
+
+
+def draw_convergence(done: Sequence[Row], label: str, scale: str) -> bytes:
     """Draws the error on training tasks against rows seen: Figure 1 of the MOML paper.
 
     Args:
         done: The runs.
         label: What the error is.
         scale: ``log`` or ``linear``.
-        path: The picture.
+
+    Returns:
+        The picture, as PNG.
     """
     groups = by_name(done)
     sizes = sorted({size for size, _ in groups})
@@ -92,4 +101,4 @@ def draw_convergence(done: Sequence[Row], label: str, scale: str, path: Path) ->
         axes.grid(alpha=0.3)
     panels[0].set_ylabel(f"{label}: mean over seeds, and their range")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
-    figure.savefig(path, dpi=150)
+    return png(figure)

@@ -14,7 +14,7 @@ from engram.stacks import Layout, dense_stacks, outputs, spread
 from engram.types import Batch, Params
 from federation.streams import Stream, torch_generator
 
-__all__ = ["ALPHA", "UNSEEN", "Sinewave", "TestError"]
+__all__ = ["ALPHA", "UNSEEN", "Sinewave", "UnseenError"]
 
 ALPHA: Final = 0.01  # of every adaptation, in training and in testing
 SHOTS: Final = 10
@@ -30,19 +30,15 @@ UNSEEN: Final = (
 _SETS: Final = 20  # of shots, drawn anew for each: the error's mean over them is less of a lottery
 
 
-class TestError(NamedTuple):
+class UnseenError(NamedTuple):
     """What unseen tasks tell of meta-models.
 
     Attributes:
         errors: The mean squared error after adapting, for each task: (r, 5).
-        x: Inputs from -5 to 5, (100,).
-        truth: What the tasks make of them, (5, 100).
-        fits: What the models make of them once they are adapted, (r, 5, 100).
+        fits: What the models make of 100 inputs from -5 to 5 once they are adapted, (r, 5, 100).
     """
 
     errors: Tensor
-    x: Tensor
-    truth: Tensor
     fits: Tensor
 
 
@@ -95,7 +91,7 @@ class Sinewave:
         pairs = zip(found.errors.tolist(), found.fits.tolist(), strict=True)
         return [{"tests": errors, "fits": fits} for errors, fits in pairs]
 
-    def test(self, w: Params) -> TestError:
+    def test(self, w: Params) -> UnseenError:
         """Adapts to each unseen task in 10 steps on 10 rows, and scores on 100 others.
 
         It is done 20 times with other rows, from the meta-model each time, and averaged; the
@@ -107,10 +103,10 @@ class Sinewave:
         points = _rows(waves, self._points.expand(runs, -1, -1))
         adapted = self._adapt_to_unseen(spread(w, _SETS * each), shots)
         errors = self.loss(adapted, points).view(runs, _SETS, each).mean(1)
-        x, truth = _rows(self._unseen.unsqueeze(0), torch.linspace(0, 1, 100).expand(1, each, -1))
+        x, _ = _rows(self._unseen.unsqueeze(0), torch.linspace(0, 1, 100).expand(1, each, -1))
         first = {name: leaf[:, :each] for name, leaf in adapted.items()}
         fits = outputs(self.layout, first, x.expand(runs, -1, -1, -1))
-        return TestError(errors, x[0, 0, :, 0], truth[0, :, :, 0], fits[..., 0])
+        return UnseenError(errors, fits[..., 0])
 
 
 def _rows(waves: Tensor, chances: Tensor) -> Batch:

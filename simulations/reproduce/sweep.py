@@ -1,5 +1,6 @@
 """Runs of one algorithm side by side, on the samples that all are allowed."""
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from engram.stacks import Layout
 from engram.types import Batch, Params
 from federation.errors import Refused
 from simulations.reproduce.lottery import Lottery
-from simulations.reproduce.methods import METHODS, Method, Setting
+from simulations.reproduce.methods import METHODS, Method, Setting, maml_batches
 from simulations.reproduce.rooms import mapped
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "Trace",
     "check_room",
     "check_sweep",
+    "episodes",
+    "mib",
     "run_sweep",
 ]
 
@@ -124,7 +127,7 @@ class Trace(NamedTuple):
         samples: Rows seen of all tasks, when looked at.
         errors: The training errors then, (r, looks); infinite for runs that have diverged.
         iterations: Made in all.
-        seconds: What they took, the looks left out.
+        seconds: Of a core, that an iteration of one run took; the looks are left out.
     """
 
     w: Params
@@ -174,16 +177,23 @@ def check_room(needs: Sequence[Need], memory_dir: Path | None) -> None:
     """
     if memory_dir is not None and not memory_dir.is_dir():
         raise Refused(f"--memory-dir must be a folder that is there, got {memory_dir}")
+    if memory_dir is not None and not os.access(memory_dir, os.W_OK | os.X_OK):
+        raise Refused(f"--memory-dir must be a folder to write in, got {memory_dir}")
     for filed in (False, True):
         some = [need for need in needs if filed == (memory_dir is not None and not need.resident)]
         total = sum(need.size for need in some)
         free = shutil.disk_usage(memory_dir).free if filed and memory_dir else available("cpu")
         if total > free:
             what = "; ".join(need.what for need in some)
-            advice = "" if memory_dir else ": name a --memory-dir for them"
-            raise Refused(
-                f"{what}: {total / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free{advice}"
-            )
+            place = f" in {memory_dir}" if filed else ""
+            elsewhere = not memory_dir and not all(need.resident for need in some)
+            advice = ": name a --memory-dir for them" if elsewhere else ""
+            raise Refused(f"{what}: {mib(total)}, and {mib(free)} are free{place}{advice}")
+
+
+def mib(size: int) -> str:
+    """Returns a number of bytes in words."""
+    return f"{size / 2**20:,.1f} MiB"
 
 
 def run_sweep(
@@ -212,13 +222,15 @@ def run_sweep(
     state = fast.init(_start(problem, sweep))
     seen, errors, spent = [0], [_look(problem, sweep, state.w)], 0.0
     alive = list(range(len(sweep.runs)))  # runs that have not diverged; the others cost nothing
-    since = time.perf_counter()
+    work = 0
+    since = time.thread_time()
     for t in range(total):
         rule = slow if t >= 0.75 * total else fast
-        state = rule.step(state, tuple(_episodes(problem, lottery, rule, t)))
+        state = rule.step(state, tuple(episodes(problem, lottery, rule, t)))
+        work += len(alive)
         if t % _PAUSE and t + 1 not in looks:
             continue
-        spent += time.perf_counter() - since
+        spent += time.thread_time() - since
         if t + 1 in looks:
             found = _look(problem, sweep, state.w)
             seen.append(_rows_after(fast, problem.tasks, t + 1))
@@ -232,8 +244,10 @@ def run_sweep(
                 fast, slow = _rules(problem, some, room)
                 lottery = Lottery([run.seed for run in some.runs], problem.tasks, fast.draws)
         report(t + 1, total)
-        since = time.perf_counter()
-    return Trace(_all(state.w, alive, len(sweep.runs)), seen, np.stack(errors, 1), total, spent)
+        since = time.thread_time()
+    return Trace(
+        _all(state.w, alive, len(sweep.runs)), seen, np.stack(errors, 1), total, spent / work
+    )
 
 
 def _of(state: Any, runs: Tensor) -> Any:
@@ -281,8 +295,8 @@ def _rules(problem: Problem, sweep: Sweep, room: Room) -> tuple[MetaRule[Any], M
 
 def _budget(sweep: Sweep) -> int:
     """Returns how many rows a run may see: those of MAML."""
-    batches = 2 if sweep.hessian == "first-order" else 3
-    return sweep.iterations * sweep.tasks_per_step * batches * sweep.batch_size
+    each = maml_batches(sweep.hessian) * sweep.batch_size
+    return sweep.iterations * sweep.tasks_per_step * each
 
 
 def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
@@ -312,7 +326,8 @@ def _look(problem: Problem, sweep: Sweep, w: Params) -> npt.NDArray[np.float64]:
     return np.where(np.isfinite(found) & fine, found, np.inf)
 
 
-def _episodes(problem: Problem, lottery: Lottery, rule: MetaRule[Any], t: int) -> Iterator[Episode]:
+def episodes(problem: Problem, lottery: Lottery, rule: MetaRule[Any], t: int) -> Iterator[Episode]:
+    """Yields what iteration t of a rule sees."""
     for draw, (tasks, chances) in zip(rule.draws(t), lottery.draw(t), strict=True):
         x, y = problem.batch(tasks, chances)
         parts = zip(x.split(draw.sizes, 2), y.split(draw.sizes, 2), strict=True)

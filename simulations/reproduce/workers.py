@@ -1,5 +1,6 @@
 """Carries out a plan: its sweeps one after another, or beside each other in processes."""
 
+import contextlib
 import functools
 import json
 import multiprocessing
@@ -7,17 +8,17 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.context import SpawnContext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from federation.errors import EngramError
+from federation.errors import EngramError, Refused, RunStopped
 from federation.files import replace_file
 from simulations.reproduce.plan import Case, Plan, choose, final_sweeps, tuning_sweeps
-from simulations.reproduce.sweep import Measured, Sweep, check_room, check_sweep, run_sweep
+from simulations.reproduce.sweep import Measured, Need, Sweep, check_room, check_sweep, run_sweep
 
 __all__ = ["carry_out"]
 
@@ -39,7 +40,7 @@ def carry_out(
     folder: Path,
     *,
     processes: int,
-    begin: Callable[[int], None],
+    begin: Callable[[Sequence[Need]], None],
     tell: Tell,
     memory_dir: Path | None = None,
 ) -> list[Row]:
@@ -51,14 +52,14 @@ def carry_out(
         folder: The plan's. Each sweep that is done is kept there, and not done again.
         processes: How many sweeps run beside each other; with 1, in this process.
         begin: Makes the folder, unless it is there; called when nothing is refused any more, with
-            the bytes that memories will take at most.
+            what the largest sweeps that run at once need.
         tell: Is told now and then how far a sweep is.
         memory_dir: As in ``run_sweep``.
 
     Returns:
         For each run: ``name``, ``method``, ``batch-size``, ``beta``, ``eta``, ``seed``,
-        ``samples``, ``errors``, ``iterations``, ``seconds`` of its sweep for each of its runs, and
-        what ``measure`` says.
+        ``samples``, ``errors``, ``iterations``, ``seconds`` of an iteration, and what ``measure``
+        says.
 
     Raises:
         Refused: A sweep cannot be run; nothing has been done.
@@ -70,20 +71,19 @@ def carry_out(
         needs = [check_sweep(_problem(case.make), sweep) for sweep in left.values()]
         at_once = sorted(needs, key=lambda need: need.size)[-processes:]
         check_room(at_once, memory_dir)
-        begin(sum(need.size for need in at_once))
+        begin(at_once)
         if min(processes, len(left)) > 1:
             _beside(place, left, processes, tell)
         else:
             for name, sweep in left.items():
                 _do(place, name, sweep, tell)
-        texts = [_path(folder, name).read_text(encoding="utf-8") for name in sweeps]
-        return [row for text in texts for row in json.loads(text)]
+        return [row for name in sweeps for row in _read(_path(folder, name))]
 
     if plan.steps == "tuned":
         steps = choose(do(tuning_sweeps(plan, case)))
     else:
-        steps = dict(case.steps[plan.steps])
-    return do(final_sweeps(plan, case, steps))
+        steps = {int(size): of for size, of in plan.step_sizes.items()}
+    return do(final_sweeps(plan, steps))
 
 
 @functools.lru_cache(maxsize=1)
@@ -93,6 +93,16 @@ def _problem(make: Callable[[], Measured]) -> Measured:
 
 def _path(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"
+
+
+def _read(path: Path) -> list[Row]:
+    try:
+        rows: list[Row] = json.loads(path.read_text(encoding="utf-8"))
+        if not all(row["name"] and row["errors"] for row in rows):
+            raise ValueError("a row lacks its name or errors")
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused(f"{path} is damaged: remove it, and its sweep is run again") from error
+    return rows
 
 
 def _do(place: _Place, name: str, sweep: Sweep, tell: Tell) -> None:
@@ -109,7 +119,7 @@ def _do(place: _Place, name: str, sweep: Sweep, tell: Tell) -> None:
             "samples": trace.samples,
             "errors": errors.tolist(),
             "iterations": trace.iterations,
-            "seconds": trace.seconds / len(sweep.runs),
+            "seconds": trace.seconds,
             **more,
         }
         for run, errors, more in zip(sweep.runs, trace.errors, found, strict=True)
@@ -128,24 +138,38 @@ def _beside(place: _Place, left: Mapping[str, Sweep], processes: int, tell: Tell
     arguments = (place, list(left.items()), shared)
     workers = [context.Process(target=_work, args=arguments, daemon=True) for _ in range(count)]
     try:
-        for worker in workers:
-            worker.start()
+        with _unasked():
+            for worker in workers:
+                worker.start()
         while any(worker.is_alive() for worker in workers) or not shared.news.empty():
             while not shared.news.empty():
                 news = shared.news.get()
                 if isinstance(news, BaseException):
                     raise news
                 tell(*news)
+            lost = [worker.exitcode for worker in workers if worker.exitcode]
+            if lost:
+                what = f"a process ended with status {lost[0]}"
+                raise RunStopped(f"{what}; what is done is kept: resume {place.folder} to go on")
             time.sleep(0.1)
-        lost = [worker.exitcode for worker in workers if worker.exitcode]
-        if lost:
-            raise RuntimeError(f"a process of a reproduction ended with status {lost[0]}")
     finally:
         shared.stop.set()
         while any(worker.is_alive() for worker in workers):
             while not shared.news.empty():  # a full queue would hold them up
                 shared.news.get()
             time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def _unasked() -> Iterator[None]:
+    """Lets processes begin without Ctrl-C, which they would answer with a traceback."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Shared:
@@ -164,10 +188,10 @@ class _Stopped(Exception):
 def _work(place: _Place, left: list[tuple[str, Sweep]], shared: _Shared) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the one that started this one decides
         signal.signal(number, signal.SIG_IGN)
-    parent = os.getppid()
+    parent = multiprocessing.parent_process()
 
     def tell(name: str, done: int, total: int) -> None:
-        if shared.stop.is_set() or os.getppid() != parent:
+        if shared.stop.is_set() or parent is None or os.getppid() != parent.pid:
             raise _Stopped
         shared.news.put((name, done, total))
 
@@ -182,7 +206,7 @@ def _work(place: _Place, left: list[tuple[str, Sweep]], shared: _Shared) -> None
             _do(place, name, sweep, tell)
     except _Stopped:
         return
-    except EngramError as error:
+    except (EngramError, OSError) as error:
         shared.news.put(error)
     except Exception:  # whatever it is, whoever started this process has to know
         shared.news.put(RuntimeError(traceback.format_exc()))

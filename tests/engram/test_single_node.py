@@ -96,12 +96,6 @@ def of(episode, r, i):
     return [tuple(part[r, i] for part in b) for b in episode.batches]
 
 
-def only(r, episode):
-    """The episode of one run."""
-    batches = tuple((x[r : r + 1], y[r : r + 1]) for x, y in episode.batches)
-    return Episode(episode.tasks[r : r + 1], batches)
-
-
 # --- MOML v1 -----------------------------------------------------------------------------
 
 

@@ -294,7 +294,7 @@ def test_one_shot_runs_every_method_and_tunes(drawings, tmp_path, monkeypatch):
     [
         (["--dataset", "mnist"], "dataset must be one of omniglot, cifar100, got 'mnist'"),
         (["bspiderboost"], "method must be one of maml, reptile, protonet"),
-        (["--tasks-per-step", "26"], "tasks-per-step must be at most 25, the number of tasks"),
+        (["--tasks-per-step", "26"], "an iteration draws 26 tasks, and there are 25"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_written(drawings, tmp_path, arguments, message):
