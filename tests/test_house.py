@@ -139,9 +139,9 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
         if words[0] in ("run", "compare") and "--help" not in words:
             words += ["--set", "num-rounds=2"]
         if words[0] == "reproduce":
-            images = rng.integers(0, 256, (35 * 20 * 3, 28, 28), dtype=np.uint8)
+            images = rng.integers(0, 256, (700 * 6, 28, 28), dtype=np.uint8)
             (tmp_path / "data").mkdir()
-            write_npz(tmp_path / "data" / "omniglot28.npz", x=images, y=np.arange(2100) % 700)
+            write_npz(tmp_path / "data" / "omniglot28.npz", x=images, y=np.arange(4200) % 700)
             words += ["--iterations", "5", "--seeds", "1", "--processes", "1"]
         monkeypatch.setattr("sys.argv", ["engram", *words])
         main()

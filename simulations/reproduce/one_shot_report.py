@@ -77,7 +77,7 @@ RECORDED_STEPS: Final[Steps] = {
     "protonet": (1.0, 0.1),
     "nasa": (0.3, 1.0),
     "moml-v1": (0.5, 0.3),
-    "moml-v2": (0.1, 0.05),
+    "moml-v2": (0.1, 0.02),
     "local-moml": (0.3, 0.3),
 }
 
@@ -141,7 +141,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
             else f"{100 * row['accuracy']:.1f} ± {100 * row['accuracy-interval']:.1f}",
             "-" if row["accuracy-std"] is None else f"{100 * row['accuracy-std']:.1f}",
             "-" if paper is None else f"{100 * paper:.1f} ± {100 * row['published-std']:.1f}",
-            f"{100 * (1 - row['train-error']):.1f}",
+            "-" if row["diverged"] else f"{100 * (1 - row['train-error']):.1f}",
             f"{row['ms']:.2f}",
         )
     return found

@@ -171,7 +171,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
             if row["diverged"]
             else _with_deviation(row["test-error"], row["test-error-std"]),
             _with_deviation(row["published"], row["published-std"]),
-            f"{row['train-error']:.2f}",
+            "-" if row["diverged"] else f"{row['train-error']:.2f}",
             f"{row['ms']:.2f}",
             "-" if row["published-ms"] is None else f"{row['published-ms']:.1f}",
         )
