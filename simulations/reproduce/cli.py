@@ -98,8 +98,8 @@ def sinewave(
 
     METHOD is maml, bsgd, reptile, nasa, bspiderboost, moml-v1, moml-v2 or local-moml.
 
-    Without options: 40,000 iterations, 5 seeds, exact Hessians, and the step sizes that --tune
-    chose for these (of LocalMOML at K = 3 a smaller one, since a run diverged).
+    Without options: 40,000 iterations, 5 seeds, exact Hessians, and the step
+    sizes that --tune chose (of LocalMOML at K = 3 smaller: a run diverged).
     """
     given: list[object] = [methods, batch_sizes, iterations, seeds, tasks_per_step]
     given += [hessian, out, tune or None, published or None]
@@ -163,8 +163,9 @@ def one_shot(
 
     METHOD is maml, reptile, protonet, nasa, moml-v1, moml-v2 or local-moml.
 
-    Without options: Omniglot, 2000 iterations, 3 seeds, exact Hessians, and step sizes that do
-    well with these. Tested in 200 episodes of tasks whose classes are in no other task.
+    Without options: Omniglot, 2000 iterations, 3 seeds, exact Hessians, and step
+    sizes that do well with these. Tested in 200 episodes of tasks whose classes
+    are in no other task.
     """
     given: list[object] = [
         methods,
