@@ -9,10 +9,10 @@ import numpy.typing as npt
 from federation.data.sources import fetch, load, read_npz
 from federation.errors import DataError
 
-__all__ = ["FewShot", "load_few_shot"]
+__all__ = ["WAYS", "FewShot", "load_few_shot"]
 
 _Pixels = npt.NDArray[np.uint8]
-_WAYS: Final = {"omniglot": 20, "cifar100": 5}  # Sec. 6.2 of the MOML paper
+WAYS: Final = {"omniglot": 20, "cifar100": 5}  # classes of a task: Sec. 6.2 of the MOML paper
 _SIDE: Final = 28  # pixels that a drawing's 105 are made to
 
 
@@ -46,8 +46,8 @@ def load_few_shot(dataset: str, data_dir: Path) -> FewShot:
     Raises:
         DataError: The data set is unknown, missing, or not what it should be.
     """
-    if dataset not in _WAYS:
-        raise DataError(f"dataset must be one of {', '.join(_WAYS)}, got {dataset!r}")
+    if dataset not in WAYS:
+        raise DataError(f"dataset must be one of {', '.join(WAYS)}, got {dataset!r}")
     if dataset == "cifar100":
         arrays = load("cifar100", data_dir=data_dir, test_fraction=0.0, seed=0)
         x = np.concatenate([arrays.x_train, arrays.x_test])
@@ -56,7 +56,7 @@ def load_few_shot(dataset: str, data_dir: Path) -> FewShot:
         x, y = _arrays(path)
     else:
         x, y = _drawings(data_dir)
-    return FewShot(dataset, _by_class(dataset, x, y), _WAYS[dataset])
+    return FewShot(dataset, _by_class(dataset, x, y), WAYS[dataset])
 
 
 def _by_class(dataset: str, x: _Pixels, y: npt.NDArray[Any]) -> _Pixels:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from federation.data.few_shot import load_few_shot
+from federation.data.few_shot import WAYS, load_few_shot
 from federation.errors import Refused
 from federation.files import replace_file
 from simulations.options import Json, Out, find_run, make_folder, new_folder
@@ -180,7 +180,7 @@ def one_shot(
     given += [tune or None, published or None]
     hessian, steps = _way(hessian, tune, published)
     (dataset,) = _known(["omniglot" if dataset is None else dataset], SPLITS, "dataset")
-    size = 20 if dataset == "omniglot" else 5  # one row of each class
+    size = WAYS[dataset]  # one row of each class
     known = {
         "published": {size: one_shot_report.PUBLISHED_STEPS[dataset]},
         "recorded": {size: one_shot_report.RECORDED_STEPS},

@@ -105,7 +105,7 @@ class FakeWorker:
     def __init__(self, _):
         self.dies = False
 
-    def answer(self, work, stop):  # noqa: ARG002
+    def answer(self, work, stop):  # noqa: ARG002 - as what it stands in for
         if self.dies:
             self.dies = False
             raise WorkerDied("the worker ended with SIGKILL while it handled a message")
