@@ -1,0 +1,5 @@
+"""MOLAR: multitask linear models by weighted medians and shrinkage, and what they are set beside.
+
+Huang, Xu, Lee, Hassani, Bastani, Dobriban. Optimal Multitask Linear Regression and Contextual
+Bandits under Sparse Heterogeneity. 2024. Equations and algorithms in this folder are that paper's.
+"""

@@ -1,0 +1,113 @@
+"""Generalized linear models (Appendix G): what each says of its target, and its likelihood."""
+
+import warnings
+from collections.abc import Callable
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, xlogy
+from sklearn.linear_model import LogisticRegression, PoissonRegressor
+
+__all__ = ["FAMILIES", "Family", "FamilyName", "NoEstimate"]
+
+Array = npt.NDArray[np.float64]
+FamilyName = Literal["linear", "logistic", "poisson"]
+
+_TOLERANCE: Final = 1e-10  # of the gradient of the mean log-likelihood
+_CERTAIN: Final = 30.0  # a linear predictor beyond it says 0 or 1 to thirteen digits
+
+
+class NoEstimate(Exception):
+    """A task's likelihood has no maximum; the message says why, without naming the task."""
+
+
+class Family(NamedTuple):
+    """A model of the target given x, ``rho(y) exp(y <x, beta> - psi(<x, beta>))`` (59).
+
+    Attributes:
+        target: What y must be, in words.
+        valid: Says of each y whether it is.
+        mean: psi', the mean of y for a linear predictor.
+        curvature: psi'', by which a row counts in the information X' D X.
+        loss: Of each row, what a model is scored by: squared error, or the deviance.
+        fit: The maximum of the likelihood for full-rank x, by a library's solver, from
+            ``(x, y, weights)``; None where it is least squares, which a site solves by its own
+            factorization.
+    """
+
+    target: str
+    valid: Callable[[Array], npt.NDArray[np.bool_]]
+    mean: Callable[[Array], Array]
+    curvature: Callable[[Array], Array]
+    loss: Callable[[Array, Array], Array]
+    fit: Callable[[Array, Array, Array], Array] | None
+
+
+def _logistic(x: Array, y: Array, weights: Array) -> Array:
+    if len(np.unique(y)) < 2:
+        raise NoEstimate(f"all its rows are of one class, {y[0]:g}")
+    solver = LogisticRegression(
+        C=np.inf, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
+    )
+    coef: Array = _solved(solver, x, y, weights).coef_[0]
+    if np.abs(x @ coef).max() > _CERTAIN:
+        raise NoEstimate("its features tell some classes apart with certainty")
+    return coef
+
+
+def _poisson(x: Array, y: Array, weights: Array) -> Array:
+    if not y.any():
+        raise NoEstimate("all its counts are 0")
+    solver = PoissonRegressor(
+        alpha=0, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
+    )
+    coef: Array = _solved(solver, x, y, weights).coef_
+    if (x @ coef).min() < -_CERTAIN:
+        raise NoEstimate("its features tell some counts of 0 with certainty")
+    return coef
+
+
+def _solved(
+    solver: LogisticRegression | PoissonRegressor, x: Array, y: Array, weights: Array
+) -> LogisticRegression | PoissonRegressor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            # The penalty is 0, but sklearn weighs its stopping rule by the weights' scale.
+            return solver.fit(x, y, sample_weight=weights / weights.mean())
+        except Warning as warning:
+            raise NoEstimate(f"its likelihood has no maximum ({warning})") from warning
+
+
+def _deviance(eta: Array, y: Array) -> Array:
+    deviance: Array = 2 * (xlogy(y, y) - y * eta - y + np.exp(eta))
+    return deviance
+
+
+FAMILIES: Final[dict[str, Family]] = {
+    "linear": Family(
+        "numbers",
+        np.isfinite,
+        lambda eta: eta,
+        np.ones_like,
+        lambda eta, y: (eta - y) ** 2,
+        None,
+    ),
+    "logistic": Family(
+        "0 or 1",
+        lambda y: (y == 0) | (y == 1),
+        expit,
+        lambda eta: expit(eta) * expit(-eta),
+        lambda eta, y: 2 * (np.logaddexp(0, eta) - y * eta),
+        _logistic,
+    ),
+    "poisson": Family(
+        "numbers, 0 or more",
+        lambda y: (y >= 0) & np.isfinite(y),
+        np.exp,
+        np.exp,
+        _deviance,
+        _poisson,
+    ),
+}

@@ -1,0 +1,118 @@
+"""Algorithm 1: a global parameter by weighted median, and shrinkage of each task towards it."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.molar.median import weighted_median
+from engram.molar.site import SiteEstimate
+
+__all__ = ["Option", "Shared", "combine", "median_weights", "personalize", "shrink", "threshold"]
+
+Array = npt.NDArray[np.float64]
+Option = Literal["hard", "soft"]
+
+
+class Shared(NamedTuple):
+    """What tasks learn from each other: all that a server sends back.
+
+    Attributes:
+        coef: The global parameter beta*, shape (d,).
+        size: n_[M], rows of all tasks that counted.
+    """
+
+    coef: Array
+    size: float
+
+
+def median_weights(sites: Sequence[SiteEstimate]) -> Array:
+    """Returns w_m = n_m / sigma_m^2 (Proposition 1), shape (M, d).
+
+    0 where a task does not determine a coefficient. Tasks without noise (sigma_m = 0) know the
+    truth: if there are some, they alone count, by their sizes.
+    """
+    sigmas = np.array([site.sigma for site in sites])
+    sizes = np.array([site.size for site in sites])
+    exact = sigmas == 0
+    if exact.any():
+        weights = np.where(exact, sizes, 0.0)
+    else:
+        relative = sigmas / sigmas.min() if np.isfinite(sigmas.min()) else np.ones_like(sigmas)
+        weights = sizes / relative**2  # scaled, so that tiny noise cannot overflow
+    known = np.stack([site.determined for site in sites])
+    return np.where(known, weights[:, None], 0.0)
+
+
+def combine(sites: Sequence[SiteEstimate]) -> Shared:
+    """The server's part: the weighted median of the tasks' estimates, coordinate by coordinate.
+
+    Tasks that do not determine a coefficient have no weight in its median.
+
+    Raises:
+        ValueError: A coefficient is determined by no task, or there is no task.
+    """
+    require(len(sites) > 0, "number of tasks", 0, "at least 1")
+    weights = median_weights(sites)
+    size = sum(site.size for site, own in zip(sites, weights, strict=True) if own.any())
+    return Shared(weighted_median(np.stack([site.coef for site in sites]), weights), float(size))
+
+
+def threshold(
+    site: SiteEstimate, total: float, *, option: Option = "hard", c: float = 1.0
+) -> float:
+    """Returns gamma_m, in the unit of the noise.
+
+    ``c ln(min(n_[M] / n_m, d)) sigma_m`` for hard thresholding and
+    ``c sqrt(ln(min(n_[M] / n_m, d))) sigma_m``, as Theorem 1 has it, for soft. (J.1 divides by
+    n_m as well, which makes thresholds so small that every task keeps its own estimate. The
+    first form, with c = 1, comes near the error of an oracle that knows where tasks differ.)
+
+    Args:
+        site: The task's estimate.
+        total: n_[M].
+        option: Hard (Option I) or soft (Option II) thresholding.
+        c: Scale of the threshold, >= 0: 0 keeps the task's estimate, infinity the shared one.
+    """
+    log = np.log(max(1.0, min(total / site.size, len(site.coef))))
+    rate = float(log if option == "hard" else np.sqrt(log))
+    if c == np.inf:
+        return np.inf
+    return c * rate * site.sigma
+
+
+def shrink(own: Array, shared: Array, radius: Array, option: Option = "hard") -> Array:
+    """Moves a task's estimate towards the shared one, coordinate by coordinate.
+
+    Args:
+        own: Shape (d,).
+        shared: Shape (d,).
+        radius: Shape (d,), gamma_m sqrt(v_k), at least 0.
+        option: ``hard`` (Option I): within the radius the shared value replaces the task's own.
+            ``soft`` (Option II): so it does, and beyond it the own value moves by the radius.
+
+    Returns:
+        Shape (d,). Radius 0 gives ``own``, an infinite one ``shared``.
+    """
+    gap = own - shared
+    far = np.abs(gap) > radius
+    nearer = own if option == "hard" else own - np.sign(gap) * np.where(far, radius, 0.0)
+    return np.where(far, nearer, shared)
+
+
+def personalize(
+    site: SiteEstimate, shared: Shared, *, option: Option = "hard", c: float = 1.0
+) -> Array:
+    """The task's part: its coefficients, shape (d,), from its own estimate and the shared one.
+
+    A coefficient that its rows do not determine is the shared one. Also right for a task that had
+    no part in ``shared`` (Corollary 2): with few rows of its own, it takes over most of it.
+    """
+    gamma = threshold(site, shared.size, option=option, c=c)
+    radius = np.full_like(site.scale, np.inf)
+    known = site.determined
+    if np.isfinite(gamma):
+        radius[known] = gamma * site.scale[known]
+    return shrink(site.coef, shared.coef, radius, option)
