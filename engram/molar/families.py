@@ -30,6 +30,7 @@ class Family(NamedTuple):
         valid: Says of each y whether it is.
         mean: psi', the mean of y for a linear predictor.
         curvature: psi'', by which a row counts in the information X' D X.
+        hopeless: Says why no x could explain these y, or None.
         loss: Of each row, what a model is scored by: squared error, or the deviance.
         fit: The maximum of the likelihood for full-rank x, by a library's solver, from
             ``(x, y, weights)``; None where it is least squares, which a site solves by its own
@@ -40,13 +41,12 @@ class Family(NamedTuple):
     valid: Callable[[Array], npt.NDArray[np.bool_]]
     mean: Callable[[Array], Array]
     curvature: Callable[[Array], Array]
+    hopeless: Callable[[Array], str | None]
     loss: Callable[[Array, Array], Array]
     fit: Callable[[Array, Array, Array], Array] | None
 
 
 def _logistic(x: Array, y: Array, weights: Array) -> Array:
-    if len(np.unique(y)) < 2:
-        raise NoEstimate(f"all its rows are of one class, {y[0]:g}")
     solver = LogisticRegression(
         C=np.inf, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
     )
@@ -57,8 +57,6 @@ def _logistic(x: Array, y: Array, weights: Array) -> Array:
 
 
 def _poisson(x: Array, y: Array, weights: Array) -> Array:
-    if not y.any():
-        raise NoEstimate("all its counts are 0")
     solver = PoissonRegressor(
         alpha=0, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
     )
@@ -91,6 +89,7 @@ FAMILIES: Final[dict[str, Family]] = {
         np.isfinite,
         lambda eta: eta,
         np.ones_like,
+        lambda y: None,
         lambda eta, y: (eta - y) ** 2,
         None,
     ),
@@ -99,6 +98,7 @@ FAMILIES: Final[dict[str, Family]] = {
         lambda y: (y == 0) | (y == 1),
         expit,
         lambda eta: expit(eta) * expit(-eta),
+        lambda y: "all its rows are of one class" if np.ptp(y) == 0 else None,
         lambda eta, y: 2 * (np.logaddexp(0, eta) - y * eta),
         _logistic,
     ),
@@ -107,6 +107,7 @@ FAMILIES: Final[dict[str, Family]] = {
         lambda y: (y >= 0) & np.isfinite(y),
         np.exp,
         np.exp,
+        lambda y: None if y.any() else "all its counts are 0",
         _deviance,
         _poisson,
     ),

@@ -57,12 +57,14 @@ class SiteEstimate(NamedTuple):
             if it is not known: there are no more rows than coefficients, so ``coef`` fits
             whatever the noise was; or the likelihood has no maximum. Then no coefficient counts
             as determined.
+        freedom: Degrees of freedom that ``sigma`` was estimated with; infinite if it is known.
     """
 
     coef: Array
     scale: Array
     size: float
     sigma: float
+    freedom: float = np.inf
 
     @property
     def determined(self) -> npt.NDArray[np.bool_]:
@@ -112,19 +114,22 @@ def _least_squares(x: Array, y: Array, counts: Array, sigma: float | None) -> Si
     if not _has_full_rank(r[:, :d]):
         kept, determined = _independent(r[:, :d])
         r = _triangle(r[:, [*kept, d]])
-    rank = len(kept)
+    rank, freedom = len(kept), np.inf
     if sigma is None:
         if size <= rank or len(r) <= rank:
             raise NoEstimate("it has no more rows than coefficients")
-        sigma = float(abs(r[rank, rank]) / np.sqrt(size - rank))
+        freedom = size - rank
+        sigma = float(abs(r[rank, rank]) / np.sqrt(freedom))
     coef, scale = np.zeros(d), np.full(d, np.inf)
     coef[kept] = solve_triangular(r[:rank, :rank], r[:rank, rank])
     scale[kept] = _scale(r[:rank, :rank])
-    return _only(determined, coef, scale, size, sigma)
+    return _only(determined, coef, scale)._replace(size=size, sigma=sigma, freedom=freedom)
 
 
 def _likelihood(x: Array, y: Array, counts: Array, family: FamilyName) -> SiteEstimate:
     model = FAMILIES[family]
+    if reason := model.hopeless(y):
+        raise NoEstimate(reason)
     d = x.shape[1]
     kept, determined = np.arange(d), np.ones(d, dtype=bool)
     r = _triangle(x)
@@ -141,15 +146,13 @@ def _likelihood(x: Array, y: Array, counts: Array, family: FamilyName) -> SiteEs
     if not _has_full_rank(r):
         raise NoEstimate("its likelihood is flat at the maximum")
     scale[kept] = _scale(r)
-    return _only(determined, coef, scale, float(counts.sum()), 1.0)
+    return _only(determined, coef, scale)._replace(size=float(counts.sum()))
 
 
-def _only(
-    determined: npt.NDArray[np.bool_], coef: Array, scale: Array, size: float, sigma: float
-) -> SiteEstimate:
-    return SiteEstimate(
-        np.where(determined, coef, 0.0), np.where(determined, scale, np.inf), size, sigma
-    )
+def _only(determined: npt.NDArray[np.bool_], coef: Array, scale: Array) -> SiteEstimate:
+    """Returns an estimate of unit size and noise."""
+    own, error = np.where(determined, coef, 0.0), np.where(determined, scale, np.inf)
+    return SiteEstimate(own, error, 1.0, 1.0)
 
 
 def _scale(r: Array) -> Array:
@@ -197,6 +200,8 @@ def why_undetermined(rows: Rows, names: Sequence[str], *, family: FamilyName) ->
     """
     x, y, counts = rows.counted()
     n, d = x.shape
+    if reason := FAMILIES[family].hopeless(y):
+        return reason
     if n <= d:
         return f"it has {n} rows for {d} coefficients"
     constant = np.ptp(x, axis=0) == 0

@@ -1,0 +1,159 @@
+"""Confidence intervals for each task's coefficients (Appendix F).
+
+Where a task's own estimate lies near the shared one, the interval is around the shared value, which
+many tasks make narrow; elsewhere it is the task's own.
+
+They hold if a coefficient either is the shared one or differs from it by many standard errors. One
+that differs by about three is mostly taken for shared, and its interval then misses it: at gaps of
+3 sigma / sqrt(n) coverage of such coefficients was 0.12 instead of 0.95. No procedure can have both
+(Cai and Guo 2017, as Appendix F says): short intervals, and cover of small differences.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize_scalar
+from scipy.stats import norm, t
+
+from engram.checks import require
+from engram.molar.shrinkage import Shared, median_weights
+from engram.molar.site import SiteEstimate
+
+__all__ = ["Intervals", "Method", "own_interval", "shared_half_width", "site_interval"]
+
+Array = npt.NDArray[np.float64]
+Method = Literal["practical", "paper"]
+
+_MOST: Final = 0.45  # the largest alpha_(B, delta) that Lemma 14 speaks of
+
+
+class Intervals(NamedTuple):
+    """Limits of confidence intervals, each of shape (..., d); infinite where nothing is known."""
+
+    low: Array
+    high: Array
+
+
+def shared_half_width(
+    sites: Sequence[SiteEstimate],
+    shared: Shared,
+    *,
+    level: float = 0.95,
+    method: Method = "practical",
+) -> Array:
+    """The server's part: half the width of an interval around each shared coefficient.
+
+    With weights w_m of the median normalized over the tasks G that agree with the shared value,
+    b the weight of the others over all, W2 the sum of squares of the former, and s the mean of the
+    standard errors over G:
+
+    - ``practical``: ``Phi^-1(1/2 + a) s`` with ``a = b / (2 (1 - b)) + z_(1 - alpha/4) sqrt(W2) /
+      2``: the quantile of the agreeing tasks at which the median can lie if all others are on one
+      side, and the normal approximation of how many tasks lie below it. By equal weights this is
+      ``|B| / (2 (M - |B|)) + z / (2 sqrt(M - |B|))``.
+    - ``paper``: ``1.25 C_0.45 (b + sqrt(1.01 delta W2)) s``, ``delta = ln max(8/alpha, 2n) / 2``.
+      Its constant of Lemma 12 is 324, so that these are 20 to 86 times as wide as a task's own.
+      (The text divides by M - |B| under the root, which is this for equal weights.)
+
+    A task disagrees if its own estimate is farther than ``sqrt(2 ln max(2 n_m, 8 / alpha))``
+    standard errors away. (F's ``sqrt(2) ln max(...)`` is not what its proof's tail bound needs.)
+
+    Args:
+        sites: All tasks' estimates.
+        shared: What ``combine`` made of them.
+        level: 1 - alpha, in (0, 1).
+        method: The constants.
+
+    Returns:
+        Shape (d,). Infinite where too many tasks disagree, or too few are left, for a statement.
+    """
+    require(0 < level < 1, "level", level, "in (0, 1)")
+    require(method in ("practical", "paper"), "method", method, "practical or paper")
+    alpha = 1 - level
+    weights = median_weights(sites)
+    errors = np.stack([site.standard_error for site in sites])
+    own = np.stack([site.coef for site in sites])
+    reach = np.array([_reach(site.size, alpha) for site in sites])[:, None]
+    known = weights > 0
+    errors = np.where(known, errors, 0.0)
+    agree = np.where(known & (np.abs(own - shared.coef) <= reach * errors), weights, 0.0)
+    total, agreeing = weights.sum(axis=0), agree.sum(axis=0)
+    some = agreeing > 0
+    share = np.divide(agree, agreeing, out=np.zeros_like(agree), where=some)
+    odd = np.where(some, 1 - agreeing / total, 1.0)
+    squares, error = (share**2).sum(axis=0), (share * errors).sum(axis=0)
+    half = np.full_like(shared.coef, np.inf)
+    if method == "practical":
+        quantile = float(norm.ppf(1 - alpha / 4))
+        part = np.divide(odd, 2 * (1 - odd), out=np.full_like(odd, np.inf), where=some)
+        part += quantile * np.sqrt(squares) / 2
+        sure = some & (part < 0.5)
+        half[sure] = norm.ppf(0.5 + part[sure]) * error[sure]
+    else:
+        size = max(site.size for site in sites)
+        delta = np.log(max(8 / alpha, 2 * size)) / 2
+        part = odd + np.sqrt(1.01 * delta * squares)
+        sure = some & (part < _MOST)
+        half[sure] = 1.25 * _constant(_MOST) * part[sure] * error[sure]
+    return half
+
+
+def own_interval(site: SiteEstimate, *, level: float = 0.95) -> Intervals:
+    """A task's own interval, ``coef ± q sigma sqrt(v_k)``, as OLS has it.
+
+    q is the quantile of level 1 - alpha/2 of Student's t where sigma is estimated, else z.
+    """
+    half = float(t.ppf((1 + level) / 2, site.freedom)) * site.standard_error
+    return Intervals(site.coef - half, site.coef + half)
+
+
+def site_interval(
+    site: SiteEstimate,
+    shared: Shared,
+    half_width: Array,
+    *,
+    level: float = 0.95,
+    method: Method = "practical",
+) -> Intervals:
+    """The task's part: its own interval where it disagrees, and the shared one elsewhere.
+
+    Both have level 1 - alpha/2, since which of them it is depends on the data: the quantile of
+    level 1 - alpha/4 in the task's own. (The text's z_(1 - alpha/2) has level 1 - alpha.) By the
+    practical method the shared one is not taken where it is the wider; the paper's always is.
+
+    Args:
+        site: The task's estimate.
+        shared: What ``combine`` made of all tasks'.
+        half_width: As ``shared_half_width`` returns it, with the same level and method.
+        level: 1 - alpha, in (0, 1).
+        method: The constants.
+    """
+    alpha = 1 - level
+    error = site.standard_error
+    known = site.determined
+    near = np.abs(site.coef - shared.coef) <= _reach(site.size, alpha) * error
+    own = float(t.ppf(1 - alpha / 4, site.freedom)) * error
+    near &= known & ((half_width <= own) if method == "practical" else np.isfinite(half_width))
+    center, half = np.where(near, shared.coef, site.coef), np.where(near, half_width, own)
+    return Intervals(center - half, center + half)
+
+
+def _reach(size: float, alpha: float) -> float:
+    return float(np.sqrt(2 * np.log(max(2 * size, 8 / alpha))))
+
+
+def _constant(alpha: float) -> float:
+    """Returns C_alpha of Lemma 12.
+
+    The lemma's proof holds for every epsilon in (0, 1/2 - alpha), so the bound is the smallest of
+    them, and not, as it is printed, the largest, which is infinite.
+    """
+
+    def inverse(epsilon: float) -> float:
+        density = norm.pdf(norm.ppf(1 - epsilon)) * (1 - 2 * alpha / (1 - 2 * epsilon))
+        return -float(density)
+
+    found = minimize_scalar(inverse, bounds=(0, 0.5 - alpha), method="bounded")
+    return float(-1 / found.fun)

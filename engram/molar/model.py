@@ -1,0 +1,173 @@
+"""What all multitask estimators share: one linear predictor a task, in scikit-learn's manner."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from engram.checks import require
+from engram.molar.families import FAMILIES, FamilyName
+from engram.molar.site import Rows
+from engram.molar.tables import (
+    Scaling,
+    check_finite,
+    codes_of,
+    distinct,
+    rows_of_tasks,
+    take_tasks,
+)
+
+__all__ = ["MultitaskModel"]
+
+Array = npt.NDArray[np.float64]
+
+INTERCEPT = "intercept"
+
+
+class MultitaskModel(BaseEstimator):
+    """Base of estimators with coefficients for each task, and shared ones.
+
+    A subclass has ``fit_intercept``, ``standardize`` and ``unseen`` among its parameters, says what
+    family it is, and computes coefficients from the tasks' rows (``_estimate``). An intercept
+    is a coefficient like the others, of a last column of ones.
+
+    Attributes:
+        tasks_: Labels, shape (M,), sorted.
+        coef_: Shape (M, d), in the order of ``tasks_``.
+        intercept_: Shape (M,).
+        shared_coef_: Shape (d,).
+        shared_intercept_: A number.
+        scaling_: What columns are standardized by, or None.
+        n_features_in_, feature_names_in_: As scikit-learn has them.
+    """
+
+    fit_intercept: bool
+    standardize: bool
+    unseen: str
+
+    @property
+    @abstractmethod
+    def _family(self) -> FamilyName: ...
+
+    @abstractmethod
+    def _estimate(self, rows: list[Rows], names: list[str]) -> tuple[Array, Array]:
+        """Returns coefficients (M, d') of the tasks and shared ones (d',), d' with intercept."""
+
+    def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
+        """Fits all tasks.
+
+        Args:
+            X: Features, shape (n, d), finite; an array, or a frame with column names.
+            y: Target, shape (n,).
+            task: Each row's task, shape (n,); or the name of a column of X, which then is no
+                feature.
+            sample_weight: Shape (n,), at least 0: a row of weight c counts as c rows.
+
+        Raises:
+            ValueError: One line that names the task and the column, or says what else is wrong.
+        """
+        require(self.unseen in ("error", "shared"), "unseen", self.unseen, "error or shared")
+        X, labels = take_tasks(X, task)
+        x, target = self._checked(X, y, reset=True)
+        if len(labels) != len(x):
+            raise ValueError(f"task must have {len(x)} labels, one a row, got {len(labels)}")
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, x, dtype=np.float64)
+        self._check_rows(x, target, labels)
+        self.tasks_, codes = distinct(labels)
+        self.scaling_ = Scaling.of(x, weights) if self.standardize else None
+        rows = rows_of_tasks(self._design(x), target, weights, codes, self.tasks_)
+        own, shared = self._estimate(rows, self._names())
+        self.coef_, self.intercept_ = self._apart(own)
+        self.shared_coef_, (self.shared_intercept_,) = self._apart(shared)
+        return self
+
+    def _apart(self, full: Array) -> tuple[Array, Array]:
+        """Returns coefficients and intercepts, which are 0 if there are none."""
+        d = self.n_features_in_
+        one = np.atleast_2d(full)
+        return full[..., :d], one[:, d] if self.fit_intercept else np.zeros(len(one))
+
+    def _checked(self, x: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
+        """Returns features and target of the right shapes; they may still not be finite."""
+        if y is None:
+            raise ValueError("y should be a 1d array, got None")
+        rule = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 1 + reset}
+        x = validate_data(self, x, reset=reset, **rule)
+        target = self._target(column_or_1d(y, warn=True))
+        check_consistent_length(x, target)
+        return x, target
+
+    def _target(self, y: npt.NDArray[Any]) -> Array:
+        """Returns the target as the family has it."""
+        try:
+            return np.asarray(y, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"y must be numbers, got {y[0]!r}") from error
+
+    def _check_rows(self, x: Array, y: Array, labels: npt.NDArray[Any]) -> None:
+        check_finite(x, labels, self._names())
+        bad = ~(np.isfinite(y) & FAMILIES[self._family].valid(y))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"task {labels[row].item()!r}: y must be {FAMILIES[self._family].target}, "
+                f"got {'NaN' if np.isnan(y[row]) else y[row]} in row {row}"
+            )
+
+    def _names(self) -> list[str]:
+        """Returns what the columns of the design are called."""
+        given: Sequence[str] | None = getattr(self, "feature_names_in_", None)
+        names = [f"x{k}" for k in range(self.n_features_in_)] if given is None else list(given)
+        return [*names, INTERCEPT] if self.fit_intercept else names
+
+    def _design(self, x: Array) -> Array:
+        x = x if self.scaling_ is None else self.scaling_.apply(x)
+        return np.hstack([x, np.ones((len(x), 1))]) if self.fit_intercept else x
+
+    def linear_predictor(self, X: Any, task: Any = None) -> Array:
+        """Returns ``<x, beta>`` of each row with its task's coefficients, shape (n,).
+
+        Args:
+            X: As for ``fit``.
+            task: As for ``fit``. Rows of a task that was not fitted are predicted by the shared
+                coefficients if ``unseen`` is "shared"; so are all if ``task`` is None.
+
+        Raises:
+            ValueError: A task was not fitted, and ``unseen`` is "error".
+        """
+        check_is_fitted(self)
+        if task is None and self.unseen == "shared":
+            labels = None
+        else:
+            X, labels = take_tasks(X, task)
+        x = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite=False)
+        shown = np.full(len(x), "not given") if labels is None else labels
+        if len(shown) != len(x):
+            raise ValueError(f"task must have {len(x)} labels, one a row, got {len(shown)}")
+        check_finite(x, shown, self._names())
+        x = x if self.scaling_ is None else self.scaling_.apply(x)
+        eta: Array = x @ self.shared_coef_ + self.shared_intercept_
+        if labels is None:
+            return eta
+        codes = codes_of(labels, self.tasks_, unseen=self.unseen)
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes + 1, minlength=len(self.tasks_) + 1))
+        for code, own in enumerate(np.split(order, ends[:-1])[1:]):  # the first are of no task
+            eta[own] = x[own] @ self.coef_[code] + self.intercept_[code]
+        return eta
+
+    def predict(self, X: Any, task: Any = None) -> Array:
+        """Returns the mean of the target for each row, shape (n,). Arguments as those above."""
+        return FAMILIES[self._family].mean(self.linear_predictor(X, task))

@@ -1,0 +1,325 @@
+"""MOLAR for tables in which a column says which task a row is of, in scikit-learn's manner."""
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from engram.checks import require
+from engram.molar.families import FamilyName
+from engram.molar.intervals import Intervals, Method, shared_half_width, site_interval
+from engram.molar.model import MultitaskModel
+from engram.molar.shrinkage import Option, Shared, combine, median_weights, personalize
+from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
+from engram.molar.summary import Summary
+from engram.molar.tables import rows_of_tasks
+
+__all__ = ["MolarClassifier", "MolarRegressor"]
+
+Array = npt.NDArray[np.float64]
+Undetermined = Literal["error", "shared"]
+
+
+class _Molar(MultitaskModel):
+    """What both estimators do: Algorithms 1 and 4 on the tasks' rows."""
+
+    option: Option
+    c: float
+    undetermined: Undetermined
+    sites_: list[SiteEstimate]
+    shared_: Shared
+    _full: Array
+
+    def _sigma(self, task: Any) -> float | None:
+        """Returns what is known of a task's noise."""
+        del task
+        return None
+
+    def _estimate(self, rows: list[Rows], names: list[str]) -> tuple[Array, Array]:
+        require(self.option in ("hard", "soft"), "option", self.option, "hard or soft")
+        require(self.c >= 0, "c", self.c, "at least 0")
+        require(
+            self.undetermined in ("error", "shared"),
+            "undetermined",
+            self.undetermined,
+            "error or shared",
+        )
+        if len(rows) < 2:
+            raise ValueError(
+                f"task must have at least 2 different labels, got only {self.tasks_[0].item()!r}: "
+                "there is nothing to share"
+            )
+        tasks = zip(rows, self.tasks_.tolist(), strict=True)
+        self.sites_ = [self._site(own, task, names) for own, task in tasks]
+        nowhere = (median_weights(self.sites_) == 0).all(axis=0)
+        if nowhere.any():
+            name = names[int(np.argmax(nowhere))]
+            reason = why_undetermined(rows[0], names, family=self._family)
+            raise ValueError(
+                f"column {name} is determined by no task: of {self.tasks_[0].item()!r}, for "
+                f"instance, {reason}"
+            )
+        self.shared_ = combine(self.sites_)
+        self._full = np.stack([self._personal(site) for site in self.sites_])
+        return self._full, self.shared_.coef
+
+    def _personal(self, site: SiteEstimate) -> Array:
+        return personalize(site, self.shared_, option=self.option, c=self.c)
+
+    def _site(self, rows: Rows, task: Any, names: list[str]) -> SiteEstimate:
+        site = estimate_site(rows, family=self._family, sigma=self._sigma(task))
+        if self.undetermined == "error" and not site.determined.all():
+            reason = why_undetermined(rows, names, family=self._family)
+            raise ValueError(
+                f"task {task!r}: {reason}; with undetermined='shared' it takes what its rows do "
+                "not determine from the other tasks"
+            )
+        return site
+
+    @property
+    def individual_coef_(self) -> Array:
+        """Each task's own estimate (OLS, or maximum likelihood), shape (M, d)."""
+        return np.stack([site.coef for site in self.sites_])[:, : self.n_features_in_]
+
+    @property
+    def support_(self) -> npt.NDArray[np.bool_]:
+        """Where a task's coefficient differs from the shared one, shape (M, d)."""
+        differs: npt.NDArray[np.bool_] = self.coef_ != self.shared_coef_
+        return differs
+
+    @property
+    def sigma_(self) -> Array:
+        """Standard deviation of each task's noise, shape (M,); infinite if it is not known."""
+        return np.array([site.sigma for site in self.sites_])
+
+    def confidence_intervals(self, level: float = 0.95, method: Method = "practical") -> Intervals:
+        """Returns an interval for each task's coefficients, each limit of shape (M, d).
+
+        They cover what is shared, and what differs by many standard errors; of a coefficient that
+        differs by about three they mostly miss it. See ``engram.molar.intervals``.
+
+        Args:
+            level: Of each interval, in (0, 1).
+            method: ``practical``, or the ``paper``'s constants, which are of no use in practice.
+        """
+        low, high = self._intervals(level, method)
+        d = self.n_features_in_
+        return Intervals(low[:, :d], high[:, :d])
+
+    def _intervals(self, level: float, method: Method) -> Intervals:
+        check_is_fitted(self)
+        half = shared_half_width(self.sites_, self.shared_, level=level, method=method)
+        each = [
+            site_interval(site, self.shared_, half, level=level, method=method)
+            for site in self.sites_
+        ]
+        return Intervals(np.stack([i.low for i in each]), np.stack([i.high for i in each]))
+
+    def summary(self, task: Any = None, *, level: float = 0.95) -> Summary:
+        """Returns a table to print: the shared coefficients, or those of one task.
+
+        Args:
+            task: A label; None for the shared ones, and how many tasks differ in each.
+            level: Of the intervals.
+
+        Raises:
+            ValueError: There is no such task.
+        """
+        check_is_fitted(self)
+        names, shared, name = self._names(), self.shared_.coef, type(self).__name__
+        differs = self._full != shared
+        half = shared_half_width(self.sites_, self.shared_, level=level)
+        if task is None:
+            counts = [f"{n} of {len(differs)}" if n else "" for n in differs.sum(axis=0)]
+            title = f"{name}: shared by {len(self.tasks_)} tasks"
+            limits = Intervals(shared - half, shared + half)
+            return Summary(title, level, names, shared, limits, "tasks that differ", counts)
+        known = self.tasks_.tolist()
+        if task not in known:
+            raise ValueError(f"task {task!r} was not seen in fit")
+        i = known.index(task)
+        site = self.sites_[i]
+        marks = ["differs" if odd else "" for odd in differs[i]]
+        title = f"{name}: task {task!r}, {site.size:g} rows, sigma {site.sigma:.4g}"
+        limits = site_interval(site, self.shared_, half, level=level)
+        return Summary(title, level, names, self._full[i], limits, "", marks)
+
+    def transfer(self, X: Any, y: Any, task: Any, sample_weight: Any = None) -> Self:
+        """Returns a copy that knows one more task, from a few rows (Corollary 2).
+
+        The shared coefficients stay as they are, and so do the other tasks'.
+
+        Args:
+            X: The task's features, shape (n, d).
+            y: Its target.
+            task: Its label: one, for all rows; none of those that were fitted.
+            sample_weight: As for ``fit``.
+
+        Raises:
+            ValueError: The label is taken, or as ``fit`` says.
+        """
+        check_is_fitted(self)
+        if task in self.tasks_.tolist():
+            raise ValueError(f"task {task!r} was fitted already")
+        x, target = self._checked(X, y, reset=False)
+        self._check_rows(x, target, np.full(len(x), task))
+        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        label = np.array([task])
+        (rows,) = rows_of_tasks(self._design(x), target, weights, np.zeros(len(x), np.intp), label)
+        site = self._site(rows, task, self._names())
+        more = copy(self)
+        more.tasks_ = np.append(self.tasks_, label)
+        more.sites_ = [*self.sites_, site]
+        more._full = np.vstack([self._full, self._personal(site)])
+        more.coef_, more.intercept_ = more._apart(more._full)
+        return more
+
+
+class MolarRegressor(RegressorMixin, _Molar):
+    """MOLAR (Algorithm 1, and 4 for counts): a linear model for each task, most of it shared.
+
+    ``y = <x, beta_m> + noise`` in task m, where beta_m differs from a shared beta in few
+    coordinates. Each task is fitted alone; the weighted median of the estimates is the shared
+    parameter; and where a task's own estimate is within its noise of it, it is replaced by it.
+
+    Args:
+        family: ``linear``; or ``poisson``, for ``log E[y] = <x, beta_m>``.
+        option: ``hard`` thresholding (a coefficient is shared, or the task's own) or ``soft``.
+        c: Scale of the threshold, >= 0: 0 gives individual fits, infinity the shared one for all.
+        sigma: Standard deviation of the noise of linear models: a number, one for each task by
+            its label, or None to estimate it for each.
+        fit_intercept: Whether there is one; it is shared, or not, like any coefficient.
+        standardize: Whether columns are centered and scaled by their mean and standard deviation
+            over all tasks. Coefficients are then those of standardized columns.
+        undetermined: What to do about a task whose rows do not determine all coefficients (too
+            few, or columns that are constant or depend on each other): ``error``; or
+            ``shared``, take those from the others. It then has no say in their median.
+        unseen: What to do about a new task in ``predict``: ``error``, or ``shared``: predict with
+            the shared parameter.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x, site = rng.normal(size=(600, 3)), np.repeat(["a", "b", "c"], 200)
+        >>> y = x @ [1.0, 2.0, 3.0] + 5 * (site == "c") * x[:, 0] + rng.normal(size=600)
+        >>> model = MolarRegressor().fit(x, y, site)
+        >>> model.support_.tolist()
+        [[False, False, False], [False, False, False], [True, False, False]]
+    """
+
+    def __init__(
+        self,
+        *,
+        family: Literal["linear", "poisson"] = "linear",
+        option: Option = "hard",
+        c: float = 1.0,
+        sigma: float | Mapping[Any, float] | None = None,
+        fit_intercept: bool = True,
+        standardize: bool = False,
+        undetermined: Undetermined = "error",
+        unseen: Literal["error", "shared"] = "error",
+    ) -> None:
+        self.family = family
+        self.option = option
+        self.c = c
+        self.sigma = sigma
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.undetermined = undetermined
+        self.unseen = unseen
+
+    @property
+    def _family(self) -> FamilyName:
+        require(self.family in ("linear", "poisson"), "family", self.family, "linear or poisson")
+        return self.family
+
+    def _sigma(self, task: Any) -> float | None:
+        sigma = self.sigma
+        if isinstance(sigma, Mapping):
+            require(task in sigma, "sigma", sorted(sigma), f"given for every task, and {task!r}")
+            sigma = sigma[task]
+        require(sigma is None or 0 < sigma < np.inf, f"sigma of task {task!r}", sigma, "positive")
+        return sigma
+
+    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
+        """Returns R^2 of the predictions; for counts D^2, the share of deviance explained."""
+        found = self.predict(X, task)
+        if self._family == "poisson":
+            return float(d2_tweedie_score(y, found, sample_weight=sample_weight, power=1))
+        return float(r2_score(y, found, sample_weight=sample_weight))
+
+
+class MolarClassifier(ClassifierMixin, _Molar):
+    """MOLAR for two classes (Algorithm 4): a logistic regression for each task, most of it shared.
+
+    Arguments and attributes as ``MolarRegressor``'s; ``classes_`` are the two classes, sorted, and
+    coefficients are those of the log-odds of the second.
+    """
+
+    def __init__(
+        self,
+        *,
+        option: Option = "hard",
+        c: float = 1.0,
+        fit_intercept: bool = True,
+        standardize: bool = False,
+        undetermined: Undetermined = "error",
+        unseen: Literal["error", "shared"] = "error",
+    ) -> None:
+        self.option = option
+        self.c = c
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.undetermined = undetermined
+        self.unseen = unseen
+
+    @property
+    def _family(self) -> FamilyName:
+        return "logistic"
+
+    def _checked(self, x: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
+        if reset and y is not None:
+            check_classification_targets(y)
+            self.classes_ = np.unique(column_or_1d(y))
+            if len(self.classes_) != 2:
+                count = "1 class" if len(self.classes_) == 1 else f"{len(self.classes_)} classes"
+                raise ValueError(
+                    f"Only binary classification is supported: y must have 2 classes, got {count}"
+                )
+        return super()._checked(x, y, reset=reset)
+
+    def _target(self, y: npt.NDArray[Any]) -> Array:
+        strange = ~np.isin(y, self.classes_)
+        if strange.any():
+            raise ValueError(f"y must be one of {self.classes_.tolist()}, got {y[strange][0]!r}")
+        return np.asarray(y == self.classes_[1], dtype=np.float64)
+
+    def decision_function(self, X: Any, task: Any = None) -> Array:
+        """Returns the log-odds of the second class, shape (n,). Arguments as ``predict``'s."""
+        return self.linear_predictor(X, task)
+
+    def predict_proba(self, X: Any, task: Any = None) -> Array:
+        """Returns the probabilities of both classes, shape (n, 2). Arguments as ``predict``'s."""
+        second: Array = super().predict(X, task)
+        return np.stack([1 - second, second], axis=1)
+
+    def predict(self, X: Any, task: Any = None) -> npt.NDArray[Any]:
+        """Returns the likelier class of each row, shape (n,)."""
+        second = self.linear_predictor(X, task) > 0
+        likely: npt.NDArray[Any] = self.classes_[second.astype(int)]
+        return likely
+
+    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
+        """Returns the share of rows whose class is right."""
+        return float(accuracy_score(y, self.predict(X, task), sample_weight=sample_weight))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags

@@ -1,0 +1,149 @@
+"""Tables with a task column: taken apart into the tasks' rows, and refused by name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.molar.site import Rows
+
+__all__ = ["Scaling", "check_finite", "codes_of", "distinct", "rows_of_tasks", "take_tasks"]
+
+Array = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.intp]
+Labels = npt.NDArray[Any]
+
+
+class Scaling(NamedTuple):
+    """What columns are standardized by: (x - center) / scale, each of shape (d,)."""
+
+    center: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, x: Array, weights: Array | None) -> "Scaling":
+        """Returns mean and standard deviation over all tasks' rows; scale 1 where it is 0."""
+        center = np.average(x, axis=0, weights=weights)
+        scale = np.sqrt(np.average((x - center) ** 2, axis=0, weights=weights))
+        return cls(center, np.where(scale > 0, scale, 1.0))
+
+    def apply(self, x: Array) -> Array:
+        """Returns the columns, standardized."""
+        return (x - self.center) / self.scale
+
+
+def take_tasks(x: Any, task: Any) -> tuple[Any, Labels]:
+    """Returns the features without the task column, and each row's task.
+
+    Args:
+        x: Features: an array, or a pandas frame.
+        task: Each row's task, of length n; or the name of a column of the frame.
+
+    Raises:
+        ValueError: It is missing, not one label a row, has empty labels, or categories (of a
+            pandas categorical) without rows.
+    """
+    if task is None:
+        raise ValueError("task must be given: one label a row, or the name of a frame's column")
+    if isinstance(task, str):
+        if not hasattr(x, "columns") or task not in x.columns:
+            raise ValueError(f"task {task!r} is not a column of X")
+        x, task = x.drop(columns=[task]), x[task]
+    categories = getattr(getattr(task, "cat", task), "categories", None)
+    labels = np.asarray(task)
+    if labels.ndim != 1:
+        raise ValueError(f"task must have one label a row, got shape {labels.shape}")
+    if hasattr(task, "isna"):
+        empty = np.asarray(task.isna())
+    else:
+        empty = np.array(
+            [
+                label is None or (isinstance(label, float) and np.isnan(label))
+                for label in labels.tolist()
+            ]
+        )
+    if empty.any():
+        raise ValueError(f"task must not be empty, as it is in row {int(np.argmax(empty))}")
+    if categories is not None:
+        unused = [name for name in categories if name not in set(labels.tolist())]
+        if unused:
+            raise ValueError(f"task {unused[0]!r} has no rows: remove it from the categories")
+    return x, labels
+
+
+def distinct(labels: Labels) -> tuple[Labels, Codes]:
+    """Returns the tasks, sorted, and the position of each row's among them.
+
+    Raises:
+        ValueError: Labels of different kinds, such as numbers and names, have no order.
+    """
+    try:
+        tasks, codes = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        kinds = sorted({type(label).__name__ for label in labels.tolist()})
+        raise ValueError(f"task must have labels of one kind, got {', '.join(kinds)}") from error
+    return tasks, codes.reshape(-1)
+
+
+def check_finite(x: Array, labels: Labels, names: Sequence[str]) -> None:
+    """Refuses features that are NaN or infinite.
+
+    Raises:
+        ValueError: It names the first one's column, task and row.
+    """
+    bad = ~np.isfinite(x)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        what = "NaN" if np.isnan(x[row, column]) else "infinity"
+        raise ValueError(
+            f"task {_shown(labels[row])}: column {names[column]} has {what} in row {row}; "
+            f"{int(bad.any(axis=1).sum())} rows in all have NaN or infinity"
+        )
+
+
+def rows_of_tasks(
+    x: Array, y: Array, weights: Array | None, codes: Codes, tasks: Labels
+) -> list[Rows]:
+    """Returns each task's rows, in the order of ``tasks``, whose positions ``codes`` holds.
+
+    Raises:
+        ValueError: A weight is negative or not finite, or all of a task's are 0.
+    """
+    if weights is not None:
+        bad = ~(np.isfinite(weights) & (weights >= 0))
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(
+                f"sample_weight must be finite and at least 0, got {weights[row]} in row {row}"
+            )
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(tasks)))[:-1]
+    parts = []
+    for task, own in zip(tasks, np.split(order, ends), strict=True):
+        counts = None if weights is None else weights[own]
+        if counts is not None and not counts.any():
+            raise ValueError(f"task {_shown(task)} has no rows: all its weights are 0")
+        parts.append(Rows(x[own], y[own], counts))
+    return parts
+
+
+def codes_of(labels: Labels, tasks: Labels, *, unseen: str) -> Codes:
+    """Returns the position of each row's task in ``tasks``; -1 for one that is not there.
+
+    Raises:
+        ValueError: There are such, and ``unseen`` is not "shared".
+    """
+    known: Mapping[Any, int] = {task: i for i, task in enumerate(tasks.tolist())}
+    codes = np.array([known.get(label, -1) for label in labels.tolist()], dtype=np.intp)
+    if (codes < 0).any() and unseen != "shared":
+        label = labels[int(np.argmax(codes < 0))]
+        raise ValueError(
+            f"task {_shown(label)} was not seen in fit; with unseen='shared' it is predicted by "
+            "the shared parameter"
+        )
+    return codes
+
+
+def _shown(label: Any) -> str:
+    return repr(label.item() if isinstance(label, np.generic) else label)

@@ -1,0 +1,96 @@
+"""Properties that define a weighted median, checked on arbitrary inputs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engram.molar.median import weighted_median
+
+# Small integers: every sum below is exact in float64, so equalities can be too.
+NUMBERS = st.integers(-20, 20)
+TASKS = st.integers(1, 8).flatmap(
+    lambda m: st.tuples(
+        st.lists(NUMBERS, min_size=m, max_size=m),
+        st.lists(st.integers(0, 9), min_size=m, max_size=m).filter(any),
+    )
+)
+
+
+def median(values, weights):
+    column = np.array(values, dtype=float)[:, None]
+    return weighted_median(column, np.array(weights, dtype=float)).item()
+
+
+def cost(z, values, weights):
+    return sum(w * abs(z - v) for v, w in zip(values, weights, strict=True))
+
+
+@given(TASKS)
+def test_no_point_costs_less(tasks):
+    values, weights = tasks
+    # A minimum of a piecewise linear function is attained at one of its kinks.
+    assert cost(median(*tasks), *tasks) == min(cost(v, values, weights) for v in values)
+
+
+@given(TASKS)
+def test_is_the_lowest_minimizer_that_has_weight(tasks):
+    best = cost(median(*tasks), *tasks)
+    weighty = [v for v, w in zip(*tasks, strict=True) if w > 0]
+    assert median(*tasks) == min(v for v in weighty if cost(v, *tasks) == best)
+
+
+@given(TASKS, st.randoms(use_true_random=False))
+def test_ignores_the_order_of_tasks(tasks, rng):
+    pairs = list(zip(*tasks, strict=True))
+    rng.shuffle(pairs)
+    assert median(*tasks) == median(*zip(*pairs, strict=True))
+
+
+@given(TASKS, NUMBERS)
+def test_moves_with_the_data(tasks, shift):
+    values, weights = tasks
+    assert median([v + shift for v in values], weights) == median(*tasks) + shift
+
+
+@given(TASKS, st.floats(1e-6, 1e6))
+def test_scaling_weights_changes_nothing(tasks, scale):
+    values, weights = tasks
+    assert median(values, [scale * w for w in weights]) == median(*tasks)
+
+
+@given(TASKS)
+def test_an_integer_weight_is_a_number_of_copies(tasks):
+    copies = [v for v, w in zip(*tasks, strict=True) for _ in range(w)]
+    assert median(*tasks) == median(copies, [1] * len(copies))
+
+
+@given(TASKS, st.lists(st.floats(-1e9, 1e9), min_size=8, max_size=8))
+def test_whoever_has_less_than_half_of_the_weight_cannot_leave_the_others_range(tasks, sent):
+    values, weights = tasks
+    honest = sum(weights)
+    # Whatever the newcomers send, with one less weight than the others.
+    liars = [1] * min(len(sent), honest - 1)
+    found = median([*values, *sent[: len(liars)]], [*weights, *liars])
+    weighty = [v for v, w in zip(values, weights, strict=True) if w > 0]
+    assert min(weighty) <= found <= max(weighty)
+
+
+def test_a_tie_gives_the_lower_end_whatever_the_rounding():
+    # 0.1 + 0.2 is above half of 0.6 in float64, 1/3 + 1/6 is not: both are ties.
+    assert median([3, 1, 2], [0.3, 0.1, 0.2]) == 2
+    assert median([3, 1, 2], [1 / 2, 1 / 3, 1 / 6]) == 2
+
+
+def test_coordinates_are_independent_and_may_have_weights_of_their_own():
+    values = np.array([[1.0, 30.0], [2.0, 10.0], [3.0, 20.0]])
+    assert weighted_median(values, np.ones(3)).tolist() == [2, 20]
+    weights = np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 0.0]])
+    values[0, 1] = np.nan  # without weight a value may be anything
+    assert weighted_median(values, weights).tolist() == [2, 10]
+
+
+@pytest.mark.parametrize("weights", [[0.0, 0.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf], [1.0]])
+def test_refuses_weights_that_are_none(weights):
+    with pytest.raises(ValueError, match="weights"):
+        weighted_median(np.ones((2, 1)), np.array(weights))
