@@ -14,8 +14,8 @@ def weighted_median(values: Array, weights: Array) -> Array:
     """Minimizes ``sum_m weights[m, k] |z - values[m, k]|`` over z, for each coordinate k.
 
     Where a whole interval minimizes (some values have exactly half of the weight, to rounding),
-    its lower end is returned. So the result is always one of the values, and depends neither on
-    the order of the rows nor on the weights' scale; a row of weight c counts as c rows.
+    its midpoint is returned: an end of it would be biased to one side. The result depends neither
+    on the order of the rows nor on the weights' scale, and a row of weight c counts as c rows.
 
     Args:
         values: Shape (M, d), one row a task. Where the weight is 0, a value may be anything.
@@ -40,9 +40,12 @@ def weighted_median(values: Array, weights: Array) -> Array:
     total = mass[:, -1:]
     none = np.flatnonzero(total[:, 0] == 0)
     require(not len(none), "weights", f"0 for all of coordinate {none[:1]}", "positive for a row")
-    # The first row at which half of the weight is reached. Sums of weights are rounded, and the
-    # slack keeps a tie a tie when all weights are scaled, or come in another order.
+    # The first rows at which half of the weight is reached, and passed. Sums of weights are
+    # rounded: the slack keeps a tie a tie when weights are scaled, or come in another order.
     slack = 4 * len(values) * np.finfo(np.float64).eps
-    place = (mass < total * (0.5 - slack)).sum(axis=1, keepdims=True)
-    rows = np.take_along_axis(order, place, axis=1)
-    return np.take_along_axis(columns, rows, axis=1)[:, 0]
+    ends = []
+    for place in ((mass < total * (0.5 - slack)).sum(1), (mass <= total * (0.5 + slack)).sum(1)):
+        rows = np.take_along_axis(order, place[:, None], axis=1)
+        ends.append(np.take_along_axis(columns, rows, axis=1)[:, 0])
+    low, high = ends
+    return np.where(low == high, low, low / 2 + high / 2)

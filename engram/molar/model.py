@@ -24,6 +24,7 @@ from engram.molar.tables import (
     codes_of,
     distinct,
     rows_of_tasks,
+    shown,
     take_tasks,
 )
 
@@ -114,7 +115,7 @@ class MultitaskModel(BaseEstimator):
         try:
             return np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"y must be numbers, got {y[0]!r}") from error
+            raise ValueError(f"y must be numbers, got {shown(y[0])}") from error
 
     def _check_rows(self, x: Array, y: Array, labels: npt.NDArray[Any]) -> None:
         check_finite(x, labels, self._names())
@@ -122,7 +123,7 @@ class MultitaskModel(BaseEstimator):
         if bad.any():
             row = int(np.argmax(bad))
             raise ValueError(
-                f"task {labels[row].item()!r}: y must be {FAMILIES[self._family].target}, "
+                f"task {shown(labels[row])}: y must be {FAMILIES[self._family].target}, "
                 f"got {'NaN' if np.isnan(y[row]) else y[row]} in row {row}"
             )
 

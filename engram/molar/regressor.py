@@ -18,7 +18,7 @@ from engram.molar.model import MultitaskModel
 from engram.molar.shrinkage import Option, Shared, combine, median_weights, personalize
 from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.molar.summary import Summary
-from engram.molar.tables import rows_of_tasks
+from engram.molar.tables import rows_of_tasks, shown
 
 __all__ = ["MolarClassifier", "MolarRegressor"]
 
@@ -52,7 +52,7 @@ class _Molar(MultitaskModel):
         )
         if len(rows) < 2:
             raise ValueError(
-                f"task must have at least 2 different labels, got only {self.tasks_[0].item()!r}: "
+                f"task must have at least 2 different labels, got only {shown(self.tasks_[0])}: "
                 "there is nothing to share"
             )
         tasks = zip(rows, self.tasks_.tolist(), strict=True)
@@ -62,7 +62,7 @@ class _Molar(MultitaskModel):
             name = names[int(np.argmax(nowhere))]
             reason = why_undetermined(rows[0], names, family=self._family)
             raise ValueError(
-                f"column {name} is determined by no task: of {self.tasks_[0].item()!r}, for "
+                f"column {name} is determined by no task: of {shown(self.tasks_[0])}, for "
                 f"instance, {reason}"
             )
         self.shared_ = combine(self.sites_)
@@ -297,7 +297,9 @@ class MolarClassifier(ClassifierMixin, _Molar):
     def _target(self, y: npt.NDArray[Any]) -> Array:
         strange = ~np.isin(y, self.classes_)
         if strange.any():
-            raise ValueError(f"y must be one of {self.classes_.tolist()}, got {y[strange][0]!r}")
+            raise ValueError(
+                f"y must be one of {self.classes_.tolist()}, got {shown(y[strange][0])}"
+            )
         return np.asarray(y == self.classes_[1], dtype=np.float64)
 
     def decision_function(self, X: Any, task: Any = None) -> Array:

@@ -8,7 +8,15 @@ import numpy.typing as npt
 
 from engram.molar.site import Rows
 
-__all__ = ["Scaling", "check_finite", "codes_of", "distinct", "rows_of_tasks", "take_tasks"]
+__all__ = [
+    "Scaling",
+    "check_finite",
+    "codes_of",
+    "distinct",
+    "rows_of_tasks",
+    "shown",
+    "take_tasks",
+]
 
 Array = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.intp]
@@ -97,7 +105,7 @@ def check_finite(x: Array, labels: Labels, names: Sequence[str]) -> None:
         row, column = (int(i) for i in np.argwhere(bad)[0])
         what = "NaN" if np.isnan(x[row, column]) else "infinity"
         raise ValueError(
-            f"task {_shown(labels[row])}: column {names[column]} has {what} in row {row}; "
+            f"task {shown(labels[row])}: column {names[column]} has {what} in row {row}; "
             f"{int(bad.any(axis=1).sum())} rows in all have NaN or infinity"
         )
 
@@ -123,7 +131,7 @@ def rows_of_tasks(
     for task, own in zip(tasks, np.split(order, ends), strict=True):
         counts = None if weights is None else weights[own]
         if counts is not None and not counts.any():
-            raise ValueError(f"task {_shown(task)} has no rows: all its weights are 0")
+            raise ValueError(f"task {shown(task)} has no rows: all its weights are 0")
         parts.append(Rows(x[own], y[own], counts))
     return parts
 
@@ -139,11 +147,12 @@ def codes_of(labels: Labels, tasks: Labels, *, unseen: str) -> Codes:
     if (codes < 0).any() and unseen != "shared":
         label = labels[int(np.argmax(codes < 0))]
         raise ValueError(
-            f"task {_shown(label)} was not seen in fit; with unseen='shared' it is predicted by "
+            f"task {shown(label)} was not seen in fit; with unseen='shared' it is predicted by "
             "the shared parameter"
         )
     return codes
 
 
-def _shown(label: Any) -> str:
+def shown(label: Any) -> str:
+    """Returns a label, or a value of a column, as Python writes it."""
     return repr(label.item() if isinstance(label, np.generic) else label)

@@ -34,10 +34,16 @@ def test_no_point_costs_less(tasks):
 
 
 @given(TASKS)
-def test_is_the_lowest_minimizer_that_has_weight(tasks):
-    best = cost(median(*tasks), *tasks)
-    weighty = [v for v, w in zip(*tasks, strict=True) if w > 0]
-    assert median(*tasks) == min(v for v in weighty if cost(v, *tasks) == best)
+def test_is_the_midpoint_of_all_minimizers(tasks):
+    best = min(cost(v, *tasks) for v in tasks[0])
+    ends = [v for v, w in zip(*tasks, strict=True) if w > 0 and cost(v, *tasks) == best]
+    assert median(*tasks) == (min(ends) + max(ends)) / 2
+
+
+@given(TASKS)
+def test_changes_sign_with_the_data(tasks):
+    values, weights = tasks
+    assert median([-v for v in values], weights) == -median(*tasks)
 
 
 @given(TASKS, st.randoms(use_true_random=False))
@@ -76,10 +82,10 @@ def test_whoever_has_less_than_half_of_the_weight_cannot_leave_the_others_range(
     assert min(weighty) <= found <= max(weighty)
 
 
-def test_a_tie_gives_the_lower_end_whatever_the_rounding():
+def test_a_tie_is_a_tie_whatever_the_rounding():
     # 0.1 + 0.2 is above half of 0.6 in float64, 1/3 + 1/6 is not: both are ties.
-    assert median([3, 1, 2], [0.3, 0.1, 0.2]) == 2
-    assert median([3, 1, 2], [1 / 2, 1 / 3, 1 / 6]) == 2
+    assert median([3, 1, 2], [0.3, 0.1, 0.2]) == 2.5
+    assert median([3, 1, 2], [1 / 2, 1 / 3, 1 / 6]) == 2.5
 
 
 def test_coordinates_are_independent_and_may_have_weights_of_their_own():

@@ -1,0 +1,364 @@
+"""The estimators as a statistician uses them: frames, labels, refusals, new tasks."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+
+from engram.molar.intervals import own_interval
+from engram.molar.regressor import MolarClassifier, MolarRegressor
+
+COUNTRIES = np.array(["AUT", "BEL", "CAN", "DNK", "ESP", "FIN"])
+BETA = np.array([1.0, -2.0, 0.5])
+
+
+def frame(seed=0, rows=120):
+    """Six countries; in Spain the first coefficient differs, and in Finland the intercept."""
+    rng = np.random.default_rng(seed)
+    country = np.repeat(COUNTRIES, rows)
+    x = rng.normal(size=(len(country), 3)) * [1.0, 2.0, 0.5]
+    eta = x @ BETA + 0.3 - 4 * (country == "ESP") * x[:, 0] + 5 * (country == "FIN")
+    data = pd.DataFrame(x, columns=["income", "age", "hours"])
+    data["country"] = country
+    return data, eta, rng
+
+
+def linear(seed=0, rows=120):
+    data, eta, rng = frame(seed, rows)
+    return data, eta + 0.4 * rng.normal(size=len(eta))
+
+
+def classes(seed=0):
+    data, eta, rng = frame(seed, rows=400)
+    probability = 1 / (1 + np.exp(-eta))
+    return data, np.where(rng.random(len(eta)) < probability, "yes", "no")
+
+
+def test_finds_where_tasks_differ():
+    data, y = linear()
+    model = MolarRegressor(c=3).fit(data, y, task="country")
+    assert model.tasks_.tolist() == COUNTRIES.tolist()
+    assert model.feature_names_in_.tolist() == ["income", "age", "hours"]
+    expected = np.zeros((6, 3), dtype=bool)
+    expected[4, 0] = True
+    assert np.array_equal(model.support_, expected)
+    assert np.array_equal(model.coef_ == model.shared_coef_, ~expected)
+    np.testing.assert_allclose(model.shared_coef_, BETA, atol=0.1)
+    np.testing.assert_allclose(model.coef_[4, 0], -3, atol=0.15)
+    np.testing.assert_allclose(model.intercept_, [0.3] * 5 + [5.3], atol=0.15)
+    np.testing.assert_allclose(model.sigma_, 0.4, atol=0.07)
+    assert model.score(data, y, task="country") > 0.98
+
+
+def test_labels_beside_the_table_are_as_good_as_a_column_of_it():
+    data, y = linear()
+    one = MolarRegressor().fit(data, y, task="country")
+    features = data.drop(columns="country")
+    for labels in (data["country"], data["country"].to_numpy(), data["country"].tolist()):
+        other = MolarRegressor().fit(features, y, labels)
+        assert np.array_equal(one.coef_, other.coef_)
+        assert np.array_equal(one.predict(data, "country"), other.predict(features, labels))
+    numbers = pd.Categorical(data["country"]).codes
+    other = MolarRegressor().fit(features.to_numpy(), y, numbers)
+    assert np.array_equal(one.coef_, other.coef_)
+    assert other.tasks_.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "draw"),
+    [
+        (MolarRegressor(c=0), LinearRegression(), lambda eta, rng: eta + rng.normal(size=len(eta))),
+        (
+            MolarRegressor(c=0, family="poisson"),
+            PoissonRegressor(alpha=0, tol=1e-10),
+            lambda eta, rng: rng.poisson(np.exp(eta / 4)),
+        ),
+        (
+            MolarClassifier(c=0),
+            LogisticRegression(C=np.inf, tol=1e-10, solver="newton-cholesky"),
+            lambda eta, rng: (rng.random(len(eta)) < 1 / (1 + np.exp(-eta / 4))).astype(int),
+        ),
+    ],
+)
+def test_without_threshold_each_task_is_scikit_learns(ours, theirs, draw):
+    data, eta, rng = frame()
+    y, weights = draw(eta, rng), rng.integers(1, 4, len(eta))
+    model = ours.fit(data, y, "country", sample_weight=weights)
+    for i, country in enumerate(COUNTRIES):
+        own = (data["country"] == country).to_numpy()
+        x = data.loc[own, ["income", "age", "hours"]]
+        other = clone(theirs).fit(x, y[own], weights[own])
+        np.testing.assert_allclose(model.coef_[i], other.coef_.ravel(), atol=1e-6)
+        found = model.predict(data[own], "country")
+        np.testing.assert_allclose(found, other.predict(x), rtol=1e-6, atol=1e-8)
+        if isinstance(ours, MolarClassifier):
+            probability = model.predict_proba(data[own], "country")
+            np.testing.assert_allclose(probability, other.predict_proba(x), atol=1e-6)
+            odds = model.decision_function(data[own], "country")
+            np.testing.assert_allclose(odds, other.decision_function(x), atol=1e-6)
+    np.testing.assert_array_equal(model.individual_coef_, model.coef_)
+
+
+def test_classes_may_be_names():
+    data, y = classes()
+    model = MolarClassifier(c=1.5).fit(data, y, "country")
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert set(model.predict(data, "country")) == {"no", "yes"}
+    assert model.support_[4, 0]
+    assert not model.support_[:4].any()
+    assert model.score(data, y, "country") > 0.8
+    np.testing.assert_allclose(model.predict_proba(data, "country").sum(axis=1), 1)
+
+
+def test_counts():
+    data, eta, rng = frame(rows=600)
+    y = rng.poisson(np.exp(eta / 4))
+    model = MolarRegressor(family="poisson", c=1.5).fit(data, y, "country")
+    np.testing.assert_allclose(model.shared_coef_, BETA / 4, atol=0.12)
+    assert model.support_[4, 0]
+    assert (model.predict(data, "country") > 0).all()
+    assert 0.3 < model.score(data, y, "country") < 1
+
+
+def test_noise_may_be_given_for_all_tasks_or_each():
+    data, y = linear()
+    one = MolarRegressor(sigma=0.4).fit(data, y, "country")
+    each = MolarRegressor(sigma=dict.fromkeys(COUNTRIES, 0.4)).fit(data, y, "country")
+    assert np.array_equal(one.coef_, each.coef_)
+    assert one.sigma_.tolist() == each.sigma_.tolist() == [0.4] * 6
+    with pytest.raises(ValueError, match="sigma must be given for every task, and 'BEL'"):
+        MolarRegressor(sigma={"AUT": 0.4}).fit(data, y, "country")
+    with pytest.raises(ValueError, match="sigma of task 'AUT' must be positive, got -1"):
+        MolarRegressor(sigma=-1).fit(data, y, "country")
+
+
+def test_a_weight_is_a_number_of_copies():
+    data, y = linear()
+    weights = np.random.default_rng(1).integers(0, 3, len(y))
+    copies = np.repeat(np.arange(len(y)), weights)
+    one = MolarRegressor().fit(data, y, "country", sample_weight=weights)
+    other = MolarRegressor().fit(data.iloc[copies], y[copies], "country")
+    np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-10)
+    assert np.array_equal(one.support_, other.support_)
+
+
+def test_standardized_columns_have_coefficients_of_their_own_unit():
+    data, y = linear()
+    plain = MolarRegressor(c=0).fit(data, y, "country")
+    scaled = MolarRegressor(c=0, standardize=True).fit(data, y, "country")
+    x = data[["income", "age", "hours"]]
+    np.testing.assert_allclose(scaled.coef_, plain.coef_ * x.std(ddof=0).to_numpy(), rtol=1e-9)
+    found = scaled.predict(data, "country")
+    np.testing.assert_allclose(found, plain.predict(data, "country"), rtol=1e-9)
+    # And columns' units do not matter to what is shared.
+    thousands = data.assign(age=data["age"] * 1000)
+    one = MolarRegressor(standardize=True).fit(data, y, "country")
+    other = MolarRegressor(standardize=True).fit(thousands, y, "country")
+    assert np.array_equal(one.support_, other.support_)
+    assert np.array_equal(
+        MolarRegressor().fit(data, y, "country").support_,
+        MolarRegressor().fit(thousands, y, "country").support_,
+    )
+
+
+# --- Intervals and summaries -------------------------------------------------------------------
+
+
+def test_intervals_are_those_of_the_columns_without_the_intercept():
+    data, y = linear()
+    model = MolarRegressor().fit(data, y, "country")
+    low, high = model.confidence_intervals(0.9)
+    assert low.shape == high.shape == (6, 3)
+    assert (low < high).all()
+    # Spain's own coefficient, with its own interval at level 1 - alpha / 2.
+    own = own_interval(model.sites_[4], level=0.95)
+    assert (low[4, 0], high[4, 0]) == (pytest.approx(own.low[0]), pytest.approx(own.high[0]))
+
+
+def test_the_summary_shows_what_is_shared_and_where_a_task_differs():
+    data, y = linear()
+    model = MolarRegressor(c=3).fit(data, y, "country")
+    lines = str(model.summary()).splitlines()
+    assert lines[0] == "MolarRegressor: shared by 6 tasks"
+    assert [line.split()[0] for line in lines[2:]] == ["income", "age", "hours", "intercept"]
+    assert lines[2].endswith("1 of 6")
+    assert float(lines[3].split()[1]) == pytest.approx(-2, abs=0.1)
+    spain = str(model.summary("ESP", level=0.9)).splitlines()
+    assert "task 'ESP', 120 rows, sigma 0.388" in spain[0]
+    assert [line.endswith("differs") for line in spain[2:]] == [True, False, False, False]
+    with pytest.raises(ValueError, match="task 'USA' was not seen in fit"):
+        model.summary("USA")
+
+
+# --- Tasks that are new ------------------------------------------------------------------------
+
+
+def test_an_unseen_task_is_refused_or_predicted_with_the_shared_parameter():
+    data, y = linear()
+    model = MolarRegressor(c=3).fit(data, y, "country")
+    new = data.assign(country=np.where(data["country"] == "AUT", "USA", data["country"]))
+    with pytest.raises(ValueError, match="task 'USA' was not seen in fit"):
+        model.predict(new, "country")
+    model.set_params(unseen="shared")
+    found = model.predict(new, "country")
+    x = data[["income", "age", "hours"]].to_numpy()
+    shared = x @ model.shared_coef_ + model.shared_intercept_
+    usa = (new["country"] == "USA").to_numpy()
+    np.testing.assert_allclose(found[usa], shared[usa])
+    assert np.array_equal(found[~usa], model.predict(data, "country")[~usa])
+    np.testing.assert_allclose(model.predict(data.drop(columns="country")), shared)
+
+
+def test_a_new_task_learns_from_a_few_rows():
+    data, y = linear()
+    old = data["country"] != "ESP"
+    model = MolarRegressor(c=3).fit(data[old], y[old], "country")
+    spain = data[~old].drop(columns="country").iloc[:12]
+    more = model.transfer(spain, y[~old][:12], "ESP")
+    assert more.tasks_.tolist() == ["AUT", "BEL", "CAN", "DNK", "FIN", "ESP"]
+    assert model.tasks_.tolist() == ["AUT", "BEL", "CAN", "DNK", "FIN"]
+    assert np.array_equal(more.shared_coef_, model.shared_coef_)
+    assert more.support_[5].tolist() == [True, False, False]
+    assert more.coef_[5, 0] == pytest.approx(-3, abs=0.5)
+    rest = data[~old].iloc[12:]
+    assert more.score(rest, y[~old][12:], "country") > 0.95
+    assert more.confidence_intervals().low.shape == (6, 3)
+    with pytest.raises(ValueError, match="task 'ESP' was fitted already"):
+        more.transfer(spain, y[~old][:12], "ESP")
+    with pytest.raises(ValueError, match="task 'ESP': it has 3 rows for 4 coefficients"):
+        model.transfer(spain[:3], y[~old][:3], "ESP")
+    few = model.set_params(undetermined="shared").transfer(spain[:3], y[~old][:3], "ESP")
+    assert np.array_equal(few.coef_[5], model.shared_coef_)
+
+
+def test_a_classifier_transfers_between_its_classes_only():
+    data, y = classes()
+    old = data["country"] != "ESP"
+    model = MolarClassifier(c=1.5).fit(data[old], y[old], "country")
+    spain = data[~old].drop(columns="country")
+    assert model.transfer(spain, y[~old], "ESP").support_[5, 0]
+    with pytest.raises(ValueError, match=r"y must be one of \['no', 'yes'\], got 'perhaps'"):
+        model.transfer(spain, np.where(y[~old] == "no", "perhaps", "yes"), "ESP")
+
+
+def test_tasks_reach_the_folds_of_cross_validation():
+    data, y = linear()
+    features, labels = data[["income", "age", "hours"]], data["country"]
+    folds = KFold(3, shuffle=True, random_state=0)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = MolarRegressor().set_fit_request(task=True).set_score_request(task=True)
+        scores = cross_val_score(model, features, y, params={"task": labels}, cv=folds)
+        assert (scores > 0.95).all()
+        search = GridSearchCV(model, {"c": [1.0, 1e9]}, cv=folds).fit(features, y, task=labels)
+    assert search.best_params_ == {"c": 1.0}  # with the other, Spain is as everybody
+
+
+# --- Refusals: one line that names the task and the column -----------------------------------
+
+
+def without(column, value, country="CAN"):
+    data, y = linear()
+    data.loc[data["country"] == country, column] = value
+    return data, y
+
+
+def refused(data, y, match, **options):
+    with pytest.raises(ValueError, match=match) as caught:
+        MolarRegressor(**options).fit(data, y, "country")
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_that_are_constant_or_depend_on_others():
+    refused(*without("age", 3.0), "task 'CAN': column age is constant")
+    refused(*without("age", 0.0), "task 'CAN': column age is constant", fit_intercept=False)
+    data, y = linear()
+    own = data["country"] == "DNK"
+    data.loc[own, "hours"] = 2 * data.loc[own, "age"] - data.loc[own, "income"]
+    refused(data, y, "task 'DNK': column hours is a linear combination of others")
+
+
+def test_they_may_be_taken_from_the_others_instead():
+    data, y = without("age", 3.0)
+    model = MolarRegressor(undetermined="shared").fit(data, y, "country")
+    assert model.coef_[2, 1] == model.shared_coef_[1]
+    assert model.intercept_[2] == model.shared_intercept_
+    refused(
+        data.assign(age=3.0),
+        y,
+        "column age is determined by no task: of 'AUT', for instance, column age is constant",
+        undetermined="shared",
+    )
+
+
+def test_too_few_rows_or_tasks():
+    data, y = linear()
+    few = (data["country"] != "BEL") | (np.arange(len(y)) % 120 < 4)
+    refused(data[few], y[few], "task 'BEL': it has 4 rows for 4 coefficients")
+    one = (data["country"] == "BEL").to_numpy()
+    refused(data[one], y[one], "task must have at least 2 different labels, got only 'BEL'")
+
+
+def test_a_task_without_rows():
+    data, y = linear()
+    categories = pd.Categorical(data["country"], categories=[*COUNTRIES, "USA"])
+    refused(data.assign(country=categories), y, "task 'USA' has no rows")
+    weights = (data["country"] != "FIN").astype(float)
+    with pytest.raises(ValueError, match="task 'FIN' has no rows: all its weights are 0"):
+        MolarRegressor().fit(data, y, "country", sample_weight=weights)
+
+
+@pytest.mark.parametrize(("value", "what"), [(np.nan, "NaN"), (-np.inf, "infinity")])
+def test_features_and_targets_that_are_not_finite(value, what):
+    data, y = linear()
+    data.loc[130, "hours"] = value
+    refused(data, y, f"task 'BEL': column hours has {what} in row 130; 1 rows in all")
+    data, y = linear()
+    y[250] = value
+    refused(data, y, f"task 'CAN': y must be numbers, got {'NaN' if what == 'NaN' else '-inf'}")
+    model = MolarRegressor().fit(*linear(), "country")
+    with pytest.raises(ValueError, match="task 'BEL': column age has"):
+        model.predict(linear()[0].assign(age=value).iloc[120:130], "country")
+
+
+def test_targets_that_the_family_cannot_have():
+    data, eta, rng = frame()
+    counts = rng.poisson(np.exp(eta / 4))
+    counts[7] = -1
+    refused(data, counts, "task 'AUT': y must be numbers, 0 or more, got -1", family="poisson")
+    with pytest.raises(ValueError, match="Only binary classification is supported"):
+        MolarClassifier().fit(data, np.arange(len(eta)) % 3, "country")
+    y = np.where(data["country"] == "ESP", 1, np.arange(len(eta)) % 2)
+    with pytest.raises(ValueError, match="task 'ESP': all its rows are of one class"):
+        MolarClassifier().fit(data, y, "country")
+    refused(data, np.full(len(eta), "many"), "y must be numbers, got 'many'")
+
+
+def test_labels_that_are_missing():
+    data, y = linear()
+    data.loc[5, "country"] = None
+    refused(data, y, "task must not be empty, as it is in row 5")
+    with pytest.raises(ValueError, match="task must be given"):
+        MolarRegressor().fit(data, y)
+    with pytest.raises(ValueError, match="task 'nation' is not a column of X"):
+        MolarRegressor().fit(data, y, "nation")
+    with pytest.raises(ValueError, match="task must have 720 labels, one a row, got 2"):
+        MolarRegressor().fit(data[["age"]], y, ["a", "b"])
+    with pytest.raises(ValueError, match="task must have labels of one kind, got int, str"):
+        MolarRegressor().fit(data[["age"]], y, np.array([1, "a"] * 360, dtype=object))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"option": "firm"}, "option must be hard or soft, got 'firm'"),
+        ({"c": -1.0}, "c must be at least 0, got -1.0"),
+        ({"family": "gamma"}, "family must be linear or poisson, got 'gamma'"),
+        ({"unseen": "guess"}, "unseen must be error or shared, got 'guess'"),
+        ({"undetermined": "drop"}, "undetermined must be error or shared, got 'drop'"),
+    ],
+)
+def test_options_that_are_none(options, message):
+    refused(*linear(), message, **options)
