@@ -14,10 +14,14 @@ from client.handlers import Request, answer_evaluate, answer_roster, answer_trai
 from client.memory import DiskStore
 from client.replies import Replies
 from client.sealed import read_key
+from client.tables import TableSites
 from client.trainer import Trainer
 from client.trainings import prune
+from federation.algorithms import TABLES
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.data.federated import federated_data, own_data
+from federation.data.sources import FILES
+from federation.data.tables import own_table, table_data
 from federation.errors import EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
@@ -31,7 +35,7 @@ app = ClientApp()
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
     """Answers which clients this node hosts, and from which source."""
-    return _answer(message, context, lambda node, request: answer_roster(node.trainer, request))
+    return _answer(message, context, lambda node, request: answer_roster(node.host, request))
 
 
 @app.train()
@@ -43,7 +47,7 @@ def train(message: Message, context: Context) -> Message:
         if before is not None:
             return before
         start = time.perf_counter()
-        (reply,) = answer_train(node.trainer, [request])
+        (reply,) = answer_train(node.host, [request])
         if reply.has_content():
             reply.content.config_records[CLIENTS][SECONDS] = time.perf_counter() - start
         if node.replies:
@@ -57,15 +61,13 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Scores the node's clients."""
-    return _answer(
-        message, context, lambda node, request: answer_evaluate(node.trainer, [request])[0]
-    )
+    return _answer(message, context, lambda node, request: answer_evaluate(node.host, [request])[0])
 
 
 class _Node(NamedTuple):
     """What answers a training's messages; ``replies`` where the node outlives its process."""
 
-    trainer: Trainer
+    host: Trainer | TableSites
     replies: Replies | None
 
 
@@ -96,20 +98,25 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
         prune(folder, days=config.memory_days or None)
     if config.state is not None and not config.data:
         _check_place(experiment)
-    data = (
-        own_data(experiment, config.data, config.partition_id)
-        if config.data
-        else federated_data(experiment)
-    )
-    trainer = Trainer(experiment, data, DiskStore(folder, key=key, limit=limit))
-    return _Node(trainer, Replies(folder, key=key) if config.state is not None else None)
+    store = DiskStore(folder, key=key, limit=limit)
+    host = _host(experiment, config, store)
+    return _Node(host, Replies(folder, key=key) if config.state is not None else None)
+
+
+def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Trainer | TableSites:
+    own, client = config.data, config.partition_id
+    if experiment.algorithm in TABLES:
+        table = own_table(experiment, own, client) if own else table_data(experiment)
+        return TableSites(experiment, table, store)
+    data = own_data(experiment, own, client) if own else federated_data(experiment)
+    return Trainer(experiment, data, store)
 
 
 def _check_place(experiment: Experiment) -> None:
     """Keeps a coordinator from choosing which files of a node's machine are read."""
     kind, _, path = experiment.dataset.partition(":")
     allowed = Path(experiment.data_dir).resolve()
-    if kind == "npz" and not Path(path).resolve().is_relative_to(allowed):
+    if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
         raise Refused(
             f"{experiment.dataset} is not in this node's data-dir, {allowed}: it opens no other "
             "files but those that it was started with, by --data"

@@ -20,6 +20,8 @@ from federation.settings import MACHINE
 
 __all__ = ["app"]
 
+_FEW = 8  # numbers that a line shows
+
 _log = logging.getLogger("flwr.engram")
 
 app = typer.Typer()
@@ -123,11 +125,11 @@ def _machine(sets: list[str]) -> dict[str, Any]:
 
 def _absolute(data: str) -> str:
     kind, colon, path = data.partition(":")
-    if kind != "npz" or not colon:
+    if kind not in ("npz", "csv") or not colon:
         return data
     if not Path(path).is_file():
-        raise Refused(f"the data {path} are not there: name a file of arrays, npz:PATH")
-    return f"npz:{Path(path).absolute()}"
+        raise Refused(f"the data {path} are not there: name a file, npz:PATH or csv:PATH")
+    return f"{kind}:{Path(path).absolute()}"
 
 
 # --- Memories ------------------------------------------------------------------------------
@@ -174,13 +176,18 @@ def show(
     state: _State = None,
     memory_key: _Key = None,
 ) -> None:
-    """Show a client's newest memory: names, shapes, norms."""
+    """Show a client's newest memory: names, shapes, norms; of a table's columns their numbers.
+
+    These are the coefficient, its confidence limits, the client's own estimate, and the shared one.
+    """
     tensors = _newest(folder, state, training, client, memory_key)
     table = Table()
-    for heading in ("name", "shape", "norm"):
+    for heading in ("name", "shape", "norm or numbers"):
         table.add_column(heading)
     for name, leaf in tensors.items():
-        table.add_row(name, str(tuple(leaf.shape)), f"{float(leaf.norm()):.6g}")
+        few = leaf.ndim == 1 and len(leaf) <= _FEW
+        shown = [f"{value:.6g}" for value in (leaf.tolist() if few else [float(leaf.norm())])]
+        table.add_row(name, str(tuple(leaf.shape)), "  ".join(shown))
     Console().print(table)
 
 

@@ -1,13 +1,18 @@
-"""Answers the server's messages: several at once, where one process hosts all their nodes."""
+"""Answers the server's messages: several at once, where one process hosts all their nodes.
+
+The three functions are generic in the host of the clients: what stands here is for a ``Trainer`` of
+networks; ``client.tables`` has what they do for tables.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from functools import singledispatch
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from client.scoring import Scores
-from client.trainer import Trained, Trainer
+from client.trainer import Trained
 from engram.aggregates import Weighting
 from engram.types import Params
 from federation.errors import EngramError, few
@@ -25,7 +30,15 @@ from federation.wire import (
     to_record,
 )
 
-__all__ = ["Request", "answer_evaluate", "answer_roster", "answer_train"]
+__all__ = [
+    "Request",
+    "answer_evaluate",
+    "answer_roster",
+    "answer_train",
+    "asked_clients",
+    "check_source",
+    "round_of",
+]
 
 
 class Request(NamedTuple):
@@ -45,16 +58,18 @@ class Request(NamedTuple):
     hosted: Sequence[int]
 
 
-def answer_roster(trainer: Trainer, request: Request) -> Message:
+@singledispatch
+def answer_roster(host: Any, request: Request) -> Message:
     """Says which source this is, and which clients and data it has."""
-    data = trainer.data
+    data = host.data
     clients = {client: len(data.train.rows[client]) for client in request.hosted}
     return Message(
         describe_node(clients, data.input_shape, data.num_classes), reply_to=request.message
     )
 
 
-def answer_train(trainer: Trainer, requests: Sequence[Request]) -> list[Message]:
+@singledispatch
+def answer_train(host: Any, requests: Sequence[Request]) -> list[Message]:
     """Trains the clients of all requests that start from one model in one call.
 
     A reply carries the mean of its clients' models and how many clients and examples stand
@@ -66,10 +81,10 @@ def answer_train(trainer: Trainer, requests: Sequence[Request]) -> list[Message]
     def train(group: dict[int, list[int]]) -> Iterable[Message]:
         first = requests[next(iter(group))].message.content
         config = config_of(first)
-        trained = trainer.train(
+        trained: list[Trained] = host.train(
             _model(first),
             list(group.values()),
-            server_round=_round(first),
+            server_round=round_of(first),
             durable=_int(config, "durable", 0),
             combine=_weighting(config),
         )
@@ -79,13 +94,14 @@ def answer_train(trainer: Trainer, requests: Sequence[Request]) -> list[Message]
     return _in_groups(requests, train)
 
 
-def answer_evaluate(trainer: Trainer, requests: Sequence[Request]) -> list[Message]:
+@singledispatch
+def answer_evaluate(host: Any, requests: Sequence[Request]) -> list[Message]:
     """Scores the clients of all requests that carry one model in one call."""
 
     def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
         first = requests[next(iter(group))].message.content
         everyone = [client for clients in group.values() for client in clients]
-        scores = trainer.evaluate(_model(first), everyone, server_round=_round(first))
+        scores: Scores = host.evaluate(_model(first), everyone, server_round=round_of(first))
         start = 0
         for i, clients in group.items():
             part = Scores(*(column[start : start + len(clients)] for column in scores))
@@ -108,8 +124,12 @@ def _in_groups(
         try:
             content = request.message.content
             _check(content)
-            key = id(content.array_records[ARRAYS]), _round(content), _weighting(config_of(content))
-            groups.setdefault(key, {})[i] = _clients(request)
+            key = (
+                id(content.array_records[ARRAYS]),
+                round_of(content),
+                _weighting(config_of(content)),
+            )
+            groups.setdefault(key, {})[i] = asked_clients(request)
         except EngramError as error:
             replies[i] = Message(Error(REFUSED, str(error)), reply_to=request.message)
     for group in groups.values():
@@ -120,6 +140,15 @@ def _in_groups(
 def _check(content: RecordDict) -> None:
     if ARRAYS not in content.array_records:
         raise EngramError(f"a message must hold the model, as an array record {ARRAYS!r}")
+    check_source(content)
+
+
+def check_source(content: RecordDict) -> None:
+    """Refuses a message of a server that runs another source.
+
+    Raises:
+        EngramError: It names both.
+    """
     server = str(config_of(content).get("fingerprint", fingerprint()))
     if server != fingerprint():
         raise EngramError(
@@ -132,7 +161,8 @@ def _model(content: RecordDict) -> Params:
     return to_params(content.array_records[ARRAYS])
 
 
-def _round(content: RecordDict) -> int:
+def round_of(content: RecordDict) -> int:
+    """Returns the round that a message is of; 1 if it does not say."""
     return _int(config_of(content), "server-round", 1)
 
 
@@ -143,7 +173,12 @@ def _int(config: ConfigRecord, key: str, default: int) -> int:
     return value
 
 
-def _clients(request: Request) -> list[int]:
+def asked_clients(request: Request) -> list[int]:
+    """Returns whom a message asks: all clients of its node, or those that it names.
+
+    Raises:
+        EngramError: There are none, or some are others'.
+    """
     config = config_of(request.message.content)
     if not request.hosted:
         raise EngramError("this node hosts no client: there are more nodes than clients")
@@ -187,7 +222,7 @@ def _train_reply(
             ),
             CLIENTS: ConfigRecord(
                 {
-                    "server-round": _round(message.content),
+                    "server-round": round_of(message.content),
                     "ids": trained.clients,
                     "examples": trained.examples,
                     "losses": trained.losses,
@@ -202,7 +237,7 @@ def _train_reply(
 
 def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) -> Message:
     columns = {name: column.tolist() for name, column in scores._asdict().items()}
-    details = {"server-round": _round(message.content), "ids": list(clients), **columns}
+    details = {"server-round": round_of(message.content), "ids": list(clients), **columns}
     content = RecordDict(
         {
             METRICS: MetricRecord(

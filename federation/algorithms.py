@@ -18,7 +18,7 @@ from engram.types import LocalRule, LossFn
 if TYPE_CHECKING:
     from federation.experiment import Experiment
 
-__all__ = ["ALGORITHMS", "Algorithm"]
+__all__ = ["ALGORITHMS", "TABLES", "Algorithm"]
 
 
 class Algorithm(NamedTuple):
@@ -59,3 +59,8 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
         lambda e: mean("examples"),
     ),
 }
+
+TABLES: Final[dict[str, str]] = {
+    "molar": "one exchange: a linear model for each site's table, most of it shared by all sites",
+}
+"""Algorithms for tables, which train no network by rounds, and what they are in a few words."""

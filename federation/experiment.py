@@ -19,7 +19,7 @@ from pydantic import (
 from engram.aggregates import Aggregate
 from engram.checks import require
 from engram.types import LocalRule, LossFn
-from federation.algorithms import ALGORITHMS
+from federation.algorithms import ALGORITHMS, TABLES
 from federation.errors import Refused
 from federation.fingerprint import source_root
 from federation.noise import Noise, secret_noise
@@ -44,9 +44,10 @@ def _widths(value: object) -> str:
 
 
 def _algorithm(value: str) -> str:
-    near = difflib.get_close_matches(value, ALGORITHMS, n=1)
+    known = [*ALGORITHMS, *TABLES]
+    near = difflib.get_close_matches(value, known, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    require(value in ALGORITHMS, "algorithm", value, f"one of {', '.join(ALGORITHMS)}{hint}")
+    require(value in known, "algorithm", value, f"one of {', '.join(known)}{hint}")
     return value
 
 
@@ -79,11 +80,15 @@ class Experiment(BaseModel):
     )
 
     algorithm: _Algorithm = Field(
-        description="; ".join(f"{name} ({a.meaning})" for name, a in ALGORITHMS.items())
+        description="; ".join(
+            f"{name} ({meaning})"
+            for name, meaning in [*((n, a.meaning) for n, a in ALGORITHMS.items()), *TABLES.items()]
+        )
     )
     dataset: str = Field(
         description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
-        "cifar100-coarse (20 superclasses), or npz:PATH for arrays of your own"
+        "cifar100-coarse (20 superclasses), or npz:PATH for arrays of your own; molar: npz:PATH, "
+        "csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated)"
     )
     data_dir: str = Field(description="folder of torchvision's data sets; downloads go there")
     test_fraction: _Float = Field(
@@ -175,6 +180,25 @@ class Experiment(BaseModel):
     )
     adapt_steps: _Int = Field(ge=0, description="evaluation: gradient steps on them")
     adapt_lr: _Float = Field(gt=0, description="evaluation: their step size")
+    family: Literal["linear", "logistic", "poisson"] = Field(
+        description="molar: the model: linear, logistic (classes 0 and 1) or poisson (counts)"
+    )
+    thresholding: Literal["hard", "soft"] = Field(
+        description="molar: hard (a coefficient is shared or the site's own) or soft"
+    )
+    threshold_scale: _Float = Field(
+        ge=0, description="molar: c, scale of the threshold; 0: every site keeps its own estimate"
+    )
+    intercept: bool = Field(description="molar: whether models have an intercept")
+    site_weights: Literal["precision", "equal"] = Field(
+        description="molar: weights of the median: precision (rows over noise variance, as sites "
+        "claim them) or equal (a minority of sites cannot move it far, whatever they claim)"
+    )
+    level: _Float = Field(gt=0, lt=1, description="molar: level of confidence intervals")
+    target_column: str = Field(description="molar: the table's target, by name")
+    task_column: str = Field(
+        description="molar: the column that says which site a row is of; each is a client"
+    )
     eval_every: _Int = Field(
         ge=1, description="rounds between evaluations; the last round is always evaluated"
     )
@@ -205,6 +229,9 @@ class Experiment(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.algorithm in TABLES:
+            self._check_tables()
+            return self
         require(
             self.clients_per_round <= self.num_clients,
             "clients-per-round",
@@ -227,6 +254,26 @@ class Experiment(BaseModel):
         self.local_rule(lambda params, batch: next(iter(params.values())).sum())
         self.aggregate()
         return self
+
+    def _check_tables(self) -> None:
+        """Refuses what an exchange of estimates does not do."""
+        require(
+            self.min_clients <= self.num_clients,
+            "min-clients",
+            self.min_clients,
+            f"at most num-clients = {self.num_clients}",
+        )
+        for key, value, only in (
+            ("merge", self.merge, "mean"),
+            ("privacy", self.privacy, "none"),
+            ("clip", self.clip, 0.0),
+        ):
+            require(value == only, key, value, f"{only} for {self.algorithm}, which has no rounds")
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that a run has."""
+        return 1 if self.algorithm in TABLES else self.num_rounds
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:

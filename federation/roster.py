@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, RecordDict
 from federation.fingerprint import fingerprint, source_root
 from federation.wire import ROSTER, read_int, read_list
 
-__all__ = ["NodeEntry", "Roster", "describe_node", "read_entry"]
+__all__ = ["NodeEntry", "Roster", "Sites", "describe_node", "read_entry"]
 
 _MOST_ROWS = 2**31  # more than one client has; they are weights
 
@@ -21,7 +21,8 @@ class NodeEntry(NamedTuple):
         source: Folder that this source is in.
         clients: Training rows of each client that it hosts, by client.
         input_shape: Shape of one example of its data.
-        num_classes: Number of classes.
+        num_classes: Number of classes; 0 for tables.
+        columns: What the columns of a table are called, in their order.
     """
 
     fingerprint: str
@@ -29,6 +30,7 @@ class NodeEntry(NamedTuple):
     clients: dict[int, int]
     input_shape: tuple[int, ...]
     num_classes: int
+    columns: tuple[str, ...] = ()
 
 
 class Roster(NamedTuple):
@@ -54,8 +56,32 @@ class Roster(NamedTuple):
         return dict(sorted(groups.items()))
 
 
+class Sites(NamedTuple):
+    """The sites that take part in an exchange of estimates.
+
+    Attributes:
+        nodes: The node that hosts each client.
+        rows: How many rows each client has to learn from.
+        columns: What the columns of their tables are called.
+    """
+
+    nodes: Mapping[int, int]
+    rows: Mapping[int, int]
+    columns: list[str]
+
+    def by_node(self) -> Mapping[int, list[int]]:
+        """Returns the clients grouped by their nodes, both in ascending order."""
+        groups: dict[int, list[int]] = {}
+        for client, node in sorted(self.nodes.items()):
+            groups.setdefault(node, []).append(client)
+        return dict(sorted(groups.items()))
+
+
 def describe_node(
-    clients: Mapping[int, int], input_shape: Sequence[int], num_classes: int
+    clients: Mapping[int, int],
+    input_shape: Sequence[int],
+    num_classes: int,
+    columns: Sequence[str] = (),
 ) -> RecordDict:
     """Returns this process's answer to the roster query."""
     entry = ConfigRecord(
@@ -66,6 +92,7 @@ def describe_node(
             "examples": list(clients.values()),
             "input-shape": list(input_shape),
             "num-classes": num_classes,
+            "columns": list(columns),
         }
     )
     return RecordDict({ROSTER: entry})
@@ -89,6 +116,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
             clients=dict(zip(clients, examples, strict=True)),
             input_shape=tuple(read_list(entry, "input-shape", int)),
             num_classes=read_int(entry, "num-classes"),
+            columns=tuple(read_list(entry, "columns", str)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a roster entry: {error!r}") from error

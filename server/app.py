@@ -6,10 +6,12 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from federation.algorithms import TABLES
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.hosting import run_folder
 from server.coordinator import coordinate
+from server.exchange import exchange, in_words
 from server.grid import PatientGrid
 
 __all__ = ["app"]
@@ -30,6 +32,10 @@ def main(grid: Grid, context: Context) -> None:
         experiment = Experiment.from_config(context.run_config)
         folder = run_folder(experiment, context.run_id)
         patient = PatientGrid(grid, least=experiment.min_clients)
+        if experiment.algorithm in TABLES:
+            found = exchange(patient, experiment, folder, engine="flower")
+            _log.info("%s; recorded in %s", in_words(found), folder)
+            return
         found = coordinate(patient, experiment, folder, engine="flower", on_round=_report)
     except EngramError as error:
         _log.error("engram: %s", error)

@@ -144,7 +144,7 @@ class _Course(NamedTuple):
         """Runs the rounds that are left, and scores the last model."""
         e, record = self.experiment, self.record
         arrays = to_record(checkpoint.model)
-        for server_round in range(checkpoint.server_round + 1, e.num_rounds + 1):
+        for server_round in range(checkpoint.server_round + 1, e.rounds + 1):
             start = time.perf_counter()
             arrays, metrics = self._train(server_round, arrays, checkpoint, ledger)
             metrics |= {"ms": (time.perf_counter() - start) * 1000, **ledger.spent}
@@ -152,7 +152,7 @@ class _Course(NamedTuple):
                 metrics["absent"] = self.strategy.left_out
             if isinstance(self.grid, PatientGrid):
                 metrics |= self.grid.last.summary()
-            final = server_round == e.num_rounds
+            final = server_round == e.rounds
             due = final or server_round % e.eval_every == 0
             self._report(server_round, metrics, self._evaluate(server_round, arrays) if due else {})
             if final or server_round % e.checkpoint_every == 0:

@@ -1,6 +1,7 @@
 """The query that opens every run: who is there, with which clients, running which source."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from logging import getLogger
 from pathlib import Path
@@ -8,13 +9,13 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from federation.errors import RunStopped, few, one_line
+from federation.errors import RunStopped, brief, few, one_line
 from federation.fingerprint import ROOMS, fingerprint, source_root
-from federation.roster import NodeEntry, Roster, read_entry
+from federation.roster import NodeEntry, Roster, Sites, read_entry
 from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, TRAINING
 from server.grid import PatientGrid
 
-__all__ = ["Movers", "query_roster"]
+__all__ = ["Movers", "query_roster", "query_sites"]
 
 _log = getLogger("flwr.engram")
 
@@ -40,6 +41,65 @@ def query_roster(
         RunStopped: A node runs another source, cannot serve, or has other data than the rest;
             two nodes host the same client; or a client is hosted by none.
     """
+    entries, owners = _await(grid, num_clients, num_clients, training, patience, timeout)
+    return _roster(entries, owners, num_clients)
+
+
+def query_sites(
+    grid: Grid,
+    num_clients: int,
+    *,
+    least: int,
+    training: str = "",
+    patience: float = 60,
+    timeout: float = 600,
+) -> tuple[Sites, dict[int, str]]:
+    """Asks every node for its clients; those that do not come, or have other columns, are left out.
+
+    The columns are those that most clients have; of as many, those of the lowest client.
+
+    Args:
+        grid: The nodes.
+        num_clients: Clients of the federation.
+        least: Clients without whom there is nothing to do.
+        training: The run's name.
+        patience: Seconds to wait for a further node before going on without.
+        timeout: Seconds that a node has for its answer.
+
+    Returns:
+        The sites that are there, and why each of the others is not.
+
+    Raises:
+        RunStopped: They are fewer than ``least``; a node runs another source or cannot serve; or
+            two nodes host the same client.
+    """
+    entries, owners = _await(grid, num_clients, least, training, patience, timeout)
+    left_out = {c: "no node hosts it" for c in range(num_clients) if c not in owners}
+    held = {client: entries[owners[client]].columns for client in sorted(owners)}
+    counts = Counter(held.values())  # in the order of the clients, which decides between equals
+    columns = max(counts, key=lambda names: counts[names])
+    for client, names in held.items():
+        if names != columns:
+            left_out[client] = _other_columns(names, columns)
+    there = {client: owners[client] for client in held if client not in left_out}
+    if len(there) < least:
+        reasons = "; ".join(f"client {c}: {reason}" for c, reason in sorted(left_out.items()))
+        raise RunStopped(f"{len(there)} of {least} sites can take part; {reasons}")
+    rows = {client: entries[node].clients[client] for client, node in there.items()}
+    return Sites(there, rows, list(columns)), left_out
+
+
+def _other_columns(names: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    if len(names) != len(columns):
+        return f"it has {len(names)} columns, and most sites have {len(columns)}"
+    k = next(i for i, (one, other) in enumerate(zip(names, columns, strict=True)) if one != other)
+    return f"its column {k} is {brief(names[k])}, and most sites' {brief(columns[k])}"
+
+
+def _await(
+    grid: Grid, num_clients: int, least: int, training: str, patience: float, timeout: float
+) -> tuple[dict[int, NodeEntry], dict[int, int]]:
+    """Waits for all clients; after ``patience`` seconds without news for ``least`` at least."""
     entries: dict[int, NodeEntry] = {}
     deadline = time.monotonic() + patience
     while True:
@@ -49,9 +109,10 @@ def query_roster(
             deadline = time.monotonic() + patience
         owners = _owners(entries)
         missing = [client for client in range(num_clients) if client not in owners]
-        if not missing:
-            return _roster(entries, owners, num_clients)
-        if time.monotonic() > deadline:
+        late = time.monotonic() > deadline
+        if not missing or (late and len(owners) >= least):
+            return entries, owners
+        if late:
             raise RunStopped(
                 f"clients {few(missing)} are hosted by none of the {len(entries)} nodes that "
                 f"answered in {patience:g} s: start the missing nodes, or lower num-clients"

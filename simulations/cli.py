@@ -10,7 +10,7 @@ from rich.table import Table
 
 from client.cli import app as client_commands
 from client.trainer import Engine
-from federation.algorithms import ALGORITHMS
+from federation.algorithms import ALGORITHMS, TABLES
 from federation.data.federated import federated_data, model_for
 from federation.errors import Refused
 from federation.experiment import Experiment, read_defaults
@@ -132,6 +132,9 @@ def compare(
 
     A setting for one algorithm only is given as --set ALGORITHM.KEY=VALUE.
     """
+    tables = [name for name in algorithms or () if name in TABLES]
+    if tables:
+        raise Refused(f"compare takes algorithms that train networks, got {', '.join(tables)}")
     if resume is None:
         chosen = _engine(engine or "vectorized")
         plan = _plan(algorithms or list(ALGORITHMS), seeds or 3, overrides_of(config, sets))

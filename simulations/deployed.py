@@ -197,7 +197,7 @@ def _held(folder: Path) -> bool:
 def _finished(folder: Path, experiment: Experiment) -> bool:
     with contextlib.suppress(EngramError):
         results = RunRecord.open(folder).results
-        return results is not None and results["rounds"] >= experiment.num_rounds
+        return results is not None and results["rounds"] >= experiment.rounds
     return False
 
 

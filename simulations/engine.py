@@ -5,11 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from client.memory import RamStore
+from client.tables import TableSites
 from client.trainer import Engine, Trainer
+from federation.algorithms import TABLES
 from federation.data.federated import federated_data
+from federation.data.tables import table_data
 from federation.experiment import Experiment
 from federation.noise import simulated_noise
 from server.coordinator import coordinate
+from server.exchange import exchange
 from simulations.grid import InProcessGrid
 
 __all__ = ["simulate"]
@@ -32,16 +36,22 @@ def simulate(
         on_round: Called with each round's metrics.
 
     Returns:
-        The results, as ``server.results.results`` has them.
+        The results, as ``server.coordinator.coordinate`` or ``server.exchange.exchange`` has them.
 
     Raises:
         Refused: It cannot be run as it is; nothing has been written.
         RunStopped: It diverged, or a round had no usable reply.
     """
     memories, noise = RamStore(), simulated_noise(experiment.seed)
+    everyone = range(experiment.num_clients)
+    if experiment.algorithm in TABLES:
+        sites = TableSites(experiment, table_data(experiment), memories)
+        grid = InProcessGrid(sites, [everyone])
+        return exchange(
+            grid, experiment, folder, engine=engine, memories=memories, on_round=on_round
+        )
     data = federated_data(experiment)
     trainer = Trainer(experiment, data, memories, engine=engine, noise=noise)
-    everyone = range(experiment.num_clients)
     # One node can send the mean of all its clients, where a mean is all that the server needs.
     hosts = [everyone] if experiment.aggregate().additive else [[client] for client in everyone]
     return coordinate(

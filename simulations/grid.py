@@ -8,6 +8,7 @@ from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from client.handlers import Request, answer_evaluate, answer_roster, answer_train
+from client.tables import TableSites
 from client.trainer import Trainer
 from federation.errors import EngramError
 from federation.flower import Run, local_run, name_message
@@ -20,21 +21,21 @@ _CLIENT_APP_RAISED = 2  # Flower's code for an exception in a ClientApp
 
 
 class InProcessGrid(Grid):
-    """Delivers messages to a trainer in this process; no Ray, no sockets, no waiting.
+    """Delivers messages to a host of clients in this process; no Ray, no sockets, no waiting.
 
     All clients that are addressed together train in one call of the trainer, whichever nodes
     they are on. An exception on the client side comes back as error replies, as Flower sends
     them.
 
     Args:
-        trainer: Trains and scores every client.
+        host: Hosts every client: a ``Trainer``, or the ``TableSites``.
         hosts: The clients of each node, as ranges where they are many. Node i+1 hosts
             ``hosts[i]``. One client a node is what Flower's own strategies expect, which sample
             nodes.
     """
 
-    def __init__(self, trainer: Trainer, hosts: Sequence[Sequence[int]]) -> None:
-        self._trainer = trainer
+    def __init__(self, host: Trainer | TableSites, hosts: Sequence[Sequence[int]]) -> None:
+        self._host = host
         self._hosts = dict(enumerate(hosts, start=1))
         self._run = local_run()
         self._names = itertools.count(1)
@@ -94,11 +95,11 @@ class InProcessGrid(Grid):
     def _answer(self, kind: str, requests: Sequence[Request]) -> list[Message]:
         try:
             if kind == ROSTER_QUERY:
-                return [answer_roster(self._trainer, request) for request in requests]
+                return [answer_roster(self._host, request) for request in requests]
             if kind == MessageType.TRAIN:
-                return answer_train(self._trainer, requests)
+                return answer_train(self._host, requests)
             if kind == MessageType.EVALUATE:
-                return answer_evaluate(self._trainer, requests)
+                return answer_evaluate(self._host, requests)
         except EngramError as error:
             return [Message(Error(REFUSED, str(error)), reply_to=r.message) for r in requests]
         except Exception as error:  # a client's errors are the strategy's to judge

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,15 +16,15 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from federation.algorithms import TABLES
 from federation.experiment import Experiment
+from server.exchange import in_words
 from server.record import RunRecord
+from simulations.console import err, out
+from simulations.exchange_report import show_exchange
 from simulations.report import PLAN, find_runs, report_rows, report_table
 
 __all__ = ["Execute", "Report", "Tell", "err", "out", "progress_lines", "run_all", "show_found"]
-
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
-
 
 _LINES: Final = 12
 
@@ -103,12 +102,14 @@ def run_all(work: Mapping[Path, Experiment], execute: Execute, resume: str) -> N
     with progress_lines("rounds", hint) as begin:
         for folder, experiment in work.items():
             title = f"{experiment.algorithm} seed {experiment.seed}"
-            tell, found = begin(title, experiment.num_rounds), ""
+            tell, found = begin(title, experiment.rounds), ""
 
             def report(row: Mapping[str, Any], tell: Tell = tell) -> None:
                 nonlocal found
                 if "accuracy" in row:
                     found = f"accuracy {100 * row['accuracy']:.1f} %"
+                if "sites" in row:
+                    found = in_words(row)
                 tell(row["round"], found)
 
             execute(experiment, folder, report)
@@ -144,6 +145,15 @@ def _interrupt_between_rounds() -> Iterator[Callable[[], None]]:
 
 def show_found(folder: Path, as_json: bool) -> None:
     """Draws the plots, and prints the table and where everything is."""
+    if (folder / "config.json").is_file():
+        record = RunRecord.open(folder)
+        if record.config["settings"]["algorithm"] in TABLES:
+            show_exchange(record, as_json)
+            return
+    _show_runs(folder, as_json)
+
+
+def _show_runs(folder: Path, as_json: bool) -> None:
     from simulations import plots  # noqa: PLC0415 - slow to import
 
     runs = find_runs(folder)

@@ -18,7 +18,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import norm, t
 
 from engram.checks import require
-from engram.molar.shrinkage import Shared, median_weights
+from engram.molar.shrinkage import Shared, Weights, median_weights
 from engram.molar.site import SiteEstimate
 
 __all__ = ["Intervals", "Method", "own_interval", "shared_half_width", "site_interval"]
@@ -42,6 +42,7 @@ def shared_half_width(
     *,
     level: float = 0.95,
     method: Method = "practical",
+    weights: Weights = "precision",
 ) -> Array:
     """The server's part: half the width of an interval around each shared coefficient.
 
@@ -65,6 +66,7 @@ def shared_half_width(
         shared: What ``combine`` made of them.
         level: 1 - alpha, in (0, 1).
         method: The constants.
+        weights: As for ``combine``.
 
     Returns:
         Shape (d,). Infinite where too many tasks disagree, or too few are left, for a statement.
@@ -72,14 +74,14 @@ def shared_half_width(
     require(0 < level < 1, "level", level, "in (0, 1)")
     require(method in ("practical", "paper"), "method", method, "practical or paper")
     alpha = 1 - level
-    weights = median_weights(sites)
+    each = median_weights(sites, weights)
     errors = np.stack([site.standard_error for site in sites])
     own = np.stack([site.coef for site in sites])
     reach = np.array([_reach(site.size, alpha) for site in sites])[:, None]
-    known = weights > 0
+    known = each > 0
     errors = np.where(known, errors, 0.0)
-    agree = np.where(known & (np.abs(own - shared.coef) <= reach * errors), weights, 0.0)
-    total, agreeing = weights.sum(axis=0), agree.sum(axis=0)
+    agree = np.where(known & (np.abs(own - shared.coef) <= reach * errors), each, 0.0)
+    total, agreeing = each.sum(axis=0), agree.sum(axis=0)
     some = agreeing > 0
     share = np.divide(agree, agreeing, out=np.zeros_like(agree), where=some)
     odd = np.where(some, 1 - agreeing / total, 1.0)
@@ -116,6 +118,7 @@ def site_interval(
     *,
     level: float = 0.95,
     method: Method = "practical",
+    intercept: bool = False,
 ) -> Intervals:
     """The task's part: its own interval where it disagrees, and the shared one elsewhere.
 
@@ -129,6 +132,8 @@ def site_interval(
         half_width: As ``shared_half_width`` returns it, with the same level and method.
         level: 1 - alpha, in (0, 1).
         method: The constants.
+        intercept: Whether the last coefficient is an intercept, which is always the task's own:
+            its interval is that of ``own_interval``.
     """
     alpha = 1 - level
     error = site.standard_error
@@ -136,6 +141,8 @@ def site_interval(
     near = np.abs(site.coef - shared.coef) <= _reach(site.size, alpha) * error
     own = float(t.ppf(1 - alpha / 4, site.freedom)) * error
     near &= known & ((half_width <= own) if method == "practical" else np.isfinite(half_width))
+    if intercept:
+        near[-1], own[-1] = False, t.ppf((1 + level) / 2, site.freedom) * error[-1]
     center, half = np.where(near, shared.coef, site.coef), np.where(near, half_width, own)
     return Intervals(center - half, center + half)
 

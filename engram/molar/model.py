@@ -21,6 +21,7 @@ from engram.molar.site import Rows
 from engram.molar.tables import (
     Scaling,
     check_finite,
+    check_target,
     codes_of,
     distinct,
     rows_of_tasks,
@@ -40,7 +41,7 @@ class MultitaskModel(BaseEstimator):
 
     A subclass has ``fit_intercept``, ``standardize`` and ``unseen`` among its parameters, says what
     family it is, and computes coefficients from the tasks' rows (``_estimate``). An intercept
-    is a coefficient like the others, of a last column of ones.
+    is the coefficient of a last column of ones.
 
     Attributes:
         tasks_: Labels, shape (M,), sorted.
@@ -119,13 +120,7 @@ class MultitaskModel(BaseEstimator):
 
     def _check_rows(self, x: Array, y: Array, labels: npt.NDArray[Any]) -> None:
         check_finite(x, labels, self._names())
-        bad = ~(np.isfinite(y) & FAMILIES[self._family].valid(y))
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise ValueError(
-                f"task {shown(labels[row])}: y must be {FAMILIES[self._family].target}, "
-                f"got {'NaN' if np.isnan(y[row]) else y[row]} in row {row}"
-            )
+        check_target(y, labels, self._family)
 
     def _names(self) -> list[str]:
         """Returns what the columns of the design are called."""

@@ -13,9 +13,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from engram.checks import require
 from engram.molar.families import FamilyName
+from engram.molar.intercept import personalize_rows
 from engram.molar.intervals import Intervals, Method, shared_half_width, site_interval
 from engram.molar.model import MultitaskModel
-from engram.molar.shrinkage import Option, Shared, combine, median_weights, personalize
+from engram.molar.shrinkage import Option, Shared, combine, median_weights
 from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.molar.summary import Summary
 from engram.molar.tables import rows_of_tasks, shown
@@ -66,11 +67,20 @@ class _Molar(MultitaskModel):
                 f"instance, {reason}"
             )
         self.shared_ = combine(self.sites_)
-        self._full = np.stack([self._personal(site) for site in self.sites_])
+        pairs = zip(rows, self.sites_, strict=True)
+        self._full = np.stack([self._personal(own, site) for own, site in pairs])
         return self._full, self.shared_.coef
 
-    def _personal(self, site: SiteEstimate) -> Array:
-        return personalize(site, self.shared_, option=self.option, c=self.c)
+    def _personal(self, rows: Rows, site: SiteEstimate) -> Array:
+        return personalize_rows(
+            rows,
+            site,
+            self.shared_,
+            family=self._family,
+            intercept=self.fit_intercept,
+            option=self.option,
+            c=self.c,
+        )
 
     def _site(self, rows: Rows, task: Any, names: list[str]) -> SiteEstimate:
         site = estimate_site(rows, family=self._family, sigma=self._sigma(task))
@@ -115,11 +125,15 @@ class _Molar(MultitaskModel):
     def _intervals(self, level: float, method: Method) -> Intervals:
         check_is_fitted(self)
         half = shared_half_width(self.sites_, self.shared_, level=level, method=method)
-        each = [
-            site_interval(site, self.shared_, half, level=level, method=method)
-            for site in self.sites_
-        ]
+        each = [self._limits(site, half, level, method) for site in self.sites_]
         return Intervals(np.stack([i.low for i in each]), np.stack([i.high for i in each]))
+
+    def _limits(
+        self, site: SiteEstimate, half: Array, level: float, method: Method = "practical"
+    ) -> Intervals:
+        return site_interval(
+            site, self.shared_, half, level=level, method=method, intercept=self.fit_intercept
+        )
 
     def summary(self, task: Any = None, *, level: float = 0.95) -> Summary:
         """Returns a table to print: the shared coefficients, or those of one task.
@@ -134,6 +148,8 @@ class _Molar(MultitaskModel):
         check_is_fitted(self)
         names, shared, name = self._names(), self.shared_.coef, type(self).__name__
         differs = self._full != shared
+        if self.fit_intercept:
+            differs[:, -1] = False  # every task has its own
         half = shared_half_width(self.sites_, self.shared_, level=level)
         if task is None:
             counts = [f"{n} of {len(differs)}" if n else "" for n in differs.sum(axis=0)]
@@ -147,7 +163,7 @@ class _Molar(MultitaskModel):
         site = self.sites_[i]
         marks = ["differs" if odd else "" for odd in differs[i]]
         title = f"{name}: task {task!r}, {site.size:g} rows, sigma {site.sigma:.4g}"
-        limits = site_interval(site, self.shared_, half, level=level)
+        limits = self._limits(site, half, level)
         return Summary(title, level, names, self._full[i], limits, "", marks)
 
     def transfer(self, X: Any, y: Any, task: Any, sample_weight: Any = None) -> Self:
@@ -176,7 +192,7 @@ class _Molar(MultitaskModel):
         more = copy(self)
         more.tasks_ = np.append(self.tasks_, label)
         more.sites_ = [*self.sites_, site]
-        more._full = np.vstack([self._full, self._personal(site)])
+        more._full = np.vstack([self._full, self._personal(rows, site)])
         more.coef_, more.intercept_ = more._apart(more._full)
         return more
 
@@ -194,7 +210,8 @@ class MolarRegressor(RegressorMixin, _Molar):
         c: Scale of the threshold, >= 0: 0 gives individual fits, infinity the shared one for all.
         sigma: Standard deviation of the noise of linear models: a number, one for each task by
             its label, or None to estimate it for each.
-        fit_intercept: Whether there is one; it is shared, or not, like any coefficient.
+        fit_intercept: Whether there is one. It is each task's own, fitted anew to the other
+            coefficients; see ``engram.molar.intercept``.
         standardize: Whether columns are centered and scaled by their mean and standard deviation
             over all tasks. Coefficients are then those of standardized columns.
         undetermined: What to do about a task whose rows do not determine all coefficients (too

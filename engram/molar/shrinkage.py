@@ -10,10 +10,20 @@ from engram.checks import require
 from engram.molar.median import weighted_median
 from engram.molar.site import SiteEstimate
 
-__all__ = ["Option", "Shared", "combine", "median_weights", "personalize", "shrink", "threshold"]
+__all__ = [
+    "Option",
+    "Shared",
+    "Weights",
+    "combine",
+    "median_weights",
+    "personalize",
+    "shrink",
+    "threshold",
+]
 
 Array = npt.NDArray[np.float64]
 Option = Literal["hard", "soft"]
+Weights = Literal["precision", "equal"]
 
 
 class Shared(NamedTuple):
@@ -28,36 +38,45 @@ class Shared(NamedTuple):
     size: float
 
 
-def median_weights(sites: Sequence[SiteEstimate]) -> Array:
-    """Returns w_m = n_m / sigma_m^2 (Proposition 1), shape (M, d).
+def median_weights(sites: Sequence[SiteEstimate], weights: Weights = "precision") -> Array:
+    """Returns the weights of the median, shape (M, d); 0 where a coefficient is not determined.
 
-    0 where a task does not determine a coefficient. Tasks without noise (sigma_m = 0) know the
-    truth: if there are some, they alone count, by their sizes.
+    Args:
+        sites: The tasks' estimates.
+        weights: ``precision``: w_m = n_m / sigma_m^2 (Proposition 1). Tasks without noise know the
+            truth: if there are some, they alone count, by their sizes. ``equal``: 1 for all, so
+            that what a task claims of its size and noise buys it no influence.
     """
+    known = np.stack([site.determined for site in sites])
+    if weights == "equal":
+        return known.astype(np.float64)
     sigmas = np.array([site.sigma for site in sites])
     sizes = np.array([site.size for site in sites])
     exact = sigmas == 0
     if exact.any():
-        weights = np.where(exact, sizes, 0.0)
+        own = np.where(exact, sizes, 0.0)
     else:
         relative = sigmas / sigmas.min() if np.isfinite(sigmas.min()) else np.ones_like(sigmas)
-        weights = sizes / relative**2  # scaled, so that tiny noise cannot overflow
-    known = np.stack([site.determined for site in sites])
-    return np.where(known, weights[:, None], 0.0)
+        own = sizes / relative**2  # scaled, so that tiny noise cannot overflow
+    return np.where(known, own[:, None], 0.0)
 
 
-def combine(sites: Sequence[SiteEstimate]) -> Shared:
+def combine(sites: Sequence[SiteEstimate], weights: Weights = "precision") -> Shared:
     """The server's part: the weighted median of the tasks' estimates, coordinate by coordinate.
 
     Tasks that do not determine a coefficient have no weight in its median.
+
+    Args:
+        sites: The tasks' estimates.
+        weights: As for ``median_weights``.
 
     Raises:
         ValueError: A coefficient is determined by no task, or there is no task.
     """
     require(len(sites) > 0, "number of tasks", 0, "at least 1")
-    weights = median_weights(sites)
-    size = sum(site.size for site, own in zip(sites, weights, strict=True) if own.any())
-    return Shared(weighted_median(np.stack([site.coef for site in sites]), weights), float(size))
+    each = median_weights(sites, weights)
+    size = sum(site.size for site, own in zip(sites, each, strict=True) if own.any())
+    return Shared(weighted_median(np.stack([site.coef for site in sites]), each), float(size))
 
 
 def threshold(

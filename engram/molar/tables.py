@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.site import Rows
 
 __all__ = [
@@ -107,6 +108,22 @@ def check_finite(x: Array, labels: Labels, names: Sequence[str]) -> None:
         raise ValueError(
             f"task {shown(labels[row])}: column {names[column]} has {what} in row {row}; "
             f"{int(bad.any(axis=1).sum())} rows in all have NaN or infinity"
+        )
+
+
+def check_target(y: Array, labels: Labels, family: FamilyName) -> None:
+    """Refuses targets that a family cannot have.
+
+    Raises:
+        ValueError: It names the first one's task and row.
+    """
+    model = FAMILIES[family]
+    bad = ~(np.isfinite(y) & model.valid(y))
+    if bad.any():
+        row = int(np.argmax(bad))
+        found = "NaN" if np.isnan(y[row]) else y[row]
+        raise ValueError(
+            f"task {shown(labels[row])}: y must be {model.target}, got {found} in row {row}"
         )
 
 

@@ -14,9 +14,10 @@ import numpy.typing as npt
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
-__all__ = ["Arrays", "fetch", "load", "read_npz"]
+__all__ = ["FILES", "Arrays", "fetch", "load", "read_npz"]
 
 _Array = npt.NDArray[Any]
+FILES: Final = ("npz", "csv")  # kinds of data sets that are files, named as KIND:PATH
 _NPZ: Final = "npz:"
 
 

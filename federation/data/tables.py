@@ -1,0 +1,232 @@
+"""Tables for regressions: every site's rows, from a file with a column that says whose they are."""
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from engram.molar.simulation import sparse_parameters
+from engram.molar.site import Rows
+from engram.molar.tables import distinct
+from federation.data.sources import read_npz
+from federation.errors import DataError
+from federation.experiment import Experiment
+from federation.streams import Stream, generator
+
+__all__ = ["Table", "TableData", "own_table", "read_table", "table_data"]
+
+_Array = npt.NDArray[Any]
+_SIMULATED: Final = "sparse-"
+_ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
+
+
+class Table(NamedTuple):
+    """A table as it was read.
+
+    Attributes:
+        x: Features, shape (n, d), float64; they may have NaN.
+        y: Target, shape (n,), float64; likewise.
+        task: Whose row each is, shape (n,); None if the table does not say.
+        columns: What the features are called.
+    """
+
+    x: npt.NDArray[np.float64]
+    y: npt.NDArray[np.float64]
+    task: _Array | None
+    columns: list[str]
+
+
+class TableData(NamedTuple):
+    """The tables of the sites.
+
+    Attributes:
+        train: Rows to learn from, of each client; None of one that is not here.
+        test: Rows to be scored on; None likewise, and where there are none.
+        columns: What the features are called.
+        names: Of the clients, as the task column has them; "" if it has none.
+    """
+
+    train: list[Rows | None]
+    test: list[Rows | None]
+    columns: list[str]
+    names: list[str]
+
+
+def table_data(experiment: Experiment) -> TableData:
+    """Loads the experiment's table, and gives each client its rows.
+
+    Raises:
+        DataError: It cannot be read, or has other tasks than there are clients.
+    """
+    if experiment.dataset.startswith(_SIMULATED):
+        return _simulated(experiment)
+    table = read_table(experiment.dataset, experiment.target_column, experiment.task_column)
+    if table.task is None:
+        raise DataError(
+            f"{experiment.dataset} must have a task column, {experiment.task_column!r}, that says "
+            "which client a row is of"
+        )
+    tasks, codes = distinct(table.task)
+    if len(tasks) != experiment.num_clients:
+        raise DataError(
+            f"num-clients must be the number of tasks, {len(tasks)}, in {experiment.dataset}, got "
+            f"{experiment.num_clients}"
+        )
+    train: list[Rows | None] = []
+    test: list[Rows | None] = []
+    for client in range(len(tasks)):
+        own = np.flatnonzero(codes == client)
+        parts = _held_out(table.x[own], table.y[own], experiment, client)
+        train.append(parts[0])
+        test.append(parts[1])
+    return TableData(train, test, table.columns, [str(task) for task in tasks.tolist()])
+
+
+def own_table(experiment: Experiment, dataset: str, client: int) -> TableData:
+    """Loads a table that is one client's, and no other's. A task column in it is not looked at.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    table = read_table(dataset, experiment.target_column, experiment.task_column)
+    train: list[Rows | None] = [None] * experiment.num_clients
+    test: list[Rows | None] = [None] * experiment.num_clients
+    train[client], test[client] = _held_out(table.x, table.y, experiment, client)
+    return TableData(train, test, table.columns, [""] * experiment.num_clients)
+
+
+def _held_out(
+    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], experiment: Experiment, client: int
+) -> tuple[Rows, Rows | None]:
+    """Holds out a share of a client's rows; the others keep their order."""
+    rng = generator(experiment.seed, Stream.DATA_SPLIT, client)
+    held = np.zeros(len(y), dtype=bool)
+    held[rng.permutation(len(y))[: round(experiment.test_fraction * len(y))]] = True
+    if held.all():
+        raise DataError(
+            f"client {client} has {len(y)} rows, of which none is left to learn from: lower "
+            "test-fraction"
+        )
+    return Rows(x[~held], y[~held]), Rows(x[held], y[held]) if held.any() else None
+
+
+def read_table(dataset: str, target: str, task: str) -> Table:
+    """Reads a table.
+
+    Args:
+        dataset: ``csv:PATH``, with a header; all columns but target and task are features. Or
+            ``npz:PATH`` with arrays ``x`` (n, d), ``y`` and ``task``, and, if wanted, names of
+            x's columns in ``x_names``. If ``y`` has several columns, ``y_names`` must name them.
+            ``task_names`` are labels of tasks that ``task`` numbers from 0.
+        target: The target's column (npz: of y, if it has several).
+        task: The task's column (npz: ``task``, or another array).
+
+    Raises:
+        DataError: It is no such file, or lacks a column, or a feature is no number.
+    """
+    kind, _, path = dataset.partition(":")
+    if kind == "csv" and path:
+        return _csv(Path(path), target, task)
+    if kind == "npz" and path:
+        return _npz(Path(path), target, task)
+    raise DataError(
+        f"a table must be csv:PATH or npz:PATH, or sparse-linear, sparse-logistic or "
+        f"sparse-poisson (simulated), got {dataset!r}"
+    )
+
+
+def _csv(path: Path, target: str, task: str) -> Table:
+    try:
+        frame = pd.read_csv(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, pd.errors.ParserError) as error:
+        raise DataError(f"{path} is no table: {' '.join(str(error).split())}") from error
+    if target not in frame.columns:
+        raise DataError(f"{path} has no column {target!r}; it has {', '.join(frame.columns)}")
+    features = frame.drop(columns=[target, *([task] if task in frame.columns else [])])
+    labels = None
+    if task in frame.columns:
+        missing = frame[task].isna().to_numpy()
+        if missing.any():
+            raise DataError(f"{path}: {task} is empty in row {int(np.argmax(missing))}")
+        labels = frame[task].to_numpy()
+    x = np.empty((len(frame), features.shape[1]))
+    for k, name in enumerate(features.columns):
+        x[:, k] = _numbers(path, str(name), features[name])
+    return Table(x, _numbers(path, target, frame[target]), labels, list(map(str, features.columns)))
+
+
+def _numbers(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
+    try:
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: column {name} must hold numbers, got {column.dropna().iloc[0]!r}: code it "
+            "by numbers, or leave it out"
+        ) from error
+
+
+def _npz(path: Path, target: str, task: str) -> Table:
+    arrays = read_npz(path)
+    missing = {"x", "y"} - arrays.keys()
+    if missing:
+        raise DataError(f"{path} must hold x and y (and task, if wanted); it lacks {min(missing)}")
+    x, y = arrays["x"], arrays["y"]
+    if x.ndim != 2 or x.dtype.kind not in "buif" or y.dtype.kind not in "buif":
+        raise DataError(
+            f"{path}: x must be numbers of shape (rows, columns), and y numbers, got {x.dtype} of "
+            f"shape {x.shape} and {y.dtype}"
+        )
+    if y.ndim == 2:
+        names = arrays.get("y_names", np.array([f"y{k}" for k in range(y.shape[1])])).tolist()
+        if target not in names:
+            raise DataError(
+                f"{path}: y has the columns {', '.join(map(str, names))}: choose one by "
+                f"target-column, got {target!r}"
+            )
+        y = y[:, names.index(target)]
+    labels = arrays.get(task)
+    for name, array in (("y", y), (task, labels)):
+        if array is not None and array.shape != x.shape[:1]:
+            raise DataError(f"{path}: {name} must have shape {x.shape[:1]}, got {array.shape}")
+    if labels is not None and labels.dtype.kind in "iu" and "task_names" in arrays:
+        named = arrays["task_names"]
+        if labels.min() < 0 or labels.max() >= len(named):
+            raise DataError(f"{path}: {task} must number the {len(named)} task_names from 0")
+        labels = named[labels]
+    default = [f"x{k}" for k in range(x.shape[1])]
+    columns = [str(name) for name in arrays.get("x_names", np.array(default)).tolist()]
+    if len(columns) != x.shape[1]:
+        raise DataError(f"{path}: x_names must name {x.shape[1]} columns, got {len(columns)}")
+    return Table(x.astype(np.float64), y.astype(np.float64), labels, columns)
+
+
+def _simulated(experiment: Experiment) -> TableData:
+    """Makes sites whose coefficients differ from each other in two of twenty (Section 4.1)."""
+    family = experiment.dataset.removeprefix(_SIMULATED)
+    if family != experiment.family:
+        raise DataError(
+            f"dataset must be sparse-{experiment.family} for family = {experiment.family}, got "
+            f"{experiment.dataset!r}"
+        )
+    rng = generator(experiment.seed, Stream.PARTITION)
+    truth = sparse_parameters(rng, experiment.num_clients, _COLUMNS, _DIFFERING)
+    train: list[Rows | None] = []
+    test: list[Rows | None] = []
+    for client, beta in enumerate(truth):
+        own = generator(experiment.seed, Stream.PARTITION, client)
+        x = own.normal(size=(_ROWS, _COLUMNS))
+        eta = x @ beta
+        if family == "linear":
+            y = eta + 0.5 * own.normal(size=_ROWS)
+        elif family == "logistic":
+            y = (own.random(_ROWS) < 1 / (1 + np.exp(-eta))).astype(np.float64)
+        else:
+            y = own.poisson(np.exp(eta)).astype(np.float64)
+        parts = _held_out(x, y, experiment, client)
+        train.append(parts[0])
+        test.append(parts[1])
+    return TableData(train, test, [f"x{k}" for k in range(_COLUMNS)], [""] * experiment.num_clients)

@@ -1,0 +1,115 @@
+"""How sites' estimates travel, and what is made of them: numbers about rows, never rows."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import ArrayRecord
+
+from engram.molar.shrinkage import Shared
+from engram.molar.site import SiteEstimate
+from federation.wire import read_array, to_record
+
+__all__ = [
+    "SHARED",
+    "SITES",
+    "SharedEstimate",
+    "impossible",
+    "read_shared",
+    "read_sites",
+    "shared_record",
+    "site_record",
+]
+
+Array = npt.NDArray[np.float64]
+
+SITES: Final = "sites"
+SHARED: Final = "shared"
+
+
+class SharedEstimate(NamedTuple):
+    """What a server sends back.
+
+    Attributes:
+        shared: The shared coefficients, and how many rows stand behind them.
+        half_width: Of their intervals, shape (d,); infinite where there is none.
+    """
+
+    shared: Shared
+    half_width: Array
+
+
+def site_record(sites: Sequence[SiteEstimate]) -> ArrayRecord:
+    """Returns estimates as arrays: ``coef`` and ``scale`` (k, d), ``size`` and ``sigma`` (k,)."""
+    dim = len(sites[0].coef) if sites else 0
+    return _record(
+        coef=np.array([site.coef for site in sites]).reshape(len(sites), dim),
+        scale=np.array([site.scale for site in sites]).reshape(len(sites), dim),
+        size=np.array([site.size for site in sites], dtype=np.float64),
+        sigma=np.array([site.sigma for site in sites], dtype=np.float64),
+    )
+
+
+def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
+    """Reads estimates that somebody else sent, and whose numbers may be anything.
+
+    Raises:
+        KeyError: An array is missing.
+        ValueError: One has another shape or dtype.
+        TypeError: One is not what it is declared to be.
+    """
+    coef, scale = (_read(record, name, (count, dim)) for name in ("coef", "scale"))
+    size, sigma = (_read(record, name, (count,)) for name in ("size", "sigma"))
+    parts = zip(coef, scale, size.tolist(), sigma.tolist(), strict=True)
+    return [SiteEstimate(*part) for part in parts]
+
+
+def impossible(site: SiteEstimate, rows: int) -> str | None:
+    """Says what is wrong with an estimate that was sent, if anything is.
+
+    Args:
+        site: The estimate.
+        rows: How many rows the site has said that it has.
+    """
+    if not np.isfinite(site.coef).all():
+        return "some coefficients are NaN or infinite"
+    if not (site.scale > 0).all():  # NaN is not; infinity means: not determined
+        return "some standard errors are NaN, 0 or negative"
+    if not site.sigma >= 0:
+        return f"its noise has the standard deviation {site.sigma}"
+    if site.size != rows:
+        return f"it claims {site.size:g} rows, and had {rows} when the run began"
+    return None
+
+
+def shared_record(estimate: SharedEstimate) -> ArrayRecord:
+    """Returns arrays ``coef`` and ``half-width`` (d,), and ``size`` (1,)."""
+    shared, half = estimate
+    return _record(coef=shared.coef, **{"half-width": half}, size=np.array([shared.size]))
+
+
+def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
+    """Reads what ``shared_record`` wrote.
+
+    Raises:
+        KeyError: An array is missing.
+        ValueError: One has another shape or dtype.
+        TypeError: One is not what it is declared to be.
+    """
+    coef, half = (_read(record, name, (dim,)) for name in ("coef", "half-width"))
+    return SharedEstimate(Shared(coef, float(_read(record, "size", (1,))[0])), half)
+
+
+def _record(**arrays: Array) -> ArrayRecord:
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
+    return to_record(tensors)
+
+
+def _read(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> Array:
+    try:
+        found: Array = read_array(record[name], shape, torch.float64).numpy()
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error
+    return found

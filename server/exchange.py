@@ -1,0 +1,182 @@
+"""Runs one exchange of estimates between sites on whatever grid it is given, and records it."""
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+
+from federation.errors import RunStopped
+from federation.estimates import read_shared
+from federation.experiment import Experiment
+from federation.wire import TRAINING, to_params, to_record
+from server.coordinator import train_round
+from server.grid import PatientGrid
+from server.record import Memories, RunRecord
+from server.roster import query_sites
+from strategies.exchange import Exchange, Scores
+
+__all__ = ["exchange", "in_words"]
+
+
+def exchange(
+    grid: Grid,
+    experiment: Experiment,
+    folder: Path,
+    *,
+    engine: str,
+    memories: Memories | None = None,
+    on_round: Callable[[dict[str, Any]], None] = lambda row: None,
+) -> dict[str, Any]:
+    """Asks all sites for their estimates, answers with the shared one, and gathers their scores.
+
+    Its checkpoint is the shared estimate. A run that was killed before it does it again, and gives
+    the same numbers; one that is resumed after it sends the same estimate to the sites anew, so
+    that those who were away have it, too.
+
+    Args:
+        grid: The nodes.
+        experiment: What to run. If it says ``resume``, ``folder`` holds the run to go on with.
+        folder: Where the run is recorded.
+        engine: Name of the engine, for the record.
+        memories: The sites' coefficients, if they live in this process.
+        on_round: Called with the metrics.
+
+    Returns:
+        What ``results.json`` holds: the shared coefficients with their intervals, who was left out
+        and why, and each site's held-out losses.
+
+    Raises:
+        Refused: The folder is not free, or not of a run that could go on so.
+        RunStopped: Too few sites can take part.
+    """
+    training = secrets.token_hex(8)
+    if experiment.resume:
+        record = RunRecord.open(folder)
+        record.check_resumable(experiment, engine=engine)
+        training = record.config["training"]
+    sites, absent = query_sites(
+        grid,
+        experiment.num_clients,
+        least=experiment.min_clients,
+        training=training,
+        patience=min(60.0, experiment.timeout),
+    )
+    if not experiment.resume:
+        record = RunRecord.create(folder, experiment, engine=engine, training=training)
+    strategy = Exchange(
+        sites,
+        intercept=experiment.intercept,
+        weights=experiment.site_weights,
+        level=experiment.level,
+        least=experiment.min_clients,
+    )
+    config = ConfigRecord({TRAINING: training})
+    with record.hold():
+        checkpoint, before = record.load_checkpoint(), record.rows()
+        if checkpoint is None:
+            record.forget_after(0)
+            row, arrays = _estimate(grid, strategy, config, experiment.timeout, absent)
+        else:
+            row, arrays = before[-1], to_record(checkpoint.model)
+        messages = strategy.configure_evaluate(1, arrays, config, grid)
+        strategy.aggregate_evaluate(1, grid.send_and_receive(messages, timeout=experiment.timeout))
+        if strategy.scores is None:
+            raise RunStopped("no site has taken what is shared: see the warnings")
+        row |= _losses(strategy.scores)
+        if checkpoint is None:
+            record.append(row)
+            record.save_checkpoint(1, to_params(arrays), {}, memories)
+        on_round(row)
+        found = _results(experiment, sites.columns, arrays, strategy.scores, row)
+        record.finish(found)
+    return found
+
+
+def _estimate(
+    grid: Grid, strategy: Exchange, config: ConfigRecord, timeout: float, absent: dict[int, str]
+) -> tuple[dict[str, Any], ArrayRecord]:
+    """Returns the metrics of the exchange, and what is shared."""
+    start = time.perf_counter()
+    done = train_round(grid, strategy, 1, ArrayRecord(), config, timeout=timeout)
+    left_out = absent | strategy.left_out
+    row: dict[str, Any] = {
+        "round": 1,
+        **done.metrics,
+        "cohort": sorted({*strategy.cohort, *left_out}),
+        "left-out": len(left_out),
+        "ms": (time.perf_counter() - start) * 1000,
+        "absent": {str(client): left_out[client] for client in sorted(left_out)},
+        "lacking": {str(client): note for client, note in sorted(strategy.notes.items())},
+    }
+    if isinstance(grid, PatientGrid):
+        row |= grid.last.summary()
+    return row, done.arrays
+
+
+def _losses(scores: Scores) -> dict[str, Any]:
+    """Returns the mean over sites of their held-out losses, and how many have such rows."""
+    some = scores.rows > 0
+    columns = {"own": scores.own, "shared": scores.shared, "personal": scores.personal}
+    return {
+        "scored": int(some.sum()),
+        **{
+            f"loss-{k}": _finite(v[some].mean()) if some.any() else None for k, v in columns.items()
+        },
+    }
+
+
+def _results(
+    experiment: Experiment,
+    columns: list[str],
+    arrays: ArrayRecord,
+    scores: Scores,
+    row: dict[str, Any],
+) -> dict[str, Any]:
+    names = [*columns, *(["intercept"] if experiment.intercept else [])]
+    (coef, size), half = read_shared(arrays, len(names))
+    return {
+        "algorithm": experiment.algorithm,
+        "rounds": 1,
+        "sites": row["sites"],
+        "left-out": row["absent"],
+        "lacking": row["lacking"],
+        "rows": size,
+        **{key: row[key] for key in ("scored", "loss-own", "loss-shared", "loss-personal")},
+        "ms-per-round": row["ms"],
+        "shared": {
+            "names": names,
+            "coef": coef.tolist(),
+            "low": [_finite(value) for value in coef - half],
+            "high": [_finite(value) for value in coef + half],
+        },
+        "clients": {
+            "ids": scores.clients,
+            "rows": scores.rows.astype(int).tolist(),
+            **{
+                name: [_finite(value) for value in column]
+                for name, column in scores._asdict().items()
+                if name not in ("clients", "rows")
+            },
+        },
+    }
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """Returns the metrics, or results, of an exchange in one line."""
+    line = f"{found['sites']} sites"
+    left_out = found["left-out"]
+    count = len(left_out) if isinstance(left_out, Mapping) else left_out
+    line += f", {count} left out" if count else ""
+    if found["loss-personal"] is None:
+        return line
+    own, shared, personal = (found[f"loss-{kind}"] for kind in ("own", "shared", "personal"))
+    return f"{line}, held-out loss {personal:.4g} (alone {own:.4g}, shared {shared:.4g})"
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,8 @@
+"""Where the command prints: what was asked for, and what there is to say about it."""
+
+from rich.console import Console
+
+__all__ = ["err", "out"]
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
