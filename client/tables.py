@@ -174,7 +174,7 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
     }
     return RecordDict(
         {
-            SITES: site_record(list(found.values())),
+            SITES: site_record(list(found.values()), len(host.names)),
             METRICS: MetricRecord({"num-examples": int(sum(s.size for s in found.values()))}),
             CLIENTS: ConfigRecord(details),
         }

@@ -41,9 +41,8 @@ class SharedEstimate(NamedTuple):
     half_width: Array
 
 
-def site_record(sites: Sequence[SiteEstimate]) -> ArrayRecord:
+def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:
     """Returns estimates as arrays: ``coef`` and ``scale`` (k, d), ``size`` and ``sigma`` (k,)."""
-    dim = len(sites[0].coef) if sites else 0
     return _record(
         coef=np.array([site.coef for site in sites]).reshape(len(sites), dim),
         scale=np.array([site.scale for site in sites]).reshape(len(sites), dim),

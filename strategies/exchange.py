@@ -192,7 +192,7 @@ class Exchange(Strategy):
                 raise ValueError("its node's lists do not fit each other")
             found = read_sites(reply.content.array_records[SITES], len(ids), self._dim)
         except (KeyError, TypeError, ValueError) as error:
-            self.left_out |= dict.fromkeys(clients, one_line(str(error)))
+            self.left_out |= dict.fromkeys(clients, _why(error))
             return
         self.left_out |= {c: one_line(r) for c, r in zip(failed, reasons, strict=True)}
         self.notes |= {c: one_line(n) for c, n in zip(noted, notes, strict=True)}
@@ -240,8 +240,7 @@ class Exchange(Strategy):
                     raise ValueError("no reply")
                 table |= _read_scores(reply, clients, server_round)
             except (KeyError, TypeError, ValueError) as error:
-                reason = one_line(str(error))
-                _log.warning("clients %s lack scores: %s", few(clients), reason)
+                _log.warning("clients %s lack scores: %s", few(clients), _why(error))
         if not table:
             return None
         ordered = sorted(table)
@@ -267,3 +266,8 @@ def _read_scores(reply: Message, clients: list[int], server_round: int) -> dict[
         client: [float(count), *values]
         for client, count, *values in zip(clients, rows, *losses, strict=True)
     }
+
+
+def _why(error: Exception) -> str:
+    lacks = "its reply lacks " if isinstance(error, KeyError) else ""
+    return one_line(f"{lacks}{error}")
