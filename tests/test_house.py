@@ -48,10 +48,12 @@ def test_rooms_import_along_the_arrows_only(room):
 
 
 def test_the_science_imports_science_only():
-    standard = {"collections", "dataclasses", "itertools", "math", "typing"}
+    standard = {"abc", "collections", "copy", "dataclasses", "itertools", "math", "typing"}
+    standard |= {"warnings"}  # families.py: a library's solver says so where it has failed
     for path in modules("engram"):
         used = {name.split(".")[0] for name in imports(path)}
-        assert used <= SCIENCE | standard | {"engram"}, path
+        convex = {"cvxpy"} if path.name == "high_dim.py" else set()  # an optional extra
+        assert used <= SCIENCE | standard | convex | {"engram"}, path
 
 
 def test_internals_of_flower_are_imported_in_one_module():

@@ -62,7 +62,7 @@ class MultitaskModel(BaseEstimator):
     def _family(self) -> FamilyName: ...
 
     @abstractmethod
-    def _estimate(self, rows: list[Rows], names: list[str]) -> tuple[Array, Array]:
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         """Returns coefficients (M, d') of the tasks and shared ones (d',), d' with intercept."""
 
     def fit(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> Self:
@@ -90,7 +90,7 @@ class MultitaskModel(BaseEstimator):
         self.tasks_, codes = distinct(labels)
         self.scaling_ = Scaling.of(x, weights) if self.standardize else None
         rows = rows_of_tasks(self._design(x), target, weights, codes, self.tasks_)
-        own, shared = self._estimate(rows, self._names())
+        own, shared = self._estimate(rows)
         self.coef_, self.intercept_ = self._apart(own)
         self.shared_coef_, (self.shared_intercept_,) = self._apart(shared)
         return self

@@ -42,7 +42,7 @@ class _Molar(MultitaskModel):
         del task
         return None
 
-    def _estimate(self, rows: list[Rows], names: list[str]) -> tuple[Array, Array]:
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         require(self.option in ("hard", "soft"), "option", self.option, "hard or soft")
         require(self.c >= 0, "c", self.c, "at least 0")
         require(
@@ -56,8 +56,8 @@ class _Molar(MultitaskModel):
                 f"task must have at least 2 different labels, got only {shown(self.tasks_[0])}: "
                 "there is nothing to share"
             )
-        tasks = zip(rows, self.tasks_.tolist(), strict=True)
-        self.sites_ = [self._site(own, task, names) for own, task in tasks]
+        tasks, names = zip(rows, self.tasks_.tolist(), strict=True), self._names()
+        self.sites_ = [self._site(own, task) for own, task in tasks]
         nowhere = (median_weights(self.sites_) == 0).all(axis=0)
         if nowhere.any():
             name = names[int(np.argmax(nowhere))]
@@ -82,10 +82,10 @@ class _Molar(MultitaskModel):
             c=self.c,
         )
 
-    def _site(self, rows: Rows, task: Any, names: list[str]) -> SiteEstimate:
+    def _site(self, rows: Rows, task: Any) -> SiteEstimate:
         site = estimate_site(rows, family=self._family, sigma=self._sigma(task))
         if self.undetermined == "error" and not site.determined.all():
-            reason = why_undetermined(rows, names, family=self._family)
+            reason = why_undetermined(rows, self._names(), family=self._family)
             raise ValueError(
                 f"task {task!r}: {reason}; with undetermined='shared' it takes what its rows do "
                 "not determine from the other tasks"
@@ -188,7 +188,7 @@ class _Molar(MultitaskModel):
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         label = np.array([task])
         (rows,) = rows_of_tasks(self._design(x), target, weights, np.zeros(len(x), np.intp), label)
-        site = self._site(rows, task, self._names())
+        site = self._site(rows, task)
         more = copy(self)
         more.tasks_ = np.append(self.tasks_, label)
         more.sites_ = [*self.sites_, site]

@@ -165,7 +165,7 @@ def _numbers(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
     except (TypeError, ValueError) as error:
         raise DataError(
             f"{path}: column {name} must hold numbers, got {column.dropna().iloc[0]!r}: code it "
-            "by numbers, or leave it out"
+            "by numbers, leave it out, or name it as the task"
         ) from error
 
 

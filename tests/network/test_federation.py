@@ -4,6 +4,8 @@ import json
 import socket
 import threading
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks.chaos import chaos, plan
@@ -150,6 +152,51 @@ def test_a_node_with_data_of_its_own_trains_on_them_alone(tmp_path):
         record = run(federation, experiment, tmp_path / "run")
     assert record.results["scored"] == 2
     assert all(row["left-out"] == 0 for row in record.rows()[1:])
+
+
+@pytest.mark.parametrize("nodes", ["engram", "stock"])
+def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, nodes):
+    rng = np.random.default_rng(0)
+    hospital = np.repeat(["north", "south", "west"], 80)
+    x = rng.normal(size=(240, 3))
+    y = x @ [1, 2, 3] + 4 * (hospital == "west") * x[:, 0] + rng.normal(size=240)
+    frame = pd.DataFrame(x, columns=["age", "dose", "weight"]).assign(hospital=hospital, days=y)
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    table = {"target-column": "days", "task-column": "hospital", "num-clients": CLIENTS}
+    experiment = settings(algorithm="molar", dataset=f"csv:{tmp_path / 'all.csv'}", **table)
+    expected = simulate(experiment, tmp_path / "here")
+    with LocalFederation(tmp_path / "fed", clients=CLIENTS, nodes=nodes) as federation:
+        if nodes == "engram":  # which bring their own; the coordinator has none
+            experiment = experiment.model_copy(update={"dataset": "sparse-linear"})
+            for client, name in enumerate(["north", "south", "west"]):
+                federation.kill(f"client-{client}")
+                own = tmp_path / f"{name}.csv"
+                frame[hospital == name].to_csv(own, index=False)
+                federation.options[f"client-{client}"] = ["--data", f"csv:{own}"]
+                federation.start(f"client-{client}")
+        else:
+            federation.options = {f"client-{n}": [f'data-dir="{tmp_path}"'] for n in range(CLIENTS)}
+            for client in range(CLIENTS):
+                federation.kill(f"client-{client}")
+                federation.start(f"client-{client}")
+        record = run(federation, experiment, tmp_path / "there")
+    found = record.results
+    assert (found["sites"], found["left-out"]) == (CLIENTS, {})
+    assert found["shared"]["names"] == ["age", "dose", "weight", "intercept"]
+    np.testing.assert_allclose(found["shared"]["coef"], expected["shared"]["coef"], rtol=1e-10)
+    for column in ("personal", "own", "shared"):
+        np.testing.assert_allclose(
+            found["clients"][column], expected["clients"][column], rtol=1e-10
+        )
+    if nodes == "engram":
+        own = tmp_path / "fed" / "client-2" / "state" / "memory"
+        memory = DiskStore(own / record.config["training"]).read(2, 1)
+        assert list(memory) == ["age", "dose", "intercept", "weight"]
+        coef, low, high, alone, shared = memory["age"].tolist()
+        assert low < coef < high
+        assert coef == alone
+        assert abs(coef - 5) < 0.5
+        assert abs(shared - 1) < 0.5
 
 
 def test_kills_cost_no_memory_and_no_round(tmp_path):

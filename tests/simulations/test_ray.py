@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from federation.fingerprint import fingerprint, source_root
@@ -139,6 +140,20 @@ def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
         else:
             # One query row more or less of one client: 1/10/20.
             assert found[2][key] == pytest.approx(found[0][key], abs=0.0051)
+
+
+def test_sites_exchange_estimates(superlink, tmp_path):
+    e = small(algorithm="molar", dataset="sparse-linear", num_clients=7)
+    expected = simulate(e, tmp_path / "here")
+    changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
+    printed = superlink.run(source_root(), toml(changed | {"out": str(tmp_path / "ray")}), nodes=3)
+    assert "7 sites, held-out loss" in printed, printed
+    found = RunRecord.open(tmp_path / "ray").results
+    np.testing.assert_allclose(found["shared"]["coef"], expected["shared"]["coef"], rtol=1e-10)
+    for column in ("personal", "own", "shared"):
+        np.testing.assert_allclose(
+            found["clients"][column], expected["clients"][column], rtol=1e-10
+        )
 
 
 def test_noise_is_secret_on_nodes(superlink, tmp_path):

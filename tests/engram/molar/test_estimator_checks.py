@@ -20,9 +20,9 @@ class Twins:
     def fit(self, X, y, sample_weight=None):
         return super().fit(X, y, np.zeros(_num_samples(X)), sample_weight)
 
-    def _estimate(self, rows, names):
+    def _estimate(self, rows):
         self.tasks_ = np.arange(2)
-        return super()._estimate([self.blurred(rows[0])] * 2, names)
+        return super()._estimate([self.blurred(rows[0])] * 2)
 
     def blurred(self, rows):
         return rows

@@ -1,0 +1,224 @@
+"""What MOLAR is set beside (Section 4.1, Appendix E), as estimators with the same interface."""
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
+
+from engram.checks import require
+from engram.molar.families import FamilyName
+from engram.molar.high_dim import high_dim
+from engram.molar.lasso import (
+    DEBIASING_SCALE,
+    LASSO_SCALE,
+    lasso,
+    lasso_debiasing,
+    lasso_strength,
+)
+from engram.molar.model import MultitaskModel
+from engram.molar.pooled import pool
+from engram.molar.shrinkage import combine
+from engram.molar.site import Rows, SiteEstimate, estimate_site
+from engram.molar.tables import shown
+from engram.molar.trimmed_mean import trimmed_mean
+
+__all__ = ["DebiasedRegressor", "IndividualRegressor", "LassoRegressor", "PooledRegressor"]
+
+Array = npt.NDArray[np.float64]
+Center = Literal["median", "trimmed-mean", "transfer"]
+Unseen = Literal["error", "shared"]
+
+
+class _Linear(RegressorMixin, MultitaskModel):
+    """A linear model for each task.
+
+    Arguments that all have:
+
+    - ``fit_intercept``: whether each task has one of its own, which is not penalized;
+    - ``standardize``: as ``MolarRegressor`` has it. Penalties depend on the columns' units, so it
+      is on by default where there are some;
+    - ``unseen``: as ``MolarRegressor`` has it.
+    """
+
+    @property
+    def _family(self) -> FamilyName:
+        return "linear"
+
+    @property
+    def _free(self) -> npt.NDArray[np.bool_]:
+        """Which coefficients are not penalized: the intercept."""
+        free = np.zeros(self.n_features_in_ + self.fit_intercept, dtype=bool)
+        free[self.n_features_in_ :] = True
+        return free
+
+    def _noise(self, rows: list[Rows], sigma: float | None) -> list[float]:
+        """Returns each task's sigma, as given or as its rows show it.
+
+        Raises:
+            ValueError: It is not given, and some task has no more rows than coefficients.
+        """
+        found = [estimate_site(own).sigma if sigma is None else sigma for own in rows]
+        for task, own in zip(self.tasks_, found, strict=True):
+            require(
+                0 < own < np.inf,
+                f"sigma of task {shown(task)}",
+                own,
+                "positive, or given, where there are no more rows than coefficients",
+            )
+        return found
+
+    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
+        """Returns R^2 of the predictions."""
+        return float(r2_score(y, self.predict(X, task), sample_weight=sample_weight))
+
+
+class IndividualRegressor(_Linear):
+    """OLS of each task alone; of several solutions the smallest. Shared is their median."""
+
+    def __init__(
+        self, *, fit_intercept: bool = True, standardize: bool = False, unseen: Unseen = "error"
+    ) -> None:
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.unseen = unseen
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        own = np.stack([_least_squares(part) for part in rows])
+        return own, np.median(own, axis=0)
+
+
+class PooledRegressor(_Linear):
+    """One OLS on all rows, for all tasks, with one intercept."""
+
+    def __init__(
+        self, *, fit_intercept: bool = True, standardize: bool = False, unseen: Unseen = "error"
+    ) -> None:
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.unseen = unseen
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        site = pool(rows)
+        if not site.determined.all():
+            name = self._names()[int(np.argmin(site.determined))]
+            raise ValueError(f"column {name} is not determined by the rows of all tasks together")
+        return np.tile(site.coef, (len(rows), 1)), site.coef
+
+
+class LassoRegressor(_Linear):
+    """The LASSO of each task alone, lambda_m = c sigma_m sqrt(ln(d) / n_m). Shared is the median.
+
+    Args:
+        c: Scale of the penalty in units of the task's noise, >= 0; 0.05 as J.1 tuned it.
+        sigma: Standard deviation of the noise, or None to estimate each task's.
+        fit_intercept: See ``IndividualRegressor``.
+        standardize: Likewise.
+        unseen: Likewise.
+    """
+
+    def __init__(
+        self,
+        *,
+        c: float = LASSO_SCALE,
+        sigma: float | None = None,
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        unseen: Unseen = "error",
+    ) -> None:
+        self.c = c
+        self.sigma = sigma
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.unseen = unseen
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        require(self.c >= 0, "c", self.c, "at least 0")
+        pairs = zip(rows, self._noise(rows, self.sigma), strict=True)
+        own = np.stack(
+            [lasso(part, _strength(part, self.c * s), free=self._free) for part, s in pairs]
+        )
+        return own, np.median(own, axis=0)
+
+
+class DebiasedRegressor(_Linear):
+    """LASSO debiasing around a shared center (Appendix E), lambda_m as ``LassoRegressor``'s.
+
+    Args:
+        center: ``trimmed-mean`` of the tasks' OLS: RM, of Xu and Bastani (2024). ``median``,
+            weighted as MOLAR's: ML (J.3.3). ``transfer``: Algorithm 3, for tasks with fewer rows
+            than columns, whose parameters are sparse; it needs cvxpy, and ``sigma``, and has no
+            intercept.
+        c: Scale of the penalty in units of the task's noise, >= 0. None: 0.35, as J.1 tuned it;
+            1 for ``transfer``.
+        proportion: Of tasks that are trimmed at either end.
+        sigma: Standard deviation of the noise, or None to estimate each task's.
+        fit_intercept: See ``IndividualRegressor``.
+        standardize: Likewise.
+        unseen: Likewise.
+    """
+
+    def __init__(
+        self,
+        *,
+        center: Center = "trimmed-mean",
+        c: float | None = None,
+        proportion: float = 0.1,
+        sigma: float | None = None,
+        fit_intercept: bool = True,
+        standardize: bool = True,
+        unseen: Unseen = "error",
+    ) -> None:
+        self.center = center
+        self.c = c
+        self.proportion = proportion
+        self.sigma = sigma
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.unseen = unseen
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        centers = ("median", "trimmed-mean", "transfer")
+        require(self.center in centers, "center", self.center, f"one of {', '.join(centers)}")
+        if self.center == "transfer":
+            return self._transferred(rows)
+        c = DEBIASING_SCALE if self.c is None else self.c
+        require(c >= 0, "c", c, "at least 0")
+        noise = self._noise(rows, self.sigma)
+        center = self._center([estimate_site(part) for part in rows])
+        own = [
+            lasso_debiasing(part, center, _strength(part, c * s), free=self._free)
+            for part, s in zip(rows, noise, strict=True)
+        ]
+        return np.stack(own), center
+
+    def _center(self, sites: list[SiteEstimate]) -> Array:
+        known = np.stack([site.determined for site in sites])
+        if not known.any(axis=0).all():
+            name = self._names()[int(np.argmin(known.any(axis=0)))]
+            raise ValueError(f"column {name} is determined by the rows of no task")
+        if self.center == "median":
+            return combine(sites).coef
+        coefs = np.array([site.coef for site in sites], dtype=np.float64)
+        coefs[~known] = np.nan
+        return trimmed_mean(coefs, self.proportion)
+
+    def _transferred(self, rows: list[Rows]) -> tuple[Array, Array]:
+        require(self.sigma is not None, "sigma", None, "given for center='transfer'")
+        require(not self.fit_intercept, "fit_intercept", self.fit_intercept, "False for 'transfer'")
+        sigma = float(self.sigma or 0)
+        found = high_dim(rows, sigma, c=1.0 if self.c is None else self.c)
+        return found.coefs, found.center
+
+
+def _strength(rows: Rows, scale: float) -> float:
+    _, _, counts = rows.counted()
+    return lasso_strength(float(counts.sum()), rows.x.shape[1], scale)
+
+
+def _least_squares(rows: Rows) -> Array:
+    x, y, counts = rows.counted()
+    root = np.sqrt(counts)
+    coef: Array = np.linalg.lstsq(root[:, None] * x, root * y)[0]
+    return coef

@@ -1,0 +1,162 @@
+"""Tables as files hold them, and what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from federation.data.tables import own_table, read_table, table_data
+from federation.errors import DataError
+from tests.support import small, write_npz
+
+
+def frame():
+    return pd.DataFrame(
+        {
+            "age": [50, 61, 47, 38, 55, 70],
+            "dose": [0.5, 1.5, 1.0, 2.0, 0.0, 2.5],
+            "smoker": [True, False, False, True, True, False],
+            "hospital": ["north", "south", "north", "south", "south", "north"],
+            "pressure": [120.0, 140, 130, 125, 150, 160],
+        }
+    )
+
+
+def csv(path, data):
+    data.to_csv(path, index=False)
+    return f"csv:{path}"
+
+
+def test_a_csv_file(tmp_path):
+    table = read_table(csv(tmp_path / "a.csv", frame()), "pressure", "hospital")
+    assert table.columns == ["age", "dose", "smoker"]
+    assert table.x.tolist()[0] == [50, 0.5, 1]
+    assert table.y.tolist() == [120, 140, 130, 125, 150, 160]
+    assert table.task.tolist() == ["north", "south", "north", "south", "south", "north"]
+
+
+def test_an_npz_file_with_names(tmp_path):
+    path = write_npz(
+        tmp_path / "a.npz",
+        x=np.arange(12).reshape(6, 2),
+        y=np.arange(18.0).reshape(6, 3),
+        task=np.array([1, 0, 1, 0, 0, 1]),
+        x_names=np.array(["age", "dose"]),
+        y_names=np.array(["math", "reading", "science"]),
+        task_names=np.array(["north", "south"]),
+    )
+    table = read_table(path, "reading", "task")
+    assert table.columns == ["age", "dose"]
+    assert table.y.tolist() == [1, 4, 7, 10, 13, 16]
+    assert table.task.tolist() == ["south", "north", "south", "north", "north", "south"]
+    with pytest.raises(DataError, match="y has the columns math, reading, science: choose one"):
+        read_table(path, "y", "task")
+
+
+def test_an_npz_file_without(tmp_path):
+    path = write_npz(tmp_path / "a.npz", x=np.ones((4, 3)), y=np.arange(4))
+    table = read_table(path, "y", "task")
+    assert (table.columns, table.task) == (["x0", "x1", "x2"], None)
+
+
+def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
+    data = pd.concat([frame()] * 10, ignore_index=True)
+    data["age"] = np.arange(60)
+    dataset = csv(tmp_path / "a.csv", data)
+    e = small(
+        algorithm="molar",
+        dataset=dataset,
+        num_clients=2,
+        target_column="pressure",
+        task_column="hospital",
+        test_fraction=0.25,
+    )
+    held = table_data(e)
+    assert held.names == ["north", "south"]
+    for client, name in enumerate(held.names):
+        ages = np.r_[held.train[client].x[:, 0], held.test[client].x[:, 0]]
+        own = data[data["hospital"] == name]
+        assert sorted(ages) == own["age"].tolist()
+        assert len(held.test[client].y) == round(0.25 * len(own))
+    again = table_data(e)
+    assert np.array_equal(again.train[0].x, held.train[0].x)
+    # A node that brings the same rows as its own holds the same rows out.
+    alone = csv(tmp_path / "south.csv", data[data["hospital"] == "south"])
+    own = own_table(e, alone, 1)
+    assert np.array_equal(own.train[1].x, held.train[1].x)
+    assert own.train[0] is None
+
+
+def test_tables_that_cannot_be(tmp_path):
+    good = csv(tmp_path / "good.csv", frame())
+    e = small(algorithm="molar", dataset=good, num_clients=2, target_column="pressure")
+    with pytest.raises(DataError, match="column hospital must hold numbers, got 'north'"):
+        table_data(e)
+    nobodys = csv(tmp_path / "nobodys.csv", frame().drop(columns="hospital"))
+    with pytest.raises(DataError, match=r"nobodys\.csv must have a task column, 'task'"):
+        table_data(e.model_copy(update={"dataset": nobodys}))
+    e = e.model_copy(update={"task_column": "hospital", "num_clients": 3})
+    with pytest.raises(DataError, match="num-clients must be the number of tasks, 2, in csv"):
+        table_data(e)
+    one = csv(tmp_path / "one.csv", frame().iloc[:3])
+    e = e.model_copy(update={"dataset": one, "num_clients": 2, "test_fraction": 0.9})
+    with pytest.raises(DataError, match="client 0 has 2 rows, of which none is left"):
+        table_data(e)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.drop(columns="pressure"), "has no column 'pressure'; it has age, dose"),
+        (lambda d: d.assign(dose="high"), "column dose must hold numbers, got 'high'"),
+        (lambda d: d.assign(hospital=[None, *d["hospital"][1:]]), "hospital is empty in row 0"),
+        (lambda d: d.assign(pressure="high"), "column pressure must hold numbers, got 'high'"),
+    ],
+)
+def test_csv_files_that_cannot_be(tmp_path, change, message):
+    with pytest.raises(DataError, match=message):
+        read_table(csv(tmp_path / "a.csv", change(frame())), "pressure", "hospital")
+
+
+def test_files_that_are_none(tmp_path):
+    with pytest.raises(DataError, match=r"no\.csv cannot be read: No such file"):
+        read_table(f"csv:{tmp_path / 'no.csv'}", "y", "task")
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(DataError, match=r"empty\.csv is no table"):
+        read_table(f"csv:{tmp_path / 'empty.csv'}", "y", "task")
+    with pytest.raises(DataError, match="a table must be csv:PATH or npz:PATH"):
+        read_table("digits", "y", "task")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.ones((4, 2))}, "it lacks y"),
+        ({"x": np.ones(4), "y": np.ones(4)}, "x must be numbers of shape"),
+        ({"x": np.ones((4, 2)), "y": np.ones(3)}, "y must have shape"),
+        ({"x": np.ones((4, 2)), "y": np.ones(4), "task": np.ones(3)}, "task must have shape"),
+        (
+            {"x": np.ones((4, 2)), "y": np.ones(4), "x_names": np.array(["a"])},
+            "x_names must name 2 columns, got 1",
+        ),
+        (
+            {
+                "x": np.ones((4, 2)),
+                "y": np.ones(4),
+                "task": np.arange(4),
+                "task_names": np.array(["a"]),
+            },
+            "task must number the 1 task_names from 0",
+        ),
+    ],
+)
+def test_npz_files_that_cannot_be(tmp_path, arrays, message):
+    with pytest.raises(DataError, match=message):
+        read_table(write_npz(tmp_path / "a.npz", **arrays), "y", "task")
+
+
+def test_simulated_sites_differ_in_two_coefficients_and_fit_their_family():
+    e = small(algorithm="molar", dataset="sparse-logistic", family="logistic", num_clients=3)
+    held = table_data(e)
+    assert set(np.unique(held.train[0].y)) == {0, 1}
+    with pytest.raises(DataError, match="dataset must be sparse-linear for family = linear"):
+        table_data(e.model_copy(update={"family": "linear"}))
