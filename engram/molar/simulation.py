@@ -15,7 +15,8 @@ def sparse_parameters(rng: np.random.Generator, tasks: int, dim: int, differing:
 
     beta* is uniform on the unit sphere. For each task s coordinates are drawn anew, from a
     Gaussian, and scaled to the norm of the values that they replace; so every task's parameter
-    has norm 1. (Scaling the whole vector instead would change all of its coordinates.)
+    has norm 1. (Scaling the whole vector instead would change all of its coordinates. Where s = 1,
+    a value can only change its sign.)
 
     Args:
         rng: What is drawn from.
