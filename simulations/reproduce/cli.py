@@ -12,6 +12,7 @@ from federation.data.few_shot import WAYS, load_few_shot
 from federation.errors import Refused
 from simulations.options import Json, Out, find_run, make_folder, new_folder
 from simulations.reproduce import one_shot_report, sinewave_report
+from simulations.reproduce.molar_cli import molar_bandit
 from simulations.reproduce.one_shot import SPLITS, OneShot
 from simulations.reproduce.plan import MATCHED, Case, Plan, Steps, read_plan, write_plan
 from simulations.reproduce.report import record
@@ -216,6 +217,9 @@ def one_shot(
     rows = one_shot_report.summary(done, plan.dataset)
     console.print(one_shot_report.CAPTION, one_shot_report.table(rows), sep="\n")
     record(rows, one_shot_report.draw_figures(done), folder, as_json)
+
+
+app.command()(molar_bandit)
 
 
 def _one_shot(dataset: str, data_dir: Path, lr: float) -> OneShot:

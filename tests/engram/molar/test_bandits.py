@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from engram.molar.bandits.environments import regret, sparse_worlds
+from engram.molar.bandits.environments import regret, replay, sparse_worlds
 from engram.molar.bandits.methods import molar
 from engram.molar.bandits.play import batches, play
 from engram.molar.bandits.policies import (
@@ -15,6 +15,7 @@ from engram.molar.bandits.policies import (
 )
 from engram.molar.bandits.site import Site, SiteState
 from engram.molar.shrinkage import combine, personalize
+from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows, estimate_site
 
 POLICIES = {
@@ -362,6 +363,24 @@ def test_all_history_helps(name):
     assert everything < batch
 
 
+def test_tables_are_played_until_they_are_used_up():
+    # As with PISA: parameters are those of least squares on rows held out, p_m goes by size.
+    rng = np.random.default_rng(0)
+    coefs = sparse_parameters(rng, 3, 4, 2)
+    sizes = np.array([900, 500, 160])
+    worlds = []
+    for own, size, child in zip(coefs, sizes, rng.spawn(3), strict=True):
+        x = child.normal(size=(5 * size, 4))
+        rows = Rows(x, x @ own + 0.3 * child.normal(size=len(x)))
+        held_out = estimate_site(Rows(rows.x[size:], rows.y[size:])).coef
+        played = Rows(rows.x[:size], rows.y[:size])
+        worlds.append(replay(child, played, held_out, activation=size / sizes.max(), horizon=600))
+    assert [int(world.active.sum()) for world in worlds] == (sizes // 2).tolist()
+    found = play(molar_bandit(), worlds, generators(5, 3))
+    at_random = [0.5 * np.abs(world.means @ [1, -1]).sum() for world in worlds]
+    assert (found[:, -1] < 0.3 * np.array(at_random)).all()
+
+
 @MODELS
 @pytest.mark.parametrize("policy", [molar_bandit(), ols_bandit()])
 def test_without_noise_nothing_is_lost_once_all_is_known(policy, model):
@@ -400,14 +419,15 @@ def test_machines_of_their_own_find_what_one_process_does():
 
 @pytest.mark.parametrize("model", ["C", "P"])
 def test_collaboration_pays_in_the_papers_simulation(model):
-    # Section 4.1: (d, s, M, K) = (30, 2, 20, 3), sigma = 0.5. Measured over ten trials: 0.62.
+    # Section 4.1: (d, s, M, K) = (30, 2, 20, 3), sigma = 0.5. Over ten other trials
+    # benchmarks/molar_bandit.py measured 0.63 (C) and 0.65 (P).
     ratios = []
     for trial in range(2):
         p = np.random.default_rng([trial, 1]).uniform(size=20)
         worlds = sparse_worlds(np.random.default_rng(trial), model, activation=p, horizon=5000)
         ours, ols = (
             play(policy, worlds, generators(trial, 20))[:, -1].sum()
-            for policy in (molar_bandit(), ols_bandit())
+            for policy in (molar_bandit(sigma=0.5), ols_bandit())
         )
         ratios.append(ours / ols)
     assert np.mean(ratios) <= 0.75
