@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.molar_bandit import compare
 from federation.errors import Refused
 from simulations.cli import app
 from simulations.reproduce import molar_bandit
@@ -135,11 +134,3 @@ def test_folders_of_others_and_damaged_ones_are_refused(tmp_path):
     assert "plan.json is damaged" in refusal("--resume", out)
     (out / "plan.json").write_text(json.dumps(plan | {"experiment": "sinewave"}))
     assert "is one of engram reproduce sinewave, not molar-bandit" in refusal("--resume", out)
-
-
-def test_the_benchmark_compares_with_the_ols_bandit():
-    found = compare("P", "batch", trials=2, horizon=80)
-    assert found["OLSB"].tolist() == [1.0, 1.0]
-    assert all((ratios > 0).all() for ratios in found.values())
-    assert "TNB" in found
-    assert "TNB" not in compare("C", "all", trials=1, horizon=2)

@@ -68,7 +68,7 @@ class Site(NamedTuple, Generic[Sent, Reply]):
 
     Which of the two models it is, shapes say. Model-C has K contexts a round and one parameter:
     contexts (n, K, d) and coefficients (1, d). Model-P has one context and K parameters: (n, 1, d)
-    and (K, d). A task may play under the first model with one arm; then they are the same.
+    and (K, d). With one arm they are the same.
 
     Attributes:
         method: How coefficients follow from rows.
