@@ -1,0 +1,165 @@
+"""What bandit tasks are going to see: simulated (Section 4.1), or read from a table (J.2).
+
+It is drawn before anyone plays, with what each arm would pay. So policies are set beside each
+other in the same world, and a task's part of it is a function of its own generator alone.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.molar.simulation import sparse_parameters
+from engram.molar.site import Rows
+
+__all__ = ["Model", "World", "regret", "replay", "simulate", "sparse_worlds"]
+
+Array = npt.NDArray[np.float64]
+Model = Literal["C", "P"]
+
+
+class World(NamedTuple):
+    """One task's rounds.
+
+    Attributes:
+        active: Shape (T,), in which rounds the task is activated: n of them.
+        contexts: Of those, shape (n, K, d) under Model-C and (n, 1, d) under Model-P.
+        means: Shape (n, K), the expected reward of each arm, by which regret counts.
+        rewards: Shape (n, K), the reward that each arm would give. That of the arm chosen is all
+            that a policy may see.
+    """
+
+    active: npt.NDArray[np.bool_]
+    contexts: Array
+    means: Array
+    rewards: Array
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters there are: 1, or K if arms share a context."""
+        return int(self.means.shape[1] // self.contexts.shape[1])
+
+    def rounds(self, start: int, stop: int) -> "World":
+        """Returns the rounds t with ``start < t <= stop``, where the first is t = 1."""
+        seen = slice(*(int(np.count_nonzero(self.active[:t])) for t in (start, stop)))
+        return World(
+            self.active[start:stop], self.contexts[seen], self.means[seen], self.rewards[seen]
+        )
+
+
+def regret(world: World, actions: npt.NDArray[np.intp]) -> Array:
+    """Returns what each round cost beside the best arm (Sections 3.2 and I.1), shape (T,).
+
+    It is of expected rewards, so never negative; 0 in rounds without activation.
+    """
+    chosen = np.take_along_axis(world.means, actions[:, None], axis=1)[:, 0]
+    lost = np.zeros(len(world.active))
+    lost[world.active] = world.means.max(axis=1) - chosen
+    return lost
+
+
+def simulate(
+    rng: np.random.Generator,
+    coefs: Array,
+    *,
+    arms: int,
+    activation: float,
+    horizon: int,
+    sigma: float,
+) -> World:
+    """Draws one task's rounds: contexts from N(0, I), rewards with noise from N(0, sigma^2).
+
+    Args:
+        rng: The task's own.
+        coefs: Shape (1, d) for Model-C, (K, d) for Model-P: the true parameters.
+        arms: K, at least 1.
+        activation: p_m, in [0, 1].
+        horizon: T, at least 1.
+        sigma: Standard deviation of the noise, >= 0; a round's is that of whichever arm is chosen.
+    """
+    require(len(coefs) in (1, arms), "coefs.shape", coefs.shape, f"(1, d) or ({arms}, d)")
+    require(sigma >= 0, "sigma", sigma, "at least 0")
+    active = _activated(rng, activation, horizon)
+    n = int(active.sum())
+    contexts = rng.normal(size=(n, arms if len(coefs) == 1 else 1, coefs.shape[1]))
+    means = (contexts * coefs).sum(axis=2)
+    noise = rng.normal(scale=sigma, size=(n, 1))
+    return World(active, contexts, means, means + noise)
+
+
+def replay(
+    rng: np.random.Generator,
+    rows: Rows,
+    reference: Array,
+    *,
+    activation: float,
+    horizon: int,
+    arms: int = 2,
+) -> World:
+    """Draws one task's rounds from a table, under Model-C: the protocol of PISA in J.2.
+
+    In each round in which it is activated the task reads ``arms`` of its rows, the arms, without
+    replacement; the reward is the target of the row chosen. When fewer rows than that are left,
+    the task is not activated any more.
+
+    Args:
+        rng: The task's own.
+        rows: The task's; their weights do not count.
+        reference: Shape (d,), parameters that stand for the true ones, such as least squares on
+            rows held out. Regret is of the rewards that these expect.
+        activation: p_m, in [0, 1]. The paper's is proportional to the task's size, and 1 for the
+            largest task, by what it publishes.
+        horizon: T, at least 1.
+        arms: K, at least 1.
+    """
+    require(arms >= 1, "arms", arms, "at least 1")
+    active = _activated(rng, activation, horizon)
+    n = min(int(active.sum()), len(rows.y) // arms)
+    active &= np.cumsum(active) <= n
+    order = rng.permutation(len(rows.y))[: n * arms].reshape(n, arms)
+    contexts = rows.x[order]
+    return World(active, contexts, contexts @ reference, rows.y[order])
+
+
+def sparse_worlds(
+    rng: np.random.Generator,
+    model: Model,
+    *,
+    activation: Sequence[float] | Array,
+    horizon: int,
+    dim: int = 30,
+    differing: int = 2,
+    arms: int = 3,
+    sigma: float = 0.5,
+) -> list[World]:
+    """Draws the simulation of Section 4.1: tasks whose parameters differ in few coordinates.
+
+    Args:
+        rng: Draws parameters; each task's rounds come from a generator spawned by it.
+        model: ``C``, or ``P``, in which each arm's parameters are drawn like that.
+        activation: p_m of each task, shape (M,). The paper's are uniform on [0, 1].
+        horizon: T.
+        dim: d.
+        differing: s, as in ``sparse_parameters``.
+        arms: K.
+        sigma: Standard deviation of the noise.
+    """
+    require(model in ("C", "P"), "model", model, "C or P")
+    tasks = len(activation)
+    each = [
+        sparse_parameters(rng, tasks, dim, differing) for _ in range(1 if model == "C" else arms)
+    ]
+    return [
+        simulate(child, coefs, arms=arms, activation=p, horizon=horizon, sigma=sigma)
+        for child, coefs, p in zip(
+            rng.spawn(tasks), np.stack(each, axis=1), activation, strict=True
+        )
+    ]
+
+
+def _activated(rng: np.random.Generator, activation: float, horizon: int) -> npt.NDArray[np.bool_]:
+    require(0 <= activation <= 1, "activation", activation, "in [0, 1]")
+    require(horizon >= 1, "horizon", horizon, "at least 1")
+    return rng.random(horizon) < activation

@@ -1,0 +1,97 @@
+"""How tasks' coefficients follow from their rows at the end of a batch: four methods.
+
+A task estimates, a server combines, and the task makes its coefficients of the answer. Constants
+that are defaults here are those of J.1, tuned by the authors for noise of standard deviation 0.5.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.molar.lasso import lasso_debiasing
+from engram.molar.shrinkage import Option, Shared, combine, personalize
+from engram.molar.site import Rows, SiteEstimate, estimate_site
+from engram.molar.trimmed_mean import trimmed_mean
+
+__all__ = ["Method", "lasso", "molar", "ols", "robust_multitask"]
+
+Array = npt.NDArray[np.float64]
+
+Sent = TypeVar("Sent")
+Reply = TypeVar("Reply")
+
+
+class Method(NamedTuple, Generic[Sent, Reply]):
+    """The parts of a method, as pure functions.
+
+    Attributes:
+        estimate: The task's: what it sends, of the rows of one parameter, at least d + 2.
+        combine: The server's: an answer to each of the tasks that sent; one at least did.
+        personalize: The task's: coefficients, shape (d,), of rows and the answer.
+    """
+
+    estimate: Callable[[Rows], Sent]
+    combine: Callable[[Sequence[Sent]], Sequence[Reply]]
+    personalize: Callable[[Rows, Reply], Array]
+
+
+def molar(*, c: float, option: Option, sigma: float | None) -> Method[SiteEstimate, Shared]:
+    """Algorithm 1: weighted median, and shrinkage towards it."""
+    require(c >= 0, "c", c, "at least 0")
+
+    def estimate(rows: Rows) -> SiteEstimate:
+        return estimate_site(rows, sigma=sigma)
+
+    def own(rows: Rows, shared: Shared) -> Array:
+        return personalize(estimate(rows), shared, option=option, c=c)
+
+    return Method(estimate, _median, own)
+
+
+def _median(sites: Sequence[SiteEstimate]) -> list[Shared]:
+    """Combines what is known; a coefficient that no task's rows determine is 0.
+
+    For early batches are small, and it may be that nobody has seen a rare feature yet.
+    """
+    known = np.any([site.determined for site in sites], axis=0)
+    parts = [site._replace(coef=site.coef[known], scale=site.scale[known]) for site in sites]
+    found = combine(parts)
+    coef = np.zeros(len(known))
+    coef[known] = found.coef
+    return [found._replace(coef=coef)] * len(sites)
+
+
+def ols() -> Method[tuple[()], tuple[()]]:
+    """Each task's least squares; nothing is shared."""
+    return _alone(lambda rows: estimate_site(rows).coef)
+
+
+def lasso(*, c: float) -> Method[tuple[()], tuple[()]]:
+    """Each task's LASSO with lambda = c sqrt(ln(d) / n_m); nothing is shared."""
+    require(c >= 0, "c", c, "at least 0")
+    return _alone(lambda rows: lasso_debiasing(rows, np.zeros(rows.x.shape[1]), _rate(rows, c)))
+
+
+def _alone(fit: Callable[[Rows], Array]) -> Method[tuple[()], tuple[()]]:
+    return Method(lambda rows: (), lambda sent: sent, lambda rows, nothing: fit(rows))
+
+
+def robust_multitask(*, c: float, proportion: float) -> Method[Array, Array]:
+    """Xu and Bastani (2024): the trimmed mean of least squares, and LASSO around it (App. E)."""
+    require(c >= 0, "c", c, "at least 0")
+
+    def center(sent: Sequence[Array]) -> list[Array]:
+        return [trimmed_mean(np.stack(sent), proportion)] * len(sent)
+
+    def own(rows: Rows, center: Array) -> Array:
+        return lasso_debiasing(rows, center, _rate(rows, c))
+
+    return Method(lambda rows: estimate_site(rows).coef, center, own)
+
+
+def _rate(rows: Rows, c: float) -> float:
+    n, d = rows.x.shape
+    return float(c * np.sqrt(np.log(d) / n))

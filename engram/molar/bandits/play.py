@@ -1,0 +1,78 @@
+"""Plays a policy in a world, a batch at once."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.molar.bandits.environments import World, regret
+from engram.molar.bandits.policies import MultitaskBandit
+
+__all__ = ["Batch", "batches", "play"]
+
+Array = npt.NDArray[np.float64]
+
+
+class Batch(NamedTuple):
+    """Rounds t with ``start < t <= stop`` in which estimates do not change.
+
+    Attributes:
+        start: 0, or where the batch before it stops.
+        stop: Its last round.
+        full: Whether estimates follow: not if the horizon cut it short.
+    """
+
+    start: int
+    stop: int
+    full: bool
+
+
+def batches(first: int, horizon: int) -> Iterator[Batch]:
+    """Yields H_0 and H_q = {t: 2^(q-1) H_0 < t <= min(2^q H_0, T)} of Algorithms 2 and 5.
+
+    Args:
+        first: The size of H_0, at least 1.
+        horizon: T, at least 1.
+    """
+    require(first >= 1, "first", first, "at least 1")
+    require(horizon >= 1, "horizon", horizon, "at least 1")
+    start, stop = 0, first
+    while start < horizon:
+        yield Batch(start, min(stop, horizon), stop <= horizon)
+        start, stop = stop, 2 * stop
+
+
+def play(
+    policy: MultitaskBandit[Any, Any],
+    worlds: Sequence[World],
+    rngs: Sequence[np.random.Generator],
+    *,
+    first: int = 1,
+) -> Array:
+    """Returns the cumulative regret of each task after each round, shape (M, T).
+
+    Args:
+        policy: Who plays.
+        worlds: What each of M tasks sees in T rounds.
+        rngs: What breaks ties in each task.
+        first: The size of the first batch, H_0; 1 in the paper.
+    """
+    horizons = {len(world.active) for world in worlds}
+    require(len(horizons) == 1, "numbers of rounds", horizons, "the same for all tasks")
+    state = policy.init(len(worlds), worlds[0].parameters, worlds[0].contexts.shape[2])
+    lost: list[Array] = []
+    for batch in batches(first, horizons.pop()):
+        now = [world.rounds(batch.start, batch.stop) for world in worlds]
+        contexts = [world.contexts for world in now]
+        actions = policy.choose(state, contexts, rngs)
+        rewards = [
+            world.rewards[np.arange(len(arms)), arms]
+            for world, arms in zip(now, actions, strict=True)
+        ]
+        state = policy.update(state, contexts, actions, rewards)
+        if batch.full:
+            state = policy.close_batch(state)
+        lost.append(np.stack([regret(*task) for task in zip(now, actions, strict=True)]))
+    return np.cumsum(np.hstack(lost), axis=1)

@@ -1,0 +1,180 @@
+"""Multitask bandit policies: MOLARB (Algorithms 2 and 5), and those of Section 4.1 beside it.
+
+All play alike, greedily in batches that double, and differ in the method that makes coefficients
+at the end of a batch. Defaults of constants are those of J.1, which its authors tuned for noise of
+standard deviation 0.5.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.molar.bandits import methods
+from engram.molar.bandits.site import Arms, History, Site, SiteState
+from engram.molar.bandits.trace_norm import Moments, trace_norm
+from engram.molar.shrinkage import Option, Shared
+from engram.molar.site import SiteEstimate
+
+__all__ = [
+    "MultitaskBandit",
+    "State",
+    "exchange",
+    "lasso_bandit",
+    "molar_bandit",
+    "ols_bandit",
+    "robust_multitask_bandit",
+    "trace_norm_bandit",
+]
+
+Array = npt.NDArray[np.float64]
+State = tuple[SiteState, ...]  # one of each task
+
+Sent = TypeVar("Sent")
+Reply = TypeVar("Reply")
+
+
+class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
+    """M bandit instances in one process; what each does is ``site``'s.
+
+    Attributes:
+        site: The part of one task.
+    """
+
+    site: Site[Sent, Reply]
+
+    def init(self, tasks: int, parameters: int, dim: int) -> State:
+        """Returns the state before the first round.
+
+        Args:
+            tasks: M, at least 1.
+            parameters: Of each task: 1 under Model-C, K under Model-P.
+            dim: d.
+        """
+        require(tasks >= 1, "tasks", tasks, "at least 1")
+        return (self.site.init(parameters, dim),) * tasks
+
+    def choose(
+        self, state: State, contexts: Sequence[Array], rngs: Sequence[np.random.Generator]
+    ) -> list[Arms]:
+        """Chooses arms for rounds of one batch, as ``Site.choose`` does.
+
+        Args:
+            state: Before these rounds.
+            contexts: Of each task, in the rounds in which it is activated: (n_m, K or 1, d), where
+                n_m may be 0.
+            rngs: A generator for each task.
+        """
+        tasks = zip(state, contexts, rngs, strict=True)
+        return [self.site.choose(own, seen, rng) for own, seen, rng in tasks]
+
+    def update(
+        self,
+        state: State,
+        contexts: Sequence[Array],
+        actions: Sequence[Arms],
+        rewards: Sequence[Array],
+    ) -> State:
+        """Remembers what came of these choices; until the batch ends they change nothing."""
+        tasks = zip(state, contexts, actions, rewards, strict=True)
+        return tuple(self.site.observe(*task) for task in tasks)
+
+    def close_batch(self, state: State) -> State:
+        """Ends a batch: tasks with enough rows get new coefficients."""
+        sent = [self.site.close_batch(own) for own in state]
+        replies = exchange(self.site.method, sent)
+        return tuple(
+            self.site.receive(own, answer) for own, answer in zip(state, replies, strict=True)
+        )
+
+
+def exchange(
+    method: methods.Method[Sent, Reply], sent: Sequence[Sequence[Sent | None]]
+) -> list[list[Reply | None]]:
+    """The server's part at the end of a batch: combines tasks, for each parameter apart.
+
+    Args:
+        method: The tasks'.
+        sent: What each task sent, for each parameter; None where it had too few rows.
+
+    Returns:
+        The answer to each task, for each parameter; None where it had sent nothing.
+    """
+    replies: list[list[Reply | None]] = [[None] * len(own) for own in sent]
+    for p in range(len(sent[0])):
+        taking_part = [m for m, own in enumerate(sent) if own[p] is not None]
+        estimates = [one for own in sent if (one := own[p]) is not None]
+        if estimates:
+            for m, answer in zip(taking_part, method.combine(estimates), strict=True):
+                replies[m][p] = answer
+    return replies
+
+
+def molar_bandit(
+    *,
+    c: float = 1.0,
+    option: Option = "hard",
+    sigma: float | None = None,
+    history: History = "batch",
+    c_rows: float = 1.0,
+) -> MultitaskBandit[SiteEstimate, Shared]:
+    """MOLARB.
+
+    Args:
+        c: Scale of the threshold, >= 0, as in ``shrinkage.threshold``: 1 is J.1's c_gamma =
+            sigma. 0 gives the OLS bandit.
+        option: Hard or soft thresholding.
+        sigma: Standard deviation of the rewards' noise, > 0, where it is known; otherwise each
+            task estimates it, from the rows that it estimates its coefficients from.
+        history: As in ``Site``.
+        c_rows: As in ``Site``.
+    """
+    return _bandit(methods.molar(c=c, option=option, sigma=sigma), history, c_rows)
+
+
+def ols_bandit(
+    *, history: History = "batch", c_rows: float = 1.0
+) -> MultitaskBandit[tuple[()], tuple[()]]:
+    """The OLS bandit (Goldenshluger and Zeevi, 2013) of each task alone."""
+    return _bandit(methods.ols(), history, c_rows)
+
+
+def lasso_bandit(
+    *, c: float = 0.025, history: History = "batch", c_rows: float = 1.0
+) -> MultitaskBandit[tuple[()], tuple[()]]:
+    """The LASSO bandit (Ren and Zhou, 2023) of each task alone, lambda = c sqrt(ln(d) / n_m)."""
+    return _bandit(methods.lasso(c=c), history, c_rows)
+
+
+def robust_multitask_bandit(
+    *,
+    c: float = 0.175,
+    proportion: float = 0.1,
+    history: History = "batch",
+    c_rows: float = 1.0,
+) -> MultitaskBandit[Array, Array]:
+    """The robust multitask bandit (Xu and Bastani, 2024), lambda = c sqrt(ln(d) / n_m).
+
+    It is their estimator that is theirs, with ``proportion`` of tasks trimmed at either end; in
+    the batches that all policies have here, it needs none of their forced exploration.
+    """
+    return _bandit(methods.robust_multitask(c=c, proportion=proportion), history, c_rows)
+
+
+def trace_norm_bandit(*, c: float = 1.0, c_rows: float = 1.0) -> MultitaskBandit[Moments, Array]:
+    """The trace-norm bandit (Cella et al., 2022), lambda_m = c sqrt((M + d) / n_m).
+
+    M are the tasks that take part in a batch. There is no step that a task takes by itself, so
+    none that could look at earlier batches.
+    """
+    return _bandit(trace_norm(c=c), "batch", c_rows)
+
+
+def _bandit(
+    method: methods.Method[Sent, Reply], history: History, c_rows: float
+) -> MultitaskBandit[Sent, Reply]:
+    require(history in ("batch", "all"), "history", history, "batch or all")
+    require(c_rows >= 0, "c_rows", c_rows, "at least 0")
+    return MultitaskBandit(Site(method, history, c_rows))
