@@ -112,7 +112,7 @@ def test_and_so_has_the_client_app(tmp_path):
     from client import app
 
     node = app._node(small(**LOCAL), NodeConfig(0, 1), tmp_path)
-    assert node.trainer._noise is secret_noise
+    assert node.host._noise is secret_noise
 
 
 @pytest.mark.parametrize("algorithm", ["local-moml", "pfedme"])

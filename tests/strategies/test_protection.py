@@ -45,7 +45,7 @@ def federation(e, nodes=20, engine="vectorized"):
 
 def rounds(e, *, count=1, nodes=20, engine="vectorized", spoil=lambda replies: replies):
     strategy, g = federation(e, nodes, engine)
-    model = initial_model(g._trainer)
+    model = initial_model(g._host)
     for server_round in range(1, count + 1):
         messages = strategy.configure_train(server_round, to_record(model), ConfigRecord(), g)
         replies = spoil(list(g.send_and_receive(messages)))
