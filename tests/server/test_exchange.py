@@ -389,4 +389,4 @@ def test_scores_that_are_nonsense_are_left_out(tmp_path, caplog):
     caplog.set_level("WARNING", logger="flwr.engram")
     found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
     assert found["clients"]["ids"] == [c for c in range(SITES_THERE) if c not in (1, 3, 5)]
-    assert "clients [5] lack scores: no room" in caplog.text
+    assert "client 5 lacks scores: no room" in caplog.text
