@@ -32,7 +32,7 @@ from federation.experiment import Experiment
 from federation.roster import describe_node
 from federation.wire import CLIENTS, METRICS, REFUSED
 
-__all__ = ["TableSites"]
+__all__ = ["TableSites", "answered"]
 
 Array = npt.NDArray[np.float64]
 INTERCEPT = "intercept"
@@ -135,16 +135,17 @@ def _(host: TableSites, request: Request) -> Message:
 @answer_train.register
 def _(host: TableSites, requests: Sequence[Request]) -> list[Message]:
     """Sends the clients' own estimates: see ``federation.estimates``."""
-    return [_answered(request, partial(_estimates, host, request)) for request in requests]
+    return [answered(request, partial(_estimates, host, request)) for request in requests]
 
 
 @answer_evaluate.register
 def _(host: TableSites, requests: Sequence[Request]) -> list[Message]:
     """Personalizes the clients' coefficients, and sends their scores, and nothing else."""
-    return [_answered(request, partial(_scores, host, request)) for request in requests]
+    return [answered(request, partial(_scores, host, request)) for request in requests]
 
 
-def _answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Message:
+def answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Message:
+    """Returns the reply to a request, of the clients that it names; or says what failed."""
     try:
         check_source(request.message.content)
         return Message(answer(asked_clients(request)), reply_to=request.message)

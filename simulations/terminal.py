@@ -18,8 +18,8 @@ from rich.progress import (
 
 from federation.algorithms import TABLES
 from federation.experiment import Experiment
-from server.exchange import in_words
 from server.record import RunRecord
+from server.tables import in_words
 from simulations.console import err, out
 from simulations.exchange_report import show_exchange
 from simulations.report import PLAN, find_runs, report_rows, report_table

@@ -1,4 +1,4 @@
-"""What strategies for tables have in common: all sites are asked, and what they send is screened."""
+"""What strategies for tables have in common: all sites are asked, and their replies screened."""
 
 from collections.abc import Callable, Iterable, Mapping
 from logging import getLogger

@@ -1,0 +1,34 @@
+"""What hosts clients: a trainer of networks, or tables; ``client.handlers`` answers for each."""
+
+from client.bandits import BanditSites
+from client.memory import MemoryStore
+from client.tables import TableSites
+from client.trainer import Trainer
+from federation.data.tables import own_table, table_data
+from federation.data.worlds import SIMULATED
+from federation.experiment import Experiment
+
+__all__ = ["Host", "table_host"]
+
+Host = Trainer | TableSites | BanditSites
+
+
+def table_host(
+    experiment: Experiment, store: MemoryStore, *, own: str = "", client: int = 0
+) -> TableSites | BanditSites:
+    """Loads tables, and hosts their clients.
+
+    Args:
+        experiment: The settings.
+        store: Where clients' memories are kept.
+        own: A table that is one client's, and no other's; empty for the experiment's.
+        client: Whose.
+
+    Raises:
+        DataError: A table cannot be read.
+    """
+    bandit = experiment.algorithm == "molar-bandit"
+    if bandit and not own and experiment.dataset == SIMULATED:
+        return BanditSites(experiment, None, store)
+    data = own_table(experiment, own, client) if own else table_data(experiment)
+    return (BanditSites if bandit else TableSites)(experiment, data, store)
