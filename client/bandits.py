@@ -29,7 +29,7 @@ from engram.molar.site import SiteEstimate
 from engram.types import Params
 from federation.data.tables import TableData
 from federation.data.worlds import COLUMNS, simulated_world, table_world
-from federation.errors import EngramError, one_line
+from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_parameters, site_record
 from federation.experiment import Experiment
 from federation.policy import parameters_of, policy_of
@@ -63,9 +63,16 @@ class BanditSites:
         experiment: The settings.
         data: The clients' tables; None where their turns are simulated.
         store: Where their states are kept.
+
+    Raises:
+        DataError: The model is P, and there are tables.
     """
 
     def __init__(self, experiment: Experiment, data: TableData | None, store: MemoryStore) -> None:
+        if data is not None and experiment.bandit_model != "C":
+            raise DataError(
+                "bandit-model must be C for a table, whose rows are arms with contexts of their own"
+            )
         self.experiment = experiment
         self.data = data
         self._store = store

@@ -47,13 +47,9 @@ def table_world(experiment: Experiment, data: TableData, client: int) -> World:
     the sites whose rows are here, as it has rows.
 
     Raises:
-        DataError: Its rows do not determine that, or are not finite; or the model is P.
+        DataError: It has no held-out rows, or some are not finite.
     """
     e = experiment
-    if e.bandit_model != "C":
-        raise DataError(
-            "a table's rows are arms with contexts of their own: bandit-model must be C"
-        )
     rows, held_out = data.train[client], data.test[client]
     if rows is None or held_out is None:
         raise DataError(f"client {client} has no rows here, or none is held out")
