@@ -5,7 +5,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
@@ -138,6 +137,8 @@ def read_table(dataset: str, target: str, task: str) -> Table:
 
 
 def _csv(path: Path, target: str, task: str) -> Table:
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
     try:
         frame = pd.read_csv(path)
     except OSError as error:
