@@ -24,7 +24,7 @@ from engram.molar.intercept import personalize_rows
 from engram.molar.intervals import site_interval
 from engram.molar.shrinkage import Shared
 from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
-from engram.molar.tables import check_finite, check_target
+from engram.molar.tables import check_finite
 from federation.data.tables import TableData
 from federation.errors import EngramError, one_line
 from federation.estimates import SHARED, SITES, read_shared, site_record
@@ -78,7 +78,9 @@ class TableSites:
         rows = self._rows(client)
         labels = np.full(len(rows.y), client)
         check_finite(rows.x, labels, self.names)
-        check_target(rows.y, labels, self.experiment.family)
+        model = FAMILIES[self.experiment.family]
+        if not (np.isfinite(rows.y) & model.valid(rows.y)).all():  # which row, stays here
+            raise ValueError(f"{self.experiment.target_column} must be {model.target} in every row")
         if client not in self._estimates:
             self._estimates[client] = estimate_site(rows, family=self.experiment.family)
         site = self._estimates[client]

@@ -322,6 +322,16 @@ def test_rows_that_cannot_be_used_are_their_sites_fault_alone(tmp_path):
     assert sorted(kept) == [0, 2, 3, 4]
 
 
+def test_reasons_quote_no_values_of_rows(tmp_path):
+    rng = np.random.default_rng(0)
+    x, task = rng.normal(size=(300, 3)), np.repeat(np.arange(3), 100)
+    y = (rng.random(300) < 0.5).astype(float)
+    y[100:200] = 0.123456
+    path = write_npz(tmp_path / "mine.npz", x=x, y=y, task=task)
+    found, _ = run(tmp_path / "run", dataset=path, num_clients=3, family="logistic")
+    assert found["left-out"] == {"1": "y must be 0 or 1 in every row"}
+
+
 def test_a_minority_moves_the_median_by_a_bounded_amount(tmp_path):
     honest, _ = run(tmp_path / "honest")
     data = table_data(settings())
