@@ -1,7 +1,6 @@
 """``engram reproduce``: the papers' experiments, tuned, run, and set beside what is published."""
 
 import functools
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,12 +10,11 @@ import typer
 
 from federation.data.few_shot import WAYS, load_few_shot
 from federation.errors import Refused
-from federation.files import replace_file
 from simulations.options import Json, Out, find_run, make_folder, new_folder
 from simulations.reproduce import one_shot_report, sinewave_report
 from simulations.reproduce.one_shot import SPLITS, OneShot
 from simulations.reproduce.plan import MATCHED, Case, Plan, Steps, read_plan, write_plan
-from simulations.reproduce.report import Row, plain
+from simulations.reproduce.report import record
 from simulations.reproduce.sinewave import ALPHA, Sinewave
 from simulations.reproduce.sweep import Need, mib
 from simulations.reproduce.workers import carry_out
@@ -135,7 +133,7 @@ def sinewave(
     done = _carry_out(plan, Case(Sinewave, GRID), folder, resume, processes, memory_dir)
     rows = sinewave_report.summary(done)
     console.print(sinewave_report.CAPTION, sinewave_report.table(rows), sep="\n")
-    _record(rows, sinewave_report.draw_figures(done), folder, as_json)
+    record(rows, sinewave_report.draw_figures(done), folder, as_json)
 
 
 @app.command()
@@ -217,7 +215,7 @@ def one_shot(
     done = _carry_out(plan, case, folder, resume, processes, memory_dir)
     rows = one_shot_report.summary(done, plan.dataset)
     console.print(one_shot_report.CAPTION, one_shot_report.table(rows), sep="\n")
-    _record(rows, one_shot_report.draw_figures(done), folder, as_json)
+    record(rows, one_shot_report.draw_figures(done), folder, as_json)
 
 
 def _one_shot(dataset: str, data_dir: Path, lr: float) -> OneShot:
@@ -261,10 +259,7 @@ def _plan(
     if any(value is not None for value in given):
         raise Refused("--resume goes on with a reproduction as it was begun: give nothing else")
     found = find_run(resume)
-    plan = read_plan(found)
-    if plan.experiment != experiment:
-        raise Refused(f"{found} is one of engram reproduce {plan.experiment}, not {experiment}")
-    return plan, found
+    return read_plan(found, Plan, experiment), found
 
 
 def _carry_out(
@@ -311,14 +306,3 @@ def _carry_out(
             tell=tell,
             memory_dir=memory_dir,
         )
-
-
-def _record(rows: Sequence[Row], figures: Mapping[str, bytes], folder: Path, as_json: bool) -> None:
-    """Writes results and pictures, and says where everything is."""
-    text = json.dumps({"run": str(folder), "rows": [plain(row) for row in rows]})
-    for name, data in {**figures, "results.json": text.encode()}.items():
-        replace_file(folder / name, data)
-    files = ", ".join([*figures, "results.json"])
-    console.print(f"recorded in {folder}: {files}", soft_wrap=True)
-    if as_json:
-        print(text)

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from engram.meta.curvature import HESSIANS
 from federation.errors import Refused
 from simulations.reproduce.methods import METHODS
 from simulations.reproduce.sweep import Measured, Run, Sweep
+
+if TYPE_CHECKING:  # for it is there for type checkers alone
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "MATCHED",
@@ -28,6 +31,8 @@ __all__ = [
 
 MATCHED: Final = "maml-matched"
 """The row of MAML with the step size of MOML v1, of which it then differs by the memory alone."""
+
+AnyPlan = TypeVar("AnyPlan")
 
 Steps = Mapping[str, tuple[float, float]]  # by method: beta, and eta
 
@@ -102,8 +107,8 @@ class Plan:
                 raise Refused(f"{name} must be at least 1, got {value}")
 
 
-def write_plan(folder: Path, plan: Plan) -> None:
-    """Begins a folder.
+def write_plan(folder: Path, plan: "DataclassInstance") -> None:
+    """Begins a folder with a plan, any dataclass that has an ``experiment``.
 
     Raises:
         Refused: Another run has begun it.
@@ -115,21 +120,29 @@ def write_plan(folder: Path, plan: Plan) -> None:
         raise Refused(f"{folder} is another run's: name another --out") from error
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path, kind: Callable[..., AnyPlan], experiment: str) -> AnyPlan:
     """Returns the plan that a folder was begun with.
 
+    Args:
+        folder: Where it is.
+        kind: Of plans, made of their fields.
+        experiment: Which one it must be of.
+
     Raises:
-        Refused: There is none, or it is damaged.
+        Refused: There is none, it is another experiment's, or it is damaged.
     """
     path = folder / _PLAN
     if not path.is_file():
         raise Refused(f"{folder} is not the folder of a reproduction: it has no {_PLAN}")
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
-        lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
-        return Plan(**given | lists)
+        of = given.get("experiment", experiment)
+        if of == experiment:
+            lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+            return kind(**given | lists)
     except (ValueError, TypeError, AttributeError) as error:
         raise Refused(f"{path} is damaged: {error}") from error
+    raise Refused(f"{folder} is one of engram reproduce {of}, not {experiment}")
 
 
 # --- Sweeps --------------------------------------------------------------------------------

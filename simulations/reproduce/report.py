@@ -1,8 +1,10 @@
 """What all reports of reproductions have in common: rows over seeds, and their convergence."""
 
 import io
+import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
@@ -10,10 +12,22 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
+from federation.files import replace_file
 from simulations.reproduce.methods import METHODS
 from simulations.reproduce.plan import MATCHED
+from simulations.terminal import out as console
 
-__all__ = ["COLORS", "Row", "by_name", "draw_convergence", "figures_of", "plain", "png", "title_of"]
+__all__ = [
+    "COLORS",
+    "Row",
+    "by_name",
+    "draw_convergence",
+    "figures_of",
+    "plain",
+    "png",
+    "record",
+    "title_of",
+]
 
 Row = dict[str, Any]
 COLORS: Final = list(mpl.color_sequences["tab10"])
@@ -59,6 +73,17 @@ def plain(row: Mapping[str, Any]) -> Row:
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in row.items()
     }
+
+
+def record(rows: Sequence[Row], figures: Mapping[str, bytes], folder: Path, as_json: bool) -> None:
+    """Writes results and pictures, and says where everything is."""
+    text = json.dumps({"run": str(folder), "rows": [plain(row) for row in rows]})
+    for name, data in {**figures, "results.json": text.encode()}.items():
+        replace_file(folder / name, data)
+    files = ", ".join([*figures, "results.json"])
+    console.print(f"recorded in {folder}: {files}", soft_wrap=True)
+    if as_json:
+        print(text)
 
 
 def png(figure: Figure) -> bytes:

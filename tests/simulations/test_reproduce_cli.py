@@ -244,7 +244,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     (out / "results.json").unlink()
     # As if both had looked for a free name before either wrote.
     with pytest.raises(Refused, match="is another run's: name another --out"):
-        write_plan(out, read_plan(out))
+        write_plan(out, read_plan(out, Plan, "sinewave"))
 
 
 def test_damaged_folders_are_refused(tmp_path):
