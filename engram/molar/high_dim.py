@@ -14,7 +14,7 @@ from engram.molar.lasso import lasso, lasso_debiasing
 from engram.molar.pooled import condense
 from engram.molar.site import Rows
 
-__all__ = ["Bounds", "Reading", "Transfer", "high_dim", "transfer", "transfer_bounds"]
+__all__ = ["Bounds", "HighDim", "Reading", "Transfer", "high_dim", "transfer", "transfer_bounds"]
 
 Array = npt.NDArray[np.float64]
 Reading = Literal["symmetric", "paper"]
@@ -44,6 +44,18 @@ class Transfer(NamedTuple):
     differences: Array
 
 
+class HighDim(NamedTuple):
+    """Debiased coefficients.
+
+    Attributes:
+        coefs: Each task's, shape (M, d).
+        center: What they were debiased around, shape (d,).
+    """
+
+    coefs: Array
+    center: Array
+
+
 def transfer_bounds(sizes: Array, dim: int, scale: float) -> Bounds:
     """Returns the bounds for ``sizes`` n_m, shape (M,), d = ``dim``, and ``scale`` = c sigma."""
     own = scale * np.sqrt(np.log(sizes * dim) / sizes)
@@ -57,15 +69,15 @@ def high_dim(
     c: float = 1.0,
     radius: float = np.inf,
     reading: Reading = "symmetric",
-) -> Array:
-    """Returns each task's coefficients, shape (M, d): LASSO debiasing around ``transfer``'s.
+) -> HighDim:
+    """LASSO debiasing of each task around ``transfer``'s global parameter.
 
     Its strength is lambda_m, as Proposition 3 has it. Arguments and errors are ``transfer``'s.
     """
     center = transfer(tasks, sigma, c=c, radius=radius, reading=reading).coef
     strengths = transfer_bounds(_sizes(tasks), len(center), c * sigma).own
     around = [lasso_debiasing(x, center, own) for x, own in zip(tasks, strengths, strict=True)]
-    return np.stack(around)
+    return HighDim(np.stack(around), center)
 
 
 def transfer(

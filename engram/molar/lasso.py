@@ -4,7 +4,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.linear_model import Lasso
 
 from engram.checks import require
 from engram.molar.site import Rows
@@ -85,6 +84,8 @@ def lasso_debiasing(
 def _penalized(x: Array, y: Array, strength: float) -> Array:
     if np.abs(x.T @ y).max(initial=0.0) <= strength * len(y):
         return np.zeros(x.shape[1])
+    from sklearn.linear_model import Lasso  # noqa: PLC0415 - a second to import
+
     solver = Lasso(strength, fit_intercept=False, tol=_TOLERANCE, max_iter=_PASSES)
     coef: Array = solver.fit(x, y).coef_
     return coef

@@ -219,6 +219,9 @@ def one_shot(
     record(rows, one_shot_report.draw_figures(done), folder, as_json)
 
 
+app.command()(molar_bandit)
+
+
 def _one_shot(dataset: str, data_dir: Path, lr: float) -> OneShot:
     return OneShot(load_few_shot(dataset, data_dir), SPLITS[dataset], lr=lr)
 
