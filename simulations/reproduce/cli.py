@@ -14,6 +14,7 @@ from simulations.options import Json, Out, new_folder
 from simulations.reproduce import one_shot_report, sinewave_report
 from simulations.reproduce.commands import plan_and_folder, watched
 from simulations.reproduce.jobs import Tell
+from simulations.reproduce.molar_cli import molar_regression
 from simulations.reproduce.one_shot import SPLITS, OneShot
 from simulations.reproduce.plan import MATCHED, Case, Plan, Steps
 from simulations.reproduce.report import record
@@ -220,6 +221,9 @@ def one_shot(
     rows = one_shot_report.summary(done, plan.dataset)
     console.print(one_shot_report.CAPTION, one_shot_report.table(rows), sep="\n")
     record(rows, one_shot_report.draw_figures(done), folder, as_json)
+
+
+app.command()(molar_regression)
 
 
 def _one_shot(dataset: str, data_dir: Path, lr: float) -> OneShot:
