@@ -13,6 +13,7 @@ from federation.errors import Refused
 from simulations.options import Json, Out, find_run, make_folder, new_folder
 from simulations.reproduce import one_shot_report, sinewave_report
 from simulations.reproduce.molar_cli import molar_bandit
+from simulations.reproduce.molar_table_cli import molar_table
 from simulations.reproduce.one_shot import SPLITS, OneShot
 from simulations.reproduce.plan import MATCHED, Case, Plan, Steps, read_plan, write_plan
 from simulations.reproduce.report import record
@@ -220,6 +221,7 @@ def one_shot(
 
 
 app.command()(molar_bandit)
+app.command()(molar_table)
 
 
 def _one_shot(dataset: str, data_dir: Path, lr: float) -> OneShot:
