@@ -21,6 +21,7 @@ __all__ = ["Table", "TableData", "own_table", "read_table", "table_data"]
 
 _Array = npt.NDArray[Any]
 _SIMULATED: Final = "sparse-"
+_OTHERWISE: Final = "code it by numbers, leave it out, or name it as the task"
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -169,8 +170,9 @@ def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bo
         labels = frame[task].to_numpy()
     x = np.empty((len(frame), features.shape[1]))
     for k, name in enumerate(features.columns):
-        x[:, k] = _numbers(path, str(name), features[name])
-    return Table(x, _numbers(path, target, frame[target]), labels, list(map(str, features.columns)))
+        x[:, k] = _numbers(path, str(name), features[name], _OTHERWISE)
+    y = _numbers(path, target, frame[target], "code it by numbers")
+    return Table(x, y, labels, list(map(str, features.columns)))
 
 
 def _check_task(path: Path, task: str, columns: Collection[str], one_task: bool) -> None:
@@ -195,15 +197,15 @@ def _check_drop(drop: Collection[str], path: Path, features: Collection[str]) ->
             )
 
 
-def _numbers(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
+def _numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.float64]:
     try:
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     except (TypeError, ValueError) as error:
         strange = (pd.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
         row = int(np.argmax(strange))
         raise DataError(
-            f"{path}: column {name} must hold numbers, got {column.iloc[row]!r} in row {row}: code "
-            "it by numbers, leave it out, or name it as the task"
+            f"{path}: column {name} must hold numbers, got {column.iloc[row]!r} in row {row}: "
+            f"{advice}"
         ) from error
 
 

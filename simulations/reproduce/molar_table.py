@@ -80,7 +80,7 @@ def family_name(name: str) -> FamilyName:
     for known in get_args(FamilyName):
         if known == name:
             return cast("FamilyName", known)
-    raise Refused(f"--family must be {', '.join(get_args(FamilyName))}, got {name!r}")
+    raise Refused(f"--family must be one of {', '.join(get_args(FamilyName))}, got {name!r}")
 
 
 def complete(table: Table, family: FamilyName, *, indicators: bool) -> Table:
@@ -94,44 +94,44 @@ def complete(table: Table, family: FamilyName, *, indicators: bool) -> Table:
             one, since two would be the same.
 
     Raises:
-        DataError: There are no rows, or no features; the target lacks some, or has some that the
-            family cannot have; or values are missing, and ``indicators`` are not wanted.
+        DataError: There are no rows, or no features; the target is missing somewhere, is what the
+            family cannot have, or is always the same; or values of features are missing, and
+            ``indicators`` are not wanted.
     """
     if not table.x.size:
         rows, columns = table.x.shape
         raise DataError(f"the table has {rows} rows and {columns} features: nothing can be learned")
-    model = FAMILIES[family]
-    _refuse(table, ~np.isfinite(table.y), "the target must be known")
-    _refuse(table, ~model.valid(table.y), f"the target must be {model.target} for family {family}")
+    valid = FAMILIES[family].valid(table.y) & np.isfinite(table.y)
+    if not valid.all():
+        row = int(np.argmin(valid))
+        raise DataError(
+            f"the target must be {FAMILIES[family].target} for family {family}, got "
+            f"{table.y[row]:g} {_where(table, row)} ({(~valid).sum()} such rows)"
+        )
+    if np.ptp(table.y) == 0:
+        raise DataError(f"the target is {table.y[0]:g} in all rows: nothing can be learned")
     missing = np.isnan(table.x)
     some = np.flatnonzero(missing.any(axis=0))
     if not len(some):
         return table
     if not indicators:
+        names = ", ".join(table.columns[k] for k in some)
+        row = int(np.argmax(missing[:, some].any(axis=1)))
         raise DataError(
-            f"{_where(table, missing[:, some[0]])} has no {table.columns[some[0]]}; values "
-            f"are missing in {', '.join(table.columns[k] for k in some)}: --missing indicator puts "
+            f"values are missing in {names}, first {_where(table, row)}: --missing indicator puts "
             "0 there, and adds columns that say where"
         )
     alike: dict[bytes, list[int]] = {}
     for k in some:
         alike.setdefault(np.packbits(missing[:, k]).tobytes(), []).append(int(k))
     flags = missing[:, [ks[0] for ks in alike.values()]].astype(np.float64)
-    names = [f"{', '.join(table.columns[k] for k in ks)}?" for ks in alike.values()]
-    x = np.hstack([np.nan_to_num(table.x), flags])
-    return table._replace(x=x, columns=[*table.columns, *names])
+    added = [f"{', '.join(table.columns[k] for k in ks)}?" for ks in alike.values()]
+    x = np.hstack([np.where(missing, 0.0, table.x), flags])
+    return table._replace(x=x, columns=[*table.columns, *added])
 
 
-def _refuse(table: Table, bad: npt.NDArray[np.bool_], must: str) -> None:
-    if bad.any():
-        value = table.y[np.argmax(bad)]
-        raise DataError(f"{must}: {_where(table, bad)} has {value:g}")
-
-
-def _where(table: Table, bad: npt.NDArray[np.bool_]) -> str:
-    """Returns in words where something is so for the first time, and how often it is."""
-    row = int(np.argmax(bad))
-    return f"row {row} (from 0; of task {shown(table.labels[row])}; {bad.sum()} such rows in all)"
+def _where(table: Table, row: int) -> str:
+    return f"in row {row}, of task {shown(table.labels[row])}"
 
 
 def molar(family: FamilyName, option: Option, c: float) -> Molar:
@@ -210,7 +210,9 @@ def compare_once(
         try:
             tried = {c: _fitted(make(c), table, train) for c in constants}
         except ValueError as error:
-            raise DataError(f"{name} cannot be fitted to the training rows: {error}") from error
+            raise DataError(
+                f"{name} cannot be fitted to a split's {len(train)} rows: {error}"
+            ) from error
         losses = {c: _loss(model, table, family, validation) for c, model in tried.items()}
         best = min(losses, key=lambda c: losses[c])
         gaps = np.zeros(1) if reference is None else tried[best].coef_ - reference

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from federation.errors import Refused
+from federation.errors import DataError, Refused
 from simulations.options import Json, Out, make_folder, new_folder
 from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console
@@ -82,13 +82,17 @@ def molar_table(
         model = tables.fit_all(table, name, "soft" if soft else "hard", c)
         found, lacks = report.coefficients(model, level), tables.lacking(table, model, name)
         tell, done = new_line("comparison", splits), []
-        for split in tables.compare(table, name, shares, splits=splits, seed=seed):
-            done.append(split)
-            tell(len(done), "")
+        try:
+            for split in tables.compare(table, name, shares, splits=splits, seed=seed):
+                done.append(split)
+                tell(len(done), "")
+        except DataError as error:
+            raise DataError(f"{error}; --splits 0 does without the comparison") from error
     rows, columns = table.x.shape
     console.print(f"{path}: {rows} rows of {len(found.tasks)} tasks, {columns} columns\n")
     console.print(report.shared_table(found))
-    console.print(*report.task_table(found, everything=everything), sep="\n")
+    for part in report.task_table(found, everything=everything):
+        console.print(part)
     _show_lacking(lacks)
     values = report.heterogeneity(found, table.x.std(axis=0))
     files = {
@@ -97,9 +101,10 @@ def molar_table(
     }
     compared = scores.comparison(done) if done else []
     if compared:
-        console.print(f"\n{scores.caption(name, shares, splits)}", soft_wrap=True)
+        console.print(f"\n{scores.caption(compared, name, shares)}", soft_wrap=True)
         console.print(scores.comparison_table(compared), scores.in_words(compared))
-        files["comparison.png"] = scores.draw_comparison(compared)
+        if compared[0]["of-first"] is not None:  # else there is nothing to be a ratio to
+            files["comparison.png"] = scores.draw_comparison(compared)
     make_folder(folder)
     settings = {"task": task, "target": target, "drop": drop or [], "family": name, "soft": soft}
     settings |= {"c": c, "level": level, "missing": missing, "seed": seed, **shares._asdict()}
@@ -147,7 +152,7 @@ def _check(
 def _show_lacking(lacks: Mapping[Any, str]) -> None:
     """Says which tasks take coefficients from the others that their own rows do not determine."""
     for label, reason in list(lacks.items())[:_SHOWN]:
-        text = f"task {label!r}: {reason}; what its rows do not determine is the others'"
+        text = f"task {label!r}: {reason}; it takes from the others what these do not determine"
         err.print(text, soft_wrap=True)
     if len(lacks) > _SHOWN:
         err.print(f"{len(lacks)} such tasks in all; results.json names them", soft_wrap=True)

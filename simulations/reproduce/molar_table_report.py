@@ -34,7 +34,7 @@ _FEW: Final = 60  # lines that a table of all tasks may have
 _UNSURE: Final = """\
 ?: shrinkage (its threshold is --c) and the interval (App. F) judge differently
 whether it differs; the task's own estimate is in coefficients.csv."""
-_NO_INTERVAL: Final = "-: so many tasks differ that there is no interval.\n"
+_NO_INTERVAL: Final = "-: too many tasks differ, or there are too few, for an interval.\n"
 _SURE: Final = 6.0  # standard errors, below which Figure 1 shows no difference
 _LABELED: Final = 150  # tasks, or columns, whose names a picture has room for
 
@@ -159,16 +159,13 @@ def shared_table(found: Coefficients) -> Printed:
     return printed
 
 
-def task_table(found: Coefficients, *, everything: bool) -> tuple[Printed, str]:
-    """Returns tasks' coefficients as a table.
+def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
+    """Returns tasks' coefficients as a table, and what is to be said of it.
 
     Args:
         found: The coefficients.
         everything: Whether all are shown, however many; else where they are many, only those that
             differ from the shared ones.
-
-    Returns:
-        The table, and what is to be said of it.
     """
     lines = found.coef.size
     everything = everything or lines <= _FEW
@@ -179,6 +176,7 @@ def task_table(found: Coefficients, *, everything: bool) -> tuple[Printed, str]:
     marks = np.full(found.coef.shape, "its own", dtype=object)
     marks[:, :-1] = np.where(found.differs, "differs", "")
     marks[unsure(found)] += "?"
+    marks[np.isnan(found.own)] = "the others'"
     shown = np.full(marks.shape, True)
     if not everything:
         shown[:, :-1], shown[:, -1] = found.differs, False
@@ -192,14 +190,16 @@ def task_table(found: Coefficients, *, everything: bool) -> tuple[Printed, str]:
                 f"{found.shared[k]:.4g}",
                 marks[m, k],
             )
-    notes = [_UNSURE] if (unsure(found) & shown).any() else []
+    parts: list[Printed | str] = [printed if shown.any() else "No task differs.\n"]
+    if (unsure(found) & shown).any():
+        parts.append(_UNSURE)
     if not everything:
         left = lines - int(shown.sum())
-        notes.append(
+        parts.append(
             f"All {lines} coefficients are in coefficients.csv; {left} that are left out here are\n"
             "shared, or intercepts. --all shows them."
         )
-    return printed, "\n".join(notes)
+    return parts
 
 
 def unsure(found: Coefficients) -> npt.NDArray[np.bool_]:
@@ -249,9 +249,9 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     size = (3.5 + 0.24 * min(columns, _LABELED), 2.5 + 0.19 * min(tasks, _LABELED))
     figure = Figure(figsize=(max(6.5, size[0]), max(4.0, size[1])), layout="constrained")
     axes = figure.subplots()
-    least = 1e-9 * max(1e-9, float(np.nanmax(values, initial=0.0)))  # so that 0 is below it
+    most = float(np.nanmax(values, initial=0.0)) or 1.0
     colors = mpl.colormaps["magma_r"].with_extremes(under="white", bad="lightgray")
-    image = axes.imshow(values, cmap=colors, vmin=least, aspect="auto")
+    image = axes.imshow(values, cmap=colors, vmin=1e-9 * most, vmax=most, aspect="auto")
     figure.colorbar(image, label=f"|own estimate - shared|,\n{unit} per s.d. of the column")
     for axis, names, what in (
         (axes.xaxis, found.columns[:-1], "columns"),

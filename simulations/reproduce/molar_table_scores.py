@@ -10,26 +10,31 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table as Printed
 
+from engram.molar.families import FamilyName
 from simulations.reproduce.molar_table import GRID, Score, Shares
 from simulations.reproduce.report import COLORS, Row, png
 
 __all__ = ["caption", "comparison", "comparison_table", "draw_comparison", "in_words"]
 
 _LOSSES: Final = {"linear": "squared error", "logistic": "deviance", "poisson": "deviance"}
-_OTHERS: Final = """\
+_OTHERS: Final = """
 OLS: each task alone; LASSO: likewise; Pool: one OLS for all tasks; RM: each task's
-LASSO around the trimmed mean of all. A.R.E.: l1 distance of coefficients to OLS on
+LASSO around the trimmed mean of all."""
+_DISTANCE: Final = """ A.R.E.: l1 distance of coefficients to OLS on
 the held-out rows, of OLS's (Table 2 of the paper)."""
 
 
-def caption(family: str, shares: Shares, splits: int) -> str:
+def caption(rows: Sequence[Row], family: FamilyName, shares: Shares) -> str:
     """Says what the table's numbers are."""
-    grid = ", ".join(f"{c:g}" for c in GRID)
+    grid, splits = ", ".join(f"{c:g}" for c in GRID), len(rows[0]["splits"])
     text = f"""\
 Held-out {_LOSSES[family]}, mean over tasks, in {splits} random splits of each task's rows:
 {shares.train:.0%} to learn from, {shares.validation:.0%} to choose constants by (of {grid}; how
-often in brackets), the rest to be predicted. Mean ± standard error over splits."""
-    return f"{text}\n{_OTHERS}" if family == "linear" else f"{text}\nalone: each task by itself."
+often in brackets), the rest to be predicted. Mean ± standard error over splits, which
+share rows: it is not that of another table."""
+    if family != "linear":
+        return f"{text}\nalone: each task by itself."
+    return text + _OTHERS + (_DISTANCE if rows[0]["are"] is not None else "")
 
 
 def comparison(splits: Sequence[Mapping[str, Score]]) -> list[Row]:
@@ -72,7 +77,7 @@ def _ratios(own: Sequence[float], base: Sequence[float]) -> tuple[float | None, 
 
 def comparison_table(rows: Sequence[Row]) -> Printed:
     """Returns the methods as a table."""
-    first, distances = rows[0]["method"], rows[-1]["are"] is not None
+    first, distances = rows[0]["method"], rows[0]["are"] is not None
     printed = Printed(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("method", "loss", f"of {first}'s", *["A.R.E."] * distances, "constants"):
         left = heading in ("method", "constants")
@@ -93,18 +98,31 @@ def _with_error(mean: float | None, error: float | None) -> str:
 
 
 def in_words(rows: Sequence[Row]) -> str:
-    """Says which method predicts held-out rows best, on average over splits."""
-    best = min(rows, key=lambda row: row["loss"] if row["of-first"] is None else row["of-first"])
-    if best is rows[0]:
-        return f"{best['method']}, which shares nothing, predicts held-out rows best."
-    return f"{best['method']} predicts held-out rows best."
+    """Says which method predicts held-out rows best, and which ones about as well.
+
+    Those are within two standard errors of it, by the differences of their losses in each split.
+    """
+    best = min(rows, key=lambda row: row["loss"])
+    text = f"{best['method']} has the lowest mean loss"
+    count = len(best["splits"])
+    if count == 1:
+        return f"{text}, in a single split."
+    near = []
+    for row in rows:
+        pairs = zip(row["splits"], best["splits"], strict=True)
+        gaps = np.array([own["loss"] - least["loss"] for own, least in pairs])
+        if row is not best and gaps.mean() <= 2 * gaps.std(ddof=1) / np.sqrt(count):
+            near.append(row["method"])
+    if not near:
+        return f"{text}, by more than two standard errors of the difference."
+    return f"{text}; within two standard errors of the difference: {', '.join(near)}."
 
 
 def draw_comparison(rows: Sequence[Row]) -> bytes:
     """Draws losses, and distances if there are some, as ratios to the first method's; as PNG."""
-    panels = {"loss": "held-out loss", "distance": "distance to OLS on held-out rows (A.R.E.)"}
-    if rows[-1]["are"] is None:
-        del panels["distance"]
+    panels = {"loss": "held-out loss"}
+    if rows[0]["are"] is not None:
+        panels["distance"] = "distance to OLS on held-out rows (A.R.E.)"
     figure = Figure(figsize=(1.5 + 4.5 * len(panels), 1.7 + 0.32 * len(rows)), layout="constrained")
     for axes, (key, title) in zip(
         figure.subplots(1, len(panels), squeeze=False, sharey=True)[0], panels.items(), strict=True
