@@ -210,9 +210,7 @@ def compare_once(
         try:
             tried = {c: _fitted(make(c), table, train) for c in constants}
         except ValueError as error:
-            raise DataError(
-                f"{name} cannot be fitted to a split's {len(train)} rows: {error}"
-            ) from error
+            raise DataError(f"{name} cannot be fitted to a split's rows: {error}") from error
         losses = {c: _loss(model, table, family, validation) for c, model in tried.items()}
         best = min(losses, key=lambda c: losses[c])
         gaps = np.zeros(1) if reference is None else tried[best].coef_ - reference

@@ -1,6 +1,6 @@
 """``engram reproduce molar-table``."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -8,7 +8,7 @@ import typer
 
 from federation.errors import DataError, Refused
 from simulations.options import Json, Out, make_folder, new_folder
-from simulations.terminal import err, progress_lines
+from simulations.terminal import Tell, err, progress_lines
 from simulations.terminal import out as console
 
 __all__ = ["molar_table"]
@@ -81,18 +81,16 @@ def molar_table(
         table = tables.complete(table, name, indicators=missing == "indicator")
         model = tables.fit_all(table, name, "soft" if soft else "hard", c)
         found, lacks = report.coefficients(model, level), tables.lacking(table, model, name)
-        tell, done = new_line("comparison", splits), []
-        try:
-            for split in tables.compare(table, name, shares, splits=splits, seed=seed):
-                done.append(split)
-                tell(len(done), "")
-        except DataError as error:
-            raise DataError(f"{error}; --splits 0 does without the comparison") from error
+        each = tables.compare(table, name, shares, splits=splits, seed=seed)
+        done = _told(each, new_line("comparison", splits))
     rows, columns = table.x.shape
-    console.print(f"{path}: {rows} rows of {len(found.tasks)} tasks, {columns} columns\n")
-    console.print(report.shared_table(found))
-    for part in report.task_table(found, everything=everything):
-        console.print(part)
+    console.print(
+        f"{path}: {rows} rows of {len(found.tasks)} tasks, {columns} columns\n",
+        report.shared_table(found),
+        *report.task_table(found, everything=everything),
+        sep="\n",
+        markup=False,
+    )
     _show_lacking(lacks)
     values = report.heterogeneity(found, table.x.std(axis=0))
     files = {
@@ -107,10 +105,10 @@ def molar_table(
             files["comparison.png"] = scores.draw_comparison(compared)
     make_folder(folder)
     settings = {"task": task, "target": target, "drop": drop or [], "family": name, "soft": soft}
-    settings |= {"c": c, "level": level, "missing": missing, "seed": seed, **shares._asdict()}
+    settings |= {"c": c, "level": level, "missing": missing, "splits": splits, "seed": seed}
     results = {
         "table": str(path),
-        "settings": settings,
+        "settings": settings | shares._asdict(),
         "rows": rows,
         "shared": [plain(row) for row in report.shared_rows(found)],
         "tasks": report.records(found),
@@ -118,6 +116,18 @@ def molar_table(
         "comparison": compared,
     }
     record_found(results, files, folder, as_json)
+
+
+def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
+    """Returns the splits, and tells of each when it is done."""
+    done = []
+    try:
+        for split in splits:
+            done.append(split)
+            tell(len(done), "")
+    except DataError as error:
+        raise DataError(f"{error}; --splits 0 does without the comparison") from error
+    return done
 
 
 def _check(
@@ -153,6 +163,6 @@ def _show_lacking(lacks: Mapping[Any, str]) -> None:
     """Says which tasks take coefficients from the others that their own rows do not determine."""
     for label, reason in list(lacks.items())[:_SHOWN]:
         text = f"task {label!r}: {reason}; it takes from the others what these do not determine"
-        err.print(text, soft_wrap=True)
+        err.print(text, soft_wrap=True, markup=False)
     if len(lacks) > _SHOWN:
         err.print(f"{len(lacks)} such tasks in all; results.json names them", soft_wrap=True)

@@ -252,13 +252,16 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     most = float(np.nanmax(values, initial=0.0)) or 1.0
     colors = mpl.colormaps["magma_r"].with_extremes(under="white", bad="lightgray")
     image = axes.imshow(values, cmap=colors, vmin=1e-9 * most, vmax=most, aspect="auto")
-    figure.colorbar(image, label=f"|own estimate - shared|,\n{unit} per s.d. of the column")
+    plain = {"parse_math": False}  # names may have a dollar sign
+    bar = f"|own estimate - shared|,\n{unit} per s.d. of the column"
+    figure.colorbar(image).set_label(bar, **plain)
     for axis, names, what in (
         (axes.xaxis, found.columns[:-1], "columns"),
         (axes.yaxis, [str(task) for task in found.tasks], "tasks"),
     ):
         if len(names) <= _LABELED:
-            axis.set_ticks(range(len(names)), [_short(name) for name in names], fontsize=8)
+            short = [_short(name) for name in names]
+            axis.set_ticks(range(len(names)), short, fontsize=8, **plain)
             axis.set_ticks(np.arange(len(names) + 1) - 0.5, minor=True)
         else:
             axis.set_label_text(f"{len(names)} {what}, numbered as in coefficients.csv")
