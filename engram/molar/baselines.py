@@ -53,21 +53,22 @@ class _Linear(RegressorMixin, MultitaskModel):
         free[self.n_features_in_ :] = True
         return free
 
-    def _noise(self, rows: list[Rows], sigma: float | None) -> list[float]:
-        """Returns each task's sigma, as given or as its rows show it.
+    def _sites(self, rows: list[Rows], sigma: float | None) -> list[SiteEstimate]:
+        """Returns each task's OLS, and its noise, as it is given or as its rows show it.
 
         Raises:
             ValueError: It is not given, and some task has no more rows than coefficients.
         """
-        found = [estimate_site(own).sigma if sigma is None else sigma for own in rows]
-        for task, own in zip(self.tasks_, found, strict=True):
-            require(
-                0 < own < np.inf,
-                f"sigma of task {shown(task)}",
-                own,
-                "positive, or given, where there are no more rows than coefficients",
-            )
-        return found
+        require(sigma is None or 0 < sigma < np.inf, "sigma", sigma, "positive and finite")
+        sites = [estimate_site(own, sigma=sigma) for own in rows]
+        for task, own, site in zip(self.tasks_, rows, sites, strict=True):
+            if site.sigma == np.inf:
+                count, d = len(own.counted()[1]), own.x.shape[1]
+                raise ValueError(
+                    f"task {shown(task)} has {count} rows for {d} coefficients, which do not show "
+                    "its noise: sigma must be given"
+                )
+        return sites
 
     def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
         """Returns R^2 of the predictions."""
@@ -135,11 +136,11 @@ class LassoRegressor(_Linear):
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         require(self.c >= 0, "c", self.c, "at least 0")
-        pairs = zip(rows, self._noise(rows, self.sigma), strict=True)
-        own = np.stack(
-            [lasso(part, _strength(part, self.c * s), free=self._free) for part, s in pairs]
-        )
-        return own, np.median(own, axis=0)
+        own = [
+            lasso(part, _strength(part, self.c * site.sigma), free=self._free)
+            for part, site in zip(rows, self._sites(rows, self.sigma), strict=True)
+        ]
+        return np.stack(own), np.median(own, axis=0)
 
 
 class DebiasedRegressor(_Linear):
@@ -185,11 +186,11 @@ class DebiasedRegressor(_Linear):
             return self._transferred(rows)
         c = DEBIASING_SCALE if self.c is None else self.c
         require(c >= 0, "c", c, "at least 0")
-        noise = self._noise(rows, self.sigma)
-        center = self._center([estimate_site(part) for part in rows])
+        sites = self._sites(rows, self.sigma)
+        center = self._center(sites)
         own = [
-            lasso_debiasing(part, center, _strength(part, c * s), free=self._free)
-            for part, s in zip(rows, noise, strict=True)
+            lasso_debiasing(part, center, _strength(part, c * site.sigma), free=self._free)
+            for part, site in zip(rows, sites, strict=True)
         ]
         return np.stack(own), center
 

@@ -1,11 +1,13 @@
 """Tables for regressions: every site's rows, from a file with a column that says whose they are."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from engram.checks import require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
@@ -18,6 +20,7 @@ __all__ = ["Table", "TableData", "own_table", "read_table", "table_data"]
 
 _Array = npt.NDArray[Any]
 _SIMULATED: Final = "sparse-"
+_OTHERWISE: Final = "code it by numbers, leave it out, or name it as the task"
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -35,6 +38,16 @@ class Table(NamedTuple):
     y: npt.NDArray[np.float64]
     task: _Array | None
     columns: list[str]
+
+    @property
+    def labels(self) -> _Array:
+        """``task``, of a table that has it.
+
+        Raises:
+            ValueError: It has none.
+        """
+        require(self.task is not None, "task", None, "known of every row")
+        return np.asarray(self.task)
 
 
 class TableData(NamedTuple):
@@ -62,12 +75,7 @@ def table_data(experiment: Experiment) -> TableData:
     if experiment.dataset.startswith(_SIMULATED):
         return _simulated(experiment)
     table = read_table(experiment.dataset, experiment.target_column, experiment.task_column)
-    if table.task is None:
-        raise DataError(
-            f"{experiment.dataset} must have a task column, {experiment.task_column!r}, that says "
-            "which client a row is of"
-        )
-    tasks, codes = distinct(table.task)
+    tasks, codes = distinct(table.labels)
     if len(tasks) != experiment.num_clients:
         raise DataError(
             f"num-clients must be the number of tasks, {len(tasks)}, in {experiment.dataset}, got "
@@ -89,7 +97,7 @@ def own_table(experiment: Experiment, dataset: str, client: int) -> TableData:
     Raises:
         DataError: It cannot be read.
     """
-    table = read_table(dataset, experiment.target_column, experiment.task_column)
+    table = read_table(dataset, experiment.target_column, experiment.task_column, one_task=True)
     train: list[Rows | None] = [None] * experiment.num_clients
     test: list[Rows | None] = [None] * experiment.num_clients
     train[client], test[client] = _held_out(table.x, table.y, experiment, client)
@@ -111,7 +119,9 @@ def _held_out(
     return Rows(x[~held], y[~held]), Rows(x[held], y[held]) if held.any() else None
 
 
-def read_table(dataset: str, target: str, task: str) -> Table:
+def read_table(
+    dataset: str, target: str, task: str, *, drop: Collection[str] = (), one_task: bool = False
+) -> Table:
     """Reads a table.
 
     Args:
@@ -121,22 +131,24 @@ def read_table(dataset: str, target: str, task: str) -> Table:
             ``task_names`` are labels of tasks that ``task`` numbers from 0.
         target: The target's column (npz: of y, if it has several).
         task: The task's column (npz: ``task``, or another array).
+        drop: Columns that are no features.
+        one_task: Whether all rows may be one task's, and the task's column be missing.
 
     Raises:
         DataError: It is no such file, or lacks a column, or a feature is no number.
     """
     kind, _, path = dataset.partition(":")
     if kind == "csv" and path:
-        return _csv(Path(path), target, task)
+        return _csv(Path(path), target, task, drop, one_task)
     if kind == "npz" and path:
-        return _npz(Path(path), target, task)
+        return _without(drop, Path(path), _npz(Path(path), target, task, one_task))
     raise DataError(
         f"a table must be csv:PATH or npz:PATH, or sparse-linear, sparse-logistic or "
         f"sparse-poisson (simulated), got {dataset!r}"
     )
 
 
-def _csv(path: Path, target: str, task: str) -> Table:
+def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:
     import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
 
     try:
@@ -147,7 +159,10 @@ def _csv(path: Path, target: str, task: str) -> Table:
         raise DataError(f"{path} is no table: {' '.join(str(error).split())}") from error
     if target not in frame.columns:
         raise DataError(f"{path} has no column {target!r}; it has {', '.join(frame.columns)}")
+    _check_task(path, task, frame.columns, one_task)
     features = frame.drop(columns=[target, *([task] if task in frame.columns else [])])
+    _check_drop(drop, path, list(features.columns))
+    features = features.drop(columns=list(drop))
     labels = None
     if task in frame.columns:
         missing = frame[task].isna().to_numpy()
@@ -156,21 +171,48 @@ def _csv(path: Path, target: str, task: str) -> Table:
         labels = frame[task].to_numpy()
     x = np.empty((len(frame), features.shape[1]))
     for k, name in enumerate(features.columns):
-        x[:, k] = _numbers(path, str(name), features[name])
-    return Table(x, _numbers(path, target, frame[target]), labels, list(map(str, features.columns)))
+        x[:, k] = _numbers(path, str(name), features[name], _OTHERWISE)
+    y = _numbers(path, target, frame[target], "code it by numbers")
+    return Table(x, y, labels, list(map(str, features.columns)))
 
 
-def _numbers(path: Path, name: str, column: Any) -> npt.NDArray[np.float64]:
+def _check_task(path: Path, task: str, columns: Collection[str], one_task: bool) -> None:
+    if not one_task and task not in columns:
+        raise DataError(
+            f"{path} must have a task column, {task!r}, that says whose row each is; it has "
+            f"{', '.join(columns)}"
+        )
+
+
+def _without(drop: Collection[str], path: Path, table: Table) -> Table:
+    _check_drop(drop, path, table.columns)
+    kept = [k for k, name in enumerate(table.columns) if name not in drop]
+    return table._replace(x=table.x[:, kept], columns=[table.columns[k] for k in kept])
+
+
+def _check_drop(drop: Collection[str], path: Path, features: Collection[str]) -> None:
+    for name in drop:
+        if name not in features:
+            raise DataError(
+                f"{path} has no feature {name!r} to be left out; it has {', '.join(features)}"
+            )
+
+
+def _numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.float64]:
     try:
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     except (TypeError, ValueError) as error:
+        import pandas as pd  # noqa: PLC0415 - as above
+
+        strange = (pd.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
+        row = int(np.argmax(strange))
         raise DataError(
-            f"{path}: column {name} must hold numbers, got {column.dropna().iloc[0]!r}: code it "
-            "by numbers, leave it out, or name it as the task"
+            f"{path}: column {name} must hold numbers, got {column.iloc[row]!r} in row {row}: "
+            f"{advice}"
         ) from error
 
 
-def _npz(path: Path, target: str, task: str) -> Table:
+def _npz(path: Path, target: str, task: str, one_task: bool) -> Table:
     arrays = read_npz(path)
     missing = {"x", "y"} - arrays.keys()
     if missing:
@@ -189,6 +231,9 @@ def _npz(path: Path, target: str, task: str) -> Table:
                 f"target-column, got {target!r}"
             )
         y = y[:, names.index(target)]
+    elif target not in (names := ["y", *arrays.get("y_names", np.array([])).reshape(-1).tolist()]):
+        raise DataError(f"{path}: y is one column, {names[-1]}: there is no {target!r}")
+    _check_task(path, task, arrays, one_task)
     labels = arrays.get(task)
     for name, array in (("y", y), (task, labels)):
         if array is not None and array.shape != x.shape[:1]:

@@ -15,6 +15,7 @@ from simulations.reproduce import one_shot_report, sinewave_report
 from simulations.reproduce.commands import plan_and_folder, watched
 from simulations.reproduce.jobs import Tell
 from simulations.reproduce.molar_cli import molar_bandit, molar_regression
+from simulations.reproduce.molar_table_cli import molar_table
 from simulations.reproduce.one_shot import SPLITS, OneShot
 from simulations.reproduce.plan import MATCHED, Case, Plan, Steps
 from simulations.reproduce.report import record
@@ -225,6 +226,7 @@ def one_shot(
 
 app.command()(molar_regression)
 app.command()(molar_bandit)
+app.command()(molar_table)
 
 
 def _one_shot(dataset: str, data_dir: Path, lr: float) -> OneShot:

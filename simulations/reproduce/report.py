@@ -26,6 +26,7 @@ __all__ = [
     "plain",
     "png",
     "record",
+    "record_found",
     "title_of",
 ]
 
@@ -77,11 +78,18 @@ def plain(row: Mapping[str, Any]) -> Row:
 
 def record(rows: Sequence[Row], figures: Mapping[str, bytes], folder: Path, as_json: bool) -> None:
     """Writes results and pictures, and says where everything is."""
-    text = json.dumps({"run": str(folder), "rows": [plain(row) for row in rows]})
-    for name, data in {**figures, "results.json": text.encode()}.items():
+    record_found({"rows": [plain(row) for row in rows]}, figures, folder, as_json)
+
+
+def record_found(
+    found: Mapping[str, Any], files: Mapping[str, bytes], folder: Path, as_json: bool
+) -> None:
+    """Writes what was found to ``results.json``, and other files; says where everything is."""
+    text = json.dumps({"run": str(folder), **found})
+    for name, data in {**files, "results.json": text.encode()}.items():
         replace_file(folder / name, data)
-    files = ", ".join([*figures, "results.json"])
-    console.print(f"recorded in {folder}: {files}", soft_wrap=True)
+    names = ", ".join([*files, "results.json"])
+    console.print(f"recorded in {folder}: {names}", soft_wrap=True)
     if as_json:
         print(text)
 

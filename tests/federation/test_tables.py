@@ -54,8 +54,25 @@ def test_an_npz_file_with_names(tmp_path):
 
 def test_an_npz_file_without(tmp_path):
     path = write_npz(tmp_path / "a.npz", x=np.ones((4, 3)), y=np.arange(4))
-    table = read_table(path, "y", "task")
+    table = read_table(path, "y", "task", one_task=True)
     assert (table.columns, table.task) == (["x0", "x1", "x2"], None)
+
+
+def test_columns_that_are_left_out(tmp_path):
+    dataset = csv(tmp_path / "a.csv", frame().assign(name="Ann"))
+    table = read_table(dataset, "pressure", "hospital", drop=["name", "dose"])
+    assert table.columns == ["age", "smoker"]
+    assert table.x[0].tolist() == [50, 1]
+    with pytest.raises(DataError, match="no feature 'nam' to be left out; it has age, dose"):
+        read_table(dataset, "pressure", "hospital", drop=["nam"])
+    x, y = np.arange(6).reshape(3, 2), np.arange(3)
+    numbers = write_npz(tmp_path / "a.npz", x=x, y=y, task=y)
+    table = read_table(numbers, "y", "task", drop=["x0"])
+    assert (table.columns, table.x.tolist()) == (["x1"], [[1], [3], [5]])
+    with pytest.raises(DataError, match="no feature 'task' to be left out; it has x0, x1"):
+        read_table(numbers, "y", "task", drop=["task"])
+    with pytest.raises(DataError, match="y is one column, y: there is no 'z'"):
+        read_table(numbers, "z", "task")
 
 
 def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
@@ -89,8 +106,10 @@ def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
 def test_tables_that_cannot_be(tmp_path):
     good = csv(tmp_path / "good.csv", frame())
     e = small(algorithm="molar", dataset=good, num_clients=2, target_column="pressure")
-    with pytest.raises(DataError, match="column hospital must hold numbers, got 'north'"):
+    with pytest.raises(DataError, match=r"must have a task column, 'task', .* it has age"):
         table_data(e)
+    with pytest.raises(DataError, match="column hospital must hold numbers, got 'north' in row 0"):
+        own_table(e, good, 0)
     nobodys = csv(tmp_path / "nobodys.csv", frame().drop(columns="hospital"))
     with pytest.raises(DataError, match=r"nobodys\.csv must have a task column, 'task'"):
         table_data(e.model_copy(update={"dataset": nobodys}))
@@ -107,7 +126,9 @@ def test_tables_that_cannot_be(tmp_path):
     ("change", "message"),
     [
         (lambda d: d.drop(columns="pressure"), "has no column 'pressure'; it has age, dose"),
-        (lambda d: d.assign(dose="high"), "column dose must hold numbers, got 'high'"),
+        (lambda d: d.assign(dose="high"), "column dose must hold numbers, got 'high' in row 0"),
+        (lambda d: d.assign(dose=[*"12", "high", *"345"]), "dose must .* got 'high' in row 2"),
+        (lambda d: d.rename(columns={"hospital": "h"}), "have a task column, 'hospital', that"),
         (lambda d: d.assign(hospital=[None, *d["hospital"][1:]]), "hospital is empty in row 0"),
         (lambda d: d.assign(pressure="high"), "column pressure must hold numbers, got 'high'"),
     ],
@@ -151,7 +172,7 @@ def test_files_that_are_none(tmp_path):
 )
 def test_npz_files_that_cannot_be(tmp_path, arrays, message):
     with pytest.raises(DataError, match=message):
-        read_table(write_npz(tmp_path / "a.npz", **arrays), "y", "task")
+        read_table(write_npz(tmp_path / "a.npz", **arrays), "y", "task", one_task=True)
 
 
 def test_simulated_sites_differ_in_two_coefficients_and_fit_their_family():

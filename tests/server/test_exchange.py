@@ -8,13 +8,14 @@ import torch
 from flwr.app import ArrayRecord, Error, MessageType
 from flwr.app.message import make_message
 
+from client.hosts import table_host
 from client.memory import RamStore
 from client.tables import TableSites
 from engram.molar.regressor import MolarClassifier, MolarRegressor
 from federation.data.tables import TableData, table_data
-from federation.errors import Refused, RunStopped
+from federation.errors import DataError, Refused, RunStopped
 from federation.estimates import SITES
-from federation.wire import REFUSED
+from federation.wire import REFUSED, ROSTER_QUERY
 from server.exchange import exchange
 from server.record import RunRecord
 from simulations.grid import InProcessGrid
@@ -272,6 +273,27 @@ def test_sites_that_never_come_are_left_out(tmp_path):
     assert found["left-out"] == {
         str(c): "no node hosts it" for c in range(SITES_THERE) if c not in (0, 1, 5)
     }
+
+
+def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, caplog):
+    grid = odd(
+        lambda client, reply: error_instead(reply, "no such file") if client == 3 else reply,
+        kind=ROSTER_QUERY,
+    )
+    caplog.set_level("WARNING", logger="flwr.engram")
+    found, _ = run(tmp_path / "run", grid=grid)
+    assert found["left-out"] == {"3": "no node hosts it"}
+    assert "cannot serve this run: no such file; it takes no part" in caplog.text
+
+
+def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, caplog):
+    (tmp_path / "own.csv").write_text("age,days\nMiller,3\n")
+    with pytest.raises(DataError, match="client 2's own table cannot be used") as caught:
+        table_host(
+            settings(target_column="days"), RamStore(), own=f"csv:{tmp_path}/own.csv", client=2
+        )
+    assert "Miller" not in str(caught.value)
+    assert "Miller" in caplog.text
 
 
 class Columns(InProcessGrid):
