@@ -126,13 +126,14 @@ def transfer(
     require(sigma > 0, "sigma", sigma, "positive")
     require(c > 0, "c", c, "positive")
     require(radius >= 0, "radius", radius, "at least 0")
+    require(reading in ("symmetric", "paper"), "reading", reading, "symmetric or paper")
     cp = _cvxpy()
     beta, deltas = cp.Variable(tasks[0].x.shape[1]), cp.Variable((len(tasks), tasks[0].x.shape[1]))
     problem = _problem(cp, tasks, sigma, c, reading, beta, deltas)
     if np.isfinite(radius):
         within = cp.norm2(deltas, axis=1) <= radius / sigma
         problem = cp.Problem(problem.objective, [*problem.constraints, within])
-    problem.solve(solver=cp.CLARABEL)  # HiGHS takes thirteen times as long
+    problem.solve(solver=cp.CLARABEL)  # HiGHS, tried once, took 13 times as long
     solved = problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
     require(solved, "c", c, f"such that parameters are within the bounds ({problem.status})")
     return Transfer(sigma * beta.value, sigma * deltas.value)

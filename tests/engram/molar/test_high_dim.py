@@ -201,6 +201,7 @@ def test_without_cvxpy_one_line_says_what_to_install(monkeypatch):
         (problem()[0], 0.0, {}, "sigma must be positive, got 0.0"),
         (problem()[0], 1.0, {"c": 0.0}, "c must be positive, got 0.0"),
         (problem()[0], 1.0, {"radius": -1.0}, "radius must be at least 0, got -1.0"),
+        (problem()[0], 1.0, {"reading": "x"}, "reading must be symmetric or paper, got 'x'"),
     ],
 )
 def test_refuses(tasks, sigma, given, message):

@@ -1,0 +1,54 @@
+"""The benchmark of MOLAR runs, and what it prints is numbers; figures are tested elsewhere."""
+
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import molar
+
+
+def test_times_and_memory_are_numbers():
+    server = molar.time_server(tasks=20, dim=30)
+    assert server["seconds"] > 0
+    assert math.isfinite(server["mib"])
+    site = molar.time_site(200, 5, turns=1)
+    assert site.keys() == {"site", "lstsq", "qr"}
+    assert all(seconds > 0 for seconds in site.values())
+
+
+def test_algorithm_3_is_compared_with_the_best_lassos():
+    found = molar.compare_high_dim(trials=1, dim=30, size=15)
+    assert found.keys() == {
+        "Algorithm 3, symmetric",
+        "Algorithm 3, as printed",
+        "a LASSO for each task",
+        "one LASSO for all",
+    }
+    assert all(0 < row["error"] < 10 and row["seconds"] > 0 for row in found.values())
+
+
+@pytest.fixture
+def app(monkeypatch):
+    import typer
+
+    small = molar.Setting("linear", dim=8, tasks=3, size=30, differing=1)
+    monkeypatch.setattr(molar, "PAPER", small)
+    monkeypatch.setattr(molar, "ALIKE", small._replace(differing=0))
+    monkeypatch.setattr(molar, "LOGISTIC", molar.Setting("logistic", 2, 3, 200, 1))
+    command = typer.Typer()
+    command.command()(molar.main)
+    return command
+
+
+def test_it_prints_tables(app):
+    result = CliRunner().invoke(app, ["--part", "regression", "--trials", "2"])
+    assert result.exit_code == 0, result.output
+    for text in ("d = 8, M = 3, n = 30, s = 1, 2 trials", "MOLAR, soft", "MLE"):
+        assert text in result.output
+
+
+def test_an_unknown_part_is_refused(app):
+    result = CliRunner().invoke(app, ["--part", "bandits"])
+    assert result.exit_code == 2
+    assert "must be one of regression, speed, high-dim" in result.output
