@@ -12,6 +12,8 @@ from rich import box
 from rich.table import Table as Printed
 
 from engram.molar.intervals import own_interval
+from engram.molar.shrinkage import threshold
+from engram.molar.site import SiteEstimate
 from simulations.reproduce.molar_table import Molar
 from simulations.reproduce.report import Row, png
 
@@ -32,8 +34,8 @@ Array = npt.NDArray[np.float64]
 
 _FEW: Final = 60  # lines that a table of all tasks may have
 _UNSURE: Final = """\
-?: shrinkage (its threshold is --c) and the interval (App. F) judge differently
-whether it differs; the task's own estimate is in coefficients.csv."""
+?: the interval (App. F) has another threshold, and judges otherwise; the task's
+own estimate is in coefficients.csv."""
 _NO_INTERVAL: Final = "-: too many tasks differ, or there are too few, for an interval.\n"
 _SURE: Final = 6.0  # standard errors, below which Figure 1 shows no difference
 _LABELED: Final = 150  # tasks, or columns, whose names a picture has room for
@@ -55,6 +57,8 @@ class Coefficients(NamedTuple):
         differs: Where a task's is not the shared one, shape (M, d). Every intercept is its own.
         own: Each task's estimate by itself, shape (M, d'); NaN where its rows determine none.
         error: Its standard error; likewise.
+        reach: How many standard errors from the shared coefficient a task's own estimate may be
+            and still be replaced by it, shape (M,); infinite of tasks that know nothing.
     """
 
     tasks: list[Any]
@@ -69,6 +73,7 @@ class Coefficients(NamedTuple):
     differs: npt.NDArray[np.bool_]
     own: Array
     error: Array
+    reach: Array
 
 
 def coefficients(model: Molar, level: float) -> Coefficients:
@@ -89,7 +94,15 @@ def coefficients(model: Molar, level: float) -> Coefficients:
         model.support_,
         np.where(known, [site.coef for site in model.sites_], np.nan),
         np.where(known, [site.standard_error for site in model.sites_], np.nan),
+        np.array([_reach(model, site) for site in model.sites_]),
     )
+
+
+def _reach(model: Molar, site: SiteEstimate) -> float:
+    unit = site._replace(sigma=1.0)  # gamma_m is in the unit of the noise
+    total = model.shared_.size
+    known = np.isfinite(site.sigma)
+    return threshold(unit, total, option=model.option, c=model.c) if known else np.inf
 
 
 def frame(found: Coefficients) -> pd.DataFrame:
@@ -191,6 +204,7 @@ def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
                 marks[m, k],
             )
     parts: list[Printed | str] = [printed if shown.any() else "No task differs.\n"]
+    parts.append(_threshold(found.reach[np.isfinite(found.reach)]))
     if (unsure(found) & shown).any():
         parts.append(_UNSURE)
     if not everything:
@@ -200,6 +214,13 @@ def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
             "shared, or intercepts. --all shows them."
         )
     return parts
+
+
+def _threshold(reach: Array) -> str:
+    if not len(reach):  # by --c inf
+        return "By this --c no task differs, however far its own estimate is."
+    ends = dict.fromkeys((f"{reach.min():.2g}", f"{reach.max():.2g}"))
+    return f"A task differs from {' to '.join(ends)} standard errors on (it scales with --c)."
 
 
 def unsure(found: Coefficients) -> npt.NDArray[np.bool_]:
@@ -252,16 +273,15 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     most = float(np.nanmax(values, initial=0.0)) or 1.0
     colors = mpl.colormaps["magma_r"].with_extremes(under="white", bad="lightgray")
     image = axes.imshow(values, cmap=colors, vmin=1e-9 * most, vmax=most, aspect="auto")
-    plain: dict[str, Any] = {"parse_math": False}  # names may have a dollar sign
     bar = f"|own estimate - shared|,\n{unit} per s.d. of the column"
-    figure.colorbar(image).set_label(bar, **plain)
+    figure.colorbar(image).set_label(bar, parse_math=False)  # names may have dollar signs
     for axis, names, what in (
         (axes.xaxis, found.columns[:-1], "columns"),
         (axes.yaxis, [str(task) for task in found.tasks], "tasks"),
     ):
         if len(names) <= _LABELED:
             short = [_short(name) for name in names]
-            axis.set_ticks(range(len(names)), short, fontsize=8, **plain)
+            axis.set_ticks(range(len(names)), short, fontsize=8, parse_math=False)
             axis.set_ticks(np.arange(len(names) + 1) - 0.5, minor=True)
         else:
             axis.set_label_text(f"{len(names)} {what}, numbered as in coefficients.csv")
