@@ -1,12 +1,13 @@
 """What MOLAR gains over other estimators, on simulated tasks, and what it costs.
 
-``python -m benchmarks.molar`` prints errors as ratios to those of each task's own estimate (OLS,
-or maximum likelihood), of the mean over trials, tasks and coordinates; and times of one thread.
+``python -m benchmarks.molar`` prints errors as ratios to those of each task's own estimate (OLS, or
+maximum likelihood), of the mean over trials, tasks and coordinates; how often intervals hold, and how
+long they are; and times of one thread.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -20,6 +21,12 @@ from threadpoolctl import threadpool_limits
 from benchmarks.memory import forget_peak, peak
 from engram.molar.families import FamilyName
 from engram.molar.high_dim import high_dim, transfer_bounds
+from engram.molar.intervals import (
+    Intervals,
+    own_interval,
+    shared_half_width,
+    site_interval,
+)
 from engram.molar.lasso import lasso
 from engram.molar.pooled import condense
 from engram.molar.shrinkage import combine
@@ -27,7 +34,16 @@ from engram.molar.simulation import linear_rows, logistic_rows, sparse_parameter
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 from simulations.reproduce.molar_methods import METHODS, errors, gather
 
-__all__ = ["Setting", "compare", "compare_high_dim", "main", "time_server", "time_site"]
+__all__ = [
+    "Coverage",
+    "Setting",
+    "compare",
+    "compare_high_dim",
+    "coverage",
+    "main",
+    "time_server",
+    "time_site",
+]
 
 Array = npt.NDArray[np.float64]
 
@@ -103,8 +119,8 @@ def _ways(
     """Returns, by method and by what scales its strength, what estimates all coefficients."""
     whole = Rows(np.concatenate([r.x for r in tasks]), np.concatenate([r.y for r in tasks]))
     ways: dict[tuple[str, float], Callable[[], Array]] = {
-        ("Algorithm 3, symmetric", 1): partial(high_dim, tasks, _SIGMA),
-        ("Algorithm 3, as printed", 1): partial(high_dim, tasks, _SIGMA, reading="paper"),
+        ("Algorithm 3, symmetric", 1): lambda: high_dim(tasks, _SIGMA).coefs,
+        ("Algorithm 3, as printed", 1): lambda: high_dim(tasks, _SIGMA, reading="paper").coefs,
     }
     for scale in (0.25, 0.5, 1, 2, 4, 8):
         own, total = transfer_bounds(np.full(len(tasks), float(size)), dim, scale * _SIGMA)
@@ -126,6 +142,60 @@ def _sparse_tasks(rng: np.random.Generator, dim: int, size: int) -> tuple[list[R
         more = rng.standard_normal(3)
         own[rng.choice(dim, 3, replace=False)] += more / (2 * np.linalg.norm(more))
     return [linear_rows(rng, beta, size, _SIGMA) for beta in truth], truth
+
+
+# --- Intervals -----------------------------------------------------------------------------
+
+
+class Coverage(NamedTuple):
+    """How often intervals of level 0.95 hold, and how long they are.
+
+    Attributes:
+        shared: Share of the shared coefficients that are in theirs.
+        differing: Of those in which a task differs.
+        length: Sum of the lengths, over that of least squares'.
+    """
+
+    shared: float
+    differing: float
+    length: float
+
+
+def coverage(
+    gap: float, *, trials: int, dim: int = 100, tasks: int = 100, size: int = 1000
+) -> Coverage:
+    """Simulates intervals where tasks differ in five coefficients.
+
+    Args:
+        gap: By how much they do, in sigma / sqrt(n).
+        trials: How many simulations.
+        dim: d.
+        tasks: M.
+        size: n.
+    """
+    found = []
+    for trial in range(trials):
+        rng = np.random.default_rng(trial)
+        truth = np.tile(rng.standard_normal(dim), (tasks, 1))
+        differs = np.zeros((tasks, dim), dtype=bool)
+        for row in differs:
+            row[rng.choice(dim, 5, replace=False)] = True
+        signs = rng.choice([-1.0, 1.0], truth.shape)
+        truth += differs * signs * gap * _SIGMA / np.sqrt(size)
+        sites = [estimate_site(linear_rows(rng, beta, size, _SIGMA)) for beta in truth]
+        shared = combine(sites)
+        half = shared_half_width(sites, shared)
+        low, high = _stacked(site_interval(site, shared, half) for site in sites)
+        own = _stacked(own_interval(site) for site in sites)
+        covered = (low <= truth) & (truth <= high)
+        length = (high - low).sum() / (own.high - own.low).sum()
+        found.append((covered[~differs].mean(), covered[differs].mean(), length))
+    return Coverage(*np.mean(found, axis=0).tolist())
+
+
+def _stacked(each: Iterable[Intervals]) -> Intervals:
+    low, high = (np.stack(limits) for limits in zip(*each, strict=True))
+    return Intervals(low, high)
 
 
 # --- Times ---------------------------------------------------------------------------------
@@ -221,7 +291,25 @@ def _high_dim(trials: int) -> list[Table]:
     return [table]
 
 
-_PARTS: Final = {"regression": _regression, "speed": _speed, "high-dim": _high_dim}
+def _intervals(trials: int) -> list[Table]:
+    table = Table(
+        "gap / (sigma / sqrt(n))",
+        "coverage, shared",
+        "coverage, differing",
+        "length / OLS",
+        title=f"intervals of level 0.95, d = 100, M = 100, n = 1000, s = 5, {trials} trials",
+    )
+    for gap in (20.0, 3.0):
+        table.add_row(f"{gap:g}", *(f"{value:.3f}" for value in coverage(gap, trials=trials)))
+    return [table]
+
+
+_PARTS: Final = {
+    "regression": _regression,
+    "intervals": _intervals,
+    "speed": _speed,
+    "high-dim": _high_dim,
+}
 
 
 def main(

@@ -28,6 +28,12 @@ def test_algorithm_3_is_compared_with_the_best_lassos():
     assert all(0 < row["error"] < 10 and row["seconds"] > 0 for row in found.values())
 
 
+def test_coverage_is_a_share_and_wide_gaps_are_covered():
+    found = molar.coverage(20.0, trials=1, dim=40, tasks=40, size=200)
+    assert all(0.9 < share <= 1 for share in found[:2])
+    assert 0 < found.length < 1
+
+
 @pytest.fixture
 def app(monkeypatch):
     import typer
@@ -51,4 +57,4 @@ def test_it_prints_tables(app):
 def test_an_unknown_part_is_refused(app):
     result = CliRunner().invoke(app, ["--part", "bandits"])
     assert result.exit_code == 2
-    assert "must be one of regression, speed, high-dim" in result.output
+    assert "must be one of regression, intervals, speed, high-dim" in result.output
