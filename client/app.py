@@ -11,17 +11,16 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from client.handlers import Request, answer_evaluate, answer_roster, answer_train
+from client.hosts import Host, table_host
 from client.memory import DiskStore
 from client.replies import Replies
 from client.sealed import read_key
-from client.tables import TableSites
 from client.trainer import Trainer
 from client.trainings import prune
 from federation.algorithms import TABLES
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.data.federated import federated_data, own_data
 from federation.data.sources import FILES
-from federation.data.tables import own_table, table_data
 from federation.errors import EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
@@ -67,7 +66,7 @@ def evaluate(message: Message, context: Context) -> Message:
 class _Node(NamedTuple):
     """What answers a training's messages; ``replies`` where the node outlives its process."""
 
-    host: Trainer | TableSites
+    host: Host
     replies: Replies | None
 
 
@@ -103,11 +102,10 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
     return _Node(host, Replies(folder, key=key) if config.state is not None else None)
 
 
-def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Trainer | TableSites:
+def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
     own, client = config.data, config.partition_id
     if experiment.algorithm in TABLES:
-        table = own_table(experiment, own, client) if own else table_data(experiment)
-        return TableSites(experiment, table, store)
+        return table_host(experiment, store, own=own, client=client)
     data = own_data(experiment, own, client) if own else federated_data(experiment)
     return Trainer(experiment, data, store)
 

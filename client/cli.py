@@ -184,7 +184,7 @@ def show(
     table = Table()
     for heading in ("name", "shape", "norm or numbers"):
         table.add_column(heading)
-    for name, leaf in tensors.items():
+    for name, leaf in sorted(tensors.items()):
         few = leaf.ndim == 1 and len(leaf) <= _FEW
         shown = [f"{value:.6g}" for value in (leaf.tolist() if few else [float(leaf.norm())])]
         table.add_row(name, str(tuple(leaf.shape)), "  ".join(shown))

@@ -27,13 +27,13 @@ class MemoryMismatch(EngramError):
 class MemoryStore(Protocol):
     """Memories of the clients that a node hosts."""
 
-    def load(self, client: int, like: Params, *, before: int) -> Params | None:
+    def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
         """Returns the client's newest memory from a round before the given one.
 
         Args:
             client: The client.
             like: The current model; the memory must have its names and shapes, and is
-                returned with its dtypes, on its device.
+                returned with its dtypes, on its device. None: as it was saved.
             before: Round; what this round or a later one wrote is not looked at.
 
         Returns:
@@ -61,7 +61,7 @@ class RamStore:
     def __init__(self) -> None:
         self._versions: dict[int, dict[int, Params]] = defaultdict(dict)
 
-    def load(self, client: int, like: Params, *, before: int) -> Params | None:
+    def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
         versions = self._versions.get(client, {})
         earlier = [version for version in versions if version < before]
@@ -125,7 +125,7 @@ class DiskStore:
         self._limit = limit
         self._total = sum(path.stat().st_size for path in folder.glob("client-*/round-*.memory"))
 
-    def load(self, client: int, like: Params, *, before: int) -> Params | None:
+    def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
         earlier = [version for version in self.versions(client) if version < before]
         return _checked(client, self.read(client, max(earlier)), like) if earlier else None
@@ -194,7 +194,9 @@ def _label(client: int, version: int) -> str:
     return f"client {client}, round {version}"
 
 
-def _checked(client: int, memory: Params, like: Params) -> Params:
+def _checked(client: int, memory: Params, like: Params | None) -> Params:
+    if like is None:
+        return memory
     found = {name: tuple(leaf.shape) for name, leaf in memory.items()}
     wanted = {name: tuple(leaf.shape) for name, leaf in like.items()}
     if found != wanted:

@@ -24,7 +24,7 @@ from engram.molar.intercept import personalize_rows
 from engram.molar.intervals import site_interval
 from engram.molar.shrinkage import Shared
 from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
-from engram.molar.tables import check_finite, check_target
+from engram.molar.tables import check_finite
 from federation.data.tables import TableData
 from federation.errors import EngramError, one_line
 from federation.estimates import SHARED, SITES, read_shared, site_record
@@ -32,7 +32,7 @@ from federation.experiment import Experiment
 from federation.roster import describe_node
 from federation.wire import CLIENTS, METRICS, REFUSED
 
-__all__ = ["TableSites"]
+__all__ = ["TableSites", "answered"]
 
 Array = npt.NDArray[np.float64]
 INTERCEPT = "intercept"
@@ -78,7 +78,9 @@ class TableSites:
         rows = self._rows(client)
         labels = np.full(len(rows.y), client)
         check_finite(rows.x, labels, self.names)
-        check_target(rows.y, labels, self.experiment.family)
+        model = FAMILIES[self.experiment.family]
+        if not (np.isfinite(rows.y) & model.valid(rows.y)).all():  # which row, stays here
+            raise ValueError(f"{self.experiment.target_column} must be {model.target} in every row")
         if client not in self._estimates:
             self._estimates[client] = estimate_site(rows, family=self.experiment.family)
         site = self._estimates[client]
@@ -135,16 +137,17 @@ def _(host: TableSites, request: Request) -> Message:
 @answer_train.register
 def _(host: TableSites, requests: Sequence[Request]) -> list[Message]:
     """Sends the clients' own estimates: see ``federation.estimates``."""
-    return [_answered(request, partial(_estimates, host, request)) for request in requests]
+    return [answered(request, partial(_estimates, host, request)) for request in requests]
 
 
 @answer_evaluate.register
 def _(host: TableSites, requests: Sequence[Request]) -> list[Message]:
     """Personalizes the clients' coefficients, and sends their scores, and nothing else."""
-    return [_answered(request, partial(_scores, host, request)) for request in requests]
+    return [answered(request, partial(_scores, host, request)) for request in requests]
 
 
-def _answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Message:
+def answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Message:
+    """Returns the reply to a request, of the clients that it names; or says what failed."""
     try:
         check_source(request.message.content)
         return Message(answer(asked_clients(request)), reply_to=request.message)

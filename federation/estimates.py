@@ -17,6 +17,8 @@ __all__ = [
     "SITES",
     "SharedEstimate",
     "impossible",
+    "parameters_record",
+    "read_parameters",
     "read_shared",
     "read_sites",
     "shared_record",
@@ -24,6 +26,8 @@ __all__ = [
 ]
 
 Array = npt.NDArray[np.float64]
+
+_MOST_ROWS: Final = 2**31  # more than one site has; they are weights
 
 SITES: Final = "sites"
 SHARED: Final = "shared"
@@ -65,12 +69,12 @@ def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
     return [SiteEstimate(*part) for part in parts]
 
 
-def impossible(site: SiteEstimate, rows: int) -> str | None:
+def impossible(site: SiteEstimate, rows: int | None) -> str | None:
     """Says what is wrong with an estimate that was sent, if anything is.
 
     Args:
         site: The estimate.
-        rows: How many rows the site has said that it has.
+        rows: How many rows the site has said that it has; None if that is not known.
     """
     if not np.isfinite(site.coef).all():
         return "some coefficients are NaN or infinite"
@@ -78,8 +82,10 @@ def impossible(site: SiteEstimate, rows: int) -> str | None:
         return "some standard errors are NaN, 0 or negative"
     if not site.sigma >= 0:
         return f"its noise has the standard deviation {site.sigma}"
-    if site.size != rows:
+    if rows is not None and site.size != rows:
         return f"it claims {site.size:g} rows, and had {rows} when the run began"
+    if not 0 < site.size <= _MOST_ROWS:
+        return f"it claims {site.size:g} rows"
     return None
 
 
@@ -99,6 +105,32 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
     """
     coef, half = (_read(record, name, (dim,)) for name in ("coef", "half-width"))
     return SharedEstimate(Shared(coef, float(_read(record, "size", (1,))[0])), half)
+
+
+def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:
+    """Returns shared coefficients of several parameters, of which some may be unknown.
+
+    Arrays ``coef`` (P, d), and ``size`` (P,), which is 0 for those.
+    """
+    return _record(
+        coef=np.array([np.zeros(dim) if one is None else one.coef for one in shared]),
+        size=np.array([0.0 if one is None else one.size for one in shared]),
+    )
+
+
+def read_parameters(record: ArrayRecord, count: int) -> list[Shared | None]:
+    """Reads what ``parameters_record`` wrote.
+
+    Raises:
+        KeyError: An array is missing.
+        ValueError: One has another shape or dtype.
+        TypeError: One is not what it is declared to be.
+    """
+    shape = record["coef"].shape
+    dim = shape[1] if len(shape) == 2 else 0
+    coefs, sizes = _read(record, "coef", (count, dim)), _read(record, "size", (count,))
+    parts = zip(coefs, sizes.tolist(), strict=True)
+    return [Shared(coef, size) if size > 0 else None for coef, size in parts]
 
 
 def _record(**arrays: Array) -> ArrayRecord:

@@ -56,6 +56,8 @@ def _device(value: str) -> str:
     return value
 
 
+_MOST_TURNS = 2**20  # of a bandit
+
 _Int = Annotated[int, BeforeValidator(_not_bool)]
 _Float = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
 _Widths = Annotated[str, BeforeValidator(_widths)]
@@ -195,6 +197,20 @@ class Experiment(BaseModel):
         "claim them) or equal (a minority of sites cannot move it far, whatever they claim)"
     )
     level: _Float = Field(gt=0, lt=1, description="molar: level of confidence intervals")
+    bandit_model: Literal["C", "P"] = Field(
+        description="molar-bandit: C (each arm has a context; a site has one parameter) or P (a "
+        "site sees one context, and each arm has a parameter)"
+    )
+    arms: _Int = Field(ge=2, description="molar-bandit: arms to choose from (K)")
+    first_batch: _Int = Field(
+        ge=1,
+        description="molar-bandit: turns in the first batch (H0); batches double from the second "
+        "on, and num-rounds is how many there are",
+    )
+    history: Literal["batch", "all"] = Field(
+        description="molar-bandit: rows that a site's own step looks at: those since its last "
+        "estimate, or all it ever saw"
+    )
     target_column: str = Field(description="molar: the table's target, by name")
     task_column: str = Field(
         description="molar: the column that says which site a row is of; each is a client"
@@ -268,12 +284,26 @@ class Experiment(BaseModel):
             ("privacy", self.privacy, "none"),
             ("clip", self.clip, 0.0),
         ):
-            require(value == only, key, value, f"{only} for {self.algorithm}, which has no rounds")
+            require(value == only, key, value, f"{only} for {self.algorithm}")
+        if self.algorithm == "molar-bandit":
+            require(self.family == "linear", "family", self.family, "linear for molar-bandit")
+            most = _MOST_TURNS // self.first_batch
+            require(
+                self.num_rounds <= most.bit_length(),
+                "num-rounds",
+                self.num_rounds,
+                f"at most {most.bit_length()} for molar-bandit, whose batches double",
+            )
 
     @property
     def rounds(self) -> int:
         """Rounds that a run has."""
-        return 1 if self.algorithm in TABLES else self.num_rounds
+        return 1 if self.algorithm == "molar" else self.num_rounds
+
+    @property
+    def horizon(self) -> int:
+        """Turns that a bandit has in all its batches."""
+        return self.first_batch << (self.num_rounds - 1)
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:
@@ -316,6 +346,8 @@ class Experiment(BaseModel):
         """Returns the settings that bear on the numbers: all but how far, how and where to run."""
         aside = {"num-rounds", "checkpoint-every", "out", "resume", "timeout", "min-clients"}
         aside |= set(MACHINE) - {"data-dir"}
+        if self.algorithm == "molar-bandit":  # how far it goes is what its sites are going to see
+            aside -= {"num-rounds"}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 
     @classmethod

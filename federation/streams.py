@@ -27,6 +27,8 @@ class Stream(IntEnum):
     EPISODE_TASKS = 10
     EPISODE_ROWS = 11
     EVALUATION = 12
+    WORLD = 13
+    TIES = 14
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

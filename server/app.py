@@ -11,8 +11,8 @@ from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.hosting import run_folder
 from server.coordinator import coordinate
-from server.exchange import exchange, in_words
 from server.grid import PatientGrid
+from server.tables import RUNS, in_words
 
 __all__ = ["app"]
 
@@ -33,7 +33,7 @@ def main(grid: Grid, context: Context) -> None:
         folder = run_folder(experiment, context.run_id)
         patient = PatientGrid(grid, least=experiment.min_clients)
         if experiment.algorithm in TABLES:
-            found = exchange(patient, experiment, folder, engine="flower")
+            found = RUNS[experiment.algorithm](patient, experiment, folder, engine="flower")
             _log.info("%s; recorded in %s", in_words(found), folder)
             return
         found = coordinate(patient, experiment, folder, engine="flower", on_round=_report)

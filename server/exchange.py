@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from server.record import Memories, RunRecord
 from server.roster import query_sites
 from strategies.exchange import Exchange, Scores
 
-__all__ = ["exchange", "in_words"]
+__all__ = ["exchange"]
 
 
 def exchange(
@@ -164,18 +164,6 @@ def _results(
             },
         },
     }
-
-
-def in_words(found: Mapping[str, Any]) -> str:
-    """Returns the metrics, or results, of an exchange in one line."""
-    line = f"{found['sites']} sites"
-    left_out = found["left-out"]
-    count = len(left_out) if isinstance(left_out, Mapping) else left_out
-    line += f", {count} left out" if count else ""
-    if found["loss-personal"] is None:
-        return line
-    own, shared, personal = (found[f"loss-{kind}"] for kind in ("own", "shared", "personal"))
-    return f"{line}, held-out loss {personal:.4g} (alone {own:.4g}, shared {shared:.4g})"
 
 
 def _finite(value: float) -> float | None:

@@ -41,7 +41,7 @@ def query_roster(
         RunStopped: A node runs another source, cannot serve, or has other data than the rest;
             two nodes host the same client; or a client is hosted by none.
     """
-    entries, owners = _await(grid, num_clients, num_clients, training, patience, timeout)
+    entries, owners = _await(grid, num_clients, None, training, patience, timeout)
     return _roster(entries, owners, num_clients)
 
 
@@ -70,8 +70,7 @@ def query_sites(
         The sites that are there, and why each of the others is not.
 
     Raises:
-        RunStopped: They are fewer than ``least``; a node runs another source or cannot serve; or
-            two nodes host the same client.
+        RunStopped: They are fewer than ``least``, or two nodes host the same client.
     """
     entries, owners = _await(grid, num_clients, least, training, patience, timeout)
     left_out = {c: "no node hosts it" for c in range(num_clients) if c not in owners}
@@ -97,20 +96,34 @@ def _other_columns(names: tuple[str, ...], columns: tuple[str, ...]) -> str:
 
 
 def _await(
-    grid: Grid, num_clients: int, least: int, training: str, patience: float, timeout: float
+    grid: Grid, num_clients: int, least: int | None, training: str, patience: float, timeout: float
 ) -> tuple[dict[int, NodeEntry], dict[int, int]]:
-    """Waits for all clients; after ``patience`` seconds without news for ``least`` at least."""
+    """Waits for all clients, or after ``patience`` seconds without news for ``least`` at least.
+
+    With ``least``, a node that cannot serve is no reason to stop; it is named in a warning.
+    """
     entries: dict[int, NodeEntry] = {}
+    failed: set[int] = set()
     deadline = time.monotonic() + patience
     while True:
-        new = sorted(set(grid.get_node_ids()) - entries.keys())
+        new = sorted(set(grid.get_node_ids()) - entries.keys() - failed)
+        for message, reply in _replies(grid, new, training, timeout) if new else ():
+            if reply is None:  # it may be away, and is asked again when it is back
+                continue
+            node = message.metadata.dst_node_id
+            try:
+                entries[node] = _read(message, reply)
+            except RunStopped as error:
+                if least is None:
+                    raise
+                failed.add(node)
+                _log.warning("%s; it takes no part", error)
         if new:
-            entries |= _ask(grid, new, training, timeout)
             deadline = time.monotonic() + patience
         owners = _owners(entries)
         missing = [client for client in range(num_clients) if client not in owners]
         late = time.monotonic() > deadline
-        if not missing or (late and len(owners) >= least):
+        if not missing or (late and least is not None and len(owners) >= least):
             return entries, owners
         if late:
             raise RunStopped(
@@ -171,15 +184,6 @@ class Movers:
             and roster.nodes[client] not in present
             and roster.examples[client] == examples
         }
-
-
-def _ask(grid: Grid, nodes: list[int], training: str, timeout: float) -> dict[int, NodeEntry]:
-    # Who has not answered may be away, and is asked again when it is back.
-    return {
-        message.metadata.dst_node_id: _read(message, reply)
-        for message, reply in _replies(grid, nodes, training, timeout)
-        if reply is not None
-    }
 
 
 def _replies(

@@ -12,6 +12,7 @@ from client.cli import app as client_commands
 from client.trainer import Engine
 from federation.algorithms import ALGORITHMS, TABLES
 from federation.data.federated import federated_data, model_for
+from federation.data.tables import table_data
 from federation.errors import Refused
 from federation.experiment import Experiment, read_defaults
 from server.cli import app as server_commands
@@ -183,6 +184,11 @@ def data(
     from simulations import plots  # noqa: PLC0415 - slow to import
 
     experiment = Experiment.from_config(read_defaults() | overrides_of(config, sets))
+    if experiment.algorithm in TABLES:
+        if out is not None:
+            raise Refused(f"there is no picture of the tables of {experiment.algorithm}")
+        _show_tables(experiment, as_json)
+        return
     held = federated_data(experiment)
     path = out or Path("runs") / f"data-{data_name(experiment)}-{experiment.partition}.png"
     if path.suffix != ".png":
@@ -201,6 +207,22 @@ def data(
     if as_json:
         found = {"train": train.tolist(), "test": test.tolist(), "picture": str(path)}
         print(json.dumps(found))
+
+
+def _show_tables(experiment: Experiment, as_json: bool) -> None:
+    held = table_data(experiment)
+    columns = ", ".join(held.columns)
+    table = Table(title=f"{experiment.dataset}: {columns}", title_justify="left")
+    for heading in ("client", experiment.task_column, "training rows", "held out"):
+        table.add_column(heading, justify="right")
+    sizes = [
+        [0 if rows is None else len(rows.y) for rows in part] for part in (held.train, held.test)
+    ]
+    for client, (name, train, test) in enumerate(zip(held.names, *sizes, strict=True)):
+        table.add_row(str(client), name, str(train), str(test))
+    console.print(table)
+    if as_json:
+        print(json.dumps({"train": sizes[0], "test": sizes[1], "columns": held.columns}))
 
 
 def _plan(

@@ -4,16 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from client.hosts import table_host
 from client.memory import RamStore
-from client.tables import TableSites
 from client.trainer import Engine, Trainer
 from federation.algorithms import TABLES
 from federation.data.federated import federated_data
-from federation.data.tables import table_data
 from federation.experiment import Experiment
 from federation.noise import simulated_noise
 from server.coordinator import coordinate
-from server.exchange import exchange
+from server.tables import RUNS
 from simulations.grid import InProcessGrid
 
 __all__ = ["simulate"]
@@ -45,9 +44,8 @@ def simulate(
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
     if experiment.algorithm in TABLES:
-        sites = TableSites(experiment, table_data(experiment), memories)
-        grid = InProcessGrid(sites, [everyone])
-        return exchange(
+        grid = InProcessGrid(table_host(experiment, memories), [everyone])
+        return RUNS[experiment.algorithm](
             grid, experiment, folder, engine=engine, memories=memories, on_round=on_round
         )
     data = federated_data(experiment)

@@ -1,4 +1,4 @@
-"""What an exchange of estimates found: the shared coefficients, and who gains by them."""
+"""What exchanges of estimates found: shared coefficients, and who gains by them."""
 
 import json
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
-from server.exchange import in_words
 from server.record import RunRecord
+from server.tables import in_words
 from simulations.console import err, out
 
-__all__ = ["coefficient_table", "draw_losses", "show_exchange"]
+__all__ = ["coefficient_table", "draw_losses", "draw_regret", "regret_table", "show_exchange"]
 
 _MANY = 60  # coefficients that a table on the screen shows
 
@@ -26,14 +26,19 @@ def show_exchange(record: RunRecord, as_json: bool) -> None:
     if found is None:
         err.print(f"{record.folder}: not finished; go on with --resume")
         return
-    level = record.config["settings"]["level"]
-    out.print(coefficient_table(found, level))
-    for kind, clients in (("left out", found["left-out"]), ("lacks", found["lacking"])):
+    if "regret" in found:
+        out.print(regret_table(found))
+    else:
+        out.print(coefficient_table(found, record.config["settings"]["level"]))
+    for kind, clients in (("left out", found["left-out"]), ("lacks", found.get("lacking", {}))):
         for client, reason in clients.items():
             err.print(f"client {client} {kind}: {reason}", soft_wrap=True)
     out.print(in_words(found), soft_wrap=True)
     files = ["results.json", "metrics.jsonl"]
-    if found["scored"]:
+    if "regret" in found:
+        draw_regret(record, record.folder / "regret.png")
+        files.insert(0, "regret.png")
+    elif found["scored"]:
         draw_losses(found, record.folder / "losses.png")
         files.insert(0, "losses.png")
     out.print(f"recorded in {record.folder}: {', '.join(files)}", soft_wrap=True)
@@ -56,6 +61,34 @@ def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
     if len(parts) > _MANY:
         table.add_row("...", f"{len(parts)} in all", "in results.json")
     return table
+
+
+def regret_table(found: Mapping[str, Any]) -> Table:
+    """Returns what each site's turns came to."""
+    title = f"{found['sites']} sites, {found['turns']} turns in {found['rounds']} batches"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in ("site", "activated in", "reward", "regret"):
+        table.add_column(heading, justify="right")
+    columns = [found["clients"][name] for name in ("turns", "reward", "regret")]
+    for client, (turns, reward, regret) in enumerate(zip(*columns, strict=True)):
+        if client < _MANY:
+            table.add_row(str(client), f"{turns:.0f}", f"{reward:.4g}", f"{regret:.4g}")
+    if len(columns[0]) > _MANY:
+        table.add_row("...", f"{len(columns[0])} sites", "in", "results.json")
+    return table
+
+
+def draw_regret(record: RunRecord, path: Path) -> None:
+    """Draws the sites' mean cumulative regret against turns."""
+    first = record.config["settings"]["first-batch"]
+    rows = record.rows()
+    turns = [0, *(first << (row["round"] - 1) for row in rows)]
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(turns, [0, *(row["regret"] for row in rows)], "o-", ms=4)
+    axes.set(xlabel="turn (a dot ends a batch)", ylabel="cumulative regret, mean over sites")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
 
 
 def draw_losses(found: Mapping[str, Any], path: Path) -> None:

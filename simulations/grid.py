@@ -8,8 +8,7 @@ from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from client.handlers import Request, answer_evaluate, answer_roster, answer_train
-from client.tables import TableSites
-from client.trainer import Trainer
+from client.hosts import Host
 from federation.errors import EngramError
 from federation.flower import Run, local_run, name_message
 from federation.wire import REFUSED, ROSTER_QUERY
@@ -28,13 +27,13 @@ class InProcessGrid(Grid):
     them.
 
     Args:
-        host: Hosts every client: a ``Trainer``, or the ``TableSites``.
+        host: Hosts every client.
         hosts: The clients of each node, as ranges where they are many. Node i+1 hosts
             ``hosts[i]``. One client a node is what Flower's own strategies expect, which sample
             nodes.
     """
 
-    def __init__(self, host: Trainer | TableSites, hosts: Sequence[Sequence[int]]) -> None:
+    def __init__(self, host: Host, hosts: Sequence[Sequence[int]]) -> None:
         self._host = host
         self._hosts = dict(enumerate(hosts, start=1))
         self._run = local_run()

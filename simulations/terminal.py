@@ -18,10 +18,9 @@ from rich.progress import (
 
 from federation.algorithms import TABLES
 from federation.experiment import Experiment
-from server.exchange import in_words
 from server.record import RunRecord
+from server.tables import in_words
 from simulations.console import err, out
-from simulations.exchange_report import show_exchange
 from simulations.report import PLAN, find_runs, report_rows, report_table
 
 __all__ = ["Execute", "Report", "Tell", "err", "out", "progress_lines", "run_all", "show_found"]
@@ -148,6 +147,10 @@ def show_found(folder: Path, as_json: bool) -> None:
     if (folder / "config.json").is_file():
         record = RunRecord.open(folder)
         if record.config["settings"]["algorithm"] in TABLES:
+            from simulations.exchange_report import (  # noqa: PLC0415 - slow to import
+                show_exchange,
+            )
+
             show_exchange(record, as_json)
             return
     _show_runs(folder, as_json)

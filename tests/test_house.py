@@ -23,6 +23,7 @@ ARROWS = {
     "benchmarks": {*ROOMS, "simulations", "benchmarks"},
 }
 SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba"}
+EXTRAS = {"engram/molar/high_dim.py": {"cvxpy"}}  # `pip install 'engram[convex]'`
 INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$)")
 
 
@@ -52,8 +53,8 @@ def test_the_science_imports_science_only():
     standard |= {"warnings"}  # families.py: a library's solver says so where it has failed
     for path in modules("engram"):
         used = {name.split(".")[0] for name in imports(path)}
-        convex = {"cvxpy"} if path.name == "high_dim.py" else set()  # an optional extra
-        assert used <= SCIENCE | standard | convex | {"engram"}, path
+        extra = EXTRAS.get(path.relative_to(ROOT).as_posix(), set())
+        assert used <= SCIENCE | standard | extra | {"engram"}, path
 
 
 def test_internals_of_flower_are_imported_in_one_module():

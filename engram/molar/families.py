@@ -2,12 +2,11 @@
 
 import warnings
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, xlogy
-from sklearn.linear_model import LogisticRegression, PoissonRegressor
 
 __all__ = ["FAMILIES", "Family", "FamilyName", "NoEstimate"]
 
@@ -47,6 +46,8 @@ class Family(NamedTuple):
 
 
 def _logistic(x: Array, y: Array, weights: Array) -> Array:
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - a second to import
+
     solver = LogisticRegression(
         C=np.inf, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
     )
@@ -57,6 +58,8 @@ def _logistic(x: Array, y: Array, weights: Array) -> Array:
 
 
 def _poisson(x: Array, y: Array, weights: Array) -> Array:
+    from sklearn.linear_model import PoissonRegressor  # noqa: PLC0415 - likewise
+
     solver = PoissonRegressor(
         alpha=0, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
     )
@@ -66,9 +69,8 @@ def _poisson(x: Array, y: Array, weights: Array) -> Array:
     return coef
 
 
-def _solved(
-    solver: LogisticRegression | PoissonRegressor, x: Array, y: Array, weights: Array
-) -> LogisticRegression | PoissonRegressor:
+def _solved(solver: Any, x: Array, y: Array, weights: Array) -> Any:
+    """Returns one of scikit-learn's models, fitted."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

@@ -14,8 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize_scalar
-from scipy.stats import norm, t
+from scipy.special import ndtri, stdtrit
 
 from engram.checks import require
 from engram.molar.shrinkage import Shared, Weights, median_weights
@@ -88,11 +87,11 @@ def shared_half_width(
     squares, error = (share**2).sum(axis=0), (share * errors).sum(axis=0)
     half = np.full_like(shared.coef, np.inf)
     if method == "practical":
-        quantile = float(norm.ppf(1 - alpha / 4))
+        quantile = float(ndtri(1 - alpha / 4))
         part = np.divide(odd, 2 * (1 - odd), out=np.full_like(odd, np.inf), where=some)
         part += quantile * np.sqrt(squares) / 2
         sure = some & (part < 0.5)
-        half[sure] = norm.ppf(0.5 + part[sure]) * error[sure]
+        half[sure] = ndtri(0.5 + part[sure]) * error[sure]
     else:
         size = max(site.size for site in sites)
         delta = np.log(max(8 / alpha, 2 * size)) / 2
@@ -107,7 +106,7 @@ def own_interval(site: SiteEstimate, *, level: float = 0.95) -> Intervals:
 
     q is the quantile of level 1 - alpha/2 of Student's t where sigma is estimated, else z.
     """
-    half = float(t.ppf((1 + level) / 2, site.freedom)) * site.standard_error
+    half = float(_quantile((1 + level) / 2, site.freedom)) * site.standard_error
     return Intervals(site.coef - half, site.coef + half)
 
 
@@ -139,10 +138,10 @@ def site_interval(
     error = site.standard_error
     known = site.determined
     near = np.abs(site.coef - shared.coef) <= _reach(site.size, alpha) * error
-    own = float(t.ppf(1 - alpha / 4, site.freedom)) * error
+    own = float(_quantile(1 - alpha / 4, site.freedom)) * error
     near &= known & ((half_width <= own) if method == "practical" else np.isfinite(half_width))
     if intercept:
-        near[-1], own[-1] = False, t.ppf((1 + level) / 2, site.freedom) * error[-1]
+        near[-1], own[-1] = False, _quantile((1 + level) / 2, site.freedom) * error[-1]
     center, half = np.where(near, shared.coef, site.coef), np.where(near, half_width, own)
     return Intervals(center - half, center + half)
 
@@ -151,16 +150,17 @@ def _reach(size: float, alpha: float) -> float:
     return float(np.sqrt(2 * np.log(max(2 * size, 8 / alpha))))
 
 
+def _quantile(level: float, freedom: float) -> float:
+    """Returns the quantile of Student's t, of which the normal one is the limit."""
+    return float(stdtrit(freedom, level) if np.isfinite(freedom) else ndtri(level))
+
+
 def _constant(alpha: float) -> float:
     """Returns C_alpha of Lemma 12.
 
     The lemma's proof holds for every epsilon in (0, 1/2 - alpha), so the bound is the smallest of
     them, and not, as it is printed, the largest, which is infinite.
     """
-
-    def inverse(epsilon: float) -> float:
-        density = norm.pdf(norm.ppf(1 - epsilon)) * (1 - 2 * alpha / (1 - 2 * epsilon))
-        return -float(density)
-
-    found = minimize_scalar(inverse, bounds=(0, 0.5 - alpha), method="bounded")
-    return float(-1 / found.fun)
+    epsilon = np.linspace(0, 0.5 - alpha, 10_001)[1:-1]  # smooth, with one extremum inside
+    density = np.exp(-(ndtri(epsilon) ** 2) / 2) / np.sqrt(2 * np.pi)
+    return float(1 / (density * (1 - 2 * alpha / (1 - 2 * epsilon))).max())

@@ -4,7 +4,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.linear_model import Lasso
 
 from engram.checks import require
 from engram.molar.site import Rows
@@ -20,6 +19,7 @@ DEBIASING_SCALE: Final = 0.35
 
 _TOLERANCE: Final = 1e-10  # of the duality gap, beside the square of what is to be explained
 _PASSES: Final = 100_000  # over the coefficients, at most
+_NIL: Final = 1e-12  # of the largest slope: a strength that rounding hides
 
 
 def lasso_strength(size: float, dim: int, scale: float) -> float:
@@ -51,7 +51,8 @@ def lasso_debiasing(
         rows: The task's; there may be fewer than columns.
         center: Shape (d,), finite.
         strength: lambda_m, at least 0. 0 is least squares (of several solutions, that nearest to
-            ``center``), and from a finite value on, infinity too, ``b = center``.
+            ``center``), and so is what rounding would hide. From a finite value on, infinity too,
+            it is ``center``.
         free: Shape (d,), the coefficients that are not penalized, such as an intercept's; what
             ``center`` says of them does not matter. None: all are penalized.
 
@@ -67,9 +68,9 @@ def lasso_debiasing(
     require(center.shape == shape, "center.shape", center.shape, str(shape))
     free = np.zeros(shape, dtype=bool) if free is None else free
     require(free.shape == shape, "free.shape", free.shape, str(shape))
-    free = free | (strength == 0)
     root = np.sqrt(counts / counts.mean())
     x, left = root[:, None] * x, root * (y - x @ center)
+    free = free | (strength <= _NIL * np.abs(x.T @ left).max() / len(left))
     # Whatever the others are, the free ones are least squares: solved for, they leave a LASSO.
     fit = np.linalg.lstsq(x[:, free], np.column_stack([x[:, ~free], left]))[0]
     rest = x[:, ~free] - x[:, free] @ fit[:, :-1]
@@ -83,6 +84,8 @@ def lasso_debiasing(
 def _penalized(x: Array, y: Array, strength: float) -> Array:
     if np.abs(x.T @ y).max(initial=0.0) <= strength * len(y):
         return np.zeros(x.shape[1])
+    from sklearn.linear_model import Lasso  # noqa: PLC0415 - a second to import
+
     solver = Lasso(strength, fit_intercept=False, tol=_TOLERANCE, max_iter=_PASSES)
     coef: Array = solver.fit(x, y).coef_
     return coef

@@ -1,11 +1,14 @@
-"""Parameters of simulated tasks that differ from each other in few coordinates (Section 4.1)."""
+"""The simulated tasks of the paper's experiments (Section 4.1, Appendix J.3.2)."""
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import expit
+from scipy.stats import ortho_group
 
 from engram.checks import require
+from engram.molar.site import Rows
 
-__all__ = ["sparse_parameters"]
+__all__ = ["disparate_sizes", "linear_rows", "logistic_rows", "sparse_parameters", "spread_root"]
 
 Array = npt.NDArray[np.float64]
 
@@ -19,7 +22,7 @@ def sparse_parameters(rng: np.random.Generator, tasks: int, dim: int, differing:
     a value can only change its sign.)
 
     Args:
-        rng: What is drawn from.
+        rng: What is drawn from. The first tasks are the same, however many follow.
         tasks: M, at least 1.
         dim: d, at least 1.
         differing: s, from 0 to d.
@@ -37,3 +40,64 @@ def sparse_parameters(rng: np.random.Generator, tasks: int, dim: int, differing:
         drawn = rng.normal(size=differing)
         own[places] = drawn / np.linalg.norm(drawn) * np.linalg.norm(shared[places])
     return coefs
+
+
+def spread_root(rng: np.random.Generator, dim: int) -> Array:
+    """Draws a root A of a covariance A'A = Q diag(1 + 4 (k - 1) / d) Q' (J.3.2), shape (d, d).
+
+    Q is uniform on the orthogonal matrices. Rows of z A, with z of shape (n, d) standard normal,
+    have that covariance; its eigenvalues go from 1 to nearly 5.
+    """
+    q = ortho_group.rvs(dim, random_state=rng) if dim > 1 else np.ones((1, 1))
+    root: Array = np.sqrt(1 + 4 * np.arange(dim) / dim)[:, None] * q.T
+    return root
+
+
+def disparate_sizes(
+    rng: np.random.Generator, tasks: int, mean: float, least: int
+) -> npt.NDArray[np.int64]:
+    """Draws sizes n_m = round(M n z_m) with z uniform on the simplex, none below ``least`` (J.3.2).
+
+    z is a Dirichlet vector of ones of length M; the paper writes d, which is a slip. Most such
+    vectors leave some task fewer rows than coefficients, and OLS undefined, so this is z given
+    that no task has fewer than ``least`` rows. What that leaves of the simplex is a smaller one:
+    ``least`` rows for each task, and of the others z's shares.
+
+    Args:
+        rng: What is drawn from.
+        tasks: M, at least 1.
+        mean: n, the mean over tasks to rounding; at least ``least``.
+        least: Rows that every task has at least; more than d for OLS to be defined.
+
+    Returns:
+        Shape (M,).
+
+    Raises:
+        ValueError: The mean is below ``least``.
+    """
+    require(mean >= least, "mean", mean, f"at least {least}, the fewest that a task may have")
+    share = rng.dirichlet(np.ones(tasks))
+    return np.rint(least + tasks * (mean - least) * share).astype(np.int64)
+
+
+def linear_rows(
+    rng: np.random.Generator, beta: Array, size: int, sigma: float, root: Array | None = None
+) -> Rows:
+    """Draws a task's rows: x ~ N(0, root' root) and y = <x, beta> + N(0, sigma^2).
+
+    Args:
+        rng: What is drawn from.
+        beta: Shape (d,).
+        size: n_m, at least 1.
+        sigma: Standard deviation of the noise, at least 0.
+        root: Shape (d, d). None: the identity.
+    """
+    x = rng.standard_normal((size, len(beta)))
+    x = x if root is None else x @ root
+    return Rows(x, x @ beta + sigma * rng.standard_normal(size))
+
+
+def logistic_rows(rng: np.random.Generator, beta: Array, size: int) -> Rows:
+    """Draws a task's rows: x ~ N(0, I), and y = 1 with probability 1 / (1 + exp(-<x, beta>))."""
+    x = rng.standard_normal((size, len(beta)))
+    return Rows(x, (rng.random(size) < expit(x @ beta)).astype(np.float64))

@@ -6,7 +6,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from engram.checks import require
 from engram.molar.simulation import sparse_parameters
@@ -150,6 +149,8 @@ def read_table(
 
 
 def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:
+    import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
+
     try:
         frame = pd.read_csv(path)
     except OSError as error:
@@ -201,6 +202,8 @@ def _numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.
     try:
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     except (TypeError, ValueError) as error:
+        import pandas as pd  # noqa: PLC0415 - as above
+
         strange = (pd.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
         row = int(np.argmax(strange))
         raise DataError(

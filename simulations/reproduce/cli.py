@@ -10,17 +10,19 @@ import typer
 
 from federation.data.few_shot import WAYS, load_few_shot
 from federation.errors import Refused
-from simulations.options import Json, Out, find_run, make_folder, new_folder
+from simulations.options import Json, Out, new_folder
 from simulations.reproduce import one_shot_report, sinewave_report
-from simulations.reproduce.molar_cli import molar_bandit
+from simulations.reproduce.commands import plan_and_folder, watched
+from simulations.reproduce.jobs import Tell
+from simulations.reproduce.molar_cli import molar_bandit, molar_regression
 from simulations.reproduce.molar_table_cli import molar_table
 from simulations.reproduce.one_shot import SPLITS, OneShot
-from simulations.reproduce.plan import MATCHED, Case, Plan, Steps, read_plan, write_plan
+from simulations.reproduce.plan import MATCHED, Case, Plan, Steps
 from simulations.reproduce.report import record
 from simulations.reproduce.sinewave import ALPHA, Sinewave
 from simulations.reproduce.sweep import Need, mib
 from simulations.reproduce.workers import carry_out
-from simulations.terminal import err, progress_lines
+from simulations.terminal import err
 from simulations.terminal import out as console
 
 __all__ = ["app"]
@@ -111,10 +113,11 @@ def sinewave(
         ],
         "tuned": {},
     }
-    plan, folder = _plan(
+    plan, folder = plan_and_folder(
         "sinewave",
         resume,
         given,
+        Plan,
         lambda: Plan(
             experiment="sinewave",
             dataset="",
@@ -188,10 +191,11 @@ def one_shot(
     }
     # The authors' alpha, and step size of adapting in tests; with ours, one shot tells more.
     alpha, lr = (0.01, 0.05) if published else (0.5, 0.5)
-    plan, folder = _plan(
+    plan, folder = plan_and_folder(
         "one-shot",
         resume,
         given,
+        Plan,
         lambda: Plan(
             experiment="one-shot",
             dataset=dataset,
@@ -220,6 +224,7 @@ def one_shot(
     record(rows, one_shot_report.draw_figures(done), folder, as_json)
 
 
+app.command()(molar_regression)
 app.command()(molar_bandit)
 app.command()(molar_table)
 
@@ -252,22 +257,6 @@ def _known(names: Iterable[str], known: Iterable[str], what: str = "method") -> 
     return tuple(names)
 
 
-def _plan(
-    experiment: str,
-    resume: str | None,
-    given: Sequence[object],
-    make: Callable[[], Plan],
-    folder: Callable[[], Path],
-) -> tuple[Plan, Path]:
-    """Returns what is to be done, and where: anew, or as it was begun."""
-    if resume is None:
-        return make(), folder()
-    if any(value is not None for value in given):
-        raise Refused("--resume goes on with a reproduction as it was begun: give nothing else")
-    found = find_run(resume)
-    return read_plan(found, Plan, experiment), found
-
-
 def _carry_out(
     plan: Plan,
     case: Case,
@@ -277,38 +266,24 @@ def _carry_out(
     memory_dir: Path | None,
 ) -> list[dict[str, Any]]:
     """Does what is left, with a line of progress for each sweep."""
-    begun = resume is not None
 
-    def hint() -> str:
-        command = f"go on with: engram reproduce {plan.experiment} --resume {folder}"
-        return command if begun else "nothing has been written"
-
-    def begin(needs: Sequence[Need]) -> None:
-        nonlocal begun
-        if not begun:
-            make_folder(folder)
-            write_plan(folder, plan)
-            begun = True
-        for resident in (False, True):
-            size = sum(need.size for need in needs if need.resident == resident)
-            if size:
-                place = "memory" if resident or memory_dir is None else str(memory_dir)
-                err.print(f"tasks' models take {mib(size)} in {place}", soft_wrap=True)
-
-    lines: dict[str, Callable[[int, str], None]] = {}
-    with progress_lines("iterations", hint) as new_line:
-
-        def tell(name: str, done: int, total: int) -> None:
-            if name not in lines:
-                lines[name] = new_line(name.replace(f"+{MATCHED}", ""), total)
-            lines[name](done, "")
+    def work(begin: Callable[[], None], tell: Tell) -> list[dict[str, Any]]:
+        def begin_with(needs: Sequence[Need]) -> None:
+            begin()
+            for resident in (False, True):
+                size = sum(need.size for need in needs if need.resident == resident)
+                if size:
+                    place = "memory" if resident or memory_dir is None else str(memory_dir)
+                    err.print(f"tasks' models take {mib(size)} in {place}", soft_wrap=True)
 
         return carry_out(
             plan,
             case,
             folder,
             processes=processes or os.cpu_count() or 1,
-            begin=begin,
-            tell=tell,
+            begin=begin_with,
+            tell=lambda name, *far: tell(name.replace(f"+{MATCHED}", ""), *far),
             memory_dir=memory_dir,
         )
+
+    return watched(plan, folder, begun=resume is not None, unit="iterations", work=work)

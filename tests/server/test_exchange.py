@@ -8,13 +8,14 @@ import torch
 from flwr.app import ArrayRecord, Error, MessageType
 from flwr.app.message import make_message
 
+from client.hosts import table_host
 from client.memory import RamStore
 from client.tables import TableSites
 from engram.molar.regressor import MolarClassifier, MolarRegressor
 from federation.data.tables import TableData, table_data
-from federation.errors import Refused, RunStopped
+from federation.errors import DataError, Refused, RunStopped
 from federation.estimates import SITES
-from federation.wire import REFUSED
+from federation.wire import REFUSED, ROSTER_QUERY
 from server.exchange import exchange
 from server.record import RunRecord
 from simulations.grid import InProcessGrid
@@ -274,6 +275,27 @@ def test_sites_that_never_come_are_left_out(tmp_path):
     }
 
 
+def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, caplog):
+    grid = odd(
+        lambda client, reply: error_instead(reply, "no such file") if client == 3 else reply,
+        kind=ROSTER_QUERY,
+    )
+    caplog.set_level("WARNING", logger="flwr.engram")
+    found, _ = run(tmp_path / "run", grid=grid)
+    assert found["left-out"] == {"3": "no node hosts it"}
+    assert "cannot serve this run: no such file; it takes no part" in caplog.text
+
+
+def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, caplog):
+    (tmp_path / "own.csv").write_text("age,days\nMiller,3\n")
+    with pytest.raises(DataError, match="client 2's own table cannot be used") as caught:
+        table_host(
+            settings(target_column="days"), RamStore(), own=f"csv:{tmp_path}/own.csv", client=2
+        )
+    assert "Miller" not in str(caught.value)
+    assert "Miller" in caplog.text
+
+
 class Columns(InProcessGrid):
     """A grid whose nodes host tables of their own."""
 
@@ -320,6 +342,16 @@ def test_rows_that_cannot_be_used_are_their_sites_fault_alone(tmp_path):
     assert list(found["left-out"]) == ["1"]
     assert "task 1: column x1 has NaN in row" in found["left-out"]["1"]
     assert sorted(kept) == [0, 2, 3, 4]
+
+
+def test_reasons_quote_no_values_of_rows(tmp_path):
+    rng = np.random.default_rng(0)
+    x, task = rng.normal(size=(300, 3)), np.repeat(np.arange(3), 100)
+    y = (rng.random(300) < 0.5).astype(float)
+    y[100:200] = 0.123456
+    path = write_npz(tmp_path / "mine.npz", x=x, y=y, task=task)
+    found, _ = run(tmp_path / "run", dataset=path, num_clients=3, family="logistic")
+    assert found["left-out"] == {"1": "y must be 0 or 1 in every row"}
 
 
 def test_a_minority_moves_the_median_by_a_bounded_amount(tmp_path):
@@ -389,4 +421,4 @@ def test_scores_that_are_nonsense_are_left_out(tmp_path, caplog):
     caplog.set_level("WARNING", logger="flwr.engram")
     found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
     assert found["clients"]["ids"] == [c for c in range(SITES_THERE) if c not in (1, 3, 5)]
-    assert "clients [5] lack scores: no room" in caplog.text
+    assert "client 5 lacks scores: no room" in caplog.text

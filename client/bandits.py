@@ -1,0 +1,227 @@
+"""The sites' side of a bandit: choices, rows and coefficients stay here, estimates leave.
+
+A site's state is its memory. It plays a batch with what it knows, and sends an estimate of its new
+rows; the next message brings what all sites' estimates gave.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+
+from client.handlers import (
+    Request,
+    answer_evaluate,
+    answer_roster,
+    answer_train,
+    round_of,
+)
+from client.memory import MemoryStore
+from client.tables import answered
+from engram.molar.bandits.environments import World, regret
+from engram.molar.bandits.play import batches
+from engram.molar.bandits.site import Buffer, SiteState
+from engram.molar.shrinkage import Shared
+from engram.molar.site import SiteEstimate
+from engram.types import Params
+from federation.data.tables import TableData
+from federation.data.worlds import COLUMNS, simulated_world, table_world
+from federation.errors import DataError, EngramError, one_line
+from federation.estimates import SHARED, SITES, read_parameters, site_record
+from federation.experiment import Experiment
+from federation.policy import parameters_of, policy_of
+from federation.roster import describe_node
+from federation.streams import Stream, generator
+from federation.wire import CLIENTS, METRICS, config_of
+
+__all__ = ["BanditSites"]
+
+
+class Played(NamedTuple):
+    """What a site's batch came to.
+
+    Attributes:
+        sent: Its estimate of each parameter; None where it has too few new rows.
+        turns: Turns in which it was activated.
+        reward: Sum of the rewards.
+        regret: Sum of what the best arms would have given more, in expectation.
+    """
+
+    sent: tuple[SiteEstimate | None, ...]
+    turns: int
+    reward: float
+    regret: float
+
+
+class BanditSites:
+    """The bandits of some clients.
+
+    Args:
+        experiment: The settings.
+        data: The clients' tables; None where their turns are simulated.
+        store: Where their states are kept.
+
+    Raises:
+        DataError: The model is P, and there are tables.
+    """
+
+    def __init__(self, experiment: Experiment, data: TableData | None, store: MemoryStore) -> None:
+        if data is not None and experiment.bandit_model != "C":
+            raise DataError(
+                "bandit-model must be C for a table, whose rows are arms with contexts of their own"
+            )
+        self.experiment = experiment
+        self.data = data
+        self._store = store
+        self._site = policy_of(experiment).site
+        self.world = lru_cache(maxsize=None)(self._world)
+
+    @property
+    def columns(self) -> list[str]:
+        """What the contexts' entries are called."""
+        if self.data is None:
+            return [f"x{k}" for k in range(COLUMNS)]
+        return [*self.data.columns, *(["intercept"] if self.experiment.intercept else [])]
+
+    def _world(self, client: int) -> World:
+        if self.data is None:
+            return simulated_world(self.experiment, client)
+        return table_world(self.experiment, self.data, client)
+
+    def play(
+        self,
+        client: int,
+        replies: Sequence[Shared | None] | None,
+        *,
+        server_round: int,
+        durable: int,
+    ) -> Played:
+        """Plays a client's next batch, and keeps what it has become.
+
+        Args:
+            client: The client.
+            replies: What all sites' estimates of the batch before gave, for each parameter; None
+                before there was one.
+            server_round: The batch, from 1.
+            durable: As ``MemoryStore.save``.
+        """
+        e, world = self.experiment, self.world(client)
+        state = self._state(client, server_round)
+        if replies is not None:
+            state = self._site.receive(state, replies)
+        batch = list(batches(e.first_batch, e.horizon))[server_round - 1]
+        now = world.rounds(batch.start, batch.stop)
+        ties = generator(e.seed, Stream.TIES, server_round, client)
+        chosen = self._site.choose(state, now.contexts, ties)
+        rewards = now.rewards[np.arange(len(chosen)), chosen]
+        state = self._site.observe(state, now.contexts, chosen, rewards)
+        self._keep(client, state, server_round, durable)
+        lost = float(regret(now, chosen).sum())
+        return Played(self._site.close_batch(state), len(chosen), float(rewards.sum()), lost)
+
+    def learn(self, client: int, replies: Sequence[Shared | None], *, server_round: int) -> None:
+        """Takes in what the last batch gave, for whatever is to be chosen afterwards."""
+        state = self._site.receive(self._state(client, server_round + 1), replies)
+        self._keep(client, state, server_round + 1, server_round)
+
+    def _state(self, client: int, before: int) -> SiteState:
+        kept = self._store.load(client, None, before=before)
+        if kept is None:
+            world = self.world(client)
+            return self._site.init(world.parameters, world.contexts.shape[2])
+        arrays = {name: leaf.numpy() for name, leaf in kept.items()}
+        fresh, past = (
+            Buffer(*(arrays[f"{part}.{name}"] for name in Buffer._fields))
+            for part in ("fresh", "past")
+        )
+        return SiteState(arrays["coefs"], fresh, past)
+
+    def _keep(self, client: int, state: SiteState, server_round: int, durable: int) -> None:
+        memory: Params = {"coefs": torch.from_numpy(state.coefs.copy())}
+        for part, rows in (("fresh", state.fresh), ("past", state.past)):
+            for name, column in rows._asdict().items():
+                memory[f"{part}.{name}"] = torch.from_numpy(column.copy())
+        self._store.save(client, memory, server_round=server_round, durable=durable)
+
+
+@answer_roster.register
+def _(host: BanditSites, request: Request) -> Message:
+    """Says which clients there are, with how many turns, and what their contexts are."""
+    clients = dict.fromkeys(request.hosted, host.experiment.horizon)
+    entry = describe_node(clients, (len(host.columns),), 0, host.columns)
+    return Message(entry, reply_to=request.message)
+
+
+@answer_train.register
+def _(host: BanditSites, requests: Sequence[Request]) -> list[Message]:
+    """Plays a batch, and sends estimates of its rows."""
+    return [answered(request, partial(_play, host, request)) for request in requests]
+
+
+@answer_evaluate.register
+def _(host: BanditSites, requests: Sequence[Request]) -> list[Message]:
+    """Takes in what the last batch gave."""
+    return [answered(request, partial(_learn, host, request)) for request in requests]
+
+
+def _replies(host: BanditSites, content: RecordDict) -> list[Shared | None] | None:
+    if SHARED not in content.array_records:
+        return None
+    try:
+        return read_parameters(content.array_records[SHARED], parameters_of(host.experiment))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngramError(f"the message lacks what sites share: {error}") from error
+
+
+def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
+    content = request.message.content
+    number, replies = round_of(content), _replies(host, content)
+    durable = int(str(config_of(content).get("durable", 0)))
+    played: dict[int, Played] = {}
+    failed: dict[int, str] = {}
+    for client in clients:
+        try:
+            played[client] = host.play(client, replies, server_round=number, durable=durable)
+        except ValueError as error:
+            failed[client] = one_line(str(error))
+    sent = [
+        (client, p, estimate)
+        for client, one in played.items()
+        for p, estimate in enumerate(one.sent)
+        if estimate is not None
+    ]
+    details: dict[str, Any] = {
+        "server-round": number,
+        "ids": list(played),
+        "failed": list(failed),
+        "reasons": list(failed.values()),
+        "noted": [],
+        "notes": [],
+        "senders": [client for client, _, _ in sent],
+        "parameters": [p for _, p, _ in sent],
+        "turns": [one.turns for one in played.values()],
+        "reward": [one.reward for one in played.values()],
+        "regret": [one.regret for one in played.values()],
+    }
+    return RecordDict(
+        {
+            SITES: site_record([estimate for _, _, estimate in sent], len(host.columns)),
+            METRICS: MetricRecord({"num-examples": sum(one.turns for one in played.values())}),
+            CLIENTS: ConfigRecord(details),
+        }
+    )
+
+
+def _learn(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
+    content = request.message.content
+    number, replies = round_of(content), _replies(host, content)
+    ids = list(clients)
+    if replies is not None:
+        for client in ids:
+            host.learn(client, replies, server_round=number)
+    details: dict[str, Any] = {"server-round": number, "ids": ids}
+    metrics = MetricRecord({"num-examples": len(ids)})
+    return RecordDict({METRICS: metrics, CLIENTS: ConfigRecord(details)})

@@ -1,0 +1,75 @@
+"""What the sites of a bandit are going to see: simulated, or read from their tables."""
+
+import numpy as np
+
+from engram.molar.bandits.environments import World, replay, simulate
+from engram.molar.simulation import sparse_parameters
+from engram.molar.site import Rows, estimate_site
+from federation.data.tables import TableData
+from federation.errors import DataError
+from federation.experiment import Experiment
+from federation.policy import parameters_of
+from federation.streams import Stream, generator
+
+__all__ = ["COLUMNS", "SIMULATED", "simulated_world", "table_world"]
+
+SIMULATED = "sparse-linear"
+COLUMNS = 30  # of the simulation in Section 4.1
+_DIFFERING, _NOISE = 2, 0.5
+
+
+def simulated_world(experiment: Experiment, client: int) -> World:
+    """Draws a site's turns in the simulation of Section 4.1, of so many sites as there are clients.
+
+    Parameters and activation probabilities are drawn for all sites, the turns for each apart.
+    """
+    e, rng = experiment, generator(experiment.seed, Stream.PARTITION)
+    activation = rng.random(e.num_clients)
+    coefs = [
+        sparse_parameters(rng, e.num_clients, COLUMNS, _DIFFERING)[client]
+        for _ in range(parameters_of(e))
+    ]
+    return simulate(
+        generator(e.seed, Stream.WORLD, client),
+        np.stack(coefs),
+        arms=e.arms,
+        activation=float(activation[client]),
+        horizon=e.horizon,
+        sigma=_NOISE,
+    )
+
+
+def table_world(experiment: Experiment, data: TableData, client: int) -> World:
+    """Draws a site's turns from its table, the protocol of PISA in J.2.
+
+    In each turn it reads as many of its training rows as there are arms, and chooses one. Regret is
+    counted by least squares on its held-out rows. It is activated as often, beside the largest of
+    the sites whose rows are here, as it has rows.
+
+    Raises:
+        DataError: It has no held-out rows, or some are not finite.
+    """
+    e = experiment
+    rows, held_out = data.train[client], data.test[client]
+    if rows is None or held_out is None:
+        raise DataError(f"client {client} has no rows here, or none is held out")
+    for name, part in (("training", rows), ("held-out", held_out)):
+        if not (np.isfinite(part.x).all() and np.isfinite(part.y).all()):
+            raise DataError(f"client {client}: its {name} rows have NaN or infinity")
+    if e.intercept:
+        rows, held_out = _with_ones(rows), _with_ones(held_out)
+    reference = estimate_site(held_out)
+    sizes = [len(own.y) for own in data.train if own is not None]
+    # What nobody can know from these rows counts as nothing.
+    return replay(
+        generator(e.seed, Stream.WORLD, client),
+        rows,
+        reference.coef,
+        activation=len(rows.y) / max(sizes),
+        horizon=e.horizon,
+        arms=e.arms,
+    )
+
+
+def _with_ones(rows: Rows) -> Rows:
+    return rows._replace(x=np.hstack([rows.x, np.ones((len(rows.y), 1))]))

@@ -1,0 +1,147 @@
+"""A bandit's batches: sites play, their estimates are combined, and go back with the next batch."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+
+from engram.molar.bandits.policies import MultitaskBandit, exchange
+from engram.molar.shrinkage import Shared
+from engram.molar.site import SiteEstimate
+from federation.errors import brief
+from federation.estimates import SHARED, SITES, impossible, parameters_record, read_sites
+from federation.roster import Sites
+from federation.wire import CLIENTS, read_list
+from strategies.sites import SiteStrategy, read_split
+
+__all__ = ["BanditExchange", "Outcome"]
+
+
+class Outcome(NamedTuple):
+    """What a site says of a batch.
+
+    Attributes:
+        turns: In which it was activated.
+        reward: Sum of its rewards.
+        regret: Sum of its regrets.
+    """
+
+    turns: int
+    reward: float
+    regret: float
+
+
+class BanditExchange(SiteStrategy):
+    """MOLARB between sites: Algorithms 2 and 5, one round a batch.
+
+    What a round shares is sent with the next one. A site that does not answer, or sends what
+    cannot be, has no part in what is shared, and is named; it gets that nevertheless.
+
+    Args:
+        sites: The sites that there are.
+        policy: What they play.
+        parameters: Of each site: 1 under Model-C, K under Model-P.
+        least: Sites without whose usable replies a round cannot be.
+
+    Attributes:
+        outcomes: The last round's, by client.
+    """
+
+    def __init__(
+        self,
+        sites: Sites,
+        policy: MultitaskBandit[SiteEstimate, Shared],
+        *,
+        parameters: int,
+        least: int = 1,
+    ) -> None:
+        super().__init__(sites, least=least)
+        self._policy = policy
+        self._parameters = parameters
+        self._sent: dict[int, list[SiteEstimate | None]] = {}
+        self.outcomes: dict[int, Outcome] = {}
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Asks every site to play a batch; tells what the last one gave, if there was one."""
+        shared = {SHARED: arrays} if len(arrays) else {}
+        return self.ask(MessageType.TRAIN, server_round, config, grid, shared)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Combines the usable estimates of each parameter.
+
+        Returns:
+            The record of ``federation.estimates.parameters_record``; and ``sites`` (that replied),
+            ``estimates`` (that they sent) and ``left-out``.
+
+        Raises:
+            RunStopped: Too few replies are usable.
+        """
+        self._sent, self.outcomes, self.left_out = {}, {}, {}
+        self.left_out |= self.gather(server_round, replies, self._read)
+        self.check_enough(len(self.outcomes))
+        senders = sorted(self._sent)
+        sent = [self._sent[client] for client in senders]
+        answers = exchange(self._policy.site.method, sent)
+        # All who sent an estimate of a parameter get the same answer; it is for the others, too.
+        shared = [
+            next((own[p] for own in answers if own[p] is not None), None)
+            for p in range(self._parameters)
+        ]
+        metrics = {
+            "sites": len(self.outcomes),
+            "estimates": sum(one is not None for own in sent for one in own),
+            "left-out": len(self.left_out),
+        }
+        record = parameters_record(shared, len(self.sites.columns))
+        return record, MetricRecord({name: int(value) for name, value in metrics.items()})
+
+    def _read(self, content: RecordDict, clients: list[int]) -> None:
+        """Takes in what a node says of its clients."""
+        ids, failed, _ = read_split(content, clients)
+        details = content.config_records[CLIENTS]
+        senders = read_list(details, "senders", int)
+        parameters = read_list(details, "parameters", int)
+        turns, reward, regret = (
+            read_list(details, "turns", int),
+            read_list(details, "reward", float),
+            read_list(details, "regret", float),
+        )
+        pairs = list(zip(senders, parameters, strict=False))
+        possible = {(client, p) for client in ids for p in range(self._parameters)}
+        if len(set(pairs)) < max(len(senders), len(parameters)) or not possible.issuperset(pairs):
+            raise ValueError(f"its node sends estimates of {brief(pairs)}")
+        if {len(turns), len(reward), len(regret)} != {len(ids)}:
+            raise ValueError("its node's lists do not fit each other")
+        found = read_sites(content.array_records[SITES], len(pairs), len(self.sites.columns))
+        self.left_out |= failed
+        reasons = {
+            client: reason
+            for (client, _), site in zip(pairs, found, strict=True)
+            if (reason := impossible(site, None)) is not None
+        }
+        self.left_out |= reasons
+        for client, outcome in zip(ids, map(Outcome, turns, reward, regret), strict=True):
+            if client not in reasons:
+                self.outcomes[client] = outcome
+                self._sent[client] = [None] * self._parameters
+        for (client, p), site in zip(pairs, found, strict=True):
+            if client not in reasons:
+                self._sent[client][p] = site
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Tells every site what the last batch gave."""
+        return self.ask(MessageType.EVALUATE, server_round, config, grid, {SHARED: arrays})
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Returns how many ``sites`` have it."""
+        unread = self.gather(server_round, replies, lambda content, clients: None)
+        return MetricRecord({"sites": len(self.sites.nodes) - len(unread)})

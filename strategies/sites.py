@@ -1,0 +1,137 @@
+"""What strategies for tables have in common: all sites are asked, and their replies screened."""
+
+from collections.abc import Callable, Iterable, Mapping
+from logging import getLogger
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from federation.errors import RunStopped, brief, one_line
+from federation.fingerprint import fingerprint
+from federation.roster import Sites
+from federation.wire import CLIENTS, CONFIG, read_int, read_list
+from strategies.screening import first_answers
+
+__all__ = ["SiteStrategy", "read_split"]
+
+_log = getLogger("flwr.engram")
+
+Read = Callable[[RecordDict, list[int]], None]
+
+
+class SiteStrategy(Strategy):
+    """Asks every site that is there, in each round.
+
+    Args:
+        sites: The sites that there are.
+        least: Sites without whose usable replies a round cannot be.
+
+    Attributes:
+        left_out: Whose reply to the last round was not usable, and why.
+    """
+
+    def __init__(self, sites: Sites, *, least: int) -> None:
+        self.sites = sites
+        self._least = max(1, least)
+        self._asked: list[tuple[Message, list[int]]] = []
+        self.left_out: dict[int, str] = {}
+
+    def summary(self) -> None:
+        """Logs who is there, once."""
+        _log.info("%d sites, %d columns", len(self.sites.nodes), len(self.sites.columns))
+
+    @property
+    def cohort(self) -> list[int]:
+        """The clients whom the last messages ask, ascending."""
+        return sorted(client for _, clients in self._asked for client in clients)
+
+    def ask(
+        self,
+        kind: str,
+        server_round: int,
+        config: ConfigRecord,
+        grid: Grid,
+        arrays: Mapping[str, ArrayRecord],
+    ) -> list[Message]:
+        """Returns a message for every node that is there, and notes whom it asks."""
+        present = set(grid.get_node_ids())
+        self._asked = []
+        for node, clients in self.sites.by_node().items():
+            if node not in present:
+                continue
+            settings = {
+                **config,
+                "server-round": server_round,
+                "fingerprint": fingerprint(),
+                "clients": clients,
+            }
+            content = RecordDict({**arrays, CONFIG: ConfigRecord(settings)})
+            message = Message(content, dst_node_id=node, message_type=kind)
+            self._asked.append((message, clients))
+        return [message for message, _ in self._asked]
+
+    def gather(self, server_round: int, replies: Iterable[Message], read: Read) -> dict[int, str]:
+        """Reads the replies to what was asked last; says whose were not usable, and why.
+
+        Args:
+            server_round: The round that they must be of.
+            replies: What came back.
+            read: Takes in the content of one node's reply, given the clients asked. It may raise
+                KeyError, TypeError and ValueError, and must change nothing if it does.
+        """
+        answers, _ = first_answers(replies, [message for message, _ in self._asked])
+        asked = set(self.cohort)
+        failed = {client: "off line" for client in self.sites.nodes if client not in asked}
+        for message, clients in self._asked:
+            reply = answers.get(message.metadata.message_id)
+            try:
+                if reply is None:
+                    raise ValueError("no reply")
+                if reply.has_error():
+                    raise ValueError(reply.error.reason or "no reason given")
+                number = read_int(reply.content.config_records[CLIENTS], "server-round")
+                if number != server_round:
+                    raise ValueError(f"its reply is of round {brief(number)}")
+                read(reply.content, clients)
+            except (KeyError, TypeError, ValueError) as error:
+                lacks = "its reply lacks " if isinstance(error, KeyError) else ""
+                failed |= dict.fromkeys(clients, one_line(f"{lacks}{error}"))
+        return dict(sorted(failed.items()))
+
+    def check_enough(self, usable: int) -> None:
+        """Names those that were left out, and refuses to go on with too few.
+
+        Raises:
+            RunStopped: There are too few.
+        """
+        for client, reason in sorted(self.left_out.items()):
+            _log.warning("client %d is left out: %s", client, reason)
+        if usable < self._least:
+            reasons = "; ".join(f"client {c}: {r}" for c, r in sorted(self.left_out.items())[:10])
+            raise RunStopped(f"{usable} of {self._least} sites are usable; {reasons}")
+
+
+def read_split(
+    content: RecordDict, clients: list[int]
+) -> tuple[list[int], dict[int, str], dict[int, str]]:
+    """Returns the clients that a reply is of, why others failed, and notes on some of the former.
+
+    Raises:
+        KeyError: An entry is missing.
+        TypeError: It is of another type.
+        ValueError: They are not those that were asked.
+    """
+    details = content.config_records[CLIENTS]
+    ids, failed = read_list(details, "ids", int), read_list(details, "failed", int)
+    reasons = read_list(details, "reasons", str)
+    noted, notes = read_list(details, "noted", int), read_list(details, "notes", str)
+    if sorted(ids + failed) != clients or ids != sorted(ids):
+        raise ValueError(f"its node answers for {brief(ids)} and {brief(failed)}")
+    if len(failed) != len(reasons) or len(noted) != len(notes) or set(noted) - set(ids):
+        raise ValueError("its node's lists do not fit each other")
+    return (
+        ids,
+        {c: one_line(r) for c, r in zip(failed, reasons, strict=True)},
+        {c: one_line(n) for c, n in zip(noted, notes, strict=True)},
+    )

@@ -1,0 +1,237 @@
+"""A bandit between sites plays as the library's does in one place, batch by batch."""
+
+import numpy as np
+import pytest
+from flwr.app import MessageType
+
+from client.hosts import table_host
+from client.memory import DiskStore, RamStore
+from engram.molar.bandits.environments import regret
+from engram.molar.bandits.play import batches
+from federation.data.worlds import simulated_world
+from federation.errors import DataError, Refused, RunStopped
+from federation.estimates import SITES
+from federation.policy import parameters_of, policy_of
+from federation.streams import Stream, generator
+from server import bandits as module
+from server.bandits import play_batches
+from server.record import RunRecord
+from simulations.grid import InProcessGrid
+from tests.server.test_exchange import odd, with_arrays
+from tests.support import small, write_npz
+
+COUNT = 6
+
+
+def settings(**special):
+    base = {"algorithm": "molar-bandit", "dataset": "sparse-linear", "num_clients": COUNT}
+    return small(**base | {"num_rounds": 9, "timeout": 1.0} | special)
+
+
+def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
+    e, store = settings(**special), store or RamStore()
+    hosts = [range(node, e.num_clients, nodes) for node in range(nodes)]
+    g = (grid or InProcessGrid)(table_host(e, store), hosts)
+    ram = store if isinstance(store, RamStore) else None
+    found = play_batches(g, e, folder, engine="vectorized", memories=ram)
+    return found, store
+
+
+def coefs(store, **special):
+    """What every site has in the end, shape (M, P, d)."""
+    e = settings(**special)
+    kept = [store.load(client, None, before=e.num_rounds + 2) for client in range(e.num_clients)]
+    return np.stack([memory["coefs"].numpy() for memory in kept])
+
+
+def in_one_place(**special):
+    """Plays the library's policy in the same worlds, with the same ties broken alike."""
+    e = settings(**special)
+    policy, everyone = policy_of(e), range(e.num_clients)
+    worlds = [simulated_world(e, client) for client in everyone]
+    state = policy.init(e.num_clients, parameters_of(e), worlds[0].contexts.shape[2])
+    lost = np.zeros(e.num_clients)
+    for number, batch in enumerate(batches(e.first_batch, e.horizon), start=1):
+        now = [world.rounds(batch.start, batch.stop) for world in worlds]
+        ties = [generator(e.seed, Stream.TIES, number, client) for client in everyone]
+        chosen = policy.choose(state, [world.contexts for world in now], ties)
+        rewards = [w.rewards[np.arange(len(a)), a] for w, a in zip(now, chosen, strict=True)]
+        state = policy.update(state, [world.contexts for world in now], chosen, rewards)
+        state = policy.close_batch(state)
+        lost += [regret(world, own).sum() for world, own in zip(now, chosen, strict=True)]
+    return np.stack([site.coefs for site in state]), lost
+
+
+@pytest.mark.parametrize(
+    "special",
+    [
+        {},
+        {"history": "all", "thresholding": "soft", "first_batch": 3},
+        {"bandit_model": "P", "arms": 2, "num_rounds": 10},
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_the_exchange_is_the_library(tmp_path, special, nodes):
+    found, store = run(tmp_path / "run", nodes=nodes, **special)
+    expected, lost = in_one_place(**special)
+    assert np.abs(expected).max() > 0.1  # the last batches had rows enough
+    np.testing.assert_allclose(coefs(store, **special), expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found["clients"]["regret"], lost, rtol=1e-10)
+    assert found["regret"] == pytest.approx(lost.mean())
+
+
+def test_what_is_recorded(tmp_path):
+    found, _ = run(tmp_path / "run")
+    record = RunRecord.open(tmp_path / "run")
+    assert record.results == found
+    rows = record.rows()
+    assert [row["round"] for row in rows] == list(range(1, 10))
+    assert found["turns"] == 256
+    regrets = [row["regret"] for row in rows]
+    assert regrets == sorted(regrets)
+    assert found["regret"] == regrets[-1]
+    assert all(row["cohort"] == list(range(COUNT)) for row in rows)
+    assert len(found["shared"]["coef"][0]) == len(found["shared"]["names"]) == 30
+    assert sum(found["clients"]["turns"]) > 256
+
+
+@pytest.mark.parametrize("disk", [False, True], ids=["ram", "disk"])
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, disk, monkeypatch):
+    def store(name):
+        return DiskStore(tmp_path / name) if disk else RamStore()
+
+    whole, kept = run(tmp_path / "whole", store=store("a"))
+    other, train, calls = store("b"), module.train_round, []
+
+    def dies(*args, **options):
+        calls.append(args)
+        if len(calls) == 6:  # two batches after the checkpoint of the fourth
+            raise KeyboardInterrupt
+        return train(*args, **options)
+
+    monkeypatch.setattr(module, "train_round", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", store=other)
+    monkeypatch.undo()
+    if not disk:
+        other = RamStore()
+    again, other = run(tmp_path / "run", store=other, resume=str(tmp_path / "run"))
+    assert {k: v for k, v in again.items() if k != "ms-per-round"} == {
+        k: v for k, v in whole.items() if k != "ms-per-round"
+    }
+    assert np.array_equal(coefs(kept), coefs(other))
+    assert len(calls) == 6
+
+
+def test_how_far_it_goes_is_part_of_what_it_is(tmp_path):
+    run(tmp_path / "run")
+    with pytest.raises(Refused, match="num-rounds was 9, not 10"):
+        run(tmp_path / "run", resume=str(tmp_path / "run"), num_rounds=10)
+
+
+# --- Sites that fail or lie ---------------------------------------------------------------------
+
+
+def in_round(number, client, change):
+    """A grid on which one client's reply of one round is changed."""
+
+    def apply(who, reply):
+        details = reply.content.config_records["clients"]
+        if who == client and details["server-round"] == number:
+            return change(reply)
+        return reply
+
+    return odd(apply, kind=MessageType.TRAIN)
+
+
+def entry(key, value):
+    def change(reply):
+        reply.content.config_records["clients"][key] = value
+        return reply
+
+    return change
+
+
+FAULTS = {
+    "no reply": (lambda reply: None, "no reply"),
+    "NaN": (
+        lambda r: with_arrays(r, coef=np.full((1, 30), np.nan)),
+        "some coefficients are NaN or infinite",
+    ),
+    "a size": (lambda r: with_arrays(r, size=np.array([1e12])), "it claims 1e+12 rows"),
+    "others' estimates": (entry("senders", [1]), "its node sends estimates of [(1, 0)]"),
+    "a parameter that is none": (entry("parameters", [3]), "its node sends estimates of"),
+    "lists that do not fit": (entry("regret", []), "its node's lists do not fit each other"),
+    "no list": (entry("reward", "much"), "reward must be a list of float"),
+    "another round": (entry("server-round", 3), "its reply is of round 3"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), FAULTS.values(), ids=list(FAULTS))
+def test_a_site_is_left_out_of_the_batch_in_which_it_fails_or_lies(tmp_path, change, reason):
+    found, store = run(tmp_path / "run", grid=in_round(9, 2, change))
+    rows = RunRecord.open(tmp_path / "run").rows()
+    assert [row["left-out"] for row in rows] == [0] * 8 + [1]
+    assert reason in rows[-1]["absent"]["2"]
+    assert found["sites"] == COUNT - 1
+    # It has learned from the others even so.
+    assert np.abs(coefs(store)[2]).max() > 0.1
+
+
+def test_without_enough_sites_a_run_stops_and_can_go_on(tmp_path):
+    grid = in_round(7, 2, lambda reply: None)
+    with pytest.raises(RunStopped, match="5 of 6 sites are usable; client 2: no reply"):
+        run(tmp_path / "run", grid=grid, min_clients=6)
+    found, _ = run(tmp_path / "run", min_clients=6, resume=str(tmp_path / "run"))
+    whole, _ = run(tmp_path / "whole", min_clients=6)
+    assert found["clients"] == whole["clients"]
+
+
+def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
+    shapes = set()
+
+    def look(client, reply):
+        for name, record in reply.content.array_records.items():
+            shapes.update((name, array, record[array].shape[1:]) for array in record)
+        return reply
+
+    run(tmp_path / "run", grid=odd(look))
+    assert shapes == {
+        (SITES, "coef", (30,)),
+        (SITES, "scale", (30,)),
+        (SITES, "size", ()),
+        (SITES, "sigma", ()),
+    }
+
+
+# --- Tables ------------------------------------------------------------------------------------
+
+
+def table(tmp_path, rows=(400, 200, 300)):
+    rng = np.random.default_rng(0)
+    task = np.repeat(np.arange(len(rows)), rows)
+    x = rng.normal(size=(len(task), 4))
+    y = x @ [1, -2, 3, 0] + 0.5 * rng.normal(size=len(task)) + 10
+    return write_npz(tmp_path / "table.npz", x=x, y=y, task=task)
+
+
+def test_sites_choose_between_rows_of_their_tables(tmp_path):
+    special = {"dataset": table(tmp_path), "num_clients": 3, "arms": 2, "num_rounds": 8}
+    found, store = run(tmp_path / "run", **special)
+    turns = found["clients"]["turns"]
+    assert turns[0] > turns[2] > turns[1]
+    assert found["shared"]["names"] == ["x0", "x1", "x2", "x3", "intercept"]
+    np.testing.assert_allclose(found["shared"]["coef"][0], [1, -2, 3, 0, 10], atol=0.4)
+    assert coefs(store, **special).shape == (3, 1, 5)
+    # By chance half of the choices are wrong, by |x'beta - z'beta| = 4.2 on average.
+    assert found["regret"] < 0.2 * np.mean(turns) * 2.1
+
+
+def test_tables_that_cannot_be_played(tmp_path):
+    special = {"dataset": table(tmp_path), "num_clients": 3}
+    with pytest.raises(DataError, match="bandit-model must be C for a table"):
+        run(tmp_path / "run", **special, bandit_model="P")
+    with pytest.raises(ValueError, match="family must be linear for molar-bandit"):
+        settings(family="logistic")
+    with pytest.raises(ValueError, match="num-rounds must be at most 21 for molar-bandit"):
+        settings(num_rounds=100)
