@@ -1,8 +1,8 @@
 """What MOLAR gains over other estimators, on simulated tasks, and what it costs.
 
 ``python -m benchmarks.molar`` prints errors as ratios to those of each task's own estimate (OLS, or
-maximum likelihood), of the mean over trials, tasks and coordinates; how often intervals hold, and how
-long they are; and times of one thread.
+maximum likelihood), of the mean over trials, tasks and coordinates; how often intervals hold, and
+how long they are; and times of one thread.
 """
 
 import statistics

@@ -130,6 +130,7 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
         Experiment.from_config(read_defaults() | settings)
     elif command == "engram":
         import numpy as np
+        import pandas as pd
 
         (tmp_path / "simulations").symlink_to(ROOT / "simulations")
         rng = np.random.default_rng(0)
@@ -141,7 +142,17 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
             main()
         if words[0] in ("run", "compare") and "--help" not in words:
             words += ["--set", "num-rounds=2"]
-        if words[0] == "reproduce":
+        data = pd.DataFrame(x, columns=["age", "dose", "weight"])
+        data = data.assign(patient=np.arange(600), hospital=task, died=y)
+        data["pressure"] = x @ [1, 2, 3] + rng.normal(size=600)
+        data.to_csv(tmp_path / "mine.csv", index=False)
+        if words[:2] == ["reproduce", "molar-table"]:
+            words += ["--splits", "1"]
+        elif words[:2] == ["reproduce", "molar-regression"]:
+            pytest.skip("runs, smaller, in tests/simulations/test_molar_regression.py")
+        elif words[:2] == ["reproduce", "molar-bandit"]:
+            words += ["--horizon", "64", "--trials", "1"]
+        elif words[0] == "reproduce":
             images = rng.integers(0, 256, (700 * 6, 28, 28), dtype=np.uint8)
             (tmp_path / "data").mkdir()
             write_npz(tmp_path / "data" / "omniglot28.npz", x=images, y=np.arange(4200) % 700)
