@@ -6,6 +6,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import linprog
 from scipy.special import expit, xlogy
 
 __all__ = ["FAMILIES", "Family", "FamilyName", "NoEstimate"]
@@ -14,7 +15,8 @@ Array = npt.NDArray[np.float64]
 FamilyName = Literal["linear", "logistic", "poisson"]
 
 _TOLERANCE: Final = 1e-10  # of the gradient of the mean log-likelihood
-_CERTAIN: Final = 30.0  # a linear predictor beyond it says 0 or 1 to thirteen digits
+_CERTAIN: Final = 15.0  # a linear predictor that is rare, unless the likelihood has no maximum
+_RISE: Final = 1e-6  # of a sum of rows' predictors, each at most 1
 
 
 class NoEstimate(Exception):
@@ -52,7 +54,10 @@ def _logistic(x: Array, y: Array, weights: Array) -> Array:
         C=np.inf, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
     )
     coef: Array = _solved(solver, x, y, weights).coef_[0]
-    if np.abs(x @ coef).max() > _CERTAIN:
+    sided = np.where(y > 0, 1.0, -1.0)[:, None] * x
+    if not np.isfinite(coef).all() or (
+        np.abs(x @ coef).max() > _CERTAIN and _can_rise(sided, np.empty((0, x.shape[1])))
+    ):
         raise NoEstimate("its features tell some classes apart with certainty")
     return coef
 
@@ -60,24 +65,56 @@ def _logistic(x: Array, y: Array, weights: Array) -> Array:
 def _poisson(x: Array, y: Array, weights: Array) -> Array:
     from sklearn.linear_model import PoissonRegressor  # noqa: PLC0415 - likewise
 
+    # With an intercept of its own the solver starts at the mean, and not where exp overflows.
+    ones = bool((x[:, -1] == 1).all())
     solver = PoissonRegressor(
-        alpha=0, fit_intercept=False, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
+        alpha=0, fit_intercept=ones, solver="newton-cholesky", tol=_TOLERANCE, max_iter=200
     )
-    coef: Array = _solved(solver, x, y, weights).coef_
-    if (x @ coef).min() < -_CERTAIN:
+    found = _solved(solver, x[:, :-1] if ones else x, y, weights)
+    coef: Array = np.append(found.coef_, found.intercept_) if ones else found.coef_
+    some = y > 0
+    if not np.isfinite(coef).all() or (
+        (x @ coef).min() < -_CERTAIN and _can_rise(-x[~some], x[some])
+    ):
         raise NoEstimate("its features tell some counts of 0 with certainty")
     return coef
 
 
+def _can_rise(rising: Array, fixed: Array) -> bool:
+    """Says whether some b has ``rising b >= 0``, not all 0, and ``fixed b = 0``.
+
+    Along such a b a likelihood rises without end (Albert and Anderson 1984).
+    """
+    scale = np.abs(np.vstack([rising, fixed])).max(axis=0)
+    rising, fixed = rising / np.where(scale > 0, scale, 1), fixed / np.where(scale > 0, scale, 1)
+    count = len(rising)
+    found = linprog(
+        -rising.sum(axis=0),
+        A_ub=np.vstack([-rising, rising]),
+        b_ub=np.repeat([0.0, 1.0], count),
+        A_eq=fixed if len(fixed) else None,
+        b_eq=np.zeros(len(fixed)) if len(fixed) else None,
+        bounds=(None, None),
+    )
+    return bool(found.success and -found.fun > _RISE)
+
+
 def _solved(solver: Any, x: Array, y: Array, weights: Array) -> Any:
-    """Returns one of scikit-learn's models, fitted."""
+    """Returns one of scikit-learn's models, fitted.
+
+    Raises:
+        NoEstimate: It has not converged.
+    """
+    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - as its models
+
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("ignore")  # of numbers that overflow on the way
+        warnings.simplefilter("error", ConvergenceWarning)
         try:
             # The penalty is 0, but sklearn weighs its stopping rule by the weights' scale.
             return solver.fit(x, y, sample_weight=weights / weights.mean())
-        except Warning as warning:
-            raise NoEstimate(f"its likelihood has no maximum ({warning})") from warning
+        except ConvergenceWarning as warning:
+            raise NoEstimate("its likelihood has no maximum that could be found") from warning
 
 
 def _deviance(eta: Array, y: Array) -> Array:

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
+from scipy.special import logsumexp
 
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.shrinkage import Option, Shared, personalize
@@ -51,6 +52,9 @@ def personalize_rows(
     offset = x[:, :-1] @ coef[:-1]
     if family == "linear":
         coef[-1] = np.average(y - offset, weights=counts)
+        return coef
+    if family == "poisson":
+        coef[-1] = np.log(counts @ y) - logsumexp(offset, b=counts)
         return coef
     mean = FAMILIES[family].mean
 

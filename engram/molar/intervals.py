@@ -17,6 +17,7 @@ import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
 from engram.checks import require
+from engram.molar.median import weighted_median
 from engram.molar.shrinkage import Shared, Weights, median_weights
 from engram.molar.site import SiteEstimate
 
@@ -25,6 +26,7 @@ __all__ = ["Intervals", "Method", "own_interval", "shared_half_width", "site_int
 Array = npt.NDArray[np.float64]
 Method = Literal["practical", "paper"]
 
+_ODD: Final = 10.0  # times the usual: standard errors that are counted as no larger
 _MOST: Final = 0.45  # the largest alpha_(B, delta) that Lemma 14 speaks of
 
 
@@ -84,6 +86,8 @@ def shared_half_width(
     some = agreeing > 0
     share = np.divide(agree, agreeing, out=np.zeros_like(agree), where=some)
     odd = np.where(some, 1 - agreeing / total, 1.0)
+    usual = weighted_median(errors, np.where(some, agree, 1.0))  # one task can claim anything
+    errors = np.minimum(errors, _ODD * usual)
     squares, error = (share**2).sum(axis=0), (share * errors).sum(axis=0)
     half = np.full_like(shared.coef, np.inf)
     if method == "practical":

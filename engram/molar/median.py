@@ -25,7 +25,7 @@ def weighted_median(values: Array, weights: Array) -> Array:
         Shape (d,).
 
     Raises:
-        ValueError: The shapes disagree, or the weights are not such.
+        ValueError: The shapes disagree, the weights are not such, or a value that has one is NaN.
     """
     require(values.ndim == 2, "values.shape", values.shape, "(M, d)")
     weights = np.asarray(weights, dtype=np.float64)
@@ -35,6 +35,9 @@ def weighted_median(values: Array, weights: Array) -> Array:
     # Coordinates become rows, which lie together in memory: sorting them is twice as fast.
     columns = np.ascontiguousarray(values.T)
     own = np.ascontiguousarray(np.broadcast_to(weights.T, columns.shape))
+    require(not np.isnan(columns[own > 0]).any(), "values", "NaN", "numbers, where they count")
+    most = own.max(axis=1, keepdims=True)  # beside it, so that sums are neither 0 nor infinite
+    own = np.divide(own, most, out=np.zeros_like(own), where=most > 0)
     order = np.argsort(np.where(own > 0, columns, np.inf), axis=1, kind="stable")
     mass = np.cumsum(np.take_along_axis(own, order, axis=1), axis=1)
     total = mass[:, -1:]

@@ -17,7 +17,7 @@ from sklearn.utils.validation import (
 
 from engram.checks import require
 from engram.molar.families import FAMILIES, FamilyName
-from engram.molar.site import Rows
+from engram.molar.site import INTERCEPT, Rows
 from engram.molar.tables import (
     Scaling,
     check_finite,
@@ -32,8 +32,6 @@ from engram.molar.tables import (
 __all__ = ["MultitaskModel"]
 
 Array = npt.NDArray[np.float64]
-
-INTERCEPT = "intercept"
 
 
 class MultitaskModel(BaseEstimator):
@@ -79,7 +77,7 @@ class MultitaskModel(BaseEstimator):
             ValueError: One line that names the task and the column, or says what else is wrong.
         """
         require(self.unseen in ("error", "shared"), "unseen", self.unseen, "error or shared")
-        X, labels = take_tasks(X, task)
+        X, labels = take_tasks(X, task, fitting=True)
         x, target = self._checked(X, y, reset=True)
         if len(labels) != len(x):
             raise ValueError(f"task must have {len(x)} labels, one a row, got {len(labels)}")
@@ -106,6 +104,7 @@ class MultitaskModel(BaseEstimator):
         if y is None:
             raise ValueError("y should be a 1d array, got None")
         rule = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 1 + reset}
+        _check_numbers(x)
         x = validate_data(self, x, reset=reset, **rule)
         target = self._target(column_or_1d(y, warn=True))
         check_consistent_length(x, target)
@@ -167,3 +166,10 @@ class MultitaskModel(BaseEstimator):
     def predict(self, X: Any, task: Any = None) -> Array:
         """Returns the mean of the target for each row, shape (n,). Arguments as those above."""
         return FAMILIES[self._family].mean(self.linear_predictor(X, task))
+
+
+def _check_numbers(x: Any) -> None:
+    """Refuses a frame's columns that hold no numbers, by name."""
+    for name, kind in getattr(x, "dtypes", {}).items() if hasattr(x, "columns") else ():
+        if getattr(kind, "kind", "O") not in "buif":
+            raise ValueError(f"column {name} must hold numbers, got {kind}")

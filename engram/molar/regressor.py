@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
 from engram.checks import require
 from engram.molar.families import FamilyName
@@ -183,10 +183,16 @@ class _Molar(MultitaskModel):
         check_is_fitted(self)
         if task in self.tasks_.tolist():
             raise ValueError(f"task {task!r} was fitted already")
+        label = np.array([task])
+        if label.shape != (1,) or (label.dtype.kind in "UO") != (self.tasks_.dtype.kind in "UO"):
+            raise ValueError(
+                f"task must be one label, such as {shown(self.tasks_[0])}, got {task!r}"
+            )
         x, target = self._checked(X, y, reset=False)
         self._check_rows(x, target, np.full(len(x), task))
-        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        label = np.array([task])
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, x, dtype=np.float64)
         (rows,) = rows_of_tasks(self._design(x), target, weights, np.zeros(len(x), np.intp), label)
         site = self._site(rows, task)
         more = copy(self)

@@ -25,6 +25,8 @@ Array = npt.NDArray[np.float64]
 Option = Literal["hard", "soft"]
 Weights = Literal["precision", "equal"]
 
+_PRIOR = 4.0  # degrees of freedom that what is usual counts for
+
 
 class Shared(NamedTuple):
     """What tasks learn from each other: all that a server sends back.
@@ -43,22 +45,38 @@ def median_weights(sites: Sequence[SiteEstimate], weights: Weights = "precision"
 
     Args:
         sites: The tasks' estimates.
-        weights: ``precision``: w_m = n_m / sigma_m^2 (Proposition 1). Tasks without noise know the
-            truth: if there are some, they alone count, by their sizes. ``equal``: 1 for all, so
-            that what a task claims of its size and noise buys it no influence.
+        weights: ``precision``: w_m = n_m / sigma_m^2 (Proposition 1), where sigma_m is moderated
+            if it is estimated from few rows. Where some tasks have no noise, they know the truth
+            and alone count, by their sizes. ``equal``: 1 for all, so that what a task claims of
+            its size and noise buys it no influence.
     """
-    known = np.stack([site.determined for site in sites])
+    known = np.stack([site.determined & np.isfinite(site.sigma) for site in sites])
     if weights == "equal":
         return known.astype(np.float64)
-    sigmas = np.array([site.sigma for site in sites])
+    variances = _moderated(sites)
     sizes = np.array([site.size for site in sites])
-    exact = sigmas == 0
-    if exact.any():
-        own = np.where(exact, sizes, 0.0)
-    else:
-        relative = sigmas / sigmas.min() if np.isfinite(sigmas.min()) else np.ones_like(sigmas)
-        own = sizes / relative**2  # scaled, so that tiny noise cannot overflow
-    return np.where(known, own[:, None], 0.0)
+    exact = (variances == 0)[:, None] & known
+    least = variances[variances > 0].min(initial=np.inf)
+    # Beside the least, so that tiny noise cannot overflow.
+    relative = np.where(variances > 0, least / np.where(variances > 0, variances, 1), 0)
+    others = np.where(known, (sizes * np.nan_to_num(relative))[:, None], 0.0)
+    return np.where(exact.any(axis=0), exact * sizes[:, None], others)
+
+
+def _moderated(sites: Sequence[SiteEstimate]) -> Array:
+    """Returns variances of the tasks' noise, shape (M,), of which few rows tell little.
+
+    ``(f sigma_m^2 + 4 v) / (f + 4)``, where f are the degrees of freedom of sigma_m and v is the
+    median of all tasks' sigma^2: as is, a task with one row more than coefficients may by chance
+    seem to be free of noise, and outweigh all others. It matters where f is not far above 4.
+    """
+    variances = np.array([site.sigma**2 for site in sites])
+    freedom = np.array([site.freedom for site in sites])
+    some = np.isfinite(variances)
+    usual = float(np.median(variances[some])) if some.any() else 0.0
+    share = np.where(np.isfinite(freedom), _PRIOR / (freedom + _PRIOR), 0.0)
+    mixed = share * usual + (1 - share) * np.where(some, variances, 0.0)
+    return np.where(some, mixed, np.inf)
 
 
 def combine(sites: Sequence[SiteEstimate], weights: Weights = "precision") -> Shared:

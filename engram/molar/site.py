@@ -15,9 +15,11 @@ from scipy.linalg.lapack import dtrtri
 from engram.checks import require
 from engram.molar.families import FAMILIES, FamilyName, NoEstimate
 
-__all__ = ["Rows", "SiteEstimate", "estimate_site", "why_undetermined"]
+__all__ = ["INTERCEPT", "Rows", "SiteEstimate", "estimate_site", "why_undetermined"]
 
 Array = npt.NDArray[np.float64]
+
+INTERCEPT = "intercept"  # what the coefficient of a column of ones is called
 
 _DEPENDENT = 1e-10  # of a column's length: what is left of it beside the columns before it
 
@@ -34,6 +36,10 @@ class Rows(NamedTuple):
     x: Array
     y: Array
     weights: Array | None = None
+
+    def with_ones(self) -> "Rows":
+        """Returns them with a last column of ones, for an intercept."""
+        return self._replace(x=np.hstack([self.x, np.ones((len(self.x), 1))]))
 
     def counted(self) -> tuple[Array, Array, Array]:
         """Returns x, y and weights of the rows that count."""
@@ -97,6 +103,8 @@ def estimate_site(
     require(sigma is None or family == "linear", "sigma", sigma, "None, but for family linear")
     x, y, counts = rows.counted()
     try:
+        if reason := FAMILIES[family].hopeless(y):
+            raise NoEstimate(reason)
         if family == "linear":
             return _least_squares(x, y, counts, sigma)
         return _likelihood(x, y, counts, family)
@@ -120,6 +128,9 @@ def _least_squares(x: Array, y: Array, counts: Array, sigma: float | None) -> Si
             raise NoEstimate("it has no more rows than coefficients")
         freedom = size - rank
         sigma = float(abs(r[rank, rank]) / np.sqrt(freedom))
+        if np.ptp(y) == 0 and sigma <= _DEPENDENT * np.abs(y).max():
+            # An exact fit, which is no sign of knowing the truth.
+            raise NoEstimate("its target is constant")
     coef, scale = np.zeros(d), np.full(d, np.inf)
     coef[kept] = solve_triangular(r[:rank, :rank], r[:rank, rank])
     scale[kept] = _scale(r[:rank, :rank])
@@ -128,8 +139,6 @@ def _least_squares(x: Array, y: Array, counts: Array, sigma: float | None) -> Si
 
 def _likelihood(x: Array, y: Array, counts: Array, family: FamilyName) -> SiteEstimate:
     model = FAMILIES[family]
-    if reason := model.hopeless(y):
-        raise NoEstimate(reason)
     d = x.shape[1]
     kept, determined = np.arange(d), np.ones(d, dtype=bool)
     r = _triangle(x)

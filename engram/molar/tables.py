@@ -42,16 +42,16 @@ class Scaling(NamedTuple):
         return (x - self.center) / self.scale
 
 
-def take_tasks(x: Any, task: Any) -> tuple[Any, Labels]:
+def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels]:
     """Returns the features without the task column, and each row's task.
 
     Args:
         x: Features: an array, or a pandas frame.
         task: Each row's task, of length n; or the name of a column of the frame.
+        fitting: Whether categories (of a pandas categorical) without rows are refused.
 
     Raises:
-        ValueError: It is missing, not one label a row, has empty labels, or categories (of a
-            pandas categorical) without rows.
+        ValueError: It is missing, not one label a row, or has empty labels.
     """
     if task is None:
         raise ValueError("task must be given: one label a row, or the name of a frame's column")
@@ -60,7 +60,7 @@ def take_tasks(x: Any, task: Any) -> tuple[Any, Labels]:
             raise ValueError(f"task {task!r} is not a column of X")
         x, task = x.drop(columns=[task]), x[task]
     categories = getattr(getattr(task, "cat", task), "categories", None)
-    labels = np.asarray(task)
+    labels = np.asarray(task if hasattr(task, "dtype") else _listed(task))
     if labels.ndim != 1:
         raise ValueError(f"task must have one label a row, got shape {labels.shape}")
     if hasattr(task, "isna"):
@@ -74,11 +74,18 @@ def take_tasks(x: Any, task: Any) -> tuple[Any, Labels]:
         )
     if empty.any():
         raise ValueError(f"task must not be empty, as it is in row {int(np.argmax(empty))}")
-    if categories is not None:
+    if fitting and categories is not None:
         unused = [name for name in categories if name not in set(labels.tolist())]
         if unused:
             raise ValueError(f"task {unused[0]!r} has no rows: remove it from the categories")
     return x, labels
+
+
+def _listed(task: Any) -> Labels:
+    """Returns a list's labels as they are: numpy would make names of numbers beside names."""
+    labels = np.asarray(task)
+    kinds = {isinstance(label, str) for label in task} if labels.ndim == 1 else set()
+    return labels if len(kinds) < 2 else np.asarray(task, dtype=object)
 
 
 def distinct(labels: Labels) -> tuple[Labels, Codes]:

@@ -112,7 +112,7 @@ def test_how_many_rows_are_enough(dim, c_rows, least):
 def test_a_task_with_too_few_rows_keeps_its_estimate_and_its_rows():
     own = site()
     state, _ = fed(own, own.init(1, 3)._replace(coefs=np.array([[1.0, 2.0, 3.0]])), 4)
-    shared = combine([estimate_site(Rows(np.eye(6)[:, :3], np.ones(6)))])
+    shared = combine([estimate_site(Rows(np.eye(6)[:, :3], np.arange(6.0)))])
     for reply in (None, shared):  # even if a server told it what the others found
         assert_same_state([own.receive(state, [reply])], [state])
     more, _ = fed(own, state, 5, seed=1)
