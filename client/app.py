@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from logging import getLogger
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +22,14 @@ from federation.algorithms import TABLES
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.data.federated import federated_data, own_data
 from federation.data.sources import FILES
-from federation.errors import EngramError, Refused
+from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
 from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
 
 __all__ = ["app"]
+
+_log = getLogger("flwr.engram")
 
 app = ClientApp()
 
@@ -105,7 +108,12 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
 def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
     own, client = config.data, config.partition_id
     if experiment.algorithm in TABLES:
-        return table_host(experiment, store, own=own, client=client)
+        try:
+            return table_host(experiment, store, own=own, client=client)
+        except DataError as error:
+            # What is wrong with a row may say what is in it, and this goes to the coordinator.
+            _log.error("%s", error)
+            raise Refused("this node's table cannot be used: its log says why") from error
     data = own_data(experiment, own, client) if own else federated_data(experiment)
     return Trainer(experiment, data, store)
 

@@ -6,9 +6,11 @@ rows; the next message brings what all sites' estimates gave.
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from logging import getLogger
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
@@ -17,15 +19,16 @@ from client.handlers import (
     answer_evaluate,
     answer_roster,
     answer_train,
+    durable_of,
     round_of,
 )
 from client.memory import MemoryStore
-from client.tables import answered
+from client.tables import answered, split
 from engram.molar.bandits.environments import World, regret
 from engram.molar.bandits.play import batches
 from engram.molar.bandits.site import Buffer, SiteState
 from engram.molar.shrinkage import Shared
-from engram.molar.site import SiteEstimate
+from engram.molar.site import INTERCEPT, SiteEstimate
 from engram.types import Params
 from federation.data.tables import TableData
 from federation.data.worlds import COLUMNS, simulated_world, table_world
@@ -35,18 +38,26 @@ from federation.experiment import Experiment
 from federation.policy import parameters_of, policy_of
 from federation.roster import describe_node
 from federation.streams import Stream, generator
-from federation.wire import CLIENTS, METRICS, config_of
+from federation.wire import CLIENTS, METRICS
 
 __all__ = ["BanditSites"]
 
+_log = getLogger("flwr.engram")
+
+Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets
+
+
+_DISCREET = 8  # turns that are told of together, at least
+
 
 class Played(NamedTuple):
-    """What a site's batch came to.
+    """What a site tells of a batch.
 
     Attributes:
         sent: Its estimate of each parameter; None where it has too few new rows.
-        turns: Turns in which it was activated.
-        reward: Sum of the rewards.
+        turns: Turns in which it was activated, since it last told of some. 0 until they are as
+            many as ``_DISCREET``: a sum over fewer would say too much of one.
+        reward: Sum of their rewards.
         regret: Sum of what the best arms would have given more, in expectation.
     """
 
@@ -84,7 +95,7 @@ class BanditSites:
         """What the contexts' entries are called."""
         if self.data is None:
             return [f"x{k}" for k in range(COLUMNS)]
-        return [*self.data.columns, *(["intercept"] if self.experiment.intercept else [])]
+        return [*self.data.columns, *([INTERCEPT] if self.experiment.intercept else [])]
 
     def _world(self, client: int) -> World:
         if self.data is None:
@@ -109,7 +120,9 @@ class BanditSites:
             durable: As ``MemoryStore.save``.
         """
         e, world = self.experiment, self.world(client)
-        state = self._state(client, server_round)
+        if not 1 <= server_round <= e.rounds:
+            raise EngramError(f"server-round must be in 1..{e.rounds}, got {server_round}")
+        state, untold = self._state(client, server_round)
         if replies is not None:
             state = self._site.receive(state, replies)
         batch = list(batches(e.first_batch, e.horizon))[server_round - 1]
@@ -118,29 +131,41 @@ class BanditSites:
         chosen = self._site.choose(state, now.contexts, ties)
         rewards = now.rewards[np.arange(len(chosen)), chosen]
         state = self._site.observe(state, now.contexts, chosen, rewards)
-        self._keep(client, state, server_round, durable)
-        lost = float(regret(now, chosen).sum())
-        return Played(self._site.close_batch(state), len(chosen), float(rewards.sum()), lost)
+        untold = untold + np.array([len(chosen), rewards.sum(), regret(now, chosen).sum()])
+        told = untold if untold[0] >= _DISCREET else np.zeros(3)
+        self._keep(client, state, untold - told, server_round, durable)
+        return Played(self._site.close_batch(state), int(told[0]), *told[1:].tolist())
 
-    def learn(self, client: int, replies: Sequence[Shared | None], *, server_round: int) -> None:
+    def learn(
+        self, client: int, replies: Sequence[Shared | None], *, server_round: int, durable: int
+    ) -> None:
         """Takes in what the last batch gave, for whatever is to be chosen afterwards."""
-        state = self._site.receive(self._state(client, server_round + 1), replies)
-        self._keep(client, state, server_round + 1, server_round)
+        state, untold = self._state(client, server_round + 1)
+        state = self._site.receive(state, replies)
+        self._keep(client, state, untold, server_round + 1, durable)
 
-    def _state(self, client: int, before: int) -> SiteState:
+    def _state(self, client: int, before: int) -> tuple[SiteState, Totals]:
+        """Returns a client's state, and the turns, rewards and regrets that it has not told of."""
         kept = self._store.load(client, None, before=before)
         if kept is None:
+            if before > 1:
+                _log.warning("client %d remembers no earlier batch: it begins anew", client)
             world = self.world(client)
-            return self._site.init(world.parameters, world.contexts.shape[2])
+            return self._site.init(world.parameters, world.contexts.shape[2]), np.zeros(3)
         arrays = {name: leaf.numpy() for name, leaf in kept.items()}
         fresh, past = (
             Buffer(*(arrays[f"{part}.{name}"] for name in Buffer._fields))
             for part in ("fresh", "past")
         )
-        return SiteState(arrays["coefs"], fresh, past)
+        return SiteState(arrays["coefs"], fresh, past), arrays["untold"]
 
-    def _keep(self, client: int, state: SiteState, server_round: int, durable: int) -> None:
-        memory: Params = {"coefs": torch.from_numpy(state.coefs.copy())}
+    def _keep(
+        self, client: int, state: SiteState, untold: Totals, server_round: int, durable: int
+    ) -> None:
+        memory: Params = {
+            "coefs": torch.from_numpy(state.coefs.copy()),
+            "untold": torch.from_numpy(untold.copy()),
+        }
         for part, rows in (("fresh", state.fresh), ("past", state.past)):
             for name, column in rows._asdict().items():
                 memory[f"{part}.{name}"] = torch.from_numpy(column.copy())
@@ -179,12 +204,13 @@ def _replies(host: BanditSites, content: RecordDict) -> list[Shared | None] | No
 def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
     number, replies = round_of(content), _replies(host, content)
-    durable = int(str(config_of(content).get("durable", 0)))
     played: dict[int, Played] = {}
     failed: dict[int, str] = {}
     for client in clients:
         try:
-            played[client] = host.play(client, replies, server_round=number, durable=durable)
+            played[client] = host.play(
+                client, replies, server_round=number, durable=durable_of(content)
+            )
         except ValueError as error:
             failed[client] = one_line(str(error))
     sent = [
@@ -193,13 +219,7 @@ def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> Record
         for p, estimate in enumerate(one.sent)
         if estimate is not None
     ]
-    details: dict[str, Any] = {
-        "server-round": number,
-        "ids": list(played),
-        "failed": list(failed),
-        "reasons": list(failed.values()),
-        "noted": [],
-        "notes": [],
+    details = split(number, played, failed) | {
         "senders": [client for client, _, _ in sent],
         "parameters": [p for _, p, _ in sent],
         "turns": [one.turns for one in played.values()],
@@ -218,10 +238,14 @@ def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> Record
 def _learn(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
     number, replies = round_of(content), _replies(host, content)
-    ids = list(clients)
-    if replies is not None:
-        for client in ids:
-            host.learn(client, replies, server_round=number)
-    details: dict[str, Any] = {"server-round": number, "ids": ids}
-    metrics = MetricRecord({"num-examples": len(ids)})
-    return RecordDict({METRICS: metrics, CLIENTS: ConfigRecord(details)})
+    done: list[int] = []
+    failed: dict[int, str] = {}
+    for client in clients:
+        try:
+            durable = durable_of(content)
+            host.learn(client, replies or [], server_round=number, durable=durable)
+            done.append(client)
+        except ValueError as error:
+            failed[client] = one_line(str(error))
+    metrics = MetricRecord({"num-examples": len(done)})
+    return RecordDict({METRICS: metrics, CLIENTS: ConfigRecord(split(number, done, failed))})

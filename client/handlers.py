@@ -37,6 +37,7 @@ __all__ = [
     "answer_train",
     "asked_clients",
     "check_source",
+    "durable_of",
     "round_of",
 ]
 
@@ -85,7 +86,7 @@ def answer_train(host: Any, requests: Sequence[Request]) -> list[Message]:
             _model(first),
             list(group.values()),
             server_round=round_of(first),
-            durable=_int(config, "durable", 0),
+            durable=durable_of(first),
             combine=_weighting(config),
         )
         for (i, clients), result in zip(group.items(), trained, strict=True):
@@ -164,6 +165,11 @@ def _model(content: RecordDict) -> Params:
 def round_of(content: RecordDict) -> int:
     """Returns the round that a message is of; 1 if it does not say."""
     return _int(config_of(content), "server-round", 1)
+
+
+def durable_of(content: RecordDict) -> int:
+    """Returns the coordinator's last checkpoint; 0 if the message does not say."""
+    return _int(config_of(content), "durable", 0)
 
 
 def _int(config: ConfigRecord, key: str, default: int) -> int:

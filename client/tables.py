@@ -1,6 +1,6 @@
 """The sites' side of an exchange of estimates: rows and personal coefficients stay here."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,19 +23,18 @@ from engram.molar.families import FAMILIES
 from engram.molar.intercept import personalize_rows
 from engram.molar.intervals import site_interval
 from engram.molar.shrinkage import Shared
-from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
+from engram.molar.site import INTERCEPT, Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.molar.tables import check_finite
 from federation.data.tables import TableData
-from federation.errors import EngramError, one_line
+from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_shared, site_record
 from federation.experiment import Experiment
 from federation.roster import describe_node
 from federation.wire import CLIENTS, METRICS, REFUSED
 
-__all__ = ["TableSites", "answered"]
+__all__ = ["TableSites", "answered", "split"]
 
 Array = npt.NDArray[np.float64]
-INTERCEPT = "intercept"
 
 
 class TableSites:
@@ -45,9 +44,14 @@ class TableSites:
         experiment: The settings.
         data: The clients' rows.
         store: Where personal coefficients are kept.
+
+    Raises:
+        DataError: A column is called as the intercept is.
     """
 
     def __init__(self, experiment: Experiment, data: TableData, store: MemoryStore) -> None:
+        if experiment.intercept and INTERCEPT in data.columns:
+            raise DataError(f"no column may be called {INTERCEPT}, unless intercept is false")
         self.experiment = experiment
         self.data = data
         self._store = store
@@ -62,12 +66,7 @@ class TableSites:
         rows = self.data.train[client]
         if rows is None:
             raise EngramError(f"client {client} has no rows here")
-        return self._with_ones(rows)
-
-    def _with_ones(self, rows: Rows) -> Rows:
-        if not self.experiment.intercept:
-            return rows
-        return rows._replace(x=np.hstack([rows.x, np.ones((len(rows.y), 1))]))
+        return rows.with_ones() if self.experiment.intercept else rows
 
     def estimate(self, client: int) -> tuple[SiteEstimate, str | None]:
         """Returns a client's own estimate; and why it lacks some coefficients, if it does.
@@ -79,8 +78,12 @@ class TableSites:
         labels = np.full(len(rows.y), client)
         check_finite(rows.x, labels, self.names)
         model = FAMILIES[self.experiment.family]
-        if not (np.isfinite(rows.y) & model.valid(rows.y)).all():  # which row, stays here
+        test = self.data.test[client]
+        y = rows.y if test is None else np.append(rows.y, test.y)
+        if not (np.isfinite(y) & model.valid(y)).all():  # which row, stays here
             raise ValueError(f"{self.experiment.target_column} must be {model.target} in every row")
+        if test is not None and not np.isfinite(test.x).all():
+            raise ValueError("some held-out rows have NaN or infinity")
         if client not in self._estimates:
             self._estimates[client] = estimate_site(rows, family=self.experiment.family)
         site = self._estimates[client]
@@ -96,7 +99,8 @@ class TableSites:
         Returns:
             ``rows`` (that were held out) and the mean loss on them of the client's ``own``
             estimate, of the ``shared`` coefficients and of the ``personal`` ones; NaN without
-            rows. The losses are squared errors, or the family's deviances.
+            rows, or (``own``) without an estimate of all coefficients. The losses are squared
+            errors, or the family's deviances.
         """
         e = self.experiment
         site, _ = self.estimate(client)
@@ -116,13 +120,16 @@ class TableSites:
         held_out = self.data.test[client]
         if held_out is None:
             return {"rows": 0, "own": np.nan, "shared": np.nan, "personal": np.nan}
-        test = self._with_ones(held_out)
+        test = held_out.with_ones() if e.intercept else held_out
         loss = FAMILIES[e.family].loss
-        scores = {
-            name: float(np.mean(loss(test.x @ beta, test.y)))
-            for name, beta in (("own", site.coef), ("shared", shared.coef), ("personal", coef))
-        }
-        return {"rows": len(test.y), **scores}
+        own = site.coef if site.determined.all() else np.full_like(site.coef, np.nan)
+        with np.errstate(over="ignore", invalid="ignore"):  # a count's mean may be too large
+            scores = {
+                name: float(np.mean(loss(test.x @ beta, test.y)))
+                for name, beta in (("own", own), ("shared", shared.coef), ("personal", coef))
+            }
+        finite = {name: score if np.isfinite(score) else np.nan for name, score in scores.items()}
+        return {"rows": len(test.y), **finite}
 
 
 @answer_roster.register
@@ -155,6 +162,31 @@ def answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Mes
         return Message(Error(REFUSED, str(error)), reply_to=request.message)
 
 
+def split(
+    number: int,
+    found: Iterable[int],
+    failed: Mapping[int, str],
+    notes: Mapping[int, str] | None = None,
+) -> dict[str, Any]:
+    """Returns what a reply says of a round's clients, as ``strategies.sites.read_split`` reads it.
+
+    Args:
+        number: The round.
+        found: Clients that the reply is of, ascending.
+        failed: Others, and why.
+        notes: What there is to say of some of the former.
+    """
+    notes = notes or {}
+    return {
+        "server-round": number,
+        "ids": list(found),
+        "failed": list(failed),
+        "reasons": list(failed.values()),
+        "noted": list(notes),
+        "notes": list(notes.values()),
+    }
+
+
 def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
     found: dict[int, SiteEstimate] = {}
     failed: dict[int, str] = {}
@@ -167,14 +199,7 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
             continue
         if note is not None:
             notes[client] = one_line(note)
-    details: dict[str, Any] = {
-        "server-round": round_of(request.message.content),
-        "ids": list(found),
-        "failed": list(failed),
-        "reasons": list(failed.values()),
-        "noted": list(notes),
-        "notes": list(notes.values()),
-    }
+    details = split(round_of(request.message.content), found, failed, notes)
     return RecordDict(
         {
             SITES: site_record(list(found.values()), len(host.names)),
@@ -192,16 +217,17 @@ def _scores(host: TableSites, request: Request, clients: Iterable[int]) -> Recor
         raise EngramError(f"the message lacks what sites share: {error}") from error
     number = round_of(content)
     found: dict[int, dict[str, float]] = {}
+    failed: dict[int, str] = {}
     for client in clients:
         try:
             found[client] = host.personalize(client, shared, half_width, server_round=number)
         except ValueError as error:
-            raise EngramError(one_line(str(error))) from error
+            failed[client] = one_line(str(error))
     columns = {
         name: [scores[name] for scores in found.values()]
         for name in ("rows", "own", "shared", "personal")
     }
-    details: dict[str, Any] = {"server-round": number, "ids": list(found), **columns}
+    details = split(number, found, failed) | columns
     count = int(sum(columns["rows"]))
     metrics = MetricRecord({"num-examples": count})
     return RecordDict({METRICS: metrics, CLIENTS: ConfigRecord(details)})

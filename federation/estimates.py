@@ -27,8 +27,6 @@ __all__ = [
 
 Array = npt.NDArray[np.float64]
 
-_MOST_ROWS: Final = 2**31  # more than one site has; they are weights
-
 SITES: Final = "sites"
 SHARED: Final = "shared"
 
@@ -46,12 +44,13 @@ class SharedEstimate(NamedTuple):
 
 
 def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:
-    """Returns estimates as arrays: ``coef`` and ``scale`` (k, d), ``size`` and ``sigma`` (k,)."""
+    """Returns estimates as arrays: two of shape (k, d), three of shape (k,), as their fields."""
     return _record(
         coef=np.array([site.coef for site in sites]).reshape(len(sites), dim),
         scale=np.array([site.scale for site in sites]).reshape(len(sites), dim),
         size=np.array([site.size for site in sites], dtype=np.float64),
         sigma=np.array([site.sigma for site in sites], dtype=np.float64),
+        freedom=np.array([site.freedom for site in sites], dtype=np.float64),
     )
 
 
@@ -64,29 +63,31 @@ def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
         TypeError: One is not what it is declared to be.
     """
     coef, scale = (_read(record, name, (count, dim)) for name in ("coef", "scale"))
-    size, sigma = (_read(record, name, (count,)) for name in ("size", "sigma"))
-    parts = zip(coef, scale, size.tolist(), sigma.tolist(), strict=True)
-    return [SiteEstimate(*part) for part in parts]
+    each = [_read(record, name, (count,)).tolist() for name in ("size", "sigma", "freedom")]
+    return [SiteEstimate(*part) for part in zip(coef, scale, *each, strict=True)]
 
 
-def impossible(site: SiteEstimate, rows: int | None) -> str | None:
+def impossible(site: SiteEstimate, rows: int, *, at_most: bool = False) -> str | None:
     """Says what is wrong with an estimate that was sent, if anything is.
 
     Args:
         site: The estimate.
-        rows: How many rows the site has said that it has; None if that is not known.
+        rows: How many rows the site has said that it has.
+        at_most: Whether it may have used fewer.
     """
-    if not np.isfinite(site.coef).all():
-        return "some coefficients are NaN or infinite"
-    if not (site.scale > 0).all():  # NaN is not; infinity means: not determined
-        return "some standard errors are NaN, 0 or negative"
-    if not site.sigma >= 0:
-        return f"its noise has the standard deviation {site.sigma}"
-    if rows is not None and site.size != rows:
-        return f"it claims {site.size:g} rows, and had {rows} when the run began"
-    if not 0 < site.size <= _MOST_ROWS:
-        return f"it claims {site.size:g} rows"
-    return None
+    enough = 0 < site.size <= rows and (at_most or site.size == rows)
+    faults = {
+        "some coefficients are NaN or infinite": not np.isfinite(site.coef).all(),
+        # Infinity means: not determined.
+        "some standard errors are NaN, 0 or negative": not (site.scale > 0).all(),
+        f"its noise has the standard deviation {site.sigma}": not site.sigma >= 0,
+        f"its noise has {site.freedom} degrees of freedom": not site.freedom > 0,
+        "it knows standard errors, and not its noise": bool(
+            np.isinf(site.sigma) and np.isfinite(site.scale).any()
+        ),
+        f"it claims {site.size:g} rows of {rows}": not enough,
+    }
+    return next((reason for reason, there in faults.items() if there), None)
 
 
 def shared_record(estimate: SharedEstimate) -> ArrayRecord:
@@ -100,11 +101,14 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
 
     Raises:
         KeyError: An array is missing.
-        ValueError: One has another shape or dtype.
+        ValueError: One has another shape or dtype, or impossible numbers.
         TypeError: One is not what it is declared to be.
     """
     coef, half = (_read(record, name, (dim,)) for name in ("coef", "half-width"))
-    return SharedEstimate(Shared(coef, float(_read(record, "size", (1,))[0])), half)
+    size = float(_read(record, "size", (1,))[0])
+    if not (np.isfinite(coef).all() and (half >= 0).all() and 0 < size < np.inf):
+        raise ValueError("coefficients, widths or sizes are NaN, negative or infinite")
+    return SharedEstimate(Shared(coef, size), half)
 
 
 def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:
@@ -129,6 +133,8 @@ def read_parameters(record: ArrayRecord, count: int) -> list[Shared | None]:
     shape = record["coef"].shape
     dim = shape[1] if len(shape) == 2 else 0
     coefs, sizes = _read(record, "coef", (count, dim)), _read(record, "size", (count,))
+    if not (np.isfinite(coefs).all() and np.isfinite(sizes).all()):
+        raise ValueError("coefficients or sizes are NaN or infinite")
     parts = zip(coefs, sizes.tolist(), strict=True)
     return [Shared(coef, size) if size > 0 else None for coef, size in parts]
 

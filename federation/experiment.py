@@ -56,7 +56,7 @@ def _device(value: str) -> str:
     return value
 
 
-_MOST_TURNS = 2**20  # of a bandit
+_MOST_TURNS = 2**16  # of a bandit: some 50 MB for each site
 
 _Int = Annotated[int, BeforeValidator(_not_bool)]
 _Float = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
@@ -201,7 +201,7 @@ class Experiment(BaseModel):
         description="molar-bandit: C (each arm has a context; a site has one parameter) or P (a "
         "site sees one context, and each arm has a parameter)"
     )
-    arms: _Int = Field(ge=2, description="molar-bandit: arms to choose from (K)")
+    arms: _Int = Field(ge=2, le=1000, description="molar-bandit: arms to choose from (K)")
     first_batch: _Int = Field(
         ge=1,
         description="molar-bandit: turns in the first batch (H0); batches double from the second "

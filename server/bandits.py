@@ -19,7 +19,7 @@ from federation.wire import TRAINING, to_params, to_record
 from server.coordinator import train_round
 from server.grid import PatientGrid
 from server.record import Checkpoint, Memories, RunRecord
-from server.roster import query_sites
+from server.roster import before_columns, query_sites
 from strategies.bandits import BanditExchange
 
 __all__ = ["play_batches"]
@@ -61,15 +61,25 @@ def play_batches(
         record = RunRecord.open(folder)
         record.check_resumable(e, engine=engine)
         training = record.config["training"]
-    patience = min(60.0, e.timeout)
     sites, absent = query_sites(
-        grid, e.num_clients, least=e.min_clients, training=training, patience=patience
+        grid,
+        e.num_clients,
+        least=e.min_clients,
+        columns=before_columns(record) if e.resume else None,
+        training=training,
+        patience=min(60.0, e.timeout),
     )
     if not e.resume:
         record = RunRecord.create(folder, e, engine=engine, training=training)
-    strategy = BanditExchange(sites, policy_of(e), parameters=parameters_of(e), least=e.min_clients)
+    strategy = BanditExchange(
+        sites,
+        policy_of(e),
+        parameters=parameters_of(e),
+        first_batch=e.first_batch,
+        least=e.min_clients,
+    )
     with record.hold():
-        if e.resume:  # it may have more batches to go now
+        if e.resume:
             record.write_config(e, engine=engine, training=training)
         checkpoint = _opened(record, memories)
         arrays, totals = to_record(checkpoint.model), checkpoint.state
@@ -89,20 +99,20 @@ def play_batches(
                 "cohort": sorted({*strategy.cohort, *left_out}),
                 "left-out": len(left_out),
                 "absent": {str(client): left_out[client] for client in sorted(left_out)},
-                "regret": float(totals["regret"].mean()),
+                "regret": _mean_regret(totals),
+                "columns": sites.columns,
                 "ms": (time.perf_counter() - start) * 1000,
             }
             if isinstance(grid, PatientGrid):
                 row |= grid.last.summary()
             record.append(row)
             on_round(row)
-            if number == e.rounds:
-                messages = strategy.configure_evaluate(number, arrays, config, grid)
-                strategy.aggregate_evaluate(
-                    number, grid.send_and_receive(messages, timeout=e.timeout)
-                )
             if number == e.rounds or number % e.checkpoint_every == 0:
                 checkpoint = record.save_checkpoint(number, to_params(arrays), totals, memories)
+        config["durable"] = checkpoint.server_round
+        messages = strategy.configure_evaluate(e.rounds, arrays, config, grid)
+        replies = grid.send_and_receive(messages, timeout=e.timeout)
+        strategy.aggregate_evaluate(e.rounds, replies)
         found = _results(e, sites.columns, arrays, totals, record.rows())
         record.finish(found)
     return found
@@ -122,6 +132,12 @@ def _opened(record: RunRecord, memories: Memories | None) -> Checkpoint:
     return checkpoint
 
 
+def _mean_regret(totals: Params) -> float:
+    """Returns the mean over the sites that have told of some turns."""
+    some = totals["turns"] > 0
+    return float(totals["regret"][some].mean()) if some.any() else 0.0
+
+
 def _results(
     experiment: Experiment,
     columns: list[str],
@@ -136,7 +152,7 @@ def _results(
         "turns": experiment.horizon,
         "sites": rows[-1]["sites"],
         "left-out": rows[-1]["absent"],
-        "regret": float(totals["regret"].mean()),
+        "regret": _mean_regret(totals),
         "ms-per-round": float(np.median([row["ms"] for row in rows])),
         "shared": {
             "names": columns,

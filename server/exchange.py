@@ -10,6 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
+from engram.molar.site import INTERCEPT
 from federation.errors import RunStopped
 from federation.estimates import read_shared
 from federation.experiment import Experiment
@@ -17,7 +18,7 @@ from federation.wire import TRAINING, to_params, to_record
 from server.coordinator import train_round
 from server.grid import PatientGrid
 from server.record import Memories, RunRecord
-from server.roster import query_sites
+from server.roster import before_columns, query_sites
 from strategies.exchange import Exchange, Scores
 
 __all__ = ["exchange"]
@@ -63,6 +64,7 @@ def exchange(
         grid,
         experiment.num_clients,
         least=experiment.min_clients,
+        columns=before_columns(record) if experiment.resume else None,
         training=training,
         patience=min(60.0, experiment.timeout),
     )
@@ -71,12 +73,15 @@ def exchange(
     strategy = Exchange(
         sites,
         intercept=experiment.intercept,
+        family=experiment.family,
         weights=experiment.site_weights,
         level=experiment.level,
         least=experiment.min_clients,
     )
     config = ConfigRecord({TRAINING: training})
     with record.hold():
+        if experiment.resume:
+            record.write_config(experiment, engine=engine, training=training)
         checkpoint, before = record.load_checkpoint(), record.rows()
         if checkpoint is None:
             record.forget_after(0)
@@ -112,6 +117,7 @@ def _estimate(
         "ms": (time.perf_counter() - start) * 1000,
         "absent": {str(client): left_out[client] for client in sorted(left_out)},
         "lacking": {str(client): note for client, note in sorted(strategy.notes.items())},
+        "columns": strategy.sites.columns,
     }
     if isinstance(grid, PatientGrid):
         row |= grid.last.summary()
@@ -119,15 +125,15 @@ def _estimate(
 
 
 def _losses(scores: Scores) -> dict[str, Any]:
-    """Returns the mean over sites of their held-out losses, and how many have such rows."""
-    some = scores.rows > 0
-    columns = {"own": scores.own, "shared": scores.shared, "personal": scores.personal}
-    return {
-        "scored": int(some.sum()),
-        **{
-            f"loss-{k}": _finite(v[some].mean()) if some.any() else None for k, v in columns.items()
-        },
-    }
+    """Returns the mean over sites of their held-out losses, and how many have them.
+
+    Sites count that have all three, so that these are means over the same ones.
+    """
+    columns = np.stack([scores.own, scores.shared, scores.personal])
+    some = (scores.rows > 0) & np.isfinite(columns).all(axis=0)
+    means = [float(column[some].mean()) if some.any() else None for column in columns]
+    names = ("loss-own", "loss-shared", "loss-personal")
+    return {"scored": int(some.sum()), **dict(zip(names, means, strict=True))}
 
 
 def _results(
@@ -137,7 +143,7 @@ def _results(
     scores: Scores,
     row: dict[str, Any],
 ) -> dict[str, Any]:
-    names = [*columns, *(["intercept"] if experiment.intercept else [])]
+    names = [*columns, *([INTERCEPT] if experiment.intercept else [])]
     (coef, size), half = read_shared(arrays, len(names))
     return {
         "algorithm": experiment.algorithm,

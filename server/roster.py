@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from logging import getLogger
 from pathlib import Path
 
@@ -14,8 +14,9 @@ from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.roster import NodeEntry, Roster, Sites, read_entry
 from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, TRAINING
 from server.grid import PatientGrid
+from server.record import RunRecord
 
-__all__ = ["Movers", "query_roster", "query_sites"]
+__all__ = ["Movers", "before_columns", "query_roster", "query_sites"]
 
 _log = getLogger("flwr.engram")
 
@@ -50,18 +51,19 @@ def query_sites(
     num_clients: int,
     *,
     least: int,
+    columns: Sequence[str] | None = None,
     training: str = "",
     patience: float = 60,
     timeout: float = 600,
 ) -> tuple[Sites, dict[int, str]]:
     """Asks every node for its clients; those that do not come, or have other columns, are left out.
 
-    The columns are those that most clients have; of as many, those of the lowest client.
-
     Args:
         grid: The nodes.
         num_clients: Clients of the federation.
         least: Clients without whom there is nothing to do.
+        columns: What their columns are called, where that is known from before. None: as most
+            nodes have them; of as many, as that of the lowest client.
         training: The run's name.
         patience: Seconds to wait for a further node before going on without.
         timeout: Seconds that a node has for its answer.
@@ -74,18 +76,27 @@ def query_sites(
     """
     entries, owners = _await(grid, num_clients, least, training, patience, timeout)
     left_out = {c: "no node hosts it" for c in range(num_clients) if c not in owners}
-    held = {client: entries[owners[client]].columns for client in sorted(owners)}
-    counts = Counter(held.values())  # in the order of the clients, which decides between equals
-    columns = max(counts, key=lambda names: counts[names])
+    held = {c: entries[owners[c]].columns for c in sorted(owners) if c < num_clients}
+    if columns is None:
+        nodes = dict.fromkeys(owners[client] for client in held)
+        counts = Counter(entries[node].columns for node in nodes)  # the first of equals wins
+        columns = max(counts, key=lambda names: counts[names]) if counts else ()
     for client, names in held.items():
-        if names != columns:
-            left_out[client] = _other_columns(names, columns)
+        if names != tuple(columns):
+            left_out[client] = _other_columns(names, tuple(columns))
     there = {client: owners[client] for client in held if client not in left_out}
     if len(there) < least:
-        reasons = "; ".join(f"client {c}: {reason}" for c, reason in sorted(left_out.items()))
+        few_reasons = sorted(left_out.items())[:10]
+        reasons = "; ".join(f"client {c}: {reason}" for c, reason in few_reasons)
         raise RunStopped(f"{len(there)} of {least} sites can take part; {reasons}")
     rows = {client: entries[node].clients[client] for client, node in there.items()}
     return Sites(there, rows, list(columns)), left_out
+
+
+def before_columns(record: RunRecord) -> list[str] | None:
+    """Returns the columns that a run has been about, or None if it has no round yet."""
+    rows = record.rows()
+    return list(rows[-1]["columns"]) if rows else None
 
 
 def _other_columns(names: tuple[str, ...], columns: tuple[str, ...]) -> str:

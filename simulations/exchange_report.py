@@ -99,6 +99,7 @@ def draw_losses(found: Mapping[str, Any], path: Path) -> None:
     )
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
+    own = np.where(own > 0, own, np.nan)  # of a site without an estimate, or without noise
     order = np.argsort(personal / own)
     colors = mpl.color_sequences["tab10"]
     places = np.arange(len(order))

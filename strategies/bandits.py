@@ -1,8 +1,10 @@
 """A bandit's batches: sites play, their estimates are combined, and go back with the next batch."""
 
 from collections.abc import Iterable
+from logging import getLogger
 from typing import NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
@@ -17,12 +19,16 @@ from strategies.sites import SiteStrategy, read_split
 
 __all__ = ["BanditExchange", "Outcome"]
 
+_log = getLogger("flwr.engram")
+
+_ROUNDING = 1e-6  # of a regret that is 0
+
 
 class Outcome(NamedTuple):
     """What a site says of a batch.
 
     Attributes:
-        turns: In which it was activated.
+        turns: In which it was activated, of those that it tells of.
         reward: Sum of its rewards.
         regret: Sum of its regrets.
     """
@@ -42,6 +48,7 @@ class BanditExchange(SiteStrategy):
         sites: The sites that there are.
         policy: What they play.
         parameters: Of each site: 1 under Model-C, K under Model-P.
+        first_batch: Turns in the first batch; nobody can have had more than there were.
         least: Sites without whose usable replies a round cannot be.
 
     Attributes:
@@ -54,11 +61,13 @@ class BanditExchange(SiteStrategy):
         policy: MultitaskBandit[SiteEstimate, Shared],
         *,
         parameters: int,
+        first_batch: int = 1,
         least: int = 1,
     ) -> None:
         super().__init__(sites, least=least)
         self._policy = policy
         self._parameters = parameters
+        self._first = self._turns = first_batch
         self._sent: dict[int, list[SiteEstimate | None]] = {}
         self.outcomes: dict[int, Outcome] = {}
 
@@ -82,6 +91,7 @@ class BanditExchange(SiteStrategy):
             RunStopped: Too few replies are usable.
         """
         self._sent, self.outcomes, self.left_out = {}, {}, {}
+        self._turns = self._first << (server_round - 1)
         self.left_out |= self.gather(server_round, replies, self._read)
         self.check_enough(len(self.outcomes))
         senders = sorted(self._sent)
@@ -117,12 +127,16 @@ class BanditExchange(SiteStrategy):
             raise ValueError(f"its node sends estimates of {brief(pairs)}")
         if {len(turns), len(reward), len(regret)} != {len(ids)}:
             raise ValueError("its node's lists do not fit each other")
+        sums = np.array([reward, regret])
+        possible_turns = all(0 <= count <= self._turns for count in turns)
+        if not (possible_turns and np.isfinite(sums).all() and (sums[1] >= -_ROUNDING).all()):
+            raise ValueError("its turns, rewards or regrets cannot be")
         found = read_sites(content.array_records[SITES], len(pairs), len(self.sites.columns))
         self.left_out |= failed
         reasons = {
             client: reason
             for (client, _), site in zip(pairs, found, strict=True)
-            if (reason := impossible(site, None)) is not None
+            if (reason := impossible(site, self._turns, at_most=True)) is not None
         }
         self.left_out |= reasons
         for client, outcome in zip(ids, map(Outcome, turns, reward, regret), strict=True):
@@ -131,7 +145,7 @@ class BanditExchange(SiteStrategy):
                 self._sent[client] = [None] * self._parameters
         for (client, p), site in zip(pairs, found, strict=True):
             if client not in reasons:
-                self._sent[client][p] = site
+                self._sent[client][p] = site._replace(freedom=min(site.freedom, self._turns))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -143,5 +157,12 @@ class BanditExchange(SiteStrategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Returns how many ``sites`` have it."""
-        unread = self.gather(server_round, replies, lambda content, clients: None)
-        return MetricRecord({"sites": len(self.sites.nodes) - len(unread)})
+        failed: dict[int, str] = {}
+        failed |= self.gather(
+            server_round,
+            replies,
+            lambda content, clients: failed.update(read_split(content, clients)[1]),
+        )
+        for client, reason in failed.items():
+            _log.warning("client %d has not learned from the last batch: %s", client, reason)
+        return MetricRecord({"sites": len(self.sites.nodes) - len(failed)})

@@ -9,10 +9,11 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from engram.molar.families import FamilyName
 from engram.molar.intervals import shared_half_width
 from engram.molar.shrinkage import Weights, combine, median_weights
-from engram.molar.site import SiteEstimate
-from federation.errors import RunStopped, brief
+from engram.molar.site import INTERCEPT, SiteEstimate
+from federation.errors import RunStopped
 from federation.estimates import (
     SHARED,
     SITES,
@@ -30,6 +31,9 @@ __all__ = ["Exchange", "Scores"]
 _log = getLogger("flwr.engram")
 
 Column = npt.NDArray[np.float64]
+
+_MOST_ROWS = 2**31  # more than a site has
+_ROUNDING = 1e-6  # of a deviance that is 0
 
 
 class Scores(NamedTuple):
@@ -61,6 +65,7 @@ class Exchange(SiteStrategy):
     Args:
         sites: The sites that there are.
         intercept: Whether there is one coefficient more than columns.
+        family: Of the models. Noise is estimated where it is linear, by no more than all rows.
         weights: Of the median, as ``engram.molar.shrinkage.median_weights`` has them.
         level: Of intervals.
         least: Sites without whose usable estimates there is no median.
@@ -77,12 +82,14 @@ class Exchange(SiteStrategy):
         sites: Sites,
         *,
         intercept: bool,
+        family: FamilyName = "linear",
         weights: Weights = "precision",
         level: float = 0.95,
         least: int = 1,
     ) -> None:
         super().__init__(sites, least=least)
         self._dim = len(sites.columns) + intercept
+        self._family = family
         self._weights: Weights = weights
         self._level = level
         self.estimates: dict[int, SiteEstimate] = {}
@@ -117,7 +124,7 @@ class Exchange(SiteStrategy):
         each = median_weights(found, self._weights)
         unknown = (each == 0).all(axis=0)
         if unknown.any():
-            name = [*self.sites.columns, "intercept"][int(np.argmax(unknown))]
+            name = [*self.sites.columns, INTERCEPT][int(np.argmax(unknown))]
             raise RunStopped(f"column {name} is determined by the rows of no site")
         self._warn_of_weight(each)
         shared = combine(found, self._weights)
@@ -132,9 +139,11 @@ class Exchange(SiteStrategy):
         self.left_out |= failed
         self.notes |= notes
         for client, site in zip(ids, found, strict=True):
-            reason = impossible(site, self.sites.rows[client])
+            rows = self.sites.rows[client]
+            reason = impossible(site, rows)
             if reason is None:
-                self.estimates[client] = site
+                limited = site._replace(freedom=min(site.freedom, rows))
+                self.estimates[client] = limited if self._family == "linear" else site
             else:
                 self.left_out[client] = reason
 
@@ -182,14 +191,19 @@ class Exchange(SiteStrategy):
 
 def _scores(content: RecordDict, clients: list[int]) -> dict[int, list[float]]:
     details = content.config_records[CLIENTS]
-    if read_list(details, "ids", int) != clients:
-        raise ValueError(f"its node answers for {brief(read_list(details, 'ids', int))}")
+    ids, failed, _ = read_split(content, clients)
+    for client, reason in failed.items():
+        _log.warning("client %d lacks scores: %s", client, reason)
     rows = read_list(details, "rows", int)
     losses = [read_list(details, name, float) for name in ("own", "shared", "personal")]
-    odd = [column for column in losses if len(column) != len(clients)]
-    if odd or len(rows) != len(clients) or min(rows, default=0) < 0:
+    if {len(rows), *map(len, losses)} != {len(ids)}:
         raise ValueError("its node's lists do not fit each other")
+    table = np.array(losses)
+    if not all(0 <= count < _MOST_ROWS for count in rows):
+        raise ValueError(f"numbers of rows must lie in 0..{_MOST_ROWS - 1}")
+    if not (np.isnan(table) | ((table >= -_ROUNDING) & (table < np.inf))).all():
+        raise ValueError("losses must be 0 or more, or NaN where there are none")
     return {
         client: [float(count), *values]
-        for client, count, *values in zip(clients, rows, *losses, strict=True)
+        for client, count, *values in zip(ids, rows, *losses, strict=True)
     }

@@ -245,6 +245,8 @@ def _npz(path: Path, target: str, task: str, one_task: bool) -> Table:
         labels = named[labels]
     default = [f"x{k}" for k in range(x.shape[1])]
     columns = [str(name) for name in arrays.get("x_names", np.array(default)).tolist()]
+    if len(set(columns)) < len(columns):
+        raise DataError(f"{path}: x_names must be different, got {', '.join(columns)}")
     if len(columns) != x.shape[1]:
         raise DataError(f"{path}: x_names must name {x.shape[1]} columns, got {len(columns)}")
     return Table(x.astype(np.float64), y.astype(np.float64), labels, columns)

@@ -4,7 +4,7 @@ import numpy as np
 
 from engram.molar.bandits.environments import World, replay, simulate
 from engram.molar.simulation import sparse_parameters
-from engram.molar.site import Rows, estimate_site
+from engram.molar.site import estimate_site
 from federation.data.tables import TableData
 from federation.errors import DataError
 from federation.experiment import Experiment
@@ -47,7 +47,7 @@ def table_world(experiment: Experiment, data: TableData, client: int) -> World:
     the sites whose rows are here, as it has rows.
 
     Raises:
-        DataError: It has no held-out rows, or some are not finite.
+        DataError: It has too few held-out rows, or some are not finite.
     """
     e = experiment
     rows, held_out = data.train[client], data.test[client]
@@ -57,8 +57,13 @@ def table_world(experiment: Experiment, data: TableData, client: int) -> World:
         if not (np.isfinite(part.x).all() and np.isfinite(part.y).all()):
             raise DataError(f"client {client}: its {name} rows have NaN or infinity")
     if e.intercept:
-        rows, held_out = _with_ones(rows), _with_ones(held_out)
+        rows, held_out = rows.with_ones(), held_out.with_ones()
     reference = estimate_site(held_out)
+    if not np.isfinite(reference.sigma):
+        raise DataError(
+            f"client {client} has {len(held_out.y)} held-out rows, too few to count regret by: "
+            "raise test-fraction"
+        )
     sizes = [len(own.y) for own in data.train if own is not None]
     # What nobody can know from these rows counts as nothing.
     return replay(
@@ -69,7 +74,3 @@ def table_world(experiment: Experiment, data: TableData, client: int) -> World:
         horizon=e.horizon,
         arms=e.arms,
     )
-
-
-def _with_ones(rows: Rows) -> Rows:
-    return rows._replace(x=np.hstack([rows.x, np.ones((len(rows.y), 1))]))

@@ -17,7 +17,7 @@ from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.model import MultitaskModel
 from engram.molar.regressor import MolarClassifier, MolarRegressor
 from engram.molar.shrinkage import Option
-from engram.molar.site import Rows, estimate_site, why_undetermined
+from engram.molar.site import INTERCEPT, Rows, estimate_site, why_undetermined
 from engram.molar.tables import Scaling, distinct, rows_of_tasks, shown
 from federation.data.tables import Table
 from federation.errors import DataError, Refused
@@ -161,7 +161,7 @@ def lacking(table: Table, model: Molar, family: FamilyName) -> dict[Any, str]:
         if not site.determined.all():
             own = table.labels == label
             rows = Rows(np.column_stack([table.x[own], np.ones(own.sum())]), table.y[own])
-            reason = why_undetermined(rows, [*table.columns, "intercept"], family=family)
+            reason = why_undetermined(rows, [*table.columns, INTERCEPT], family=family)
             found[label] = reason or "its columns nearly depend on each other"
     return found
 

@@ -8,16 +8,18 @@ import torch
 from flwr.app import ArrayRecord, Error, MessageType
 from flwr.app.message import make_message
 
-from client.hosts import table_host
+from client import app
 from client.memory import RamStore
 from client.tables import TableSites
 from engram.molar.regressor import MolarClassifier, MolarRegressor
 from federation.data.tables import TableData, table_data
-from federation.errors import DataError, Refused, RunStopped
+from federation.errors import Refused, RunStopped
 from federation.estimates import SITES
+from federation.hosting import NodeConfig
 from federation.wire import REFUSED, ROSTER_QUERY
 from server.exchange import exchange
 from server.record import RunRecord
+from server.tables import in_words
 from simulations.grid import InProcessGrid
 from tests.support import small, write_npz
 
@@ -204,7 +206,7 @@ FAULTS = {
     "not finite": (nan_coefficient, "some coefficients are NaN or infinite"),
     "a size": (
         lambda r: with_arrays(r, size=np.array([1e12])),
-        "it claims 1e+12 rows, and had 120",
+        "it claims 1e+12 rows of 120",
     ),
     "a negative size": (lambda r: with_arrays(r, size=np.array([-5.0])), "it claims -5 rows"),
     "a negative variance": (
@@ -214,6 +216,14 @@ FAULTS = {
     "a variance that is none": (
         lambda r: with_arrays(r, sigma=np.array([np.nan])),
         "its noise has the standard deviation nan",
+    ),
+    "noise without an end": (
+        lambda r: with_arrays(r, sigma=np.array([np.inf])),
+        "it knows standard errors, and not its noise",
+    ),
+    "freedom that is none": (
+        lambda r: with_arrays(r, freedom=np.array([0.0])),
+        "its noise has 0.0 degrees of freedom",
     ),
     "no standard error": (
         lambda r: with_arrays(r, scale=np.zeros((1, 21))),
@@ -288,10 +298,9 @@ def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, caplog):
 
 def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, caplog):
     (tmp_path / "own.csv").write_text("age,days\nMiller,3\n")
-    with pytest.raises(DataError, match="client 2's own table cannot be used") as caught:
-        table_host(
-            settings(target_column="days"), RamStore(), own=f"csv:{tmp_path}/own.csv", client=2
-        )
+    e, own = settings(target_column="days"), f"csv:{tmp_path}/own.csv"
+    with pytest.raises(Refused, match="this node's table cannot be used: its log") as caught:
+        app._host(e, NodeConfig(2, 12, data=own), RamStore())
     assert "Miller" not in str(caught.value)
     assert "Miller" in caplog.text
 
@@ -354,6 +363,95 @@ def test_reasons_quote_no_values_of_rows(tmp_path):
     assert found["left-out"] == {"1": "y must be 0 or 1 in every row"}
 
 
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_site_that_cannot_be_used_does_not_take_its_nodes_others_with_it(tmp_path, nodes):
+    rng = np.random.default_rng(0)
+    x, task = rng.normal(size=(300, 2)), np.repeat(np.arange(3), 100)
+    y = x @ [1, 2] + rng.normal(size=300)
+    x[250, 1] = np.nan
+    path = write_npz(tmp_path / "mine.npz", x=x, y=y, task=task)
+    found, kept = run(tmp_path / "run", dataset=path, num_clients=3, nodes=nodes)
+    assert list(found["left-out"]) == ["2"]
+    assert (sorted(kept), found["clients"]["ids"]) == ([0, 1], [0, 1])
+
+
+def test_wide_claims_of_one_site_widen_intervals_by_a_bounded_amount(tmp_path):
+    special = {"num_clients": 40, "nodes": 40, "site_weights": "equal"}
+    honest, _ = run(tmp_path / "honest", **special)
+
+    def lie(client, reply):
+        return with_arrays(reply, scale=np.full((1, 21), 1e300)) if client == 4 else reply
+
+    found, _ = run(tmp_path / "lied", grid=odd(lie), **special)
+    widths = [
+        np.array(f["shared"]["high"], float) - np.array(f["shared"]["low"], float)
+        for f in (honest, found)
+    ]
+    assert np.isfinite(widths[0]).sum() > 15
+    assert (np.nan_to_num(widths[1]) < 4 * np.nan_to_num(widths[0], nan=1.0)).all()
+
+
+def test_one_site_without_noise_does_not_speak_where_it_knows_nothing(tmp_path):
+    def lie(client, reply):
+        scale = reply.content.array_records[SITES]["scale"].numpy().copy()
+        scale[0, 0] = np.inf
+        sure = {"sigma": np.zeros(1), "freedom": np.array([np.inf])}
+        return with_arrays(reply, scale=scale, **sure) if client == 4 else reply
+
+    found, _ = run(tmp_path / "run", grid=odd(lie))
+    assert found["sites"] == SITES_THERE
+
+
+def test_clients_that_nobody_asked_for_have_no_vote(tmp_path):
+    experiment = settings(num_clients=2, min_clients=2)
+    data = table_data(settings(num_clients=6))
+    honest = TableSites(experiment, data, RamStore())
+    other = TableSites(experiment, data._replace(columns=[f"q{k}" for k in range(20)]), RamStore())
+
+    class Both(InProcessGrid):
+        def push_messages(self, messages):
+            names = []
+            for message in messages:
+                self._host = other if message.metadata.dst_node_id == 3 else honest
+                names += super().push_messages([message])
+            return names
+
+    grid = Both(honest, [[0], [1], [2, 3, 4, 5]])
+    found = exchange(grid, experiment, tmp_path / "run", engine="vectorized")
+    assert (found["sites"], found["left-out"]) == (2, {})
+    assert found["shared"]["names"][0] == "x0"
+
+
+def test_a_run_that_goes_on_keeps_its_columns(tmp_path):
+    experiment = settings(num_clients=3)
+    data = table_data(experiment)
+    backwards = data._replace(columns=data.columns[::-1])
+    grids = [
+        InProcessGrid(TableSites(experiment, d, RamStore()), [[0], [1], [2]])
+        for d in (data, backwards)
+    ]
+    exchange(grids[0], experiment, tmp_path / "run", engine="vectorized")
+    again = settings(num_clients=3, resume=str(tmp_path / "run"))
+    with pytest.raises(RunStopped, match="0 of 1 sites can take part; client 0: its column 0 is"):
+        exchange(grids[1], again, tmp_path / "run", engine="vectorized")
+
+
+def test_scores_that_are_no_numbers_leave_the_means_of_the_others(tmp_path):
+    def change(client, reply):
+        if client == 1:
+            reply.content.config_records["clients"]["own"] = [float("nan")]
+        if client == 2:
+            reply.content.config_records["clients"]["personal"] = [float("inf")]
+        if client == 3:
+            reply.content.config_records["clients"]["rows"] = [2**63 - 1]
+        return reply
+
+    found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
+    assert found["scored"] == SITES_THERE - 3
+    assert found["loss-personal"] > 0
+    assert "held-out loss" in in_words(found)
+
+
 def test_a_minority_moves_the_median_by_a_bounded_amount(tmp_path):
     honest, _ = run(tmp_path / "honest")
     data = table_data(settings())
@@ -374,13 +472,15 @@ def test_a_minority_moves_the_median_by_a_bounded_amount(tmp_path):
 
 def test_claims_of_precision_are_named_and_buy_nothing_where_all_count_alike(tmp_path, caplog):
     def lie(client, reply):
-        return with_arrays(reply, coef=np.full((1, 21), 7.0), sigma=np.array([1e-9]))
+        coef, tiny, sure = np.full((1, 21), 7.0), np.array([1e-9]), np.array([np.inf])
+        return with_arrays(reply, coef=coef, sigma=tiny, freedom=sure)
 
     grid = odd(lambda client, reply: lie(client, reply) if client == 2 else reply)
     caplog.set_level("WARNING", logger="flwr.engram")
     found, _ = run(tmp_path / "taken-in", grid=grid)
     assert set(found["shared"]["coef"]) == {7.0}
-    assert "client 2 has 100 % of the median's weight" in caplog.text
+    # Its 99 degrees of freedom, which are all that it can have, are set beside 4 of what is usual.
+    assert "client 2 has 74 % of the median's weight" in caplog.text
     found, _ = run(tmp_path / "not", grid=grid, site_weights="equal")
     assert max(np.abs(found["shared"]["coef"])) < 1
 
@@ -399,6 +499,7 @@ def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
         (SITES, "scale", (1, 21)),
         (SITES, "size", (1,)),
         (SITES, "sigma", (1,)),
+        (SITES, "freedom", (1,)),
     }
     found = set()
 
@@ -407,7 +508,8 @@ def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
         return reply
 
     run(tmp_path / "again", grid=odd(look_again, kind=MessageType.EVALUATE))
-    assert found == {"server-round", "ids", "rows", "own", "shared", "personal"}
+    about = {"server-round", "ids", "failed", "reasons", "noted", "notes"}
+    assert found == about | {"rows", "own", "shared", "personal"}
 
 
 def test_scores_that_are_nonsense_are_left_out(tmp_path, caplog):

@@ -224,6 +224,25 @@ def test_the_summary_shows_what_is_shared_and_where_a_task_differs():
 # --- Tasks that are new ------------------------------------------------------------------------
 
 
+def test_categories_may_be_predicted_in_parts():
+    data, y = linear()
+    data["country"] = pd.Categorical(data["country"])
+    model = MolarRegressor().fit(data, y, "country")
+    found = model.predict(data, "country")
+    assert np.array_equal(model.predict(data.iloc[:50], "country"), found[:50])
+
+
+def test_labels_are_not_made_into_others():
+    data, y = linear()
+    mixed = ["1"] * 360 + [1] * 360
+    with pytest.raises(ValueError, match="task must have labels of one kind, got int, str"):
+        MolarRegressor().fit(data[["age"]], y, mixed)
+    numbers = np.repeat(np.arange(6), 120)
+    model = MolarRegressor().fit(data[["age", "hours"]], y, numbers)
+    with pytest.raises(ValueError, match="task must be one label, such as 0, got 'n'"):
+        model.transfer(data[["age", "hours"]][:20], y[:20], "n")
+
+
 def test_an_unseen_task_is_refused_or_predicted_with_the_shared_parameter():
     data, y = linear()
     model = MolarRegressor(c=3).fit(data, y, "country")
@@ -363,6 +382,7 @@ def test_targets_that_the_family_cannot_have():
     with pytest.raises(ValueError, match="task 'ESP': all its rows are of one class"):
         MolarClassifier().fit(data, y, "country")
     refused(data, np.full(len(eta), "many"), "y must be numbers, got 'many'")
+    refused(data.assign(age="old"), eta, "column age must hold numbers")
 
 
 def test_labels_that_are_missing():

@@ -173,3 +173,28 @@ def test_a_small_new_task_takes_over_what_is_shared():
     found = personalize(new, shared)
     assert np.abs(found - beta).sum() < 0.35 * np.abs(new.coef - beta).sum()
     assert abs(found[4] - beta[4]) < 0.5
+
+
+def test_tasks_with_hardly_any_freedom_do_not_outweigh_the_others():
+    # 15 of 30 tasks have one row more than coefficients: chance makes some seem free of noise.
+    rng, errors = np.random.default_rng(0), {"precision": [], "equal": []}
+    for _ in range(10):
+        beta = rng.normal(size=10)
+        sites = []
+        for n in [11] * 15 + [200] * 15:
+            x = rng.normal(size=(n, 10))
+            sites.append(estimate_site(Rows(x, x @ beta + rng.normal(size=n))))
+        for weights, found in errors.items():
+            found.append(np.abs(combine(sites, weights).coef - beta).mean())
+    assert np.mean(errors["precision"]) < np.mean(errors["equal"])
+
+
+def test_moderated_noise_by_hand():
+    sites = [
+        site(0.0, sigma=1.0, size=10)._replace(freedom=4.0),
+        site(0.0, sigma=3.0, size=10)._replace(freedom=12.0),
+        site(0.0, sigma=2.0, size=10),  # known: as it is
+    ]
+    # v = 4, the median of 1, 9, 4. (4 * 1 + 4 * 4) / 8 = 2.5 and (12 * 9 + 4 * 4) / 16 = 7.75.
+    weights = median_weights(sites)[:, 0]
+    np.testing.assert_allclose(weights / weights[2], [4 / 2.5, 4 / 7.75, 1])

@@ -146,3 +146,29 @@ def test_units_of_columns_and_target_scale_the_estimate(column, target):
     np.testing.assert_allclose(scaled.coef * [a, 1, 1, 1] / b, site.coef, rtol=1e-8)
     np.testing.assert_allclose(scaled.scale * [a, 1, 1, 1], site.scale, rtol=1e-8)
     assert scaled.sigma / b == pytest.approx(site.sigma, rel=1e-8)
+
+
+def test_large_counts_have_an_estimate():
+    # A solver that starts at 0 overflows on its way to the mean.
+    rng = np.random.default_rng(0)
+    x = np.hstack([rng.normal(size=(500, 3)), np.ones((500, 1))])
+    beta = np.array([0.5, -0.3, 0.1, 7.0])
+    site = estimate_site(Rows(x, rng.poisson(np.exp(x @ beta)).astype(float)), family="poisson")
+    np.testing.assert_allclose(site.coef, beta, atol=0.01)
+
+
+def test_a_long_tail_is_no_separation():
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.lognormal(0, 1.5, 2000), np.ones(2000)], axis=1)
+    y = (rng.random(2000) < 1 / (1 + np.exp(-(x[:, 0] - 1)))).astype(float)
+    site = estimate_site(Rows(x, y), family="logistic")
+    assert np.abs(x @ site.coef).max() > 30
+    np.testing.assert_allclose(site.coef, [1, -1], atol=0.3)
+
+
+def test_a_constant_target_is_no_sign_of_knowing_the_truth():
+    x, _ = table()
+    for value in (0.0, 5.0):
+        rows = Rows(x, np.full(60, value))
+        assert not estimate_site(rows).determined.any()
+        assert why_undetermined(rows, NAMES, family="linear") == "its target is constant"
