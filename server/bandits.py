@@ -1,6 +1,5 @@
 """Runs the batches of a bandit between sites, one round each, and records them."""
 
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,8 @@ from federation.policy import parameters_of, policy_of
 from federation.wire import TRAINING, to_params, to_record
 from server.coordinator import train_round
 from server.grid import PatientGrid
+from server.opening import open_run
 from server.record import Checkpoint, Memories, RunRecord
-from server.roster import before_columns, query_sites
 from strategies.bandits import BanditExchange
 
 __all__ = ["play_batches"]
@@ -56,21 +55,8 @@ def play_batches(
         Refused: The folder is not free, or not of a run that could go on so.
         RunStopped: Too few sites can take part.
     """
-    e, training = experiment, secrets.token_hex(8)
-    if e.resume:
-        record = RunRecord.open(folder)
-        record.check_resumable(e, engine=engine)
-        training = record.config["training"]
-    sites, absent = query_sites(
-        grid,
-        e.num_clients,
-        least=e.min_clients,
-        columns=before_columns(record) if e.resume else None,
-        training=training,
-        patience=min(60.0, e.timeout),
-    )
-    if not e.resume:
-        record = RunRecord.create(folder, e, engine=engine, training=training)
+    e = experiment
+    record, training, sites, absent = open_run(grid, e, folder, engine=engine)
     strategy = BanditExchange(
         sites,
         policy_of(e),

@@ -1,6 +1,5 @@
 """Runs one exchange of estimates between sites on whatever grid it is given, and records it."""
 
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,8 @@ from federation.experiment import Experiment
 from federation.wire import TRAINING, to_params, to_record
 from server.coordinator import train_round
 from server.grid import PatientGrid
-from server.record import Memories, RunRecord
-from server.roster import before_columns, query_sites
+from server.opening import open_run
+from server.record import Memories
 from strategies.exchange import Exchange, Scores
 
 __all__ = ["exchange"]
@@ -55,21 +54,7 @@ def exchange(
         Refused: The folder is not free, or not of a run that could go on so.
         RunStopped: Too few sites can take part.
     """
-    training = secrets.token_hex(8)
-    if experiment.resume:
-        record = RunRecord.open(folder)
-        record.check_resumable(experiment, engine=engine)
-        training = record.config["training"]
-    sites, absent = query_sites(
-        grid,
-        experiment.num_clients,
-        least=experiment.min_clients,
-        columns=before_columns(record) if experiment.resume else None,
-        training=training,
-        patience=min(60.0, experiment.timeout),
-    )
-    if not experiment.resume:
-        record = RunRecord.create(folder, experiment, engine=engine, training=training)
+    record, training, sites, absent = open_run(grid, experiment, folder, engine=engine)
     strategy = Exchange(
         sites,
         intercept=experiment.intercept,

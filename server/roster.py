@@ -14,9 +14,8 @@ from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.roster import NodeEntry, Roster, Sites, read_entry
 from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, TRAINING
 from server.grid import PatientGrid
-from server.record import RunRecord
 
-__all__ = ["Movers", "before_columns", "query_roster", "query_sites"]
+__all__ = ["Movers", "query_roster", "query_sites"]
 
 _log = getLogger("flwr.engram")
 
@@ -91,12 +90,6 @@ def query_sites(
         raise RunStopped(f"{len(there)} of {least} sites can take part; {reasons}")
     rows = {client: entries[node].clients[client] for client, node in there.items()}
     return Sites(there, rows, list(columns)), left_out
-
-
-def before_columns(record: RunRecord) -> list[str] | None:
-    """Returns the columns that a run has been about, or None if it has no round yet."""
-    rows = record.rows()
-    return list(rows[-1]["columns"]) if rows else None
 
 
 def _other_columns(names: tuple[str, ...], columns: tuple[str, ...]) -> str:

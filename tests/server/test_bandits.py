@@ -17,7 +17,7 @@ from server import bandits as module
 from server.bandits import play_batches
 from server.record import RunRecord
 from simulations.grid import InProcessGrid
-from tests.server.test_exchange import odd, with_arrays
+from tests.server.sites import odd, with_arrays
 from tests.support import small, write_npz
 
 COUNT = 6

@@ -29,12 +29,13 @@ class Method(NamedTuple, Generic[Sent, Reply]):
 
     Attributes:
         estimate: The task's: what it sends, of the rows of one parameter, at least d + 2.
-        combine: The server's: an answer to each of the tasks that sent; one at least did.
+        combine: The server's: an answer to each of the tasks that sent, of which there is one at
+            least; None if nothing can be said yet.
         personalize: The task's: coefficients, shape (d,), of rows and the answer.
     """
 
     estimate: Callable[[Rows], Sent]
-    combine: Callable[[Sequence[Sent]], Sequence[Reply]]
+    combine: Callable[[Sequence[Sent]], Sequence[Reply | None]]
     personalize: Callable[[Rows, Reply], Array]
 
 
@@ -51,12 +52,14 @@ def molar(*, c: float, option: Option, sigma: float | None) -> Method[SiteEstima
     return Method(estimate, _median, own)
 
 
-def _median(sites: Sequence[SiteEstimate]) -> list[Shared]:
+def _median(sites: Sequence[SiteEstimate]) -> list[Shared | None]:
     """Combines what is known; a coefficient that no task's rows determine is 0.
 
     For early batches are small, and it may be that nobody has seen a rare feature yet.
     """
     known = np.any([site.determined for site in sites], axis=0)
+    if not known.any():
+        return [None] * len(sites)
     parts = [site._replace(coef=site.coef[known], scale=site.scale[known]) for site in sites]
     found = combine(parts)
     coef = np.zeros(len(known))

@@ -1,0 +1,120 @@
+"""Sites with simulated tables on grids that may change what they send."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, Error, MessageType
+from flwr.app.message import make_message
+
+from client.memory import RamStore
+from client.tables import TableSites
+from engram.molar.regressor import MolarClassifier, MolarRegressor
+from federation.data.tables import table_data
+from federation.estimates import SITES
+from federation.wire import REFUSED
+from server.exchange import exchange
+from simulations.grid import InProcessGrid
+from tests.support import small
+
+SITES_THERE = 12
+
+
+def settings(**special):
+    base = {"algorithm": "molar", "dataset": "sparse-linear", "num_clients": SITES_THERE}
+    return small(**base | {"timeout": 1.0} | special)
+
+
+def run(folder, *, grid=None, store=None, nodes=SITES_THERE, **special):
+    """Returns what was found, and the sites' memories: an array for each client."""
+    experiment, store = settings(**special), store or RamStore()
+    sites = TableSites(experiment, table_data(experiment), store)
+    hosts = [range(node, experiment.num_clients, nodes) for node in range(nodes)]
+    g = (grid or InProcessGrid)(sites, hosts)
+    found = exchange(g, experiment, folder, engine="vectorized", memories=store)
+    return found, memories(store, sites.names, experiment.num_clients)
+
+
+def memories(store, names, count):
+    """Returns coef, low, high, own and shared of each client, shape (5, d), by client."""
+    like = {name: torch.empty(5, dtype=torch.float64) for name in names}
+    kept = {client: store.load(client, like, before=2) for client in range(count)}
+    return {
+        client: np.stack([memory[name].numpy() for name in names], axis=1)
+        for client, memory in kept.items()
+        if memory is not None
+    }
+
+
+def in_one_place(experiment, leave_out=()):
+    """Fits all sites' training rows with the library's estimator."""
+    data = table_data(experiment)
+    there = [(c, rows) for c, rows in enumerate(data.train) if c not in leave_out]
+    x = np.concatenate([rows.x for _, rows in there])
+    y = np.concatenate([rows.y for _, rows in there])
+    task = np.concatenate([np.full(len(rows.y), c) for c, rows in there])
+    options = {"option": experiment.thresholding, "c": experiment.threshold_scale}
+    options |= {"fit_intercept": experiment.intercept, "undetermined": "shared"}
+    if experiment.family == "logistic":
+        return MolarClassifier(**options).fit(x, y, task)
+    return MolarRegressor(family=experiment.family, **options).fit(x, y, task)
+
+
+def assert_as_in_one_place(found, kept, model, clients, *, intercept=True):
+    shared = found["shared"]["coef"]
+    np.testing.assert_allclose(shared[: len(model.shared_coef_)], model.shared_coef_, rtol=1e-10)
+    if intercept:
+        assert shared[-1] == pytest.approx(model.shared_intercept_, rel=1e-10)
+    low, high = model.confidence_intervals()
+    for i, client in enumerate(clients):
+        d = len(model.shared_coef_)
+        coef, own_low, own_high = kept[client][:3, :d]
+        np.testing.assert_allclose(coef, model.coef_[i], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(own_low, low[i], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(own_high, high[i], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(kept[client][3, :d], model.individual_coef_[i], rtol=1e-10)
+        if intercept:
+            assert kept[client][0, -1] == pytest.approx(model.intercept_[i], rel=1e-10)
+
+
+class Odd(InProcessGrid):
+    """A grid on which what some nodes send is changed."""
+
+    def __init__(self, host, hosts, change):
+        super().__init__(host, hosts)
+        self.change = change
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = super().send_and_receive(messages, timeout=timeout)
+        changed = [self.change(reply.metadata.src_node_id - 1, reply) for reply in replies]
+        return [reply for reply in changed if reply is not None]
+
+
+def odd(change, kind=MessageType.TRAIN):
+    """Returns a grid that changes replies of a kind; ``change`` returns None for none at all."""
+
+    def of_kind(client, reply):
+        if reply.metadata.message_type != kind:
+            return reply
+        return change(client, reply)
+
+    return lambda host, hosts: Odd(host, hosts, of_kind)
+
+
+def with_arrays(reply, **arrays):
+    """Returns a reply with other numbers in it."""
+    before = reply.content.array_records[SITES]
+    after = {name: before[name].numpy() for name in before} | arrays
+    reply.content.array_records[SITES] = ArrayRecord(
+        {name: torch.from_numpy(np.array(value)) for name, value in after.items()}
+    )
+    return reply
+
+
+def error_instead(reply, reason):
+    return make_message(metadata=reply.metadata, error=Error(REFUSED, reason))
+
+
+def nan_coefficient(reply):
+    coef = reply.content.array_records[SITES]["coef"].numpy().copy()
+    coef[0, 3] = np.nan
+    return with_arrays(reply, coef=coef)
