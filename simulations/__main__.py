@@ -1,6 +1,8 @@
 """Starts the `engram` command, and ends it with the right status."""
 
 import logging
+import os
+import signal
 import sys
 
 __all__ = ["main"]
@@ -8,8 +10,13 @@ __all__ = ["main"]
 
 def main() -> None:
     """Runs the command; exits with 2 for what was refused, 1 for what failed, 130 for Ctrl-C."""
+    # Raised inside some extension's import, a KeyboardInterrupt is lost, or ends the process as if
+    # nobody had handled it. There is nothing yet to be put in order.
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # else it is ignored, in the background of a script
+        signal.signal(signal.SIGINT, lambda signum, frame: os._exit(130))
     try:
-        # PLC0415: inside, since it takes seconds, in which Ctrl-C must not end in a traceback.
+        # PLC0415: inside, since it takes seconds.
         import click  # noqa: PLC0415
 
         from federation.errors import EngramError, Refused  # noqa: PLC0415
@@ -19,6 +26,7 @@ def main() -> None:
         else:
             from simulations.cli import app  # noqa: PLC0415
 
+        signal.signal(signal.SIGINT, before)
         _log_to_stderr()
         if status := app(standalone_mode=False):  # what typer makes of Ctrl-C
             raise SystemExit(status)

@@ -6,7 +6,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linprog
 from scipy.special import expit, xlogy
 
 __all__ = ["FAMILIES", "Family", "FamilyName", "NoEstimate"]
@@ -85,6 +84,8 @@ def _can_rise(rising: Array, fixed: Array) -> bool:
 
     Along such a b a likelihood rises without end (Albert and Anderson 1984).
     """
+    from scipy.optimize import linprog  # noqa: PLC0415 - rarely needed, and slow to import
+
     scale = np.abs(np.vstack([rising, fixed])).max(axis=0)
     rising, fixed = rising / np.where(scale > 0, scale, 1), fixed / np.where(scale > 0, scale, 1)
     count = len(rising)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 from scipy.special import logsumexp
 
 from engram.molar.families import FAMILIES, FamilyName
@@ -56,6 +55,8 @@ def personalize_rows(
     if family == "poisson":
         coef[-1] = np.log(counts @ y) - logsumexp(offset, b=counts)
         return coef
+    from scipy.optimize import brentq  # noqa: PLC0415 - slow to import, not always needed
+
     mean = FAMILIES[family].mean
 
     def slope(value: float) -> float:  # of the log-likelihood, downwards: it rises with the value
