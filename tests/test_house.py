@@ -23,7 +23,7 @@ ARROWS = {
     "benchmarks": {*ROOMS, "simulations", "benchmarks"},
 }
 SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba"}
-EXTRAS = {"engram/molar/high_dim.py": {"cvxpy"}}  # `pip install 'engram[convex]'`
+EXTRAS = {"engram/molar/high_dim.py": {"cvxpy"}}  # `pip install -c constraints.txt -e '.[convex]'`
 INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$)")
 
 

@@ -1,6 +1,6 @@
 """Tasks with fewer rows than coefficients: Algorithm 3, and debiasing around what it gives.
 
-Needs cvxpy: ``pip install 'engram[convex]'``.
+Needs cvxpy: ``pip install -c constraints.txt -e '.[convex]'``.
 """
 
 from collections.abc import Sequence
@@ -176,5 +176,7 @@ def _cvxpy() -> Any:
     try:
         import cvxpy  # noqa: PLC0415 - optional, and slow to import
     except ImportError as error:
-        raise ImportError("Algorithm 3 needs cvxpy: pip install 'engram[convex]'") from error
+        raise ImportError(
+            "Algorithm 3 needs cvxpy: pip install -c constraints.txt -e '.[convex]'"
+        ) from error
     return cvxpy

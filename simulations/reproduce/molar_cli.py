@@ -45,8 +45,8 @@ def molar_regression(
     median (9); and MOLAR's as the coefficients become more (3).
     """
     # Inside, since scikit-learn takes a second, which no other command should wait for.
-    from simulations.reproduce import molar_regression as regression  # noqa: PLC0415
-    from simulations.reproduce import molar_report as report  # noqa: PLC0415
+    from simulations.reproduce import molar_regression as regression  # noqa: PLC0415 - see above
+    from simulations.reproduce import molar_report as report  # noqa: PLC0415 - likewise
 
     plan, folder = plan_and_folder(
         _REGRESSION,
