@@ -1,0 +1,167 @@
+"""Pools of base learners: N of a kind, advanced at once.
+
+Each has a center, from which it takes one step along this round's gradient, in its domain. An
+optimistic learner's decision is one step further, along what it expects of the next round: the same
+gradient once more (Rakhlin and Sridharan, 2013).
+"""
+
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.online.domains import Domain
+from engram.online.kernels import add_outer, descend, descend_in_norm
+from engram.online.learner import Learner, checked
+
+__all__ = ["Descent", "Newton", "Pool", "descent_pool", "newton_pool", "single", "started"]
+
+Array = npt.NDArray[np.float64]
+S = TypeVar("S")
+
+
+class Pool(NamedTuple, Generic[S]):
+    """N learners of one domain, as pure functions.
+
+    Attributes:
+        init: ``start -> state``, from a decision of shape (d,).
+        decisions: ``state -> (N, d)``.
+        observe: ``(state, gradients) -> state``; gradients at the decisions, shape (N, d).
+    """
+
+    init: Callable[[Array], S]
+    decisions: Callable[[S], Array]
+    observe: Callable[[S, Array], S]
+
+
+class Descent(NamedTuple):
+    """State of a pool of gradient descents.
+
+    Attributes:
+        t: This round, from 1.
+        centers: Shape (N, d).
+        decisions: Shape (N, d).
+        gradients: Of the last round, shape (N, d).
+        variations: V_t-1, the sum of squared changes of gradients from round to round, shape (N,).
+    """
+
+    t: int
+    centers: Array
+    decisions: Array
+    gradients: Array
+    variations: Array
+
+
+def descent_pool(
+    domain: Domain, size: int, step: Callable[[int, Array], Array], *, optimistic: bool
+) -> Pool[Descent]:
+    """Builds (E.4): center <- Pi[center - eta_t g_t], decision = Pi[center - eta_t m_t].
+
+    Args:
+        domain: Of the decisions.
+        size: N.
+        step: ``(t, V_t-1) -> eta_t``, shape (N,).
+        optimistic: Whether m_t is g_t-1 rather than 0.
+    """
+
+    def init(start: Array) -> Descent:
+        rows = np.tile(start, (size, 1))
+        return Descent(1, rows, rows, np.zeros_like(rows), np.zeros(size))
+
+    def observe(state: Descent, gradients: Array) -> Descent:
+        t, centers, _, before, variations = state
+        moved = descend(*domain, centers, gradients, step(t, variations))
+        if t > 1:
+            variations = variations + np.sum((gradients - before) ** 2, axis=1)
+        decisions = moved
+        if optimistic:
+            decisions = descend(*domain, moved, gradients, step(t + 1, variations))
+        return Descent(t + 1, moved, decisions, gradients, variations)
+
+    return Pool(init, lambda state: state.decisions, observe)
+
+
+class Newton(NamedTuple):
+    """State of a pool of learners with norms of their own.
+
+    Attributes:
+        centers: Shape (N, d).
+        decisions: Shape (N, d).
+        metrics: U, shape (N, d, d).
+        inverses: Of them.
+    """
+
+    centers: Array
+    decisions: Array
+    metrics: Array
+    inverses: Array
+
+
+def newton_pool(domain: Domain, ridges: Array, scales: Array, *, optimistic: bool) -> Pool[Newton]:
+    """Builds steps in growing norms: center <- Pi_U[center - U^-1 g_t], U = r I + c sum g g'.
+
+    An optimistic learner steps in the norm of the gradients before this one (Lemma 11), and then
+    once more; one that is not, in the norm that has this gradient, too (online Newton step).
+
+    Args:
+        domain: Of the decisions.
+        ridges: r > 0, shape (N,).
+        scales: c > 0, shape (N,).
+        optimistic: Which of the two.
+    """
+    eye = np.eye(domain.dim)
+
+    def init(start: Array) -> Newton:
+        rows = np.tile(start, (len(ridges), 1))
+        return Newton(rows, rows, ridges[:, None, None] * eye, eye / ridges[:, None, None])
+
+    def observe(state: Newton, gradients: Array) -> Newton:
+        centers, _, metrics, inverses = state
+        if not optimistic:
+            metrics, inverses = add_outer(metrics, inverses, scales, gradients)
+            moved = descend_in_norm(*domain, centers, gradients, metrics, inverses)
+            return Newton(moved, moved, metrics, inverses)
+        moved = descend_in_norm(*domain, centers, gradients, metrics, inverses)
+        metrics, inverses = add_outer(metrics, inverses, scales, gradients)
+        decisions = descend_in_norm(*domain, moved, gradients, metrics, inverses)
+        return Newton(moved, decisions, metrics, inverses)
+
+    return Pool(init, lambda state: state.decisions, observe)
+
+
+def single(pool: Pool[S], domain: Domain, bound: float = np.inf) -> Learner[S]:
+    """Returns the one learner of a pool of one.
+
+    Args:
+        pool: Of one.
+        domain: Its decisions'.
+        bound: G, which gradients must not exceed.
+    """
+
+    def observe(state: S, gradient: Array) -> S:
+        return pool.observe(state, checked(gradient, (domain.dim,), bound)[None])
+
+    return Learner(
+        dim=domain.dim,
+        init=lambda start: pool.init(started(domain, start)),
+        act=lambda state: pool.decisions(state)[0],
+        observe=observe,
+        points=pool.decisions,
+    )
+
+
+def started(domain: Domain, start: Array | None) -> Array:
+    """Returns where to start: ``start``, or the domain's middle.
+
+    Raises:
+        ValueError: ``start`` is not in the domain.
+    """
+    if start is None:
+        return domain.center
+    given = np.array(start, dtype=np.float64)
+    require(given.shape == (domain.dim,), "start's shape", given.shape, f"({domain.dim},)")
+    inside = bool(np.isfinite(given).all()) and domain.contains(given)
+    require(inside, "start", given, "a point of the domain")
+    return domain.project(given)

@@ -1,0 +1,132 @@
+"""Where decisions may lie: a ball, a box, or a simplex, with their projections."""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.online.kernels import BALL, BOX, SIMPLEX, project, project_in_norm
+
+__all__ = ["Domain", "ball", "box", "simplex"]
+
+Array = npt.NDArray[np.float64]
+
+
+class Domain(NamedTuple):
+    """A convex, compact set of vectors of shape (d,); made by ``ball``, ``box`` and ``simplex``.
+
+    Attributes:
+        kind: Which of them.
+        anchor: The ball's center, or lower limits, shape (d,).
+        top: The box's upper limits; infinite for a simplex; of no meaning for a ball.
+        size: The ball's radius; the sum of a simplex's coordinates.
+    """
+
+    kind: int
+    anchor: Array
+    top: Array
+    size: float
+
+    @property
+    def dim(self) -> int:
+        """Coordinates d of a decision."""
+        return len(self.anchor)
+
+    @property
+    def center(self) -> Array:
+        """A point in the middle."""
+        if self.kind == BOX:
+            return (self.anchor + self.top) / 2
+        return self.anchor + (0.0 if self.kind == BALL else self._excess / self.dim)
+
+    @property
+    def diameter(self) -> float:
+        """The largest Euclidean distance D of two points."""
+        if self.kind == BALL:
+            return 2 * self.size
+        if self.kind == BOX:
+            return float(np.linalg.norm(self.top - self.anchor))
+        return float(np.sqrt(2) * self._excess)
+
+    @property
+    def _excess(self) -> float:
+        return float(self.size - self.anchor.sum())
+
+    def project(self, y: Array) -> Array:
+        """Returns the point nearest to ``y``."""
+        return project(*self, np.asarray(y, dtype=np.float64))
+
+    def project_in_norm(self, y: Array, metric: Array) -> Array:
+        """Returns the point nearest to ``y`` in the norm sqrt(v' U v).
+
+        Args:
+            y: Shape (d,).
+            metric: U, symmetric and positive definite, shape (d, d).
+        """
+        y = np.asarray(y, dtype=np.float64)
+        return project_in_norm(*self, y, np.ascontiguousarray(metric, np.float64), self.project(y))
+
+    def contains(self, x: Array, tolerance: float = 1e-9) -> bool:
+        """Whether ``x`` is in the domain, up to ``tolerance`` times its diameter."""
+        return bool(np.linalg.norm(self.project(x) - x) <= tolerance * self.diameter)
+
+    def relative(self, origin: Array, unit: float) -> Self:
+        """Returns the domain in the coordinates (x - origin) / unit."""
+        anchor, top = (self.anchor - origin) / unit, (self.top - origin) / unit
+        shift = float(origin.sum()) if self.kind == SIMPLEX else 0.0
+        return self._replace(anchor=anchor, top=top, size=(self.size - shift) / unit)
+
+
+def ball(dim: int, radius: float, center: Array | None = None) -> Domain:
+    """Returns {x : |x - center| <= radius}.
+
+    Args:
+        dim: d >= 1.
+        radius: Finite and > 0.
+        center: Shape (d,); the origin if None.
+
+    Raises:
+        ValueError: An argument is not as said.
+    """
+    require(dim >= 1, "dim", dim, "at least 1")
+    require(0 < radius < np.inf, "radius", radius, "finite and positive")
+    anchor = np.zeros(dim) if center is None else _vector(center, "center", dim)
+    return Domain(BALL, anchor, anchor, float(radius))
+
+
+def box(low: Array, high: Array) -> Domain:
+    """Returns {x : low <= x <= high}.
+
+    Args:
+        low: Shape (d,).
+        high: Shape (d,); nowhere below ``low``, and above it somewhere.
+
+    Raises:
+        ValueError: An argument is not as said.
+    """
+    low = _vector(low, "low", np.size(low))
+    high = _vector(high, "high", len(low))
+    require(bool((low <= high).all()), "high", high, f"at least low = {low}")
+    require(bool((low < high).any()), "high", high, "above low in a coordinate, or D is 0")
+    return Domain(BOX, low, high, 0.0)
+
+
+def simplex(dim: int) -> Domain:
+    """Returns {x : x >= 0, sum x = 1}.
+
+    Args:
+        dim: d >= 2.
+
+    Raises:
+        ValueError: ``dim`` is not as said.
+    """
+    require(dim >= 2, "dim", dim, "at least 2, or the domain is a point")
+    return Domain(SIMPLEX, np.zeros(dim), np.full(dim, np.inf), 1.0)
+
+
+def _vector(value: Array, name: str, dim: int) -> Array:
+    vector = np.array(value, dtype=np.float64)
+    require(vector.shape == (dim,) and dim >= 1, f"{name}'s shape", vector.shape, f"({dim},)")
+    require(bool(np.isfinite(vector).all()), name, vector, "finite")
+    return vector

@@ -1,0 +1,139 @@
+"""What a learner is: functions on an explicit state, so that learners can be made of learners.
+
+In each round t = 1, 2, ... a learner names a decision x_t of its domain, and then learns the
+gradient g_t of that round's loss f_t there. Its regret is sum f_t(x_t) - min_x sum f_t(x) (1.1).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+
+__all__ = ["Clipped", "Learner", "checked", "clipped", "from_arrays", "to_arrays"]
+
+Array = npt.NDArray[np.float64]
+S = TypeVar("S")
+
+_ROUNDING = 1e-9  # by which a gradient may exceed its bound
+
+
+class Learner(NamedTuple, Generic[S]):
+    """A learner, as pure functions: states are tuples of numbers and arrays, and never changed.
+
+    Attributes:
+        dim: Coordinates d of a decision.
+        init: ``start -> state``, before the first round; ``start``, shape (d,), is a first decision
+            in the domain, None its middle.
+        act: ``state -> x``, the decision of this round, shape (d,).
+        observe: ``(state, gradients) -> state``, after it: the gradients at ``points``, shape
+            (n, d), or (d,) if there is one point. Raises ``ValueError``, with the state as it was,
+            if they are not finite, of another shape, or longer than the learner was told.
+        points: ``state -> (n, d)``: where it wants the gradient of this round's loss; the first is
+            its decision, and mostly there is no other.
+    """
+
+    dim: int
+    init: Callable[[Array | None], S]
+    act: Callable[[S], Array]
+    observe: Callable[[S, Array], S]
+    points: Callable[[S], Array]
+
+
+def checked(gradients: Array, shape: tuple[int, ...], bound: float = np.inf) -> Array:
+    """Returns the gradients as float64, in ``shape``.
+
+    Args:
+        gradients: Of a round.
+        shape: (d,), or (n, d).
+        bound: The largest Euclidean norm G of each.
+
+    Raises:
+        ValueError: They have another shape, are not finite, or exceed ``bound``.
+    """
+    given = np.asarray(gradients, dtype=np.float64)
+    require(given.shape == shape, "the gradient's shape", given.shape, f"{shape}")
+    longest = float(np.sqrt(np.max(np.sum(given * given, axis=-1))))
+    # A norm beyond float64's range is as bad as one of which a coordinate is.
+    require(bool(np.isfinite(longest)), "the gradient", given, "finite")
+    limit = f"at most the declared bound G = {bound:g}; see online.learner.clipped"
+    require(longest <= bound * (1 + _ROUNDING), "the gradient's norm", longest, limit)
+    return given
+
+
+class Clipped(NamedTuple, Generic[S]):
+    """A learner's state, and how often it was lied to.
+
+    Attributes:
+        state: The learner's own.
+        times: Gradients that were too long so far.
+    """
+
+    state: S
+    times: int
+
+
+def clipped(learner: Learner[S], bound: float) -> Learner[Clipped[S]]:
+    """Returns the learner that scales gradients longer than ``bound`` down to it, and counts them.
+
+    Args:
+        learner: Told of the same bound.
+        bound: G > 0.
+    """
+    require(0 < bound < np.inf, "bound", bound, "finite and positive")
+
+    def observe(kept: Clipped[S], gradients: Array) -> Clipped[S]:
+        given = checked(gradients, np.shape(gradients))
+        length = np.sqrt(np.sum(given * given, axis=-1, keepdims=True))
+        long = length > bound
+        fitting = np.where(long, given * (bound / np.where(long, length, 1.0)), given)
+        return Clipped(learner.observe(kept.state, fitting), kept.times + int(long.sum()))
+
+    return Learner(
+        dim=learner.dim,
+        init=lambda start: Clipped(learner.init(start), 0),
+        act=lambda kept: learner.act(kept.state),
+        observe=observe,
+        points=lambda kept: learner.points(kept.state),
+    )
+
+
+def to_arrays(state: object) -> dict[str, npt.NDArray[Any]]:
+    """Returns a state's numbers by name, to be saved; ``from_arrays`` is the way back."""
+    return {name: np.array(value) for name, value in _leaves("", state)}
+
+
+def _leaves(prefix: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", range(len(value)))
+        for name, part in zip(names, value, strict=True):
+            yield from _leaves(f"{prefix}.{name}" if prefix else str(name), part)
+    else:
+        yield prefix, value
+
+
+def from_arrays(like: S, arrays: Mapping[str, npt.NDArray[Any]]) -> S:
+    """Returns the state whose numbers are ``arrays``, bit for bit.
+
+    Args:
+        like: A state of the same learner, such as ``learner.init(None)``.
+        arrays: As ``to_arrays`` gave them.
+
+    Raises:
+        ValueError: The names are not those of such a state.
+    """
+    wanted = [name for name, _ in _leaves("", like)]
+    require(wanted == list(arrays), "a saved state's names", list(arrays), f"{wanted}")
+    values = iter(arrays.values())
+    restored: S = _filled(like, values)
+    return restored
+
+
+def _filled(like: Any, values: Iterator[npt.NDArray[Any]]) -> Any:
+    if isinstance(like, tuple):
+        parts = [_filled(part, values) for part in like]
+        return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    value = next(values)
+    return np.array(value) if isinstance(like, np.ndarray) else type(like)(value.item())
