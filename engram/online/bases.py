@@ -45,6 +45,7 @@ class Descent(NamedTuple):
         decisions: Shape (N, d).
         gradients: Of the last round, shape (N, d).
         variations: V_t-1, the sum of squared changes of gradients from round to round, shape (N,).
+        steps: eta_t, shape (N,).
     """
 
     t: int
@@ -52,6 +53,7 @@ class Descent(NamedTuple):
     decisions: Array
     gradients: Array
     variations: Array
+    steps: Array
 
 
 def descent_pool(
@@ -68,17 +70,18 @@ def descent_pool(
 
     def init(start: Array) -> Descent:
         rows = np.tile(start, (size, 1))
-        return Descent(1, rows, rows, np.zeros_like(rows), np.zeros(size))
+        none = np.zeros(size)
+        return Descent(1, rows, rows, np.zeros_like(rows), none, step(1, none))
 
     def observe(state: Descent, gradients: Array) -> Descent:
-        t, centers, _, before, variations = state
-        moved = descend(*domain, centers, gradients, step(t, variations))
+        t, centers, _, before, variations, steps = state
+        moved = descend(*domain, centers, gradients, steps)
         if t > 1:
-            variations = variations + np.sum((gradients - before) ** 2, axis=1)
-        decisions = moved
-        if optimistic:
-            decisions = descend(*domain, moved, gradients, step(t + 1, variations))
-        return Descent(t + 1, moved, decisions, gradients, variations)
+            changes = gradients - before
+            variations = variations + np.einsum("nd,nd->n", changes, changes)
+        steps = step(t + 1, variations)
+        decisions = descend(*domain, moved, gradients, steps) if optimistic else moved
+        return Descent(t + 1, moved, decisions, gradients, variations, steps)
 
     return Pool(init, lambda state: state.decisions, observe)
 

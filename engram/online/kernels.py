@@ -24,6 +24,7 @@ __all__ = [
     "project",
     "project_in_norm",
     "tilt",
+    "weigh",
 ]
 
 Array = npt.NDArray[np.float64]
@@ -304,3 +305,70 @@ def equalize(logs: Array, steps: Array, losses: Array) -> Array:
         if nu == before:
             break
     return logs - steps * (losses + nu)
+
+
+@_compiled
+def weigh(
+    here: Array,
+    there: Array,
+    slopes: Array,
+    before: Array,
+    moves: Array,
+    mid_moves: Array,
+    mid_logs: Array,
+    top_logs: Array,
+    mid_weights: Array,
+    mid_decisions: Array,
+    steps: Array,
+    lambda_1: float,
+    lambda_2: float,
+    unit: float,
+) -> tuple[Array, Array, Array, Array, Array, Array, Array, Array]:
+    """Lines 5 and 6 of Algorithm 1: both layers of weights learn from the round, and look ahead.
+
+    Where all losses, or all of optimism, have the same number added, weights stay the same, and so
+    <g, x> is left out: of this round, and of the next, which nobody knows.
+
+    Args:
+        here: Base learners' decisions x_i in this round, shape (N, d).
+        there: In the next.
+        slopes: <g, x_i - x>, shape (N,).
+        before: Of the round before.
+        moves: |x_i - x_i before|^2, shape (N,).
+        mid_moves: |x_k - x_k before|^2 of the middle layer's decisions, shape (K,).
+        mid_logs: log p-hat, but for a number in each row, shape (K, N).
+        top_logs: log q-hat, shape (K,).
+        mid_weights: p, shape (K, N).
+        mid_decisions: x_k, shape (K, d).
+        steps: eta_k, shape (K,).
+        lambda_1: Weight of the top layer's correction.
+        lambda_2: Of the middle layers'.
+        unit: What losses are multiplied by, 1 / (G D).
+
+    Returns:
+        For the next round ``moves``, ``mid_moves``, ``mid_logs``, ``top_logs``, ``mid_weights``,
+        ``mid_decisions``; and q, shape (K,), and x, shape (d,).
+    """
+    mid_steps = 2 * steps
+    surprise = unit * (slopes - before)  # losses - optimism; corrections cancel
+    losses = unit * (slopes + lambda_2 * moves)
+    mid_logs = mid_logs - np.outer(mid_steps, losses) - 16 * np.outer(mid_steps, surprise) ** 2
+    losses = unit * (mid_weights @ slopes + lambda_1 * mid_moves)
+    top_logs = equalize(top_logs, steps, losses + 16 * steps * (mid_weights @ surprise) ** 2)
+
+    moves = np.sum((there - here) ** 2, axis=1)
+    hints = unit * (slopes + lambda_2 * moves)
+    mid_weights = np.empty_like(mid_logs)
+    for k in range(len(steps)):
+        mid_logs[k] -= np.max(
+            mid_logs[k]
+        )  # what is left out of losses adds up to no more than this
+        logs = mid_logs[k] - mid_steps[k] * hints
+        tilted = np.exp(logs - np.max(logs))
+        mid_weights[k] = tilted / np.sum(tilted)
+    looked_ahead = mid_weights @ there
+    mid_moves = np.sum((looked_ahead - mid_decisions) ** 2, axis=1)
+    hints = unit * (mid_weights @ slopes + lambda_1 * mid_moves)
+    top_weights = np.exp(equalize(top_logs, steps, hints))
+    decision = top_weights @ looked_ahead
+    return (moves, mid_moves, mid_logs, top_logs, mid_weights, looked_ahead, top_weights, decision)

@@ -9,7 +9,8 @@ as d log V_T, for convex ones as sqrt(V_T log V_T), where V_T is how much gradie
 round to round; V_T = 0 for a fixed loss (Theorems 1 and 2).
 """
 
-from math import ceil, log2
+from functools import partial
+from math import ceil, log2, sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from engram.checks import require
 from engram.online.bases import Descent, Newton, descent_pool, newton_pool, started
 from engram.online.domains import Domain
-from engram.online.kernels import equalize, tilt
+from engram.online.kernels import weigh
 from engram.online.learner import Learner, checked
 
 __all__ = ["Constants", "Feedback", "Universal", "curvatures", "universal_ensemble"]
@@ -100,31 +101,29 @@ class Universal(NamedTuple):
     """State of the ensemble, before a round; all of it where the ball has radius 1 and G is 1.
 
     Attributes:
-        strong: Of the learners for strongly convex losses.
-        exp: Of those for exp-concave losses; None if they are left out.
-        convex: Of the one for convex losses.
+        descents: Of the base learners for strongly convex losses, and of the one for convex losses.
+        newtons: Of those for exp-concave losses; empty if they are left out.
         slopes: <g, x_i - x> of the last round, for each base learner: shape (N,).
         moves: |x_i - x_i before|^2 of each, shape (N,).
         mid_moves: Of each middle layer's decision, shape (K,).
-        mid_logs: log p-hat, shape (K, N).
+        mid_logs: log p-hat, but for a number in each row, shape (K, N).
         top_logs: log q-hat, shape (K,).
         mid_weights: p, of this round, shape (K, N).
-        top_weights: q, shape (K,).
         mid_decisions: x_k, shape (K, d).
+        top_weights: q, shape (K,).
         decision: x, shape (d,).
     """
 
-    strong: Descent
-    exp: Newton | tuple[()]
-    convex: Descent
+    descents: Descent
+    newtons: Newton | tuple[()]
     slopes: Array
     moves: Array
     mid_moves: Array
     mid_logs: Array
     top_logs: Array
     mid_weights: Array
-    top_weights: Array
     mid_decisions: Array
+    top_weights: Array
     decision: Array
 
 
@@ -163,55 +162,46 @@ def universal_ensemble(
     smoothness = 1.0 if smoothness is None else smoothness * radius / gradient_bound
     require(0 < smoothness < np.inf, "smoothness", smoothness, "finite and positive")
     c = (practical if constants == "practical" else theoretical)(smoothness)
-    inner = domain.relative(center, radius)
     guesses = curvatures(horizon)
-    strong = descent_pool(
-        inner, len(guesses), lambda t, v: 2 / (c.gamma_strong + guesses * t), optimistic=True
-    )
-    exp = newton_pool(inner, c.gamma_exp + guesses / 2, guesses / 2, optimistic=True)
-    convex = descent_pool(
-        inner,
-        1,
-        lambda t, v: np.minimum(_DIAMETER / np.sqrt(1 + v), 1 / c.gamma_convex),
-        optimistic=True,
-    )
-    steps = 1 / (c.c_0 * 2.0 ** np.arange(1, len(guesses) + 1))
-    bases = len(guesses) * (2 if exp_concave else 1) + 1
+    n = len(guesses)  # strongly convex; then one convex, and n exp-concave base learners
+    bases = n + 1 + (n if exp_concave else 0)
+    steps = 1 / (c.c_0 * 2.0 ** np.arange(1, n + 1))
+    inner = domain.relative(center, radius)
+    descents = descent_pool(inner, n + 1, partial(_descent_steps, c, guesses), optimistic=True)
+    newtons = newton_pool(inner, c.gamma_exp + guesses / 2, guesses / 2, optimistic=True)
 
     def decisions(state: Universal) -> Array:
-        parts = [state.strong.decisions, state.convex.decisions]
-        if isinstance(state.exp, Newton):
-            parts.insert(1, state.exp.decisions)
-        return np.concatenate(parts)
+        if isinstance(state.newtons, Newton):
+            return np.concatenate([state.descents.decisions, state.newtons.decisions])
+        return state.descents.decisions
 
     def init(start: Array | None) -> Universal:
         x = (started(domain, start) - center) / radius
-        prior = np.log(steps**2 / np.sum(steps**2))
-        uniform = np.full((len(steps), bases), -np.log(bases))
+        prior = steps**2 / np.sum(steps**2)
+        uniform = np.full((n, bases), 1 / bases)
         return Universal(
-            strong.init(x),
-            exp.init(x) if exp_concave else (),
-            convex.init(x),
+            descents.init(x),
+            newtons.init(x) if exp_concave else (),
             slopes=np.zeros(bases),
             moves=np.zeros(bases),
-            mid_moves=np.zeros(len(steps)),
-            mid_logs=uniform,
-            top_logs=prior,
-            mid_weights=np.exp(uniform),
-            top_weights=np.exp(prior),
-            mid_decisions=np.tile(x, (len(steps), 1)),
+            mid_moves=np.zeros(n),
+            mid_logs=np.log(uniform),
+            top_logs=np.log(prior),
+            mid_weights=uniform,
+            mid_decisions=np.tile(x, (n, 1)),
+            top_weights=prior,
             decision=x,
         )
 
     def surrogates(state: Universal, g: Array, slopes: Array) -> Array:
-        """Gradients, at the base learners' decisions, of the losses they learn from (Section 4)."""
-        n = len(guesses)
-        g_strong = g + guesses[:, None] * (state.strong.decisions - state.decision)
-        g_exp = np.outer(1 + guesses * slopes[n:-1], g) if exp_concave else np.empty((0, len(g)))
-        return np.concatenate([g_strong, g_exp, g[None]])
+        """Gradients, at base learners' decisions, of the losses they learn from (Section 4)."""
+        own = np.empty((bases, len(g)))
+        own[:] = g
+        own[:n] += guesses[:, None] * (state.descents.decisions[:n] - state.decision)
+        own[n + 1 :] *= 1 + guesses[: bases - n - 1, None] * slopes[n + 1 :, None]
+        return own
 
     def observe(state: Universal, gradients: Array) -> Universal:
-        n = len(guesses)
         one = feedback == "one-gradient"
         shape = (domain.dim,) if one else (1 + bases, domain.dim)
         given = checked(gradients, shape, gradient_bound) / gradient_bound
@@ -221,12 +211,20 @@ def universal_ensemble(
         own = surrogates(state, g, slopes) if one else given[1:]
         # The layers above look at where base learners will be, so these go first; the order of
         # lines of Algorithm 1 hides that.
-        state = state._replace(
-            strong=strong.observe(state.strong, own[:n]),
-            exp=exp.observe(state.exp, own[n:-1]) if isinstance(state.exp, Newton) else (),
-            convex=convex.observe(state.convex, own[-1:]),
+        moved = state._replace(descents=descents.observe(state.descents, own[: n + 1]))
+        if isinstance(state.newtons, Newton):
+            moved = moved._replace(newtons=newtons.observe(state.newtons, own[n + 1 :]))
+        found = weigh(
+            here,
+            decisions(moved),
+            slopes,
+            *state[2:9],
+            steps,
+            c.lambda_1,
+            c.lambda_2,
+            1 / _DIAMETER,
         )
-        return _weigh(state, here, decisions(state), slopes, steps, c)
+        return Universal(moved.descents, moved.newtons, slopes, *found)
 
     def act(state: Universal) -> Array:
         return center + radius * state.decision
@@ -241,46 +239,9 @@ def universal_ensemble(
     return Learner(domain.dim, init, act, observe, points)
 
 
-def _weigh(
-    state: Universal, here: Array, there: Array, slopes: Array, steps: Array, c: Constants
-) -> Universal:
-    """Lines 5 and 6: both layers of weights learn from the round, and look ahead.
-
-    Losses are divided by G D. Where all losses, or all of optimism, have the same number added,
-    weights stay the same, and so <g, x> is left out: of this round, and of the next, which nobody
-    knows.
-
-    Args:
-        state: Before the round, but for base learners.
-        here: Base learners' decisions in the round, shape (N, d).
-        there: In the next.
-        slopes: <g, here - x>, shape (N,).
-        steps: eta_k, shape (K,).
-        c: Of the algorithm.
-    """
-    unit = 1 / _DIAMETER
-    mid_steps = 2 * steps[:, None]
-    surprise = unit * (slopes - state.slopes)  # losses - optimism; corrections cancel
-    losses = unit * (slopes + c.lambda_2 * state.moves)
-    mid_logs = tilt(state.mid_logs, mid_steps * (losses + 16 * mid_steps * surprise**2))
-    losses = unit * (state.mid_weights @ slopes + c.lambda_1 * state.mid_moves)
-    bias = 16 * steps * (state.mid_weights @ surprise) ** 2
-    top_logs = equalize(state.top_logs, steps, losses + bias)
-
-    moves = np.sum((there - here) ** 2, axis=1)
-    mid_weights = np.exp(tilt(mid_logs, mid_steps * unit * (slopes + c.lambda_2 * moves)))
-    mid_decisions = mid_weights @ there
-    mid_moves = np.sum((mid_decisions - state.mid_decisions) ** 2, axis=1)
-    hints = unit * (mid_weights @ slopes + c.lambda_1 * mid_moves)
-    top_weights = np.exp(equalize(top_logs, steps, hints))
-    return state._replace(
-        slopes=slopes,
-        moves=moves,
-        mid_moves=mid_moves,
-        mid_logs=mid_logs,
-        top_logs=top_logs,
-        mid_weights=mid_weights,
-        top_weights=top_weights,
-        mid_decisions=mid_decisions,
-        decision=top_weights @ mid_decisions,
-    )
+def _descent_steps(c: Constants, guesses: Array, t: int, variations: Array) -> Array:
+    """Steps of the strongly convex learners (Lemma 12), and of the convex one (Lemma 10)."""
+    steps = np.empty(len(guesses) + 1)
+    steps[:-1] = 2 / (c.gamma_strong + guesses * t)
+    steps[-1] = min(_DIAMETER / sqrt(1 + variations[-1]), 1 / c.gamma_convex)
+    return steps
