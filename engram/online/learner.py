@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from engram.checks import require
 
-__all__ = ["Clipped", "Learner", "checked", "clipped", "from_arrays", "to_arrays"]
+__all__ = ["Clipped", "Learner", "checked", "clipped", "from_arrays", "positive", "to_arrays"]
 
 Array = npt.NDArray[np.float64]
 S = TypeVar("S")
@@ -64,6 +64,12 @@ def checked(gradients: Array, shape: tuple[int, ...], bound: float = np.inf) -> 
     return given
 
 
+def positive(**numbers: float) -> None:
+    """Raises ``ValueError`` unless each number is finite and positive, naming it."""
+    for name, value in numbers.items():
+        require(0 < value < np.inf, name, value, "finite and positive")
+
+
 def _longest(gradients: Array) -> float:
     if gradients.ndim == 1:  # the usual case, and a quarter of the time
         return sqrt(gradients @ gradients)
@@ -89,7 +95,7 @@ def clipped(learner: Learner[S], bound: float) -> Learner[Clipped[S]]:
         learner: Told of the same bound.
         bound: G > 0.
     """
-    require(0 < bound < np.inf, "bound", bound, "finite and positive")
+    positive(bound=bound)
 
     def observe(kept: Clipped[S], gradients: Array) -> Clipped[S]:
         given = checked(gradients, np.shape(gradients))
