@@ -178,9 +178,9 @@ def _learner(
     return Learner(
         dim=size,
         init=lambda start: init(started(domain, start)),
-        act=weights,
+        act=lambda state: weights(state).copy(),
         observe=observe,
-        points=lambda state: weights(state)[None],
+        points=lambda state: weights(state)[None].copy(),
     )
 
 

@@ -260,7 +260,10 @@ def test_losses_beyond_their_range_are_refused(learner):
         (lambda: msmwc(2, np.array([0.1, 0.0])), "steps must be finite and positive"),
         (lambda: msmwc(2, np.nan), "steps must be finite and positive, got nan"),
         (lambda: msmwc(2, np.ones(3)), r"steps' shape must be \(\) or \(2,\), got \(3,\)"),
-        (lambda: hedge(2, horizon=3).init(np.array([0.7, 0.7])), "start must be a point"),
+        (
+            lambda: hedge(2, horizon=3).init(np.array([0.7, 0.7])),
+            "start's distance from the domain must be 0, got 0.28",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(make, told):

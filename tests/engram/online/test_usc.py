@@ -82,7 +82,7 @@ def test_its_regret_is_that_of_a_base_learner_and_that_of_adapt_ml_prod(stream, 
 def test_the_parts_of_proposition_1(stream):
     # On the unit ball with G = 1, D = 2. Meta: against each base learner second-order regret, as in
     # Corollary 4. Base: regret on surrogates h_i(y) = <g, y> + lambda_i / 2 |y - x|^2
-    # + alpha_i / 2 <g, y - x>^2, whose gradients have lengths G + lambda_i D and G (1 + alpha_i G D).
+    # + alpha_i / 2 <g, y - x>^2, with gradients of length G + lambda_i D and G (1 + alpha_i G D).
     rounds, given = 300, adversaries(3, 1.0)[stream]
     learner, guesses = usc(ball(3, 1.0), gradient_bound=1.0, horizon=300), curvatures(300)
     k, n = len(guesses), 2 * len(guesses) + 1
