@@ -322,6 +322,7 @@ def weigh(
     steps: Array,
     lambda_1: float,
     lambda_2: float,
+    bias: float,
     unit: float,
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array, Array]:
     """Lines 5 and 6 of Algorithm 1: both layers of weights learn from the round, and look ahead.
@@ -343,6 +344,7 @@ def weigh(
         steps: eta_k, shape (K,).
         lambda_1: Weight of the top layer's correction.
         lambda_2: Of the middle layers'.
+        bias: What times eta (l - m)^2 is added to losses.
         unit: What losses are multiplied by, 1 / (G D).
 
     Returns:
@@ -352,9 +354,9 @@ def weigh(
     mid_steps = 2 * steps
     surprise = unit * (slopes - before)  # losses - optimism; corrections cancel
     losses = unit * (slopes + lambda_2 * moves)
-    mid_logs = mid_logs - np.outer(mid_steps, losses) - 16 * np.outer(mid_steps, surprise) ** 2
+    mid_logs = mid_logs - np.outer(mid_steps, losses) - bias * np.outer(mid_steps, surprise) ** 2
     losses = unit * (mid_weights @ slopes + lambda_1 * mid_moves)
-    top_logs = equalize(top_logs, steps, losses + 16 * steps * (mid_weights @ surprise) ** 2)
+    top_logs = equalize(top_logs, steps, losses + bias * steps * (mid_weights @ surprise) ** 2)
 
     moves = np.sum((there - here) ** 2, axis=1)
     hints = unit * (slopes + lambda_2 * moves)

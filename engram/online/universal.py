@@ -38,6 +38,7 @@ class Constants(NamedTuple):
         c_0: C_0; the top layer's largest step is 1 / (2 C_0).
         lambda_1: Weight of the top layer's correction.
         lambda_2: Of the middle layers'.
+        bias: What times eta (l - m)^2 is added to losses in (3.2).
         gamma_strong: Lemma 12's gamma.
         gamma_exp: Lemma 11's.
         gamma_convex: Lemma 10's.
@@ -46,6 +47,7 @@ class Constants(NamedTuple):
     c_0: float
     lambda_1: float
     lambda_2: float
+    bias: float
     gamma_strong: float
     gamma_exp: float
     gamma_convex: float
@@ -55,10 +57,11 @@ def practical(smoothness: float) -> Constants:
     """Returns constants that work: those of the proof hardly let a decision move.
 
     Without corrections and with gamma = L decisions are unstable; with lambda_1 = 4 logistic losses
-    are not learned.
+    are not learned. With such large steps the proof's bias of 16 would keep weight from every base
+    learner that is far from the others, however good; 1 is what exp(-z) <= 1 - z + z^2 asks for.
     """
     gamma = smoothness + 4
-    return Constants(1.0, 1.0, 2.0, gamma, gamma, gamma)
+    return Constants(1.0, 1.0, 2.0, 1.0, gamma, gamma, gamma)
 
 
 def theoretical(smoothness: float) -> Constants:
@@ -87,6 +90,7 @@ def theoretical(smoothness: float) -> Constants:
         c_0,
         lambda_1,
         lambda_2,
+        bias=16.0,
         gamma_strong=8 * lambda_2 + 512 * strong,
         gamma_exp=4 * lambda_2 + 8 * g_2,
         gamma_convex=4 * lambda_2 + 8 * g_2,
@@ -213,6 +217,7 @@ def universal_ensemble(
             steps,
             c.lambda_1,
             c.lambda_2,
+            c.bias,
             1 / _DIAMETER,
         )
         return Universal(moved.descents, moved.newtons, slopes, *found)
