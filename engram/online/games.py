@@ -77,10 +77,11 @@ class Game(NamedTuple):
             return np.stack([self.domain.project(-each / self.curvature) for each in linear])
         if self.domain.kind == BALL:
             lengths = np.linalg.norm(linear, axis=1, keepdims=True)
-            uphill: Array = linear / np.where(lengths > 0, lengths, 1.0)
-            return self.domain.anchor - self.domain.size * uphill
-        vertices: Array = self.domain.size * np.eye(self.domain.dim)
-        return vertices[np.argmin(linear, axis=1)]
+            uphill = linear / np.where(lengths > 0, lengths, 1.0)
+            on_sphere: Array = self.domain.anchor - self.domain.size * uphill
+            return on_sphere
+        found: Array = self.domain.size * np.eye(self.domain.dim)[np.argmin(linear, axis=1)]
+        return found
 
 
 def saddle_game(rng: np.random.Generator, dim: int = 10, curvature: float = 0.0) -> Game:
