@@ -24,8 +24,8 @@ Regret after all rounds, mean over seeds, and the power of t with which it grows
 the slope of log regret over log t in the last tenfold of rounds ("-" where it is
 not above 0 in all of them). Honest games: the sum of both players' regrets;
 dishonest ones: that of one, whose opponent sees its decision and answers with the
-worst. Tuned: the best in hindsight of {len(SCALES)} scales of the step, {SCALES[0]:.3f} to {SCALES[-1]:g};
-"!" marks one at an end. "*": the least of its row."""
+worst. Tuned: the best in hindsight of {len(SCALES)} scales of the step, from {SCALES[0]:.3f}
+to {SCALES[-1]:g}; "!" marks one at an end. "*": the least of its row."""
 
 
 class _Shown(NamedTuple):
@@ -144,9 +144,9 @@ def _table(rows: Sequence[Row], title: str, cell: Callable[[Row, bool], str]) ->
 
 
 def _regret(row: Row, least: bool) -> str:
-    size = abs(row["regret"])
-    digits = 0 if size >= 99.5 else 1 if size >= 9.95 else 2
-    return f"{row['regret']:.{digits}f}" + "!" * row["at-end"] + "*" * least
+    regret: float = row["regret"]
+    digits = 0 if abs(regret) >= 99.5 else 1 if abs(regret) >= 9.95 else 2
+    return f"{regret:.{digits}f}{'!' if row['at-end'] else ''}{'*' if least else ''}"
 
 
 def _exponent(row: Row, least: bool) -> str:
