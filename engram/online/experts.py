@@ -138,8 +138,11 @@ def msmwc(
     Raises:
         ValueError: An argument is not as said.
     """
-    eta = np.array(np.broadcast_to(np.asarray(steps, dtype=np.float64), (size,)))
-    require(bool(np.all((eta > 0) & (eta < np.inf))), "steps", steps, "finite and positive")
+    shape = np.shape(steps)
+    require(shape in ((), (size,)), "steps' shape", shape, f"() or ({size},)")
+    eta = np.full(size, steps, dtype=np.float64)
+    positive(steps=float(eta.min()))
+    positive(steps=float(eta.max()))
 
     def init(prior: Array) -> MsMwC:
         return MsMwC(_log(prior), 0 * prior, prior)
@@ -175,9 +178,9 @@ def _learner(
     return Learner(
         dim=size,
         init=lambda start: init(started(domain, start)),
-        act=weights,
+        act=lambda state: weights(state).copy(),
         observe=observe,
-        points=lambda state: weights(state)[None],
+        points=lambda state: weights(state)[None].copy(),
     )
 
 

@@ -57,8 +57,7 @@ def checked(gradients: Array, shape: tuple[int, ...], bound: float = np.inf) -> 
     given = np.asarray(gradients, dtype=np.float64)
     require(given.shape == shape, "the gradient's shape", given.shape, f"{shape}")
     longest = _longest(given)
-    # A norm beyond float64's range is as bad as one of which a coordinate is.
-    require(bool(np.isfinite(longest)), "the gradient", given, "finite")
+    require(bool(np.isfinite(longest)), "the gradient's norm", longest, "finite")
     limit = f"at most the declared bound G = {bound:g}; see online.learner.clipped"
     require(longest <= bound * (1 + _ROUNDING), "the gradient's norm", longest, limit)
     return given
@@ -70,6 +69,7 @@ def positive(**numbers: float) -> None:
         require(0 < value < np.inf, name, value, "finite and positive")
 
 
+@np.errstate(over="ignore")  # a norm beyond float64's range is refused, and need not be told twice
 def _longest(gradients: Array) -> float:
     if gradients.ndim == 1:  # the usual case, and a quarter of the time
         return sqrt(gradients @ gradients)

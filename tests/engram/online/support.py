@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.online.domains import BALL, BOX
+from engram.online.kernels import BALL, BOX
 
 
 def play(learner, gradient, rounds, start=None):
