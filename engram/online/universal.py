@@ -58,10 +58,10 @@ def practical(smoothness: float) -> Constants:
 
     Without corrections and with gamma = L decisions are unstable; with lambda_1 = 4 logistic losses
     are not learned. With such large steps the proof's bias of 16 would keep weight from every base
-    learner that is far from the others, however good; 1 is what exp(-z) <= 1 - z + z^2 asks for.
+    learner that is far from the others, however good; 1/2 is the exponential's own second order.
     """
     gamma = smoothness + 4
-    return Constants(1.0, 1.0, 2.0, 1.0, gamma, gamma, gamma)
+    return Constants(1.0, 1.0, 2.0, 0.5, gamma, gamma, gamma)
 
 
 def theoretical(smoothness: float) -> Constants:
