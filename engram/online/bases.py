@@ -165,6 +165,6 @@ def started(domain: Domain, start: Array | None) -> Array:
         return domain.center
     given = np.array(start, dtype=np.float64)
     require(given.shape == (domain.dim,), "start's shape", given.shape, f"({domain.dim},)")
-    inside = domain.contains(given)
-    require(inside, "start's distance from the domain", domain.distance(given), "0")
+    distance = domain.distance(given)
+    require(domain.contains(given), "start's distance from the domain", distance, "0")
     return domain.project(given)

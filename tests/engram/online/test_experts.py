@@ -8,14 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.online.descent import ogd
-from engram.online.domains import ball
-from engram.online.ensemble import ensemble
 from engram.online.experts import adapt_ml_prod, hedge, msmwc
 from engram.online.kernels import equalize
-from engram.online.newton import online_newton_step
-from engram.online.universal import universal_ensemble
-from tests.engram.online.support import adversaries, play
+from tests.engram.online.support import play
 
 PRIOR = np.array([0.2, 0.5, 0.3])
 # cvxpy says so where a solver has stopped short of the 1e-12 that it is asked for.
@@ -185,19 +180,24 @@ def test_lemma_2(stream, optimistic):
 
 # --- What changes nothing --------------------------------------------------------------------
 
-ALL = {
-    "hedge": hedge(4, horizon=100, loss_range=2.0),
-    "adapt_ml_prod": adapt_ml_prod(4, loss_range=2.0),
-    "msmwc": msmwc(4, np.array([0.5, 0.2, 0.1, 1.0]), loss_range=2.0),
-    "msmwc, not optimistic": msmwc(4, 0.3, optimistic=False, loss_range=2.0),
+STEPS = np.array([0.5, 0.2, 0.1, 1.0])
+MAKERS = {
+    "hedge": lambda span, order: hedge(4, horizon=100, loss_range=span),
+    "adapt_ml_prod": lambda span, order: adapt_ml_prod(4, loss_range=span),
+    "msmwc": lambda span, order: msmwc(4, STEPS[order], loss_range=span),
+    "msmwc, not optimistic": lambda span, order: msmwc(
+        4, STEPS[order], optimistic=False, loss_range=span
+    ),
 }
-each = pytest.mark.parametrize("learner", ALL.values(), ids=ALL)
+each = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+AS_THEY_ARE = [0, 1, 2, 3]
 ROUND = st.lists(st.sampled_from([0.0, -1.0, 1.0, 1e-300, 0.3, -0.99]), min_size=4, max_size=4)
 
 
 @each
 @given(st.lists(st.tuples(ROUND, st.floats(-9, 9)), min_size=1, max_size=8))
-def test_a_number_added_to_all_losses_of_a_round_changes_nothing(learner, rounds):
+def test_a_number_added_to_all_losses_of_a_round_changes_nothing(make, rounds):
+    learner = make(2.0, AS_THEY_ARE)
     losses = np.array([loss for loss, _ in rounds])
     shifts = np.array([shift for _, shift in rounds])[:, None]
     p = weights(learner, losses)
@@ -207,28 +207,18 @@ def test_a_number_added_to_all_losses_of_a_round_changes_nothing(learner, rounds
 
 
 @each
-def test_order_and_units_of_experts_do_not_matter(learner):
-    name = next(name for name, one in ALL.items() if one is learner)
-    make = {
-        "hedge": lambda scale, order: hedge(4, horizon=100, loss_range=scale),
-        "adapt_ml_prod": lambda scale, order: adapt_ml_prod(4, loss_range=scale),
-        "msmwc": lambda scale, order: msmwc(
-            4, np.array([0.5, 0.2, 0.1, 1.0])[order], loss_range=scale
-        ),
-        "msmwc, not optimistic": lambda scale, order: msmwc(
-            4, 0.3, optimistic=False, loss_range=scale
-        ),
-    }[name]
+def test_order_and_units_of_losses_do_not_matter(make):
     order = [2, 0, 3, 1]
     losses = np.random.default_rng(5).uniform(-1, 1, size=(30, 4))
-    p = weights(learner, losses)
-    assert weights(make(14.0, order), 7 * losses[:, order]) == pytest.approx(p[:, order], abs=1e-12)
+    p = weights(make(2.0, AS_THEY_ARE), losses)
+    other = weights(make(14.0, order), 7 * losses[:, order])
+    assert other == pytest.approx(p[:, order], abs=1e-12)
 
 
 @each
-def test_an_expert_that_is_always_bad_loses_all_and_nobody_else_suffers(learner):
+def test_an_expert_that_is_always_bad_loses_all_and_nobody_else_suffers(make):
     losses = np.tile([0.0, 0.1, 0.2, 2.0], (5000, 1))
-    p = weights(learner, losses)
+    p = weights(make(2.0, AS_THEY_ARE), losses)
     assert np.isfinite(p).all()
     assert p[-1].sum() == pytest.approx(1, abs=1e-12)
     assert p[-1, 3] < 1e-6
@@ -236,14 +226,16 @@ def test_an_expert_that_is_always_bad_loses_all_and_nobody_else_suffers(learner)
 
 
 @each
-def test_an_expert_of_weight_zero_keeps_it(learner):
-    p = weights(learner, np.tile([1.0, 0, 0.5, 0.7], (20, 1)), np.array([0.4, 0.0, 0.6, 0.0]))
+def test_an_expert_of_weight_zero_keeps_it(make):
+    losses, prior = np.tile([1.0, 0, 0.5, 0.7], (20, 1)), np.array([0.4, 0.0, 0.6, 0.0])
+    p = weights(make(2.0, AS_THEY_ARE), losses, prior)
     assert (p[:, [1, 3]] == 0).all()
     assert p[-1, 2] > 0.6
 
 
 @each
-def test_losses_beyond_their_range_are_refused(learner):
+def test_losses_beyond_their_range_are_refused(make):
+    learner = make(2.0, AS_THEY_ARE)
     state = learner.init(None)
     with pytest.raises(ValueError, match="the losses' range must be at most the declared loss_ran"):
         learner.observe(state, np.array([0.0, 0.0, -1.0, 1.1]))
@@ -269,49 +261,3 @@ def test_losses_beyond_their_range_are_refused(learner):
 def test_what_cannot_be_is_refused(make, told):
     with pytest.raises(ValueError, match=told):
         make()
-
-
-# --- Ensembles -------------------------------------------------------------------------------
-
-BALL = ball(3, 1.0)
-MEMBERS = [
-    ogd(BALL, gradient_bound=2.0),
-    online_newton_step(BALL, gradient_bound=2.0, exp_concavity=0.5),
-    ogd(BALL, gradient_bound=2.0, step=lambda t: 0.05),
-]
-
-
-def test_an_ensemble_is_its_members_weighed_by_experts():
-    meta = adapt_ml_prod(3, loss_range=4.0)
-    x, g = play(ensemble(meta, MEMBERS), adversaries(3, 2.0)["away from the middle"], 30)
-    apart = np.array([play(member, lambda t, x: g[t], 30)[0] for member in MEMBERS])
-    losses = np.einsum("ntd,td->tn", apart, g)
-    p, _ = play(meta, lambda t, p: losses[t], 30)
-    assert x == pytest.approx(np.einsum("tn,ntd->td", p, apart), abs=1e-13)
-    assert np.ptp(apart[:, -1], axis=0).max() > 0.1
-
-
-def test_equal_members_are_their_ensemble():
-    stream = adversaries(3, 2.0)["noise"]
-    x, _ = play(ensemble(hedge(2, horizon=9, loss_range=4.0), [MEMBERS[0]] * 2), stream, 40)
-    assert x == pytest.approx(play(MEMBERS[0], stream, 40)[0], abs=1e-14)
-
-
-def test_ensembles_in_ensembles_and_members_that_want_many_gradients():
-    many = universal_ensemble(BALL, gradient_bound=2.0, horizon=30, feedback="multi-gradient")
-    inner = ensemble(hedge(2, horizon=30, loss_range=4.0), [many, MEMBERS[1]])
-    outer = ensemble(msmwc(2, 0.2, loss_range=4.0), [inner, MEMBERS[0]])
-    x, g = play(outer, adversaries(3, 2.0)["always the same"], 30)
-    assert x[-1] == pytest.approx(-g[0] / 2, abs=0.2)
-
-
-@pytest.mark.parametrize(
-    ("members", "told"),
-    [
-        (MEMBERS[:2], "members must be 3, meta's experts, got 2"),
-        ([*MEMBERS[:2], ogd(ball(2, 1.0), gradient_bound=1.0)], "members' dimensions must be the"),
-    ],
-)
-def test_members_that_do_not_fit_are_refused(members, told):
-    with pytest.raises(ValueError, match=told):
-        ensemble(adapt_ml_prod(3), members)
