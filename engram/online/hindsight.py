@@ -62,9 +62,10 @@ def least_quadratic(form: Array, slope: Array, radius: float) -> Array:
 
     values, axes = np.linalg.eigh(form)
     values, h = np.maximum(values, 0.0), axes.T @ slope
-    high = float(np.linalg.norm(h)) / radius  # with this nu, |x| <= |h| / nu = r
-    if high == 0:
+    if not h.any():
         return np.zeros_like(slope)
+    # With this nu, |x| <= |h| / nu < r, by more than rounding.
+    high = (1 + 1e-12) * float(np.linalg.norm(h)) / radius
 
     def excess(nu: float) -> float:
         return float(np.linalg.norm(h / (values + nu))) - radius

@@ -54,6 +54,16 @@ def test_a_minimum_that_newton_steps_overshoot():
     assert found.gap < 1e-5
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_forms_with_no_curvature_but_rounding(seed):
+    # h lies across the one direction that bends: on the sphere, x = r h / |h|.
+    rng = np.random.default_rng(seed)
+    a, h = rng.standard_normal((2, 6))
+    h -= (a @ h) / (a @ a) * a
+    found = least_quadratic(1e-3 * np.outer(a, a), h, 0.3)
+    np.testing.assert_allclose(found, 0.3 * h / np.linalg.norm(h), atol=1e-9)
+
+
 # --- Streams ---------------------------------------------------------------------------------
 
 

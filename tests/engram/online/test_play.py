@@ -52,8 +52,7 @@ def test_a_learner_is_told_the_gradient_at_its_decision_once_a_round():
 
 @pytest.mark.parametrize(("feedback", "each"), [("one-gradient", 1), ("multi-gradient", 12)])
 def test_queries_are_counted(feedback, each):
-    # T = 20 has six guesses 1/20 ... 1: 6 + 6 + 1 base learners without exp-concave ones are 7;
-    # T = 20: ceil(log2 20) + 1 = 6 guesses, 5 of T = 16. 2 * 5 + 1 base learners, and x itself.
+    # T = 16 has guesses 1/16, 1/8, ..., 1: with 2 * 5 + 1 base learners, and the decision itself.
     stream = environments.squared(np.random.default_rng(0), 16, 4)
     learner = universal_ensemble(
         stream.domain, gradient_bound=stream.gradient_bound, horizon=16, feedback=feedback
