@@ -58,7 +58,7 @@ def exponent(rounds: Sequence[int] | Array, regret: Array) -> float | None:
     t, r = np.asarray(rounds)[last], regret[last]
     if len(t) < 2 or r.min() <= 0:
         return None
-    return float(np.polynomial.Polynomial.fit(np.log(t), np.log(r), 1).convert().coef[1])
+    return float(np.polynomial.polynomial.polyfit(np.log(t), np.log(r), 1)[1])
 
 
 class _Curve(NamedTuple):
