@@ -145,7 +145,9 @@ CLAIMS: Final = (
 
 
 def time_rounds(learner: Learner[Any], gradients: Array, *, turns: int) -> float:
-    """Returns microseconds a round: the median of turns, each from the first round on.
+    """Returns microseconds of a core a round: the median of turns, each from the first round on.
+
+    What else the machine does meanwhile is not counted.
 
     Args:
         learner: Who is told of gradients, and asked for a decision, in turns.
@@ -155,11 +157,11 @@ def time_rounds(learner: Learner[Any], gradients: Array, *, turns: int) -> float
     spent = []
     for _ in range(turns + 1):
         state = learner.init(None)
-        begun = time.perf_counter()
+        begun = time.thread_time()
         for gradient in gradients:
             learner.act(state)
             state = learner.observe(state, gradient)
-        spent.append(1e6 * (time.perf_counter() - begun) / len(gradients))
+        spent.append(1e6 * (time.thread_time() - begun) / len(gradients))
     return statistics.median(spent[1:])
 
 
@@ -200,7 +202,7 @@ def _figures(seeds: int) -> list[Table]:
 
 
 def _speed(turns: int) -> list[Table]:
-    table = Table("learner", "d", "us a round", title="T = 16000, one thread, random linear losses")
+    table = Table("learner", "d", "us of a core a round", title="T = 16000, one thread, random linear losses")
     for dim in (10, 100):
         gradients = environments.directions(np.random.default_rng(0), HORIZONS[-1], dim)
         for name, learner in _timed(dim, HORIZONS[-1]).items():
