@@ -7,7 +7,7 @@ stochastically extended adversarial model (Appendix A.1), and zero-sum games (Ap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +77,7 @@ class Method(NamedTuple):
     scales: tuple[float, ...] = (1.0,)
 
 
-def _universal(constants: Any, problem: Problem) -> Learner[Any]:
+def _universal(constants: Literal["practical", "theory"], problem: Problem) -> Learner[Any]:
     return universal_ensemble(
         problem.domain,
         gradient_bound=problem.bound,
@@ -95,6 +95,7 @@ def _descent(problem: Problem) -> Learner[Any]:
 
 
 def _newton(problem: Problem) -> Learner[Any]:
+    # Steps are as 1 / gamma; 1 / (8 G D) is the largest gamma that the theory has for any alpha.
     gammas = 1 / (8 * problem.bound * problem.domain.diameter * np.array(SCALES))
     return abreast(newton_steps(problem.domain, gammas), problem.domain)
 
