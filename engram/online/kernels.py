@@ -59,17 +59,23 @@ def project(kind: int, anchor: Array, top: Array, size: float, y: Array) -> Arra
         return on_sphere
     if kind == BOX:
         return np.minimum(np.maximum(y, anchor), top)
-    # Held et al. (1974): max(y - shift, anchor), with the shift that makes the sum right.
-    excess = np.sort(y - anchor)[::-1]
+    # Michelot (1986): max(excess - shift, 0), with the shift that makes the sum right, is found by
+    # leaving out those that come out at 0 until there are no more. (To sort takes long to compile.)
+    excess = y - anchor
+    excess -= np.max(excess)  # far away the sum would be lost in rounding otherwise
     total = size - np.sum(anchor)
-    sum_, shift = 0.0, 0.0
-    for j in range(len(excess)):
-        sum_ += excess[j]
-        candidate = (sum_ - total) / (j + 1)
-        if excess[j] <= candidate:
+    count, shift = 0, -np.inf
+    for _ in range(len(excess) + 1):
+        left, sum_ = 0, 0.0
+        for one in excess:
+            if one > shift:
+                left += 1
+                sum_ += one
+        shift = (sum_ - total) / left
+        if left == count:
             break
-        shift = candidate
-    return anchor + np.maximum(y - anchor - shift, 0.0)
+        count = left
+    return anchor + np.maximum(excess - shift, 0.0)
 
 
 @_compiled
@@ -308,6 +314,15 @@ def equalize(logs: Array, steps: Array, losses: Array) -> Array:
 
 
 @_compiled
+def _squared_distances(x: Array, y: Array) -> Array:
+    found = np.zeros(len(x))
+    for i in range(len(x)):
+        for j in range(x.shape[1]):
+            found[i] += (x[i, j] - y[i, j]) ** 2
+    return found
+
+
+@_compiled
 def weigh(
     here: Array,
     there: Array,
@@ -351,26 +366,42 @@ def weigh(
         For the next round ``moves``, ``mid_moves``, ``mid_logs``, ``top_logs``, ``mid_weights``,
         ``mid_decisions``; and q, shape (K,), and x, shape (d,).
     """
-    mid_steps = 2 * steps
     surprise = unit * (slopes - before)  # losses - optimism; corrections cancel
     losses = unit * (slopes + lambda_2 * moves)
-    mid_logs = mid_logs - np.outer(mid_steps, losses) - bias * np.outer(mid_steps, surprise) ** 2
-    losses = unit * (mid_weights @ slopes + lambda_1 * mid_moves)
-    top_logs = equalize(top_logs, steps, losses + bias * steps * (mid_weights @ surprise) ** 2)
-
-    moves = np.sum((there - here) ** 2, axis=1)
+    moves = _squared_distances(there, here)
     hints = unit * (slopes + lambda_2 * moves)
-    mid_weights = np.empty_like(mid_logs)
+    top_losses, top_hints = np.empty_like(steps), np.empty_like(steps)
+    mid_logs, seen = mid_logs.copy(), mid_decisions
+    mid_weights, mid_decisions = mid_weights.copy(), np.zeros_like(seen)
     for k in range(len(steps)):
-        mid_logs[k] -= np.max(
-            mid_logs[k]
-        )  # what is left out of losses adds up to no more than this
-        logs = mid_logs[k] - mid_steps[k] * hints
-        tilted = np.exp(logs - np.max(logs))
-        mid_weights[k] = tilted / np.sum(tilted)
-    looked_ahead = mid_weights @ there
-    mid_moves = np.sum((looked_ahead - mid_decisions) ** 2, axis=1)
-    hints = unit * (mid_weights @ slopes + lambda_1 * mid_moves)
-    top_weights = np.exp(equalize(top_logs, steps, hints))
-    decision = top_weights @ looked_ahead
-    return (moves, mid_moves, mid_logs, top_logs, mid_weights, looked_ahead, top_weights, decision)
+        p, logs, eta = mid_weights[k], mid_logs[k], 2 * steps[k]
+        expected = unit * np.dot(p, slopes) + unit * lambda_1 * mid_moves[k]
+        top_losses[k] = expected + bias * steps[k] * np.dot(p, surprise) ** 2
+        for i in range(len(p)):
+            logs[i] -= eta * losses[i] + bias * (eta * surprise[i]) ** 2
+        logs -= np.max(logs)  # or they would grow, and lose digits
+        sum_, highest = 0.0, np.max(logs - eta * hints)
+        for i in range(len(p)):
+            p[i] = np.exp(logs[i] - eta * hints[i] - highest)
+            sum_ += p[i]
+        p /= sum_
+        for i in range(len(p)):
+            mid_decisions[k] += p[i] * there[i]
+    mid_moves = _squared_distances(mid_decisions, seen)
+    top_logs = equalize(top_logs, steps, top_losses)
+    for k in range(len(steps)):
+        top_hints[k] = unit * np.dot(mid_weights[k], slopes) + unit * lambda_1 * mid_moves[k]
+    top_weights = np.exp(equalize(top_logs, steps, top_hints))
+    decision = np.zeros(here.shape[1])
+    for k in range(len(steps)):
+        decision += top_weights[k] * mid_decisions[k]
+    return (
+        moves,
+        mid_moves,
+        mid_logs,
+        top_logs,
+        mid_weights,
+        mid_decisions,
+        top_weights,
+        decision,
+    )
