@@ -231,6 +231,8 @@ def test_an_expert_of_weight_zero_keeps_it(make):
     p = weights(make(2.0, AS_THEY_ARE), losses, prior)
     assert (p[:, [1, 3]] == 0).all()
     assert p[-1, 2] > 0.6
+    small = weights(make(2.0, AS_THEY_ARE), losses, np.array([1 - 1e-6, 1e-6, 0.0, 0.0]))
+    assert small[0, 1] == pytest.approx(1e-6)
 
 
 @each
