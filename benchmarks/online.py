@@ -202,9 +202,7 @@ def _figures(seeds: int) -> list[Table]:
 
 
 def _speed(turns: int) -> list[Table]:
-    table = Table(
-        "learner", "d", "us of a core a round", title="T = 16000, one thread, random linear losses"
-    )
+    table = Table("learner", "d", "us of a core a round", title="T = 16000, random linear losses")
     for dim in (10, 100):
         gradients = environments.directions(np.random.default_rng(0), HORIZONS[-1], dim)
         for name, learner in _timed(dim, HORIZONS[-1]).items():

@@ -128,12 +128,11 @@ class Environment(NamedTuple):
         start, radius = np.zeros(self.domain.dim), self.domain.size
         if self.link is not ABSOLUTE:
             return least_on_ball(partial(self._total, self.link), start, radius)
-        # Corners are rounded off, less and less; each solution begins where the last two point.
-        now = before = start
+        # Corners are rounded off, less and less; each solution begins where the last one is.
+        now = start
         for width in 10.0 ** -np.arange(1, 8):
-            ahead = self.domain.project(now + (now - before) / 10)
-            rounded = least_on_ball(partial(self._total, _rounded(width)), ahead, radius)
-            now, before = rounded.decision, now
+            rounded = least_on_ball(partial(self._total, _rounded(width)), now, radius)
+            now = rounded.decision
         # The slopes in [-1, 1] with which the rounded total was minimized are, at b, those of
         # lines that stay below |u - b|; ``lost`` is how far below they are here.
         off = np.abs(self.rows @ now - self.targets)

@@ -36,15 +36,16 @@ from federation.errors import Refused
 from simulations.reproduce.jobs import Report
 from simulations.reproduce.report import Row
 
-__all__ = ["METHODS", "SCALES", "SETTINGS", "Method", "UniversalPlan", "matches", "run_match"]
+__all__ = ["METHODS", "SETTINGS", "Method", "UniversalPlan", "matches", "run_match"]
 
 Array = npt.NDArray[np.float64]
 Rounds = npt.NDArray[np.intp]
 
 _DRAWS: Final = 301  # what seeds are for
 
-SCALES: Final = tuple(2.0**k for k in range(-6, 7))
-"""By which steps are multiplied where they are tuned in hindsight; 1 is what the theory says."""
+# By which steps are multiplied, to tune them in hindsight: 1 is what the theory says.
+_DESCENT: Final = tuple(2.0**k for k in range(-7, 5))
+_NEWTON: Final = tuple(2.0**k for k in range(-9, 7))
 
 
 class Problem(NamedTuple):
@@ -88,23 +89,23 @@ def _universal(constants: Literal["practical", "theory"], problem: Problem) -> L
 
 
 def _descent(problem: Problem) -> Learner[Any]:
-    steps = np.array(SCALES) * problem.domain.diameter / problem.bound
-    size = len(SCALES)
+    steps = np.array(_DESCENT) * problem.domain.diameter / problem.bound
+    size = len(_DESCENT)
     pool = descent_pool(problem.domain, size, lambda t, v: steps / np.sqrt(t), optimistic=False)
     return abreast(pool, problem.domain)
 
 
 def _newton(problem: Problem) -> Learner[Any]:
     # Steps are as 1 / gamma; 1 / (8 G D) is the largest gamma that the theory has for any alpha.
-    gammas = 1 / (8 * problem.bound * problem.domain.diameter * np.array(SCALES))
+    gammas = 1 / (8 * problem.bound * problem.domain.diameter * np.array(_NEWTON))
     return abreast(newton_steps(problem.domain, gammas), problem.domain)
 
 
 METHODS: Final = {
     "universal": Method("Alg.1", partial(_universal, "practical")),
     "theory": Method("as proved", partial(_universal, "theory")),
-    "ogd": Method("OGD", _descent, SCALES),
-    "ons": Method("ONS", _newton, SCALES),
+    "ogd": Method("OGD", _descent, _DESCENT),
+    "ons": Method("ONS", _newton, _NEWTON),
     "usc": Method("USC", lambda p: usc(p.domain, gradient_bound=p.bound, horizon=p.horizon)),
     "metagrad": Method(
         "MetaGrad", lambda p: metagrad(p.domain, gradient_bound=p.bound, horizon=p.horizon)

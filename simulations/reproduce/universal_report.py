@@ -13,19 +13,19 @@ from rich import box
 from rich.table import Table
 
 from simulations.reproduce.report import COLORS, Row, png
-from simulations.reproduce.universal import METHODS, SCALES, SETTINGS
+from simulations.reproduce.universal import METHODS, SETTINGS
 
 __all__ = ["CAPTION", "curves_csv", "draw_figures", "exponent", "summary", "tables"]
 
 Array = npt.NDArray[np.float64]
 
-CAPTION: Final = f"""\
+CAPTION: Final = """\
 Regret after all rounds, mean over seeds, and the power of t with which it grows:
 the slope of log regret over log t in the last tenfold of rounds ("-" where it is
 not above 0 in all of them). Honest games: the sum of both players' regrets;
 dishonest ones: that of one, whose opponent sees its decision and answers with the
-worst. Tuned: the best in hindsight of {len(SCALES)} scales of the step, from {SCALES[0]:.3f}
-to {SCALES[-1]:g}; "!" marks one at an end. "*": the least of its row."""
+worst. Tuned: the scale of steps that was best in hindsight, of powers of 2; "!" marks
+one at an end of those tried. "*": the least of its row."""
 
 
 class _Shown(NamedTuple):
@@ -102,13 +102,13 @@ def summary(done: Sequence[Row]) -> list[Row]:
     """
     rows: list[Row] = []
     for setting, shown, scale, rounds, regrets in _curves(done):
-        last, seeds = regrets[:, -1], len(regrets)
+        last, seeds, tried = regrets[:, -1], len(regrets), METHODS[shown.method].scales
         rows.append(
             {
                 "setting": setting,
                 "method": shown.name,
                 "scale": scale,
-                "at-end": shown.tuned and scale in (SCALES[0], SCALES[-1]),
+                "at-end": shown.tuned and scale in (tried[0], tried[-1]),
                 "seeds": seeds,
                 "regret": float(last.mean()),
                 "standard-error": float(last.std(ddof=1) / seeds**0.5) if seeds > 1 else None,

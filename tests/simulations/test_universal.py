@@ -15,7 +15,7 @@ from engram.online.universal import universal_ensemble
 from federation.errors import Refused
 from simulations.cli import app
 from simulations.reproduce import universal
-from simulations.reproduce.universal import METHODS, SCALES, Match, UniversalPlan, run_match
+from simulations.reproduce.universal import METHODS, Match, UniversalPlan, run_match
 from simulations.reproduce.universal_report import exponent, summary, tables
 
 FEW = ["logistic", "linear", "bilinear-honest"]
@@ -74,7 +74,7 @@ def test_a_match_has_all_methods_and_scales():
     rows = run_match(Match("matrix-honest", 12, 0), lambda *far: told.append(far))
     expected = {(name, scale) for name, method in METHODS.items() for scale in method.scales}
     assert {(row["method"], row["scale"]) for row in rows} == expected
-    assert len(rows) == len(expected) == 4 + 2 * len(SCALES)
+    assert len(rows) == len(expected) == 4 + 12 + 16
     assert told == [(i, 6) for i in range(7)]
     for row in rows:
         assert np.isfinite(row["errors"]).all()
@@ -142,11 +142,11 @@ def test_the_best_scale_at_an_end_is_marked():
     ]
     found = {each["method"]: each for each in summary(rows)}
     assert found["ogd-tuned"]["at-end"]
-    assert found["ogd-tuned"]["scale"] == SCALES[0]
+    assert found["ogd-tuned"]["scale"] == 2**-7
     assert not found["ogd"]["at-end"]
     assert found["usc"]["standard-error"] is None
     cells = [next(iter(column.cells)) for column in tables(summary(rows))[0].columns]
-    assert "0.02!*" in cells  # the least of its row, too
+    assert "0.00!*" in cells  # the least of its row, too
 
 
 # --- The command -----------------------------------------------------------------------------
