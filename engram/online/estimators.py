@@ -17,7 +17,7 @@ from sklearn.utils.validation import column_or_1d
 
 from engram.checks import require
 from engram.online.losses import ABSOLUTE, HINGE, LOGISTIC, SQUARED, Loss, quantile
-from engram.online.model import StreamModel
+from engram.online.model import LARGEST, StreamModel
 
 __all__ = ["OnlineClassifier", "OnlineRegressor"]
 
@@ -75,10 +75,10 @@ class OnlineRegressor(RegressorMixin, StreamModel):
         try:
             targets = np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"y must be numbers, got {y[0]!r}") from error
-        bad = ~(np.abs(targets) <= 1e150)
+            raise ValueError(f"y must be numbers, got {y.tolist()[0]!r}") from error
+        bad = ~(np.abs(targets) <= LARGEST)
         if bad.any():
-            raise ValueError(f"y must be finite, and at most 1e150, got {targets[bad][0]}")
+            raise ValueError(f"y must be finite, and at most {LARGEST:g}, got {targets[bad][0]}")
         return targets[:, None]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -177,7 +177,9 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
         is_class = y[:, None] == self.classes_
         strange = ~np.any(is_class, axis=1)
         if strange.any():
-            raise ValueError(f"y must be one of {self.classes_.tolist()}, got {y[strange][0]!r}")
+            raise ValueError(
+                f"y must be one of {self.classes_.tolist()}, got {y[strange].tolist()[0]!r}"
+            )
         targets = np.where(is_class, 1.0, -1.0)
         return targets[:, 1:] if len(self.classes_) == 2 else targets
 

@@ -173,8 +173,8 @@ def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Lin
     Args:
         task: What is learned.
         model: What was learned of it.
-        x: Shape (d,), finite, and of absolute values at most 1e150, whose squares are finite.
-        y: Shape (m,), as ``x``.
+        x: Shape (d,), of numbers whose squares, times the weight, are finite.
+        y: Shape (m,), as ``x``; -1 and 1 for classes.
         weight: Of the row, > 0: its loss is multiplied by it.
     """
     loss = task.loss

@@ -24,11 +24,11 @@ from engram.checks import require
 from engram.online.linear import Linear, Task, coefficients, learned, predictions, started, widened
 from engram.online.losses import Loss
 
-__all__ = ["StreamModel"]
+__all__ = ["LARGEST", "StreamModel"]
 
 Array = npt.NDArray[np.float64]
 
-_LARGEST = 1e150  # whose square is finite
+LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _MOST_EXP_CONCAVE = 32  # coefficients: a row takes about a millisecond then, and soon much more
 
 
@@ -92,7 +92,7 @@ class StreamModel(BaseEstimator):
             )
 
     def _learn(self, x: Array, targets: Array, weights: Array) -> None:
-        x = np.pad(x, [(0, 0), (0, self._width - x.shape[1])])
+        x = _padded(x, self._width)
         model = self.model_
         for row, target, weight in zip(x, targets, weights.tolist(), strict=True):
             if weight > 0:
@@ -124,7 +124,7 @@ class StreamModel(BaseEstimator):
         y = column_or_1d(y, warn=True)
         check_consistent_length(x, y)
         weights = _check_sample_weight(weights, x, dtype=np.float64)
-        bad = ~((weights >= 0) & (weights <= _LARGEST))
+        bad = ~((weights >= 0) & (weights <= LARGEST))
         if bad.any():
             raise ValueError(f"sample_weight must be finite and at least 0, got {weights[bad][0]}")
         targets = self._targets(y, classes)
@@ -143,7 +143,7 @@ class StreamModel(BaseEstimator):
         """Returns (n, m)."""
         check_is_fitted(self)
         x = self._table(x, reset=False)
-        x = np.pad(x, [(0, 0), (0, self._width - x.shape[1])])
+        x = _padded(x, self._width)
         return predictions(self.task_, self.model_, x)
 
     def _coefficients(self) -> tuple[Array, Array]:
@@ -164,7 +164,7 @@ class StreamModel(BaseEstimator):
         return self
 
     def _take_row(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any) -> None:
-        require(0 <= w <= _LARGEST, "w", w, "finite and at least 0")
+        require(0 <= w <= LARGEST, "w", w, "finite and at least 0")
         names = self._names()
         known = set(names)
         new = [name for name in x if name not in known]
@@ -195,11 +195,17 @@ class StreamModel(BaseEstimator):
 
     def _predictions_one(self, x: Mapping[Any, Any]) -> Array:
         """Returns (m,). Names that it never learned count for nothing."""
-        row = np.zeros(self._width)
-        names = self._names()
-        row[: len(names)] = _row(x, names)
-        found: Array = predictions(self.task_, self.model_, row[None])[0]
+        rows = _padded(_row(x, self._names())[None], self._width)
+        found: Array = predictions(self.task_, self.model_, rows)[0]
         return found
+
+
+def _padded(x: Array, width: int) -> Array:
+    if x.shape[1] == width:
+        return x
+    rows = np.zeros((len(x), width))
+    rows[:, : x.shape[1]] = x
+    return rows
 
 
 def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
@@ -216,12 +222,12 @@ def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
 
 
 def _check_rows(x: Array, names: Sequence[Any]) -> None:
-    bad = ~(np.abs(x) <= _LARGEST)
+    bad = ~(np.abs(x) <= LARGEST)
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])
         value = x[row, column]
         shown = "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else value
         where = f" in row {row}" if len(x) > 1 else ""
         raise ValueError(
-            f"column {names[column]!s} must be finite, and at most {_LARGEST:g}, got {shown}{where}"
+            f"column {names[column]!s} must be finite, and at most {LARGEST:g}, got {shown}{where}"
         )

@@ -61,9 +61,7 @@ def test_the_steepest_slope_is_reached(name):
     assert max(np.abs(loss.slope(p, np.ones(2))).max(), 0) == loss.steepest
 
 
-@pytest.mark.parametrize(
-    ("name", "best"), [("squared", 3.2), ("absolute", 2.0), ("quantile", 1.0)]
-)
+@pytest.mark.parametrize(("name", "best"), [("squared", 3.2), ("absolute", 2.0), ("quantile", 1.0)])
 def test_the_best_constant_is_the_mean_the_median_or_the_quantile(name, best):
     y = np.array([0.0, 1.0, 2.0, 4.0, 9.0])  # the 0.3 quantile of five is the second
     grid = np.linspace(-1, 10, 1101)
