@@ -155,6 +155,8 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
             pytest.skip("runs, smaller, in tests/simulations/test_molar_regression.py")
         elif words[:2] == ["reproduce", "molar-bandit"]:
             words += ["--horizon", "64", "--trials", "1"]
+        elif words[:2] == ["reproduce", "universal"]:
+            words += ["--horizon", "20", "--seeds", "1", "--processes", "1"]
         elif words[0] == "reproduce":
             images = rng.integers(0, 256, (700 * 6, 28, 28), dtype=np.uint8)
             (tmp_path / "data").mkdir()

@@ -149,9 +149,9 @@ def single(pool: Pool[S], domain: Domain, bound: float = np.inf) -> Learner[S]:
     return Learner(
         dim=domain.dim,
         init=lambda start: pool.init(started(domain, start)),
-        act=lambda state: pool.decisions(state)[0],
+        act=lambda state: pool.decisions(state)[0].copy(),
         observe=observe,
-        points=pool.decisions,
+        points=lambda state: pool.decisions(state).copy(),
     )
 
 
@@ -165,6 +165,6 @@ def started(domain: Domain, start: Array | None) -> Array:
         return domain.center
     given = np.array(start, dtype=np.float64)
     require(given.shape == (domain.dim,), "start's shape", given.shape, f"({domain.dim},)")
-    inside = bool(np.isfinite(given).all()) and domain.contains(given)
-    require(inside, "start", given, "a point of the domain")
+    distance = domain.distance(given)
+    require(domain.contains(given), "start's distance from the domain", distance, "0")
     return domain.project(given)

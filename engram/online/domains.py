@@ -67,9 +67,14 @@ class Domain(NamedTuple):
         y = np.asarray(y, dtype=np.float64)
         return project_in_norm(*self, y, np.ascontiguousarray(metric, np.float64), self.project(y))
 
+    @np.errstate(over="ignore", invalid="ignore")
+    def distance(self, x: Array) -> float:
+        """Returns how far away the nearest point is; nan or infinity if ``x`` is not finite."""
+        return float(np.linalg.norm(self.project(x) - x))
+
     def contains(self, x: Array, tolerance: float = 1e-9) -> bool:
         """Whether ``x`` is in the domain, up to ``tolerance`` times its diameter."""
-        return bool(np.linalg.norm(self.project(x) - x) <= tolerance * self.diameter)
+        return self.distance(x) <= tolerance * self.diameter
 
     def relative(self, origin: Array, unit: float) -> Self:
         """Returns the domain in the coordinates (x - origin) / unit."""
@@ -107,8 +112,9 @@ def box(low: Array, high: Array) -> Domain:
     """
     low = _vector(low, "low", np.size(low))
     high = _vector(high, "high", len(low))
-    require(bool((low <= high).all()), "high", high, f"at least low = {low}")
-    require(bool((low < high).any()), "high", high, "above low in a coordinate, or D is 0")
+    widths = high - low
+    require(bool((widths >= 0).all()), "high - low", float(widths.min()), "at least 0 everywhere")
+    require(bool((widths > 0).any()), "high - low", 0.0, "above 0 in a coordinate, or D is 0")
     return Domain(BOX, low, high, 0.0)
 
 
@@ -128,5 +134,5 @@ def simplex(dim: int) -> Domain:
 def _vector(value: Array, name: str, dim: int) -> Array:
     vector = np.array(value, dtype=np.float64)
     require(vector.shape == (dim,) and dim >= 1, f"{name}'s shape", vector.shape, f"({dim},)")
-    require(bool(np.isfinite(vector).all()), name, vector, "finite")
+    require(bool(np.isfinite(vector).all()), name, float(np.abs(vector).max()), "finite")
     return vector

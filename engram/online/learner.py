@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from engram.checks import require
 
-__all__ = ["Clipped", "Learner", "checked", "clipped", "from_arrays", "to_arrays"]
+__all__ = ["Clipped", "Learner", "checked", "clipped", "from_arrays", "positive", "to_arrays"]
 
 Array = npt.NDArray[np.float64]
 S = TypeVar("S")
@@ -57,13 +57,19 @@ def checked(gradients: Array, shape: tuple[int, ...], bound: float = np.inf) -> 
     given = np.asarray(gradients, dtype=np.float64)
     require(given.shape == shape, "the gradient's shape", given.shape, f"{shape}")
     longest = _longest(given)
-    # A norm beyond float64's range is as bad as one of which a coordinate is.
-    require(bool(np.isfinite(longest)), "the gradient", given, "finite")
+    require(bool(np.isfinite(longest)), "the gradient's norm", longest, "finite")
     limit = f"at most the declared bound G = {bound:g}; see online.learner.clipped"
     require(longest <= bound * (1 + _ROUNDING), "the gradient's norm", longest, limit)
     return given
 
 
+def positive(**numbers: float) -> None:
+    """Raises ``ValueError`` unless each number is finite and positive, naming it."""
+    for name, value in numbers.items():
+        require(0 < value < np.inf, name, value, "finite and positive")
+
+
+@np.errstate(over="ignore")  # a norm beyond float64's range is refused, and need not be told twice
 def _longest(gradients: Array) -> float:
     if gradients.ndim == 1:  # the usual case, and a quarter of the time
         return sqrt(gradients @ gradients)
@@ -89,7 +95,7 @@ def clipped(learner: Learner[S], bound: float) -> Learner[Clipped[S]]:
         learner: Told of the same bound.
         bound: G > 0.
     """
-    require(0 < bound < np.inf, "bound", bound, "finite and positive")
+    positive(bound=bound)
 
     def observe(kept: Clipped[S], gradients: Array) -> Clipped[S]:
         given = checked(gradients, np.shape(gradients))

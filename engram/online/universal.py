@@ -10,7 +10,7 @@ round to round; V_T = 0 for a fixed loss (Theorems 1 and 2).
 """
 
 from functools import partial
-from math import ceil, log2, sqrt
+from math import sqrt
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -20,9 +20,10 @@ from engram.checks import require
 from engram.online.bases import Descent, Newton, descent_pool, newton_pool, started
 from engram.online.domains import Domain
 from engram.online.kernels import weigh
-from engram.online.learner import Learner, checked
+from engram.online.learner import Learner, checked, positive
+from engram.online.surrogates import curvatures, surrogate_gradients
 
-__all__ = ["Constants", "Feedback", "Universal", "curvatures", "universal_ensemble"]
+__all__ = ["Constants", "Feedback", "Universal", "universal_ensemble"]
 
 Array = npt.NDArray[np.float64]
 Feedback = Literal["one-gradient", "multi-gradient"]
@@ -57,10 +58,10 @@ def practical(smoothness: float) -> Constants:
 
     Without corrections and with gamma = L decisions are unstable; with lambda_1 = 4 logistic losses
     are not learned. With such large steps the proof's bias of 16 would keep weight from every base
-    learner that is far from the others, however good; 1 is what exp(-z) <= 1 - z + z^2 asks for.
+    learner that is far from the others, however good; 1/2 is the exponential's own second order.
     """
     gamma = smoothness + 4
-    return Constants(1.0, 1.0, 2.0, 1.0, gamma, gamma, gamma)
+    return Constants(1.0, 1.0, 2.0, 0.5, gamma, gamma, gamma)
 
 
 def theoretical(smoothness: float) -> Constants:
@@ -94,11 +95,6 @@ def theoretical(smoothness: float) -> Constants:
         gamma_exp=4 * lambda_2 + 8 * g_2,
         gamma_convex=4 * lambda_2 + 8 * g_2,
     )
-
-
-def curvatures(horizon: int) -> Array:
-    """Returns the pool (2.1): 1/T, 2/T, 4/T, ..., 1."""
-    return np.minimum(2.0 ** np.arange(ceil(log2(horizon)) + 1) / horizon, 1.0)
 
 
 class Universal(NamedTuple):
@@ -160,15 +156,17 @@ def universal_ensemble(
     Raises:
         ValueError: An argument is not as said.
     """
-    require(0 < gradient_bound < np.inf, "gradient_bound", gradient_bound, "finite and positive")
+    positive(gradient_bound=gradient_bound)
     require(horizon >= 1, "horizon", horizon, "at least 1")
     radius, center = domain.diameter / 2, domain.center
     smoothness = 1.0 if smoothness is None else smoothness * radius / gradient_bound
-    require(0 < smoothness < np.inf, "smoothness", smoothness, "finite and positive")
+    positive(smoothness=smoothness)
     c = (practical if constants == "practical" else theoretical)(smoothness)
     guesses = curvatures(horizon)
     n = len(guesses)  # strongly convex; then one convex, and n exp-concave base learners
     bases = n + 1 + (n if exp_concave else 0)
+    strong, exp = np.zeros(bases), np.zeros(bases)
+    strong[:n], exp[n + 1 :] = guesses, guesses[: bases - n - 1]
     steps = 1 / (c.c_0 * 2.0 ** np.arange(1, n + 1))
     inner = domain.relative(center, radius)
     descents = descent_pool(inner, n + 1, partial(_descent_steps, c, guesses), optimistic=True)
@@ -197,22 +195,15 @@ def universal_ensemble(
             decision=x,
         )
 
-    def surrogates(state: Universal, g: Array, slopes: Array) -> Array:
-        """Gradients, at base learners' decisions, of the losses they learn from (Section 4)."""
-        own = np.empty((bases, len(g)))
-        own[:] = g
-        own[:n] += guesses[:, None] * (state.descents.decisions[:n] - state.decision)
-        own[n + 1 :] *= 1 + guesses[: bases - n - 1, None] * slopes[n + 1 :, None]
-        return own
-
     def observe(state: Universal, gradients: Array) -> Universal:
         one = feedback == "one-gradient"
         shape = (domain.dim,) if one else (1 + bases, domain.dim)
         given = checked(gradients, shape, gradient_bound) / gradient_bound
         g = given if one else given[0]
         here = decisions(state)
-        slopes = (here - state.decision) @ g
-        own = surrogates(state, g, slopes) if one else given[1:]
+        offsets = here - state.decision
+        slopes = offsets @ g
+        own = surrogate_gradients(strong, exp, offsets, slopes, g) if one else given[1:]
         # The layers above look at where base learners will be, so these go first; the order of
         # lines of Algorithm 1 hides that.
         moved = state._replace(descents=descents.observe(state.descents, own[: n + 1]))

@@ -4,7 +4,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 GUESSES = {8: [1 / 8, 1 / 4, 1 / 2, 1], 20: [1 / 20, 1 / 10, 1 / 5, 2 / 5, 4 / 5, 1]}  # (2.1), by T
-C_0, LAMBDA_1, LAMBDA_2, BIAS, GAMMA = 1.0, 1.0, 2.0, 1.0, 5.0
+C_0, LAMBDA_1, LAMBDA_2, BIAS, GAMMA = 1.0, 1.0, 2.0, 0.5, 5.0
 D = 2.0
 
 

@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 
 from engram.online.domains import ball, box, simplex
-from engram.online.universal import (
-    curvatures,
-    practical,
-    theoretical,
-    universal_ensemble,
-)
+from engram.online.surrogates import curvatures
+from engram.online.universal import practical, theoretical, universal_ensemble
 from tests.engram.online.algorithm_1 import algorithm_1
 
 

@@ -1,0 +1,73 @@
+"""Online gradient descent, for losses whose curvature is known."""
+
+from collections.abc import Callable
+from math import sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.online.bases import Descent, descent_pool, single
+from engram.online.domains import Domain
+from engram.online.learner import Learner, positive
+
+__all__ = ["ogd", "optimistic_ogd"]
+
+Array = npt.NDArray[np.float64]
+
+
+def ogd(
+    domain: Domain, *, gradient_bound: float, step: Callable[[int], float] | None = None
+) -> Learner[Descent]:
+    """Builds x_t+1 = Pi[x_t - eta_t g_t] (Zinkevich, 2003).
+
+    With the default step, D / (G sqrt t), regret is at most 1.5 D G sqrt T for convex losses. With
+    1 / (lambda t) it is at most G^2 (1 + ln T) / (2 lambda) for lambda-strongly convex ones.
+
+    Args:
+        domain: Of decisions.
+        gradient_bound: G > 0: no gradient in the domain is longer.
+        step: eta_t > 0 of t = 1, 2, ...
+
+    Raises:
+        ValueError: ``gradient_bound`` is not as said.
+    """
+    positive(gradient_bound=gradient_bound)
+    scale = domain.diameter / gradient_bound
+    eta = step or (lambda t: scale / sqrt(t))
+    pool = descent_pool(domain, 1, lambda t, v: np.array([eta(t)]), optimistic=False)
+    return single(pool, domain, gradient_bound)
+
+
+def optimistic_ogd(
+    domain: Domain, *, gradient_bound: float, smoothness: float, strong_convexity: float = 0.0
+) -> Learner[Descent]:
+    """Builds (E.4): each gradient is expected to come once more.
+
+    Regret grows with V_T, how much the losses' gradients change from round to round: as sqrt(V_T)
+    for convex losses (Lemma 10), as log(V_T) for strongly convex ones (Lemma 12).
+
+    Args:
+        domain: Of decisions.
+        gradient_bound: G > 0: no gradient in the domain is longer.
+        smoothness: L > 0, how fast a loss's gradient changes. Here gamma = 4 L: with steps beyond
+            2 / (3 L) a decision would not come to rest at the minimum of a fixed loss.
+        strong_convexity: lambda, in [0, L]; 0 for losses that are convex.
+
+    Raises:
+        ValueError: An argument is not as said.
+    """
+    positive(gradient_bound=gradient_bound, smoothness=smoothness)
+    known = 0 <= strong_convexity <= smoothness
+    require(known, "strong_convexity", strong_convexity, f"in [0, smoothness = {smoothness:g}]")
+    diameter, gamma = domain.diameter, 4 * smoothness
+
+    def step(t: int, variations: Array) -> Array:
+        if strong_convexity > 0:
+            return np.array([2 / (gamma + strong_convexity * t)])
+        # The paper's 1 + V has no units, so that the same losses in others would get other steps;
+        # G^2 has V's, and is as good in its proof.
+        return np.minimum(diameter / np.sqrt(gradient_bound**2 + variations), 1 / gamma)
+
+    pool = descent_pool(domain, 1, step, optimistic=True)
+    return single(pool, domain, gradient_bound)

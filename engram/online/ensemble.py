@@ -1,0 +1,71 @@
+"""An ensemble of learners is a learner."""
+
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.online.learner import Learner, checked
+
+__all__ = ["Ensemble", "ensemble"]
+
+Array = npt.NDArray[np.float64]
+S = TypeVar("S")
+
+
+class Ensemble(NamedTuple, Generic[S]):
+    """State of an ensemble.
+
+    Attributes:
+        weights: Of the learner that weighs members.
+        members: Of each.
+    """
+
+    weights: S
+    members: tuple[Any, ...]
+
+
+def ensemble(meta: Learner[S], members: Sequence[Learner[Any]]) -> Learner[Ensemble[S]]:
+    """Builds the learner whose decision is its members', weighed by another learner.
+
+    It asks for one gradient g a round, at its own decision. Everybody learns from the linear loss
+    <g, x>: a member's gradient is g wherever it is, and <g, x_i> is its loss as an expert. Members
+    may be of any kinds, and advance one after the other; for many of a kind see ``bases``.
+
+    Args:
+        meta: A learner of N experts, see ``experts``, whose loss range is G D.
+        members: N learners of one domain, for gradients of length G.
+
+    Raises:
+        ValueError: There are not N members, or they have not the same dimension.
+    """
+    require(len(members) == meta.dim, "members", len(members), f"{meta.dim}, meta's experts")
+    dim = members[0].dim
+    dims = [member.dim for member in members]
+    require(dims == [dim] * len(members), "members' dimensions", dims, "the same")
+
+    def act(state: Ensemble[S]) -> Array:
+        decisions = [m.act(own) for m, own in zip(members, state.members, strict=True)]
+        mixed: Array = meta.act(state.weights) @ np.stack(decisions)
+        return mixed
+
+    def observe(state: Ensemble[S], gradient: Array) -> Ensemble[S]:
+        g = checked(gradient, (dim,))
+        losses, after = [], []
+        for member, own in zip(members, state.members, strict=True):
+            points = member.points(own)
+            losses.append(member.act(own) @ g)
+            after.append(
+                member.observe(own, g if len(points) == 1 else np.tile(g, (len(points), 1)))
+            )
+        return Ensemble(meta.observe(state.weights, np.array(losses)), tuple(after))
+
+    return Learner(
+        dim=dim,
+        init=lambda start: Ensemble(meta.init(None), tuple(m.init(start) for m in members)),
+        act=act,
+        observe=observe,
+        points=lambda state: act(state)[None],
+    )

@@ -1,0 +1,277 @@
+"""Streams of losses on the unit ball, with known bounds and the best fixed decision in hindsight.
+
+A stream is drawn before anyone plays, so that learners are set beside each other in the same one.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.online.domains import Domain, ball
+from engram.online.hindsight import Best, Total, least_on_ball
+
+__all__ = [
+    "ABSOLUTE",
+    "LOGISTIC",
+    "NONE",
+    "SQUARED",
+    "Environment",
+    "Link",
+    "absolute",
+    "directions",
+    "drifting",
+    "fixed",
+    "linear",
+    "logistic",
+    "squared",
+    "strongly_convex",
+]
+
+Array = npt.NDArray[np.float64]
+
+
+class Link(NamedTuple):
+    """A convex function phi(u, b) of a prediction u, for a target b; all on arrays.
+
+    Attributes:
+        value: phi.
+        slope: Its derivative in u, or a subgradient.
+        bend: Its second derivative in u; 0 at a corner.
+    """
+
+    value: Callable[[Array, Array], Array]
+    slope: Callable[[Array, Array], Array]
+    bend: Callable[[Array, Array], Array]
+
+
+NONE: Final = Link(*(lambda u, b: np.zeros_like(u),) * 3)
+SQUARED: Final = Link(
+    lambda u, b: (u - b) ** 2 / 2, lambda u, b: u - b, lambda u, b: np.ones_like(u)
+)
+LOGISTIC: Final = Link(
+    lambda u, b: np.logaddexp(0.0, -b * u),
+    lambda u, b: -b / (1 + np.exp(b * u)),
+    lambda u, b: 0.25 / np.cosh(u / 2) ** 2,
+)
+ABSOLUTE: Final = Link(lambda u, b: np.abs(u - b), lambda u, b: np.sign(u - b), NONE.bend)
+
+
+def _rounded(width: float) -> Link:
+    """Returns sqrt((u - b)^2 + width^2), an absolute loss without its corner."""
+    return Link(
+        lambda u, b: np.hypot(u - b, width),
+        lambda u, b: (u - b) / np.hypot(u - b, width),
+        lambda u, b: width**2 / np.hypot(u - b, width) ** 3,
+    )
+
+
+class Environment(NamedTuple):
+    """Losses f_t(x) = phi(<a_t, x>, b_t) + <c_t, x> + x'Qx / 2 of rounds t = 1, ..., T.
+
+    Numbers that do not depend on x are left out of them, as they are no part of regret.
+
+    Attributes:
+        domain: A ball around the origin.
+        link: phi.
+        rows: a, shape (T, d).
+        targets: b, shape (T,).
+        tilts: c, shape (T, d).
+        form: Q, symmetric and positive semidefinite, shape (d, d).
+        gradient_bound: G: no gradient in the domain is longer.
+        smoothness: L: gradients of a loss at x and y differ by at most L |x - y|; None if by more.
+    """
+
+    domain: Domain
+    link: Link
+    rows: Array
+    targets: Array
+    tilts: Array
+    form: Array
+    gradient_bound: float
+    smoothness: float | None
+
+    @property
+    def horizon(self) -> int:
+        """Rounds T."""
+        return len(self.targets)
+
+    def first(self, rounds: int) -> Self:
+        """Returns the first rounds alone."""
+        cut = slice(rounds)
+        return self._replace(rows=self.rows[cut], targets=self.targets[cut], tilts=self.tilts[cut])
+
+    def losses(self, decisions: Array) -> Array:
+        """Returns f_t(x_t) for t = 1, ..., T, shape (T,).
+
+        Args:
+            decisions: Shape (T, d); or (d,), the same in all rounds.
+        """
+        x = np.broadcast_to(decisions, self.rows.shape)
+        predictions = np.einsum("td,td->t", self.rows, x)
+        others = np.einsum("td,td->t", self.tilts + x @ self.form / 2, x)
+        losses: Array = self.link.value(predictions, self.targets) + others
+        return losses
+
+    def gradient(self, t: int, points: Array) -> Array:
+        """Returns the gradients of f_t, t >= 1, at points: shape (n, d), as these."""
+        a = self.rows[t - 1]
+        slopes = self.link.slope(points @ a, self.targets[t - 1])
+        found: Array = slopes[:, None] * a + self.tilts[t - 1] + points @ self.form
+        return found
+
+    def best(self) -> Best:
+        """Returns the fixed decision with the least total loss, and how exact it is."""
+        start, radius = np.zeros(self.domain.dim), self.domain.size
+        if self.link is not ABSOLUTE:
+            return least_on_ball(partial(self._total, self.link), start, radius)
+        # Corners are rounded off, less and less; each solution begins where the last two point.
+        now = before = start
+        for width in 10.0 ** -np.arange(1, 8):
+            ahead = self.domain.project(now + (now - before) / 10)
+            rounded = least_on_ball(partial(self._total, _rounded(width)), ahead, radius)
+            now, before = rounded.decision, now
+        # The slopes in [-1, 1] with which the rounded total was minimized are, at b, those of
+        # lines that stay below |u - b|; ``lost`` is how far below they are here.
+        off = np.abs(self.rows @ now - self.targets)
+        lost = off - off**2 / np.hypot(off, width)
+        return Best(now, float(self.losses(now).sum()), rounded.gap + float(lost.sum()))
+
+    def _total(self, link: Link, x: Array) -> Total:
+        predictions, form = self.rows @ x, self.horizon * self.form
+        straight = self.tilts.sum(axis=0)
+        values = link.value(predictions, self.targets)
+        bends = link.bend(predictions, self.targets)
+        return Total(
+            float(values.sum() + straight @ x + x @ form @ x / 2),
+            link.slope(predictions, self.targets) @ self.rows + straight + form @ x,
+            (self.rows.T * bends) @ self.rows + form,
+        )
+
+
+# --- Streams -------------------------------------------------------------------------------
+
+
+def directions(rng: np.random.Generator, count: int, dim: int) -> Array:
+    """Draws vectors of length 1, uniformly, shape (count, d)."""
+    drawn = rng.standard_normal((count, dim))
+    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+    return drawn
+
+
+def _stream(
+    horizon: int,
+    dim: int,
+    bound: float,
+    smoothness: float | None,
+    *,
+    link: Link = NONE,
+    rows: Array | None = None,
+    targets: Array | None = None,
+    tilts: Array | None = None,
+    form: Array | None = None,
+) -> Environment:
+    require(horizon >= 1, "horizon", horizon, "at least 1")
+    zeros = np.zeros((horizon, dim))
+    return Environment(
+        ball(dim, 1.0),
+        link,
+        zeros if rows is None else rows,
+        np.zeros(horizon) if targets is None else targets,
+        zeros if tilts is None else tilts,
+        np.zeros((dim, dim)) if form is None else form,
+        bound,
+        smoothness,
+    )
+
+
+def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+    """Draws |x - z_t|^2 / 2, with z_t around a point u, |u| = 1/4.
+
+    z_t - u has length 0.1 sqrt(d) and any direction, which is 0.1 in each coordinate: for d = 10,
+    G = 1 + 1/4 + 0.316.
+    """
+    spread = 0.1 * np.sqrt(dim)
+    z = directions(rng, 1, dim) / 4 + spread * directions(rng, horizon, dim)
+    return _stream(horizon, dim, 1.25 + spread, 1.0, tilts=-z, form=np.eye(dim))
+
+
+def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+    """Draws |<a_t, x> - b_t|, |a_t| = 1, b_t = <a_t, u> + noise from N(0, 0.1^2), |u| = 1/2."""
+    u = directions(rng, 1, dim)[0] / 2
+    a = directions(rng, horizon, dim)
+    b = a @ u + 0.1 * rng.standard_normal(horizon)
+    return _stream(horizon, dim, 1.0, None, link=ABSOLUTE, rows=a, targets=b)
+
+
+def logistic(
+    rng: np.random.Generator, horizon: int, dim: int = 10, length: float | None = None
+) -> Environment:
+    """Draws log(1 + exp(-b_t <a_t, x>)), b_t = 1 with probability 1 / (1 + exp(-<a_t, u>)).
+
+    |u| = 1/2, and b_t is -1 otherwise.
+
+    Args:
+        rng: What draws.
+        horizon: T >= 1.
+        dim: d.
+        length: |a_t|; sqrt(d), as of standardized rows, if None.
+    """
+    length = float(np.sqrt(dim)) if length is None else length
+    u = directions(rng, 1, dim)[0] / 2
+    a = length * directions(rng, horizon, dim)
+    b = np.where(rng.random(horizon) < 1 / (1 + np.exp(-a @ u)), 1.0, -1.0)
+    return _stream(horizon, dim, length, length**2 / 4, link=LOGISTIC, rows=a, targets=b)
+
+
+def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+    """Draws (<a_t, x> - b_t)^2 / 2, |a_t| = 1, b_t = <a_t, u> + noise in [-0.3, 0.3], |u| = 1/2."""
+    u = directions(rng, 1, dim)[0] / 2
+    a = directions(rng, horizon, dim)
+    b = a @ u + rng.uniform(-0.3, 0.3, horizon)
+    return _stream(horizon, dim, 1.8, 1.0, link=SQUARED, rows=a, targets=b)
+
+
+def linear(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+    """Draws <c_t, x>, |c_t| = 1, of any direction: no learner's regret is below some sqrt(T)."""
+    return _stream(horizon, dim, 1.0, None, tilts=directions(rng, horizon, dim))
+
+
+def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+    """Draws (x - u)'Q(x - u) / 2 once, for all rounds: V_T = 0.
+
+    |u| = 1/2, and Q has eigenvalues from 0.01 to 1.
+    """
+    u = directions(rng, 1, dim)[0] / 2
+    axes = np.linalg.qr(rng.standard_normal((dim, dim)))[0]
+    form = (axes * np.geomspace(0.01, 1, dim)) @ axes.T
+    form = (form + form.T) / 2
+    return _stream(horizon, dim, 1.5, 1.0, tilts=np.tile(-form @ u, (horizon, 1)), form=form)
+
+
+def drifting(
+    rng: np.random.Generator, horizon: int, dim: int = 10, noise: float = 0.0
+) -> Environment:
+    """Draws <a_t, x - u>^2 / 2 + <c_t, x>, where a_t turns slowly, |a_t| = 1, |u| = 1/2.
+
+    Pairs of a's coordinates go round in circles, in 200 to 2000 rounds, and so V_T is small, and u
+    the best decision in all rounds. With noise it is the stochastically extended adversarial model
+    (Appendix A.1): the expected loss drifts, sigma^2_1:T = T noise^2.
+
+    Args:
+        rng: What draws.
+        horizon: T >= 1.
+        dim: d, even.
+        noise: |c_t|, whose directions are any; >= 0.
+    """
+    require(dim % 2 == 0, "dim", dim, "even")
+    require(noise >= 0, "noise", noise, "at least 0")
+    u = directions(rng, 1, dim)[0] / 2
+    turns = np.arange(horizon)[:, None] / np.geomspace(200, 2000, dim // 2)
+    angles = 2 * np.pi * (turns + rng.random(dim // 2))
+    a = np.hstack([np.cos(angles), np.sin(angles)]) / np.sqrt(dim // 2)
+    c = noise * directions(rng, horizon, dim)
+    return _stream(horizon, dim, 1.5 + noise, 1.0, link=SQUARED, rows=a, targets=a @ u, tilts=c)

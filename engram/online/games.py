@@ -1,0 +1,118 @@
+"""Two-player zero-sum games, bilinear or strongly convex-concave (Appendix A.2).
+
+The payoff is f(x, y) = m |x|^2 / 2 + <b, x> + x'Ay - <c, y> - m |y|^2 / 2; who chooses x wants it
+small, who chooses y large. From y's side that is such a game once more, with payoff -f, and so all
+is written for x.
+"""
+
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.online.domains import Domain, ball, simplex
+from engram.online.environments import directions
+from engram.online.kernels import BALL
+
+__all__ = ["Game", "matrix_game", "saddle_game"]
+
+Array = npt.NDArray[np.float64]
+
+
+class Game(NamedTuple):
+    """A game, as who chooses x sees it.
+
+    Attributes:
+        domain: Of x, in d coordinates: a ball or a simplex.
+        other: Of y, in e coordinates.
+        matrix: A, shape (d, e).
+        slope: b, shape (d,).
+        other_slope: c, shape (e,).
+        curvature: m >= 0; the game is bilinear with 0.
+        gradient_bound: G: no gradient of f, in x or in y, is longer.
+    """
+
+    domain: Domain
+    other: Domain
+    matrix: Array
+    slope: Array
+    other_slope: Array
+    curvature: float
+    gradient_bound: float
+
+    @property
+    def smoothness(self) -> float:
+        """L: gradients change by at most L times as much as (x, y)."""
+        return float(np.hypot(self.curvature, np.linalg.norm(self.matrix, 2)))
+
+    def turned(self) -> Self:
+        """Returns the game as who chooses y sees it."""
+        return self._replace(
+            domain=self.other,
+            other=self.domain,
+            matrix=-self.matrix.T,
+            slope=self.other_slope,
+            other_slope=self.slope,
+        )
+
+    def gradient(self, x: Array, y: Array) -> Array:
+        """Returns the gradients of f in x, shape (n, d), for n of either."""
+        found: Array = self.curvature * x + self.slope + y @ self.matrix.T
+        return found
+
+    def losses(self, x: Array, y: Array) -> Array:
+        """Returns f without what depends on y alone, shape (n,), for n of either."""
+        linear = self.slope + y @ self.matrix.T
+        losses: Array = np.einsum("nd,nd->n", linear + self.curvature / 2 * x, x)
+        return losses
+
+    def answer(self, y: Array) -> Array:
+        """Returns x with the least f(x, y), shape (n, d), for each of n.
+
+        For the mean of many y it is the best fixed x against all of them.
+        """
+        linear = self.slope + y @ self.matrix.T
+        if self.curvature > 0:
+            return np.stack([self.domain.project(-each / self.curvature) for each in linear])
+        if self.domain.kind == BALL:
+            lengths = np.linalg.norm(linear, axis=1, keepdims=True)
+            uphill = linear / np.where(lengths > 0, lengths, 1.0)
+            on_sphere: Array = self.domain.anchor - self.domain.size * uphill
+            return on_sphere
+        found: Array = self.domain.size * np.eye(self.domain.dim)[np.argmin(linear, axis=1)]
+        return found
+
+
+def saddle_game(rng: np.random.Generator, dim: int = 10, curvature: float = 0.0) -> Game:
+    """Draws (x - u)'A(y - v) + m |x - u|^2 / 2 - m |y - v|^2 / 2, x and y in the unit ball.
+
+    A's largest singular value is 1, and |u| = |v| = 1/2; (u, v) is the equilibrium. G is
+    3/2 (1 + m).
+
+    Args:
+        rng: What draws.
+        dim: d = e.
+        curvature: m >= 0.
+    """
+    require(curvature >= 0, "curvature", curvature, "at least 0")
+    matrix = rng.standard_normal((dim, dim))
+    matrix /= np.linalg.norm(matrix, 2)
+    u, v = directions(rng, 2, dim) / 2
+    return Game(
+        ball(dim, 1.0),
+        ball(dim, 1.0),
+        matrix,
+        slope=-matrix @ v - curvature * u,
+        other_slope=matrix.T @ u - curvature * v,
+        curvature=curvature,
+        gradient_bound=1.5 * (1 + curvature),
+    )
+
+
+def matrix_game(rng: np.random.Generator, dim: int = 10) -> Game:
+    """Draws x'Ay on simplices, for A with entries uniform in [-1, 1]."""
+    matrix = rng.uniform(-1, 1, (dim, dim))
+    zeros = np.zeros(dim)
+    longest = max(np.linalg.norm(matrix, axis=axis).max() for axis in (0, 1))
+    return Game(simplex(dim), simplex(dim), matrix, zeros, zeros, 0.0, float(longest))

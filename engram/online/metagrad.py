@@ -1,0 +1,84 @@
+"""MetaGrad: many learning rates, weighed by how well they do.
+
+Van Erven, Koolen. MetaGrad: Multiple Learning Rates in Online Learning. NeurIPS 2016. This is the
+full-matrix version.
+"""
+
+from math import ceil, log2
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+from engram.online.bases import Newton, newton_pool, started
+from engram.online.domains import Domain
+from engram.online.kernels import add_outer, descend_in_norm, tilt
+from engram.online.learner import Learner, checked, positive
+
+__all__ = ["MetaGrad", "metagrad"]
+
+Array = npt.NDArray[np.float64]
+
+
+class MetaGrad(NamedTuple):
+    """State of ``metagrad``.
+
+    Attributes:
+        slaves: w_i, with the inverses of Sigma_i as metrics.
+        logs: log pi, shape (K,).
+    """
+
+    slaves: Newton
+    logs: Array
+
+
+def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[MetaGrad]:
+    """Builds it, with a slave for each of the rates eta_i = 2^-i / (5 D G), i = 0 ... log2(T) / 2.
+
+    With s_i = <g, w_i - w>, a slave's loss is eta_i s_i + (eta_i s_i)^2, and it takes a step along
+    that loss's gradient in the norm of I / D^2 + 2 eta_i^2 sum g g'. Their weights pi_i fall with
+    their losses from a prior ~ 1 / ((i + 1) (i + 2)), and w is the mean of w_i with weights
+    pi_i eta_i. Regret against every u is O(sqrt(V d log T) + d log T), V = sum <g, w - u>^2, and so
+    O(d log T) for exp-concave losses; for all convex ones it is O(sqrt(T log log T)).
+
+    Args:
+        domain: Of decisions.
+        gradient_bound: G > 0: no gradient in the domain is longer.
+        horizon: T >= 1, the number of rounds; of more than these it learns less well.
+
+    Raises:
+        ValueError: An argument is not as said.
+    """
+    positive(gradient_bound=gradient_bound)
+    require(horizon >= 1, "horizon", horizon, "at least 1")
+    diameter = domain.diameter
+    i = np.arange(ceil(log2(horizon) / 2) + 1, dtype=np.float64)
+    etas = 0.5**i / (5 * diameter * gradient_bound)
+    prior = 1 / ((i + 1) * (i + 2))
+    ridges = np.full(len(etas), 1 / diameter**2)
+    slaves = newton_pool(domain, ridges, 2 * etas**2, optimistic=False)
+
+    def init(start: Array | None) -> MetaGrad:
+        return MetaGrad(slaves.init(started(domain, start)), np.log(prior / np.sum(prior)))
+
+    def act(state: MetaGrad) -> Array:
+        shares = etas * np.exp(state.logs)
+        mixed: Array = shares / np.sum(shares) @ state.slaves.decisions
+        return mixed
+
+    def observe(state: MetaGrad, gradient: Array) -> MetaGrad:
+        g = checked(gradient, (domain.dim,), gradient_bound)
+        decisions = state.slaves.decisions
+        scaled = etas * ((decisions - act(state)) @ g)
+        logs = tilt(state.logs[None], (scaled + scaled**2)[None])[0]
+        # The norm grows by g, not by the loss's gradient: newton_pool's own step is not this one.
+        everyone = np.tile(g, (len(etas), 1))
+        metrics, inverses = add_outer(
+            state.slaves.metrics, state.slaves.inverses, 2 * etas**2, everyone
+        )
+        slopes = np.outer(etas * (1 + 2 * scaled), g)
+        moved = descend_in_norm(*domain, decisions, slopes, metrics, inverses)
+        return MetaGrad(Newton(moved, moved, metrics, inverses), logs)
+
+    return Learner(domain.dim, init, act, observe, lambda state: act(state)[None])

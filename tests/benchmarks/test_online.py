@@ -1,0 +1,62 @@
+"""The benchmark of online learners runs; the figures are tested in tests/engram/online."""
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from benchmarks import online
+from engram.online import environments, games
+
+
+def test_times_are_numbers():
+    gradients = environments.directions(np.random.default_rng(0), 20, 10)
+    for learner in online._timed(10, 20).values():
+        assert online.time_rounds(learner, gradients, turns=1) > 0
+
+
+def test_both_learners_play_each_horizon():
+    for found in (
+        online.compare(environments.linear, (5, 20), 2),
+        online.compare_game(games.saddle_game, (5, 20), 2),
+    ):
+        assert found.keys() == {"ensemble", "OGD"}
+        for of in found.values():
+            assert of.keys() == {5, 20}
+            assert all(np.isfinite(value) for value in of.values())
+
+
+def test_every_claim_is_about_a_setting_that_is_played():
+    found = {"ensemble": {1000: 2.0, 4000: 6.0, 16_000: 9.0}, "OGD": {4000: 8.0, 16_000: 36.0}}
+    assert {claim.setting for claim in online.CLAIMS} == {*online.STREAMS, "bilinear game"}
+    expected = {
+        "R(16000) / R(4000)": 1.5,
+        "of OGD's": 0.25,
+        "R(16000) - R(1000)": 7.0,
+        "R(4000) / R(1000)": 3.0,
+        "of OGD's at 4000": 0.75,
+    }
+    for claim in online.CLAIMS:
+        assert claim.value(found) == expected[claim.what]
+
+
+@pytest.fixture
+def app():
+    command = typer.Typer()
+    command.command()(online.main)
+    return command
+
+
+def test_it_prints_tables(app, monkeypatch):
+    monkeypatch.setattr(online, "HORIZONS", (10, 20, 40))
+    monkeypatch.setattr(online, "CLAIMS", ())
+    result = CliRunner().invoke(app, ["--times", "1"])
+    assert result.exit_code == 0, result.output
+    for text in ("random linear", "bilinear game", "T = 40", "MetaGrad"):
+        assert text in result.output
+
+
+def test_an_unknown_part_is_refused(app):
+    result = CliRunner().invoke(app, ["--part", "memory"])
+    assert result.exit_code == 2
+    assert "must be one of figures, speed" in result.output

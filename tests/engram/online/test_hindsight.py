@@ -1,0 +1,120 @@
+"""The best decision in hindsight: by hand, against scipy's solver, and its own proof."""
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog, minimize
+
+from engram.online import environments
+from engram.online.hindsight import Total, least_on_ball, least_quadratic
+
+STREAMS = {
+    "strongly convex": environments.strongly_convex,
+    "absolute": environments.absolute,
+    "logistic": environments.logistic,
+    "squared": environments.squared,
+    "linear": environments.linear,
+    "fixed": environments.fixed,
+    "drifting": environments.drifting,
+}
+
+
+# --- Quadratics by hand ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("form", "slope", "radius", "expected"),
+    [
+        # Inside: H^-1 h = (1/2, 1/4).
+        ([[2.0, 0.0], [0.0, 8.0]], [1.0, 2.0], 1.0, [0.5, 0.25]),
+        # On the sphere: nu = 1 gives (6 / 2, 20 / 5) = (3, 4), of length 5.
+        ([[1.0, 0.0], [0.0, 4.0]], [6.0, 20.0], 5.0, [3.0, 4.0]),
+        # No curvature: downhill to the sphere.
+        ([[0.0, 0.0], [0.0, 0.0]], [3.0, -4.0], 2.0, [1.2, -1.6]),
+        # None in one direction, where there is no slope: the least x.
+        ([[2.0, 0.0], [0.0, 0.0]], [1.0, 0.0], 1.0, [0.5, 0.0]),
+        # None in one direction, where there is: nu = 2 gives (4 / 4, 2 / 2), of length sqrt 2.
+        ([[2.0, 0.0], [0.0, 0.0]], [4.0, 2.0], 2**0.5, [1.0, 1.0]),
+        ([[3.0, 1.0], [1.0, 3.0]], [0.0, 0.0], 1.0, [0.0, 0.0]),
+    ],
+)
+def test_quadratics_on_a_ball(form, slope, radius, expected):
+    found = least_quadratic(np.array(form), np.array(slope), radius)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_minimum_that_newton_steps_overshoot():
+    # sqrt(1 + x^2): from |x| > 1 Newton's own steps, x -> -x^3, lead away.
+    def total(x):
+        root = np.sqrt(1 + x @ x)
+        return Total(float(root), x / root, np.eye(1) / root**3)
+
+    found = least_on_ball(total, np.array([7.0]), 9.0)
+    assert abs(found.decision[0]) < 1e-6
+    assert found.total == pytest.approx(1.0, abs=1e-12)
+    assert found.gap < 1e-5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_forms_with_no_curvature_but_rounding(seed):
+    # h lies across the one direction that bends: on the sphere, x = r h / |h|.
+    rng = np.random.default_rng(seed)
+    a, h = rng.standard_normal((2, 6))
+    h -= (a @ h) / (a @ a) * a
+    found = least_quadratic(1e-3 * np.outer(a, a), h, 0.3)
+    np.testing.assert_allclose(found, 0.3 * h / np.linalg.norm(h), atol=1e-9)
+
+
+# --- Streams ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("rounds", [1, 7, 300])
+def test_no_decision_is_better_by_more_than_the_gap(name, rounds):
+    stream = STREAMS[name](np.random.default_rng(5), rounds, 4)
+    best = stream.best()
+    assert np.linalg.norm(best.decision) <= 1 + 1e-9
+    assert best.total == pytest.approx(stream.losses(best.decision).sum(), abs=1e-9)
+    assert -1e-9 <= best.gap < 1e-5
+    near = best.decision + 1e-2 * environments.directions(np.random.default_rng(0), 50, 4)
+    far = environments.directions(np.random.default_rng(1), 50, 4)
+    for other in (*near, *far, 0.5 * far[0]):
+        inside = other / max(1.0, np.linalg.norm(other))
+        assert stream.losses(inside).sum() >= best.total - best.gap - 1e-9
+
+
+@pytest.mark.parametrize("name", ["strongly convex", "logistic", "squared", "linear", "fixed"])
+def test_smooth_totals_against_scipy(name):
+    stream = STREAMS[name](np.random.default_rng(2), 200, 3)
+    found = minimize(
+        lambda x: stream.losses(x).sum(),
+        np.full(3, 0.1),
+        method="SLSQP",
+        constraints={"type": "ineq", "fun": lambda x: 1 - x @ x},
+        options={"ftol": 1e-12, "maxiter": 500},
+    )
+    assert stream.best().total == pytest.approx(found.fun, abs=1e-5)
+
+
+def test_absolute_totals_against_a_linear_programme():
+    # min sum r, -r <= A x - b <= r; its solution is in the ball, so the ball does not count.
+    stream = environments.absolute(np.random.default_rng(3), 150, 3)
+    a, b, eye = stream.rows, stream.targets, np.eye(150)
+    found = linprog(
+        np.r_[np.zeros(3), np.ones(150)],
+        A_ub=np.block([[a, -eye], [-a, -eye]]),
+        b_ub=np.r_[b, -b],
+        bounds=[(None, None)] * 153,
+    )
+    best = stream.best()
+    assert np.linalg.norm(found.x[:3]) < 1
+    assert best.total == pytest.approx(found.fun, abs=1e-6)
+    np.testing.assert_allclose(best.decision, found.x[:3], atol=1e-5)
+
+
+def test_best_decisions_in_closed_form():
+    rng = np.random.default_rng(4)
+    linear = environments.linear(rng, 50, 5)
+    assert linear.best().total == pytest.approx(-np.linalg.norm(linear.tilts.sum(axis=0)))
+    convex = environments.strongly_convex(rng, 50, 5)
+    # Of |x - z|^2 / 2 the mean of z; tilts are -z.
+    np.testing.assert_allclose(convex.best().decision, -convex.tilts.mean(axis=0), atol=1e-9)
