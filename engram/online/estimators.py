@@ -34,7 +34,7 @@ class OnlineRegressor(RegressorMixin, StreamModel):
             deviations of the target for one of a column. Uncorrelated columns never need more than
             1; the closer columns are to each other, the more a good model may need.
         exp_concave: Whether the ensemble has learners for exp-concave losses, such as the squared
-            one, which take O(d^2) a row; None for whether there are at most 32 coefficients, the
+            one, which take O(d^2) a row; None for whether there are at most 64 coefficients, the
             intercept included. ``exp_concave_`` says whether it has.
 
     Example:

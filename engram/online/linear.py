@@ -181,7 +181,8 @@ def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Lin
     columns, targets = model.columns.including(x, weight), model.targets
     if task.standardized:
         targets = targets.including(_moderate(y, targets) if loss.steepest < np.inf else y, weight)
-    z = np.append((x - columns.mean) / columns.scale, 1.0)
+    z = np.ones(len(x) + 1)
+    z[:-1] = (x - columns.mean) / columns.scale
     p = coefficients(task, model) @ z
     slopes = weight * loss.slope(p, (y - targets.mean) / targets.scale)
     z *= min(1.0, _LENGTH * sqrt(len(z)) / sqrt(z @ z))
@@ -195,7 +196,7 @@ def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Lin
         steepest *= 2
         state = here.init(here.act(state))
     learner = _learner_of(task, len(x), steepest)
-    state = learner.observe(state, np.outer(slopes, z).ravel())
+    state = learner.observe(state, (slopes[:, None] * z).ravel())
     return Linear(columns, targets, steepest, state)
 
 
