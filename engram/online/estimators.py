@@ -1,0 +1,279 @@
+"""Linear models for streams: ``partial_fit`` for tables, ``learn_one`` for rows by name.
+
+The universal ensemble is inside: there is no step size to tune, columns may have any units, and how
+long the stream is, or how steep its losses, need not be known.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from engram.checks import require
+from engram.online.losses import ABSOLUTE, HINGE, LOGISTIC, SQUARED, Loss, quantile
+from engram.online.model import LARGEST, StreamModel
+
+__all__ = ["OnlineClassifier", "OnlineRegressor"]
+
+Array = npt.NDArray[np.float64]
+
+
+class OnlineRegressor(RegressorMixin, StreamModel):
+    """A linear regression that learns a stream.
+
+    Args:
+        loss: ``squared``, for the mean; ``absolute``, for the median; or ``quantile``.
+        quantile: Which one, in (0, 1), if ``loss`` is ``quantile``.
+        radius: The largest Euclidean norm of coefficients that may be learned, in standard
+            deviations of the target for one of a column. Uncorrelated columns never need more than
+            1; the closer columns are to each other, the more a good model may need.
+        exp_concave: Whether the ensemble has learners for exp-concave losses, such as the squared
+            one, which take O(d^2) a row; None for whether there are at most 64 coefficients, the
+            intercept included. ``exp_concave_`` says whether it has.
+
+    Example:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(2000, 2)) * [1e-3, 1e5] + [0, 7e5]
+        >>> y = x @ [2000.0, -1e-5] + rng.normal(size=2000)
+        >>> model = OnlineRegressor()
+        >>> for start in range(0, 2000, 100):
+        ...     model = model.partial_fit(x[start : start + 100], y[start : start + 100])
+        >>> bool(np.allclose(model.coef_ / [2000, -1e-5], 1, atol=0.1))
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: Literal["squared", "absolute", "quantile"] = "squared",
+        quantile: float = 0.5,
+        radius: float = 3.0,
+        exp_concave: bool | None = None,
+    ) -> None:
+        self.loss = loss
+        self.quantile = quantile
+        self.radius = radius
+        self.exp_concave = exp_concave
+
+    def _loss(self) -> Loss:
+        losses = {"squared": SQUARED, "absolute": ABSOLUTE, "quantile": quantile(self.quantile)}
+        require(self.loss in losses, "loss", self.loss, "squared, absolute or quantile")
+        return losses[self.loss]
+
+    def _shape(self) -> tuple[int, bool]:
+        return 1, True
+
+    def _targets(self, y: npt.NDArray[Any], classes: Any) -> Array:
+        del classes
+        try:
+            targets = np.asarray(y, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"y must be numbers, got {y.tolist()[0]!r}") from error
+        bad = ~(np.abs(targets) <= LARGEST)
+        if bad.any():
+            raise ValueError(f"y must be finite, and at most {LARGEST:g}, got {targets[bad][0]}")
+        return targets[:, None]
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Forgets what was learned, and learns the rows once, in their order; see below."""
+        return self._fit(X, y, sample_weight)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learns more rows, one after the other: the same as ``learn_one`` of each.
+
+        Args:
+            X: Shape (n, d): an array, or a frame with column names.
+            y: Numbers, shape (n,).
+            sample_weight: Shape (n,), at least 0: what each row's loss is multiplied by.
+
+        Raises:
+            ValueError: Something is not as said, or not finite, or there are other columns than
+                before. Nothing has changed then.
+        """
+        return self._partial_fit(X, y, sample_weight)
+
+    def learn_one(self, x: Mapping[Any, float], y: float, w: float = 1.0) -> Self:
+        """Learns a row by name.
+
+        Args:
+            x: Numbers by name. Names may be new: such a column counts as 0 in all rows before. Of
+                columns that are known, those that are missing are 0.
+            y: The target.
+            w: The row's weight.
+
+        Raises:
+            ValueError: As ``partial_fit``.
+        """
+        return self._learn_one(x, y, w)
+
+    def predict(self, X: Any) -> Array:
+        """Returns a prediction for each row, shape (n,)."""
+        return self._predictions(X)[:, 0]
+
+    def predict_one(self, x: Mapping[Any, float]) -> float:
+        """Returns the prediction for a row by name; 0 before the first row was learned."""
+        return float(self._predictions_one(x)[0]) if hasattr(self, "model_") else 0.0
+
+    @property
+    def coef_(self) -> Array:
+        """Coefficients of columns in their own units, shape (d,)."""
+        coef: Array = self._coefficients()[0][0]
+        return coef
+
+    @property
+    def intercept_(self) -> float:
+        """The prediction where all columns are 0."""
+        return float(self._coefficients()[1][0])
+
+
+def _has_probabilities(model: "OnlineClassifier") -> bool:
+    if model.loss != "logistic":
+        raise AttributeError(f"probabilities need loss='logistic', got {model.loss!r}")
+    return True
+
+
+class OnlineClassifier(ClassifierMixin, StreamModel):
+    """A linear classification that learns a stream: of two classes, or of each against the rest.
+
+    Args:
+        loss: ``logistic``, which gives probabilities, or ``hinge``.
+        radius: The largest Euclidean norm of coefficients that may be learned, the intercept
+            included, for columns of standard deviation 1; of several classes, in the root mean
+            square.
+        exp_concave: As for ``OnlineRegressor``; of several classes, all coefficients count.
+    """
+
+    def __init__(
+        self,
+        *,
+        loss: Literal["logistic", "hinge"] = "logistic",
+        radius: float = 8.0,
+        exp_concave: bool | None = None,
+    ) -> None:
+        self.loss = loss
+        self.radius = radius
+        self.exp_concave = exp_concave
+
+    def _loss(self) -> Loss:
+        losses = {"logistic": LOGISTIC, "hinge": HINGE}
+        require(self.loss in losses, "loss", self.loss, "logistic or hinge")
+        return losses[self.loss]
+
+    def _shape(self) -> tuple[int, bool]:
+        return (1 if len(self.classes_) == 2 else len(self.classes_)), False
+
+    def _targets(self, y: npt.NDArray[Any], classes: Any) -> Array:
+        check_classification_targets(y)
+        _check_partial_fit_first_call(self, classes)
+        if len(self.classes_) < 2:
+            raise ValueError(f"classes must be at least 2, got 1 class: {self.classes_.tolist()}")
+        is_class = y[:, None] == self.classes_
+        strange = ~np.any(is_class, axis=1)
+        if strange.any():
+            raise ValueError(
+                f"y must be one of {self.classes_.tolist()}, got {y[strange].tolist()[0]!r}"
+            )
+        targets = np.where(is_class, 1.0, -1.0)
+        return targets[:, 1:] if len(self.classes_) == 2 else targets
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Forgets what was learned, and learns the rows once, in their order; see below."""
+        classes = None if y is None else np.unique(column_or_1d(y, warn=True))
+        return self._fit(X, y, sample_weight, classes)
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Learns more rows, one after the other: the same as ``learn_one`` of each.
+
+        Args:
+            X: Shape (n, d): an array, or a frame with column names.
+            y: Labels, shape (n,).
+            classes: All labels that there will be; needed at the first call.
+            sample_weight: Shape (n,), at least 0: what each row's loss is multiplied by.
+
+        Raises:
+            ValueError: Something is not as said, or not finite, or there are other columns than
+                before. Nothing has changed then.
+        """
+        return self._partial_fit(X, y, sample_weight, classes)
+
+    def learn_one(
+        self, x: Mapping[Any, float], y: Any, w: float = 1.0, classes: Any = None
+    ) -> Self:
+        """Learns a row by name.
+
+        Args:
+            x: Numbers by name. Names may be new: such a column counts as 0 in all rows before. Of
+                columns that are known, those that are missing are 0.
+            y: The label.
+            w: The row's weight.
+            classes: All labels that there will be; at the first row, and there only if they are
+                other than False and True.
+
+        Raises:
+            ValueError: As ``partial_fit``.
+        """
+        if classes is None and not hasattr(self, "model_") and isinstance(y, (bool, np.bool_)):
+            classes = [False, True]
+        return self._learn_one(x, y, w, classes)
+
+    def decision_function(self, X: Any) -> Array:
+        """Returns the score of the second class, shape (n,); of several, (n, classes)."""
+        scores = self._predictions(X)
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Returns the likeliest class of each row, shape (n,)."""
+        scores = self._predictions(X)
+        likely: npt.NDArray[Any] = self.classes_[_likeliest(scores)]
+        return likely
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Array:
+        """Returns probabilities, shape (n, classes).
+
+        Those of several classes are learned apart, and divided by their sum.
+        """
+        return _probabilities(self._predictions(X))
+
+    def predict_one(self, x: Mapping[Any, float]) -> Any:
+        """Returns the likeliest class of a row by name; None before the first row was learned."""
+        if not hasattr(self, "model_"):
+            return None
+        return self.classes_[_likeliest(self._predictions_one(x)[None])[0]].item()
+
+    @available_if(_has_probabilities)
+    def predict_proba_one(self, x: Mapping[Any, float]) -> dict[Any, float]:
+        """Returns probabilities by class; none before the first row was learned."""
+        if not hasattr(self, "model_"):
+            return {}
+        found = _probabilities(self._predictions_one(x)[None])[0]
+        return dict(zip(self.classes_.tolist(), found.tolist(), strict=True))
+
+    @property
+    def coef_(self) -> Array:
+        """Coefficients of columns in their own units: (1, d), or (classes, d)."""
+        return self._coefficients()[0]
+
+    @property
+    def intercept_(self) -> Array:
+        """Scores where all columns are 0: (1,), or (classes,)."""
+        return self._coefficients()[1]
+
+
+def _likeliest(scores: Array) -> npt.NDArray[np.intp]:
+    return np.argmax(scores, axis=1) if scores.shape[1] > 1 else np.intp(1) * (scores[:, 0] > 0)
+
+
+def _probabilities(scores: Array) -> Array:
+    found: Array = expit(scores)
+    if found.shape[1] == 1:
+        return np.hstack([1 - found, found])
+    shares: Array = found / found.sum(axis=1, keepdims=True)
+    return shares

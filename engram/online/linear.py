@@ -1,0 +1,224 @@
+"""A linear model that learns a stream of rows, whatever units its columns are in.
+
+Row t is a round of the universal ensemble. Its decision is a matrix W, one row of coefficients for
+each output, of standardized columns and a last one of ones; the round's loss is that of
+``p = W z_t``. Nothing is tuned, and nothing is known of the rows to come:
+
+- Columns, and a regression's target, are standardized by the mean and standard deviation of rows up
+  to t. A comparator that stays the same in the stream's own units then drifts in those of W, which
+  Theorems 1 and 2 do not count; the drift falls as 1/t.
+- A row of which z is more than twice as long as is usual counts less: z is shortened to that.
+- G thus follows from the loss's steepest slope. The squared loss has none: where a slope is steeper
+  than all before it, it is cut, the bound is doubled, and the ensemble starts over from where it
+  is. So nothing is cut for long, and one outlier does little harm.
+- T is a large number: it says which curvatures are guessed, and how many, no more.
+"""
+
+from functools import lru_cache
+from math import sqrt
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.online.domains import ball
+from engram.online.learner import Learner
+from engram.online.losses import Loss
+from engram.online.universal import Universal, universal_ensemble
+
+__all__ = [
+    "Linear",
+    "Moments",
+    "Task",
+    "coefficients",
+    "learned",
+    "predictions",
+    "started",
+    "widened",
+]
+
+Array = npt.NDArray[np.float64]
+
+_HORIZON = 2**16
+_LENGTH = 2.0  # the longest z, in units of sqrt(d + 1), which is what it is in the mean square
+_FIRST_SLOPE = 4.0  # of the squared loss, where a target is two standard deviations away
+_OUTLIER = 10.0  # standard deviations; where losses have a steepest slope, targets count as nearer
+_CONSTANT = 1e-12  # a column that varies by less than this, in parts of its mean, is constant
+
+
+class Moments(NamedTuple):
+    """Mean and spread of numbers so far (Welford, 1962).
+
+    Attributes:
+        weight: Of all rows.
+        mean: Shape (n,).
+        squares: Weighted sum of squared distances from the mean, shape (n,).
+    """
+
+    weight: float
+    mean: Array
+    squares: Array
+
+    @property
+    def scale(self) -> Array:
+        """Standard deviations; 1 for what is constant so far."""
+        scale = np.sqrt(self.squares / (self.weight or 1.0))
+        return np.where(scale > _CONSTANT * np.abs(self.mean), scale, 1.0)
+
+    def including(self, x: Array, weight: float) -> Self:
+        """Returns them with one more row."""
+        total = self.weight + weight
+        distance = x - self.mean
+        mean = self.mean + distance * (weight / total)
+        return type(self)(total, mean, self.squares + weight * distance * (x - mean))
+
+    def widened(self, more: int) -> Self:
+        """Returns them with ``more`` numbers that were 0 in all rows."""
+        zeros = np.zeros(more)
+        return type(self)(self.weight, np.append(self.mean, zeros), np.append(self.squares, zeros))
+
+
+class Task(NamedTuple):
+    """What is to be learned.
+
+    Attributes:
+        loss: Of one output; of several, they are added up.
+        outputs: m >= 1.
+        standardized: Whether targets are.
+        radius: The coefficients of an output, the intercept included, have a Euclidean norm of at
+            most this, in the root mean square of outputs: in standard deviations of the target (if
+            it is standardized) for one of a column.
+        most_exp_concave: Most coefficients, of all outputs, with which the ensemble has learners
+            for exp-concave losses.
+    """
+
+    loss: Loss
+    outputs: int
+    standardized: bool
+    radius: float
+    most_exp_concave: float
+
+    def exp_concave(self, dim: int) -> bool:
+        """Whether there are learners for exp-concave losses where rows have ``dim`` columns."""
+        return self.outputs * (dim + 1) <= self.most_exp_concave
+
+
+class Linear(NamedTuple):
+    """What was learned.
+
+    Attributes:
+        columns: Of rows, of d columns.
+        targets: Of m targets; those of no rows if they are not standardized.
+        steepest: The largest slope that is not cut; 0 before the first row.
+        ensemble: Of d + 1 coefficients for each output.
+    """
+
+    columns: Moments
+    targets: Moments
+    steepest: float
+    ensemble: Universal
+
+
+@lru_cache(maxsize=256)
+def _learner(size: int, radius: float, bound: float, exp_concave: bool) -> Learner[Universal]:
+    return universal_ensemble(
+        ball(size, radius), gradient_bound=bound, horizon=_HORIZON, exp_concave=exp_concave
+    )
+
+
+def _learner_of(task: Task, dim: int, steepest: float) -> Learner[Universal]:
+    bound = (steepest or 1.0) * _LENGTH * sqrt(dim + 1)
+    radius = task.radius * sqrt(task.outputs)
+    return _learner(task.outputs * (dim + 1), radius, bound, task.exp_concave(dim))
+
+
+def started(task: Task, dim: int) -> Linear:
+    """Returns the model before the first row, which predicts 0.
+
+    Args:
+        task: What is to be learned.
+        dim: d >= 0.
+    """
+    columns, targets = (Moments(0.0, np.zeros(n), np.zeros(n)) for n in (dim, task.outputs))
+    return Linear(columns, targets, 0.0, _learner_of(task, dim, 0.0).init(None))
+
+
+def coefficients(task: Task, model: Linear) -> Array:
+    """Returns W, of standardized columns and of ones: shape (m, d + 1)."""
+    dim = len(model.columns.mean)
+    return _learner_of(task, dim, model.steepest).act(model.ensemble).reshape(-1, dim + 1)
+
+
+def predictions(task: Task, model: Linear, x: Array) -> Array:
+    """Returns p of each row, in units of the target.
+
+    Args:
+        task: What is learned.
+        model: What was learned of it.
+        x: Rows, shape (n, d).
+
+    Returns:
+        Shape (n, m).
+    """
+    columns, targets = model.columns, model.targets
+    w = coefficients(task, model)
+    p = (x - columns.mean) / columns.scale @ w[:, :-1].T + w[:, -1]
+    found: Array = targets.mean + targets.scale * p
+    return found
+
+
+def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Linear:
+    """Returns the model after one more row.
+
+    Args:
+        task: What is learned.
+        model: What was learned of it.
+        x: Shape (d,), of numbers whose squares, times the weight, are finite.
+        y: Shape (m,), as ``x``; -1 and 1 for classes.
+        weight: Of the row, > 0: its loss is multiplied by it.
+    """
+    loss = task.loss
+    columns, targets = model.columns.including(x, weight), model.targets
+    if task.standardized:
+        targets = targets.including(_moderate(y, targets) if loss.steepest < np.inf else y, weight)
+    z = np.ones(len(x) + 1)
+    z[:-1] = (x - columns.mean) / columns.scale
+    p = coefficients(task, model) @ z
+    slopes = weight * loss.slope(p, (y - targets.mean) / targets.scale)
+    z *= min(1.0, _LENGTH * sqrt(len(z)) / sqrt(z @ z))
+    steepest, state = model.steepest, model.ensemble
+    if steepest == 0.0:
+        steepest = weight * (loss.steepest if loss.steepest < np.inf else _FIRST_SLOPE)
+    slope = sqrt(slopes @ slopes)
+    if slope > steepest:
+        slopes *= steepest / slope
+        here = _learner_of(task, len(x), steepest)
+        steepest *= 2
+        state = here.init(here.act(state))
+    learner = _learner_of(task, len(x), steepest)
+    state = learner.observe(state, (slopes[:, None] * z).ravel())
+    return Linear(columns, targets, steepest, state)
+
+
+def _moderate(y: Array, targets: Moments) -> Array:
+    """Returns ``y``, moved to within some standard deviations, where there is one, of the mean."""
+    if not targets.squares.any():
+        return y
+    reach = _OUTLIER * targets.scale
+    return np.clip(y, targets.mean - reach, targets.mean + reach)
+
+
+def widened(task: Task, model: Linear, dim: int) -> Linear:
+    """Returns the model with more columns, which were 0 in all rows so far.
+
+    It predicts what it did. The ensemble starts over from where it is.
+
+    Args:
+        task: What is learned.
+        model: What was learned of it.
+        dim: At least as many as there are.
+    """
+    more = dim - len(model.columns.mean)
+    w = np.insert(coefficients(task, model), [-1], np.zeros((task.outputs, more)), axis=1)
+    ensemble = _learner_of(task, dim, model.steepest).init(w.ravel())
+    return model._replace(columns=model.columns.widened(more), ensemble=ensemble)

@@ -1,0 +1,92 @@
+"""Losses of a prediction p, for a target y: a number, or -1 and 1 for two classes.
+
+All are convex in p. Functions take arrays of one shape, and work number by number.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit
+
+from engram.checks import require
+
+__all__ = ["ABSOLUTE", "HINGE", "LOGISTIC", "SQUARED", "Loss", "quantile"]
+
+Array = npt.NDArray[np.float64]
+
+
+class Loss(NamedTuple):
+    """A loss.
+
+    Attributes:
+        value: ``(p, y) -> loss``, at least 0.
+        slope: ``(p, y) -> d loss / dp``; 0 at a kink that is a minimum.
+        steepest: The largest absolute slope there is; infinite if there is none.
+    """
+
+    value: Callable[[Array, Array], Array]
+    slope: Callable[[Array, Array], Array]
+    steepest: float
+
+
+def _squared(p: Array, y: Array) -> Array:
+    return (p - y) ** 2
+
+
+def _squared_slope(p: Array, y: Array) -> Array:
+    return 2 * (p - y)
+
+
+def _absolute(p: Array, y: Array) -> Array:
+    return np.abs(p - y)
+
+
+def _absolute_slope(p: Array, y: Array) -> Array:
+    return np.sign(p - y)
+
+
+def _logistic(p: Array, y: Array) -> Array:
+    return np.logaddexp(0.0, -y * p)
+
+
+def _logistic_slope(p: Array, y: Array) -> Array:
+    slope: Array = -y * expit(-y * p)
+    return slope
+
+
+def _hinge(p: Array, y: Array) -> Array:
+    return np.maximum(0.0, 1 - y * p)
+
+
+def _hinge_slope(p: Array, y: Array) -> Array:
+    return np.where(y * p < 1, -y, 0.0)
+
+
+def _pinball(q: float, p: Array, y: Array) -> Array:
+    return np.maximum(q * (y - p), (1 - q) * (p - y))
+
+
+def _pinball_slope(q: float, p: Array, y: Array) -> Array:
+    return np.where(p > y, 1 - q, np.where(p < y, -q, 0.0))
+
+
+SQUARED = Loss(_squared, _squared_slope, np.inf)  # its best constant is the mean
+ABSOLUTE = Loss(_absolute, _absolute_slope, 1.0)  # the median
+LOGISTIC = Loss(_logistic, _logistic_slope, 1.0)  # the log-odds of class 1
+HINGE = Loss(_hinge, _hinge_slope, 1.0)
+
+
+def quantile(q: float) -> Loss:
+    """Returns the loss whose best constant is the ``q`` quantile of targets.
+
+    Args:
+        q: In (0, 1); 1/2 gives half of the absolute loss.
+
+    Raises:
+        ValueError: ``q`` is not as said.
+    """
+    require(0 < q < 1, "quantile", q, "in (0, 1)")
+    return Loss(partial(_pinball, q), partial(_pinball_slope, q), max(q, 1 - q))

@@ -1,0 +1,233 @@
+"""What estimators for streams share: rows in, coefficients out.
+
+See ``engram.online.linear`` for what they learn, and how.
+"""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from engram.checks import require
+from engram.online.linear import Linear, Task, coefficients, learned, predictions, started, widened
+from engram.online.losses import Loss
+
+__all__ = ["LARGEST", "StreamModel"]
+
+Array = npt.NDArray[np.float64]
+
+LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
+_MOST_EXP_CONCAVE = 64  # coefficients: a row takes half a millisecond, on the sphere ten times that
+
+
+class StreamModel(BaseEstimator):
+    """Base of linear models that learn a stream, row by row.
+
+    Parameters are read at the first row: set later, they count from the next ``fit`` on. What is
+    refused, with one ``ValueError``, changes nothing.
+
+    Attributes:
+        task_: What is learned.
+        model_: What was learned of it.
+        n_features_in_, feature_names_in_: As scikit-learn has them; ``learn_one`` adds to them.
+    """
+
+    radius: float
+    exp_concave: bool | None
+    task_: Task
+    model_: Linear
+    n_features_in_: int
+
+    @abstractmethod
+    def _loss(self) -> Loss: ...
+
+    @abstractmethod
+    def _shape(self) -> tuple[int, bool]:
+        """Returns the number m of outputs, and whether targets are standardized."""
+
+    @abstractmethod
+    def _targets(self, y: npt.NDArray[Any], classes: Any) -> Array:
+        """Returns the targets of rows, shape (n, m); before the first row, sees what they are."""
+
+    @property
+    def exp_concave_(self) -> bool:
+        """Whether the ensemble has learners for exp-concave losses."""
+        return self.task_.exp_concave(self._width)
+
+    @property
+    def _width(self) -> int:
+        """Columns of the model; of those by name, some may have no name yet."""
+        return len(self.model_.columns.mean)
+
+    def _start(self, dim: int) -> None:
+        require(0 < self.radius < np.inf, "radius", self.radius, "finite and positive")
+        most = {None: _MOST_EXP_CONCAVE, True: np.inf, False: 0}
+        require(self.exp_concave in most, "exp_concave", self.exp_concave, "True, False or None")
+        outputs, standardized = self._shape()
+        self.task_ = Task(
+            self._loss(), outputs, standardized, float(self.radius), most[self.exp_concave]
+        )
+        self.model_ = started(self.task_, dim)
+        self._warn()
+
+    def _warn(self) -> None:
+        if self.exp_concave is None and not self.exp_concave_:
+            warnings.warn(
+                f"learners for exp-concave losses are left out, for speed, as there are more than "
+                f"{_MOST_EXP_CONCAVE} coefficients; exp_concave=True keeps them, and False leaves "
+                "them out without a word",
+                stacklevel=5,  # the caller of partial_fit
+            )
+
+    def _learn(self, x: Array, targets: Array, weights: Array) -> None:
+        x = _padded(x, self._width)
+        model = self.model_
+        for row, target, weight in zip(x, targets, weights.tolist(), strict=True):
+            if weight > 0:
+                model = learned(self.task_, model, row, target, weight)
+        self.model_ = model
+
+    # --- Tables ------------------------------------------------------------------------------
+
+    def _fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
+        """Forgets, and learns rows."""
+        fresh = clone(self)
+        fresh._take_table(x, y, weights, classes)
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        self.__dict__.update(vars(fresh))
+        return self
+
+    def _partial_fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
+        after = copy(self)
+        after._take_table(x, y, weights, classes)
+        self.__dict__.update(vars(after))
+        return self
+
+    def _take_table(self, x: Any, y: Any, weights: Any, classes: Any) -> None:
+        first = not hasattr(self, "model_")
+        if y is None:
+            raise ValueError("y should be a 1d array, got None")
+        x = self._table(x, reset=first)
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(x, y)
+        weights = _check_sample_weight(weights, x, dtype=np.float64)
+        bad = ~((weights >= 0) & (weights <= LARGEST))
+        if bad.any():
+            raise ValueError(f"sample_weight must be finite and at least 0, got {weights[bad][0]}")
+        targets = self._targets(y, classes)
+        if first:
+            self._start(x.shape[1])
+        self._learn(x, targets, weights)
+
+    def _table(self, x: Any, *, reset: bool) -> Array:
+        rule = {"dtype": np.float64, "ensure_all_finite": False}
+        table: Array = validate_data(self, x, reset=reset, **rule)
+        names = getattr(self, "feature_names_in_", None)
+        _check_rows(table, [f"x{i}" for i in range(table.shape[1])] if names is None else names)
+        return table
+
+    def _predictions(self, x: Any) -> Array:
+        """Returns (n, m)."""
+        check_is_fitted(self)
+        x = self._table(x, reset=False)
+        x = _padded(x, self._width)
+        return predictions(self.task_, self.model_, x)
+
+    def _coefficients(self) -> tuple[Array, Array]:
+        """Returns coefficients of columns as they come, (m, d), and intercepts, (m,)."""
+        check_is_fitted(self)
+        columns, targets = self.model_.columns, self.model_.targets
+        w = coefficients(self.task_, self.model_) * targets.scale[:, None]
+        coef = w[:, :-1] / columns.scale
+        intercept = targets.mean + w[:, -1] - coef @ columns.mean
+        return coef[:, : self.n_features_in_], intercept
+
+    # --- Rows by name ------------------------------------------------------------------------
+
+    def _learn_one(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any = None) -> Self:
+        after = copy(self)
+        after._take_row(x, y, w, classes)
+        self.__dict__.update(vars(after))
+        return self
+
+    def _take_row(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any) -> None:
+        require(0 <= w <= LARGEST, "w", w, "finite and at least 0")
+        names = self._names()
+        known = set(names)
+        new = [name for name in x if name not in known]
+        names += new
+        row = _row(x, names)
+        targets = self._targets(np.array([y]), classes)
+        if not hasattr(self, "model_"):
+            self._start(len(names))
+        elif len(names) > self._width:
+            # Twice as many, or each new name would make the ensemble start over.
+            had = self.exp_concave_
+            self.model_ = widened(self.task_, self.model_, max(len(names), 2 * self._width))
+            if had:
+                self._warn()
+        if new or not known:
+            self.n_features_in_ = len(names)
+            self.feature_names_in_ = np.fromiter(names, dtype=object, count=len(names))
+        self._learn(row[None], targets, np.array([w]))
+
+    def _names(self) -> list[Any]:
+        names = getattr(self, "feature_names_in_", None)
+        if names is None and hasattr(self, "model_"):
+            raise ValueError(
+                "rows by name need names of columns: begin with learn_one or with a frame, not "
+                "with an array"
+            )
+        return [] if names is None else list(names)
+
+    def _predictions_one(self, x: Mapping[Any, Any]) -> Array:
+        """Returns (m,). Names that it never learned count for nothing."""
+        rows = _padded(_row(x, self._names())[None], self._width)
+        found: Array = predictions(self.task_, self.model_, rows)[0]
+        return found
+
+
+def _padded(x: Array, width: int) -> Array:
+    if x.shape[1] == width:
+        return x
+    rows = np.zeros((len(x), width))
+    rows[:, : x.shape[1]] = x
+    return rows
+
+
+def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
+    """Returns a row by name as numbers, in the order of ``names``; 0 where there is none."""
+    try:
+        row = np.array([x.get(name, 0.0) for name in names], dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        for name in names:
+            if not isinstance(x.get(name, 0.0), (int, float, np.number)):
+                raise ValueError(f"column {name!r} must be a number, got {x[name]!r}") from error
+        raise
+    _check_rows(row[None], names)
+    return row
+
+
+def _check_rows(x: Array, names: Sequence[Any]) -> None:
+    bad = ~(np.abs(x) <= LARGEST)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        value = x[row, column]
+        shown = "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else value
+        where = f" in row {row}" if len(x) > 1 else ""
+        raise ValueError(
+            f"column {names[column]!s} must be finite, and at most {LARGEST:g}, got {shown}{where}"
+        )

@@ -1,0 +1,86 @@
+"""Losses: by hand, slopes as differences say, and what their best constant is."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engram.online.losses import ABSOLUTE, HINGE, LOGISTIC, SQUARED, quantile
+
+LOSSES = {
+    "squared": SQUARED,
+    "absolute": ABSOLUTE,
+    "quantile": quantile(0.3),
+    "logistic": LOGISTIC,
+    "hinge": HINGE,
+}
+TWO_CLASSES = ("logistic", "hinge")
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "y", "value", "slope"),
+    [
+        ("squared", 3.0, 0.5, 6.25, 5.0),
+        ("absolute", 3.0, 0.5, 2.5, 1.0),
+        ("absolute", -3.0, 0.5, 3.5, -1.0),
+        ("absolute", 0.5, 0.5, 0.0, 0.0),
+        ("quantile", 3.0, 0.5, 1.75, 0.7),  # 0.7 * 2.5 above, 0.3 * 3.5 below
+        ("quantile", -3.0, 0.5, 1.05, -0.3),
+        ("quantile", 0.5, 0.5, 0.0, 0.0),
+        ("logistic", 0.0, 1.0, np.log(2), -0.5),
+        ("logistic", np.log(3), -1.0, np.log(4), 0.75),  # the odds are 3 to 1
+        ("hinge", 0.25, 1.0, 0.75, -1.0),
+        ("hinge", 0.25, -1.0, 1.25, 1.0),
+        ("hinge", 1.5, 1.0, 0.0, 0.0),
+    ],
+)
+def test_by_hand(name, p, y, value, slope):
+    loss = LOSSES[name]
+    assert loss.value(np.array(p), np.array(y)) == pytest.approx(value, abs=1e-12)
+    assert loss.slope(np.array(p), np.array(y)) == pytest.approx(slope, abs=1e-12)
+
+
+NUMBERS = st.floats(-40, 40)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@given(a=NUMBERS, b=NUMBERS, y=NUMBERS, sign=st.sampled_from([-1.0, 1.0]))
+def test_slopes_are_subgradients_and_never_steeper_than_said(name, a, b, y, sign):
+    # f(b) >= f(a) + f'(a) (b - a) for all a and b holds of the subgradients of a convex f only.
+    loss, y = LOSSES[name], np.array(sign if name in TWO_CLASSES else y)
+    here, there = loss.value(np.array(a), y), loss.value(np.array(b), y)
+    slope = loss.slope(np.array(a), y)
+    assert here >= 0
+    assert there >= here + slope * (b - a) - 1e-9
+    assert abs(slope) <= loss.steepest
+
+
+@pytest.mark.parametrize("name", ["absolute", "quantile", "logistic", "hinge"])
+def test_the_steepest_slope_is_reached(name):
+    loss, p = LOSSES[name], np.array([-1000.0, 1000.0])
+    assert max(np.abs(loss.slope(p, np.ones(2))).max(), 0) == loss.steepest
+
+
+@pytest.mark.parametrize(("name", "best"), [("squared", 3.2), ("absolute", 2.0), ("quantile", 1.0)])
+def test_the_best_constant_is_the_mean_the_median_or_the_quantile(name, best):
+    y = np.array([0.0, 1.0, 2.0, 4.0, 9.0])  # the 0.3 quantile of five is the second
+    grid = np.linspace(-1, 10, 1101)
+    total = [LOSSES[name].value(np.full(5, p), y).sum() for p in grid]
+    assert grid[np.argmin(total)] == pytest.approx(best, abs=1e-9)
+
+
+def test_half_the_absolute_loss_is_the_middle_quantiles():
+    p, y = np.random.default_rng(0).normal(size=(2, 50))
+    np.testing.assert_allclose(quantile(0.5).value(p, y), ABSOLUTE.value(p, y) / 2, atol=1e-15)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.5, float("nan")])
+def test_a_quantile_is_between_0_and_1(q):
+    with pytest.raises(ValueError, match="quantile must be in"):
+        quantile(q)
+
+
+def test_large_margins_do_not_overflow():
+    p = np.array([-1e6, 1e6])
+    assert LOGISTIC.value(p, np.ones(2)).tolist() == [1e6, 0.0]
+    assert LOGISTIC.slope(p, np.ones(2)).tolist() == [-1.0, 0.0]
