@@ -30,9 +30,9 @@ Array = npt.NDArray[np.float64]
 MOST_EXP_CONCAVE: Final = 200
 """Parameters with which a model may have base learners for exp-concave losses."""
 
-# T, whatever the number of rounds is: a run may be resumed for more. A pool has log2 T learners of a
-# kind, so that too long a horizon costs little. Starting over now and then, to double it, spoils the
-# model for many rounds each time (benchmarks/NOTES.md).
+# T, whatever the number of rounds is: a run may be resumed for more. There are log2 T learners of a
+# kind, so that too long a horizon costs little. Starting over now and then, to double it, spoils
+# the model for many rounds each time (benchmarks/NOTES.md).
 _HORIZON: Final = 4096
 
 _OWN: Final = "universal."  # what entries of the state begin with that are not the aggregate's
@@ -49,9 +49,8 @@ def universal_step(aggregate: Aggregate, radius: float) -> Aggregate:
 
     Args:
         aggregate: Whose model a round's are merged into.
-        radius: Of the ball around the initial model that models stay in; finite and > 0. A step
-            is at most some two fifths of it, for the longest gradient so far, and as much shorter
-            as a gradient is.
+        radius: Of the ball around the initial model that models stay in; finite and > 0. The
+            first step has between a fifth and two fifths of its length.
 
     Raises:
         ValueError: ``radius`` is not positive.
