@@ -8,6 +8,7 @@ costs. All see the same updates for the same model. And what the ensemble's step
 """
 
 import json
+import logging
 import statistics
 import tempfile
 import time
@@ -209,6 +210,7 @@ def main(
 ) -> None:
     """Compares servers' steps."""
     torch.set_num_threads(1)
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower tells of every round
     console, found = Console(), {}
     with tempfile.TemporaryDirectory() as folder, Progress(transient=True) as progress:
         federations: dict[str, dict[str, Any]] = {"digits": {"partition": "halves"}}

@@ -92,8 +92,10 @@ def coordinate(
         record = RunRecord.create(folder, experiment, engine=engine, training=training)
     model = network.init(torch_generator(experiment.seed, Stream.MODEL))
     notes = server_step_notes(experiment, sum(leaf.numel() for leaf in model.values()))
-    if notes:
-        _log.info("%s", ", ".join(f"{key} {value}" for key, value in notes.items()))
+    if notes and not notes["exp-concave"]:
+        _log.warning(
+            "the model is too large for the ensemble to learn from exp-concave losses, too"
+        )
     with record.hold():
         if experiment.resume:  # it may have more rounds to go now
             record.write_config(experiment, engine=engine, training=training)
