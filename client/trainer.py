@@ -239,13 +239,21 @@ class Trainer:
         return {name: leaf.to(device, torch.float32) for name, leaf in model.items()}
 
     def _draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
-        """Draws with replacement, for each client from streams of its own."""
+        """Draws with replacement, for each client from streams of its own; or takes the next rows.
+
+        Where rows come in order, those of a round are the same whether or not it begins a memory.
+        """
         e, rule = self.experiment, self._rule
-        plan = [(Stream.LOCAL_STEPS, e.local_steps * rule.batches_per_step * e.batch_size)]
+        begin, steps = e.initial_batch_size, e.local_steps * rule.batches_per_step * e.batch_size
+        plan = [(Stream.LOCAL_STEPS, steps)]
         if initial:
-            plan.insert(0, (Stream.INITIAL_BATCH, e.initial_batch_size))
+            plan.insert(0, (Stream.INITIAL_BATCH, begin))
         rows = np.empty((len(clients), sum(size for _, size in plan)), dtype=np.int64)
         for i, client in enumerate(clients):
+            if e.order == "stream":
+                size = steps + (begin if rule.needs_initial_batch else 0)
+                rows[i] = self.data.train.next_rows(client, server_round, size)[-rows.shape[1] :]
+                continue
             own, at = self.data.train.rows[client], 0
             for stream, size in plan:
                 rng = generator(e.seed, stream, server_round, client)

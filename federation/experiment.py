@@ -1,7 +1,6 @@
 """What one experiment is, checked once, before anything is started."""
 
 import difflib
-import re
 import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -21,48 +20,23 @@ from engram.checks import require
 from engram.types import LocalRule, LossFn
 from federation.algorithms import ALGORITHMS, TABLES
 from federation.errors import Refused
+from federation.fields import known_algorithm, known_device, no_bool, widths
 from federation.fingerprint import source_root
 from federation.noise import Noise, secret_noise
 from federation.protection import check_protection, protected
+from federation.server_steps import check_server_step, server_step
 from federation.settings import MACHINE, Scalar
 
 __all__ = ["Experiment", "read_defaults"]
 
 
-def _not_bool(value: object) -> object:
-    # bool is a subclass of int, and `num-rounds = true` is a slip, not 1.
-    require(not isinstance(value, bool), "value", value, "a number")
-    return value
-
-
-def _widths(value: object) -> str:
-    # `hidden=40` and `hidden="40,40"` are both natural to type.
-    text = str(value).replace(" ", "")
-    ok = not isinstance(value, bool) and re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", text)
-    require(bool(ok), "hidden", value, "whole numbers with commas, such as 40,40")
-    return text
-
-
-def _algorithm(value: str) -> str:
-    known = [*ALGORITHMS, *TABLES]
-    near = difflib.get_close_matches(value, known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    require(value in known, "algorithm", value, f"one of {', '.join(known)}{hint}")
-    return value
-
-
-def _device(value: str) -> str:
-    require(bool(re.fullmatch(r"cpu|cuda(:\d+)?", value)), "device", value, "cpu, cuda or cuda:N")
-    return value
-
-
 _MOST_TURNS = 2**16  # of a bandit: some 50 MB for each site
 
-_Int = Annotated[int, BeforeValidator(_not_bool)]
-_Float = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
-_Widths = Annotated[str, BeforeValidator(_widths)]
-_Algorithm = Annotated[str, AfterValidator(_algorithm)]
-_Device = Annotated[str, AfterValidator(_device)]
+_Int = Annotated[int, BeforeValidator(no_bool)]
+_Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
+_Widths = Annotated[str, BeforeValidator(widths)]
+_Algorithm = Annotated[str, AfterValidator(known_algorithm)]
+_Device = Annotated[str, AfterValidator(known_device)]
 
 
 class Experiment(BaseModel):
@@ -104,10 +78,11 @@ class Experiment(BaseModel):
         description="npz: classes there are, where the rows at hand may lack some of them; 0: as "
         "many as they have",
     )
-    partition: Literal["halves", "iid", "dirichlet", "pathological", "natural"] = Field(
+    partition: Literal["halves", "iid", "dirichlet", "pathological", "natural", "blocks"] = Field(
         description="who holds which rows: halves (half the clients hold the first half of the "
         "classes evenly, the others a little of one of those and much of one of the rest), iid, "
-        "dirichlet, pathological, natural (by the data's task column)"
+        "dirichlet, pathological, natural (by the data's task column), blocks (the first rows, the "
+        "next ones, and so on)"
     )
     num_clients: _Int = Field(ge=1, description="clients in the federation")
     rows_per_class: _Int = Field(ge=2, description="halves: a for the training rows")
@@ -130,6 +105,11 @@ class Experiment(BaseModel):
     )
     local_steps: _Int = Field(ge=1, description="local steps of a client in a round (H)")
     batch_size: _Int = Field(ge=1, description="rows in each batch of a local step (K)")
+    order: Literal["shuffled", "stream"] = Field(
+        description="rows of a batch: shuffled (drawn at random, with replacement) or stream (the "
+        "client's next ones; a round passes for all clients, whether they train or not, and after "
+        "the last row comes the first again)"
+    )
     initial_batch_size: _Int = Field(
         ge=1, description="local-moml: rows that a memory starts from (K0)"
     )
@@ -149,6 +129,15 @@ class Experiment(BaseModel):
     lambda_: _Float = Field(gt=0, description="pfedme: weight of the proximal term")
     inner_steps: _Int = Field(ge=1, description="pfedme: steps towards the proximal point")
     server_mix: _Float = Field(gt=0, description="pfedme: weight of the round's mean (beta)")
+    server_step: Literal["replace", "universal"] = Field(
+        description="what becomes of a round's merged model: it replaces the last one; or "
+        "(universal) the last one less the merged one is a gradient, of which the universal "
+        "ensemble makes the next model, without a step size"
+    )
+    server_radius: _Float = Field(
+        gt=0,
+        description="universal: radius of the ball around the initial model that models stay in",
+    )
     merge: Literal["mean", "median", "trimmed-mean", "krum"] = Field(
         description="what a round's models are merged into: their mean, the median or the "
         "trimmed-mean of each coordinate, or (krum) the one that is nearest to most others; with "
@@ -267,6 +256,7 @@ class Experiment(BaseModel):
             f"at most clients-per-round = {self.clients_per_round}",
         )
         check_protection(self)
+        check_server_step(self)
         self.local_rule(lambda params, batch: next(iter(params.values())).sum())
         self.aggregate()
         return self
@@ -283,6 +273,7 @@ class Experiment(BaseModel):
             ("merge", self.merge, "mean"),
             ("privacy", self.privacy, "none"),
             ("clip", self.clip, 0.0),
+            ("server-step", self.server_step, "replace"),
         ):
             require(value == only, key, value, f"{only} for {self.algorithm}")
         if self.algorithm == "molar-bandit":
@@ -323,12 +314,13 @@ class Experiment(BaseModel):
         return ALGORITHMS[self.algorithm].rule(loss, self)
 
     def aggregate(self, noise: Noise = secret_noise) -> Aggregate:
-        """Builds the server's part of the algorithm, with what protects it.
+        """Builds the server's part of the algorithm, with what protects it, and the server's step.
 
         Args:
             noise: Where the noise of central privacy comes from.
         """
-        return protected(ALGORITHMS[self.algorithm].aggregate(self), self, noise)
+        merged = protected(ALGORITHMS[self.algorithm].aggregate(self), self, noise)
+        return server_step(merged, self)
 
     def on_machine(self, own: Mapping[str, Any]) -> Self:
         """Returns the experiment with a machine's own values of the settings in ``MACHINE``.

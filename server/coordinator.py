@@ -16,6 +16,7 @@ from federation.data.federated import model_for
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
+from federation.server_steps import server_step_notes
 from federation.streams import Stream, torch_generator
 from federation.wire import TRAINING, to_params, to_record
 from server.grid import PatientGrid
@@ -65,7 +66,8 @@ def coordinate(
         on_round: Called with each round's metrics.
 
     Returns:
-        The results, as ``server.results.results`` and ``server.ledger.Ledger.spent`` have them.
+        The results, as ``server.results.results``, ``server.ledger.Ledger.spent`` and
+        ``federation.server_steps.server_step_notes`` have them.
 
     Raises:
         Refused: The folder is not free, or not of a run that could go on so.
@@ -89,6 +91,11 @@ def coordinate(
     if not experiment.resume:
         record = RunRecord.create(folder, experiment, engine=engine, training=training)
     model = network.init(torch_generator(experiment.seed, Stream.MODEL))
+    notes = server_step_notes(experiment, sum(leaf.numel() for leaf in model.values()))
+    if notes and not notes["exp-concave"]:
+        _log.warning(
+            "the model is too large for the ensemble to learn from exp-concave losses, too"
+        )
     with record.hold():
         if experiment.resume:  # it may have more rounds to go now
             record.write_config(experiment, engine=engine, training=training)
@@ -108,7 +115,8 @@ def coordinate(
         course.run(checkpoint, ledger)
     if strategy.evaluation is None:
         raise RunStopped(f"no client could be scored; resume {folder} to try again")
-    found = results(experiment.algorithm, strategy.evaluation, record.rows()) | ledger.spent
+    found = results(experiment.algorithm, strategy.evaluation, record.rows())
+    found |= ledger.spent | notes
     record.finish(found)
     return found
 

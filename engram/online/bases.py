@@ -114,9 +114,9 @@ def newton_pool(domain: Domain, ridges: Array, scales: Array, *, optimistic: boo
         scales: c > 0, shape (N,).
         optimistic: Which of the two.
     """
-    eye = np.eye(domain.dim)
 
     def init(start: Array) -> Newton:
+        eye = np.eye(domain.dim)  # here, since a pool that is never used may be of many coordinates
         rows = np.tile(start, (len(ridges), 1))
         return Newton(rows, rows, ridges[:, None, None] * eye, eye / ridges[:, None, None])
 

@@ -323,6 +323,13 @@ def _squared_distances(x: Array, y: Array) -> Array:
 
 
 @_compiled
+def _add_rows(sum_: Array, weights: Array, rows: Array) -> None:
+    for i in range(len(weights)):
+        for j in range(len(sum_)):
+            sum_[j] += weights[i] * rows[i, j]
+
+
+@_compiled
 def weigh(
     here: Array,
     there: Array,
@@ -385,16 +392,14 @@ def weigh(
             p[i] = np.exp(logs[i] - eta * hints[i] - highest)
             sum_ += p[i]
         p /= sum_
-        for i in range(len(p)):
-            mid_decisions[k] += p[i] * there[i]
+        _add_rows(mid_decisions[k], p, there)
     mid_moves = _squared_distances(mid_decisions, seen)
     top_logs = equalize(top_logs, steps, top_losses)
     for k in range(len(steps)):
         top_hints[k] = unit * np.dot(mid_weights[k], slopes) + unit * lambda_1 * mid_moves[k]
     top_weights = np.exp(equalize(top_logs, steps, top_hints))
     decision = np.zeros(here.shape[1])
-    for k in range(len(steps)):
-        decision += top_weights[k] * mid_decisions[k]
+    _add_rows(decision, top_weights, mid_decisions)
     return (
         moves,
         mid_moves,

@@ -30,6 +30,19 @@ class Split(NamedTuple):
     y: Tensor
     rows: list[Rows]
 
+    def next_rows(self, client: int, server_round: int, size: int) -> Rows:
+        """Returns the numbers of a client's rows of a round, where rows come in order.
+
+        After the last one comes the first again.
+
+        Args:
+            client: Whose.
+            server_round: The round, >= 1; in each of them as many pass.
+            size: How many.
+        """
+        own = np.sort(self.rows[client])
+        return own[((server_round - 1) * size + np.arange(size)) % len(own)]
+
     def take(self, rows: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Returns the rows as the models see them: float32, grey levels scaled to [0, 1].
 

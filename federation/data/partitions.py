@@ -42,6 +42,13 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[
         )
         _check_sizes(split, experiment)
         return split
+    if experiment.partition == "blocks":
+        split = (
+            np.array_split(np.arange(len(arrays.y_train)), experiment.num_clients),
+            np.array_split(np.arange(len(arrays.y_test)), experiment.num_clients),
+        )
+        _check_sizes(split, experiment)
+        return split
     _check_alike(arrays, experiment)
     for draw in range(_DRAWS):
         seed = int(generator(experiment.seed, Stream.PARTITION, draw).integers(2**31))

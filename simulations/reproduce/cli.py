@@ -22,6 +22,7 @@ from simulations.reproduce.report import record
 from simulations.reproduce.sinewave import ALPHA, Sinewave
 from simulations.reproduce.sweep import Need, mib
 from simulations.reproduce.universal_cli import universal
+from simulations.reproduce.universal_stream_cli import universal_stream
 from simulations.reproduce.workers import carry_out
 from simulations.terminal import err
 from simulations.terminal import out as console
@@ -229,6 +230,7 @@ app.command()(molar_regression)
 app.command()(molar_bandit)
 app.command()(molar_table)
 app.command()(universal)
+app.command()(universal_stream)
 
 
 def _one_shot(dataset: str, data_dir: Path, lr: float) -> OneShot:

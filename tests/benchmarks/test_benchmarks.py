@@ -13,9 +13,11 @@ from benchmarks.chaos import Outcome, plan
 from benchmarks.roofline import measure
 from benchmarks.rounds import time_workload
 from benchmarks.scale import time_crowds
+from benchmarks.server_step import compare, time_step
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from federation.fingerprint import source_root
 from federation.wire import to_params
+from simulations.reproduce import server_steps
 from simulations.reproduce.sinewave import Sinewave
 
 
@@ -148,3 +150,23 @@ def test_meta_prints_milliseconds():
     found = {(row["method"], row["runs"]) for row in rows}
     assert found == {("maml", 0), ("maml", 1), ("maml", 2), ("nasa", 1), ("nasa", 2)}
     assert all(math.isfinite(row["ms"]) and row["ms"] > 0 for row in rows)
+
+
+def test_server_steps_are_compared_on_the_same_federation(monkeypatch):
+    monkeypatch.setattr(server_steps, "_WIDTH", 1)
+    settings = {"algorithm": "fedavg", "model": "linear", "num-rounds": 4, "local-steps": 1}
+    found = compare(settings, seeds=2)
+    assert [(row["server"], row["way"]) for row in found] == [
+        (name, way) for name in server_steps.STEPS for way in ("default", "tuned")
+    ]
+    for default, tuned in zip(found[::2], found[1::2], strict=True):
+        means = [
+            sum(outcome["after"] for outcome in row["outcomes"]) / 2 for row in (default, tuned)
+        ]
+        assert means == pytest.approx([row["tried"][row["size"]] for row in (default, tuned)])
+        assert means[0] <= means[1] == max(tuned["tried"].values())
+        assert all(len(outcome["losses"]) == 3 for outcome in tuned["outcomes"])
+
+
+def test_the_time_of_a_servers_step_is_a_number():
+    assert all(0 < ms < 60_000 for ms in time_step(10, turns=2).values())

@@ -49,6 +49,21 @@ def test_a_client_does_not_see_who_else_takes_part(algorithm, engine):
     assert_same({k: v[1:2] for k, v in together.params.items()}, alone.params, atol=1e-6)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("memory", ["reset", "carry"])
+def test_rows_come_in_order_whether_or_not_a_memory_is_begun(algorithm, memory):
+    # local-moml begins with 3 rows, and all take 2 steps of so many batches of 4.
+    t = trainer(small(algorithm=algorithm, memory=memory, order="stream"))
+    begin = 3 if t._rule.needs_initial_batch else 0
+    size = begin + 2 * 4 * t._rule.batches_per_step
+    own = np.sort(t.data.train.rows[7])
+    for server_round in (1, 2, 3):
+        expected = own[np.arange((server_round - 1) * size, server_round * size) % len(own)]
+        for initial in (True, False)[0 if begin else 1 :]:
+            draws = t._draw([3, 7], server_round, initial=initial)
+            assert draws.rows[1].tolist() == expected[0 if initial else begin :].tolist()
+
+
 @pytest.mark.parametrize("kind", ["linear", "cnn"])
 def test_other_networks_train_alike(kind):
     e = small(model=kind, local_steps=1)

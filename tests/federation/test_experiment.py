@@ -80,6 +80,21 @@ def test_all_that_is_wrong_is_named_at_once():
         ),
         ({"noise_multiplier": 0.0}, "noise-multiplier must be greater than 0, got 0.0"),
         ({"delta": 1.0}, "delta must be less than 1, got 1.0"),
+        ({"server_step": "adam"}, "server-step must be 'replace' or 'universal', got 'adam'"),
+        ({"server_radius": 0.0}, "server-radius must be greater than 0, got 0.0"),
+        (
+            {"algorithm": "pfedme", "server_step": "universal", "server_mix": 0.5},
+            "server-mix must be 1 where server-step is universal.*, got 0.5",
+        ),
+        (
+            {"algorithm": "molar", "server_step": "universal"},
+            "server-step must be replace for molar, got 'universal'",
+        ),
+        (
+            {"algorithm": "molar-bandit", "server_step": "universal"},
+            "server-step must be replace for molar-bandit, got 'universal'",
+        ),
+        ({"order": "time"}, "order must be 'shuffled' or 'stream', got 'time'"),
         ({"seed": -1}, "seed must be greater than or equal to 0, got -1"),
     ],
 )
@@ -128,6 +143,14 @@ def test_as_many_may_lie_as_a_round_can_stand():
 def test_protection_is_part_of_what_a_run_is():
     settings = {"merge", "num-malicious", "clip", "privacy", "noise-multiplier", "delta"}
     assert settings <= small().identity().keys()
+
+
+def test_a_mix_that_is_not_looked_at_may_be_anything():
+    assert small(algorithm="fedavg", server_step="universal", server_mix=0.5).server_mix == 0.5
+
+
+def test_the_servers_step_and_the_order_are_part_of_what_a_run_is():
+    assert {"server-step", "server-radius", "order"} <= small().identity().keys()
 
 
 def test_an_algorithm_without_a_mean_has_no_other_merge(monkeypatch):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from federation.data.federated import federated_data
+from federation.data.federated import Split, federated_data
 from federation.errors import DataError, Refused
 from tests.support import small, write_npz
 
-PARTITIONS = ["halves", "iid", "dirichlet", "pathological", "natural"]
+PARTITIONS = ["halves", "iid", "dirichlet", "pathological", "natural", "blocks"]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_no_row_is_shared_and_every_client_has_some(partition, tasks):
         assert rows.max() < len(split.y)
 
 
-@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("partition", PARTITIONS[:-1])  # blocks leave nothing to chance
 def test_the_seed_determines_the_partition(partition, tasks):
     one, again, other = (of(partition, tasks, seed=seed)[1] for seed in (3, 3, 4))
     assert all(map(np.array_equal, one.train.rows, again.train.rows))
@@ -87,6 +87,26 @@ def test_natural_clients_are_the_tasks(tmp_path):
     assert [len(rows) for rows in data.train.rows] == pytest.approx([24] * 5, abs=2)
 
 
+def test_blocks_are_one_after_the_other(tmp_path):
+    # The feature is a row's number. 11 of 15 rows of either class are for training, 8 for testing.
+    x, y = np.arange(38.0)[:, None], np.tile([0, 1], 19)
+    name = write_npz(tmp_path / "t.npz", x=x, y=y)
+    settings = {"num_clients": 4, "clients_per_round": 4, "adapt_shots": 2}
+    e = small(dataset=name, partition="blocks", **settings)
+    data = federated_data(e)
+    for split, sizes in ((data.train, [6, 6, 5, 5]), (data.test, [4, 4, 4, 4])):
+        assert [len(rows) for rows in split.rows] == sizes
+        inputs = torch.cat([split.x[rows, 0] for rows in split.rows])
+        assert inputs.tolist() == sorted(inputs.tolist())
+
+
+def test_rows_in_order_come_round_by_round_and_then_again():
+    split = Split(torch.zeros(9, 1), torch.zeros(9), [np.array([8, 2, 5, 1, 4]), np.array([0, 3])])
+    rounds = [split.next_rows(0, t, 2).tolist() for t in (1, 2, 3, 4)]
+    assert rounds == [[1, 2], [4, 5], [8, 1], [2, 4]]
+    assert split.next_rows(1, 2, 3).tolist() == [3, 0, 3]
+
+
 def test_as_many_rows_as_a_batch_are_enough():
     assert federated_data(small(batch_size=20, initial_batch_size=20, adapt_shots=14))
 
@@ -128,6 +148,7 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
             "partition pathological cannot be made of .*11",
         ),
         ({"partition": "iid", "num_clients": 400}, "client .* lower num-clients"),
+        ({"partition": "blocks", "num_clients": 400}, "client .* lower num-clients"),
         ({"partition": "iid", "num_clients": 5000}, "cannot be made of 1078 rows for 5000 clients"),
     ],
 )

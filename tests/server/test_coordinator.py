@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import MessageType
@@ -21,7 +22,15 @@ from server.coordinator import coordinate
 from server.record import RunRecord
 from simulations.grid import InProcessGrid
 from simulations.report import find_runs, report_rows
-from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
+from tests.support import (
+    assert_same,
+    grid,
+    initial_model,
+    small,
+    train_clients,
+    trainer,
+    write_npz,
+)
 
 
 def run(folder, store=None, nodes=1, **settings):
@@ -159,6 +168,32 @@ def test_a_stateful_aggregate_is_resumed_with_its_state(tmp_path, monkeypatch):
     run(tmp_path / "parts", algorithm="heavy-ball", num_rounds=4, resume=str(tmp_path / "parts"))
     assert numbers(tmp_path / "parts")[0] == numbers(tmp_path / "whole")[0]
     assert RunRecord.open(tmp_path / "parts").load_checkpoint().state.keys()
+
+
+@pytest.mark.parametrize("exp_concave", [False, True])
+def test_the_universal_step_is_resumed_with_its_state(tmp_path, exp_concave):
+    settings = {"server_step": "universal", "algorithm": "fedavg"}
+    if exp_concave:  # few parameters
+        y = np.arange(400) % 2
+        x = np.random.default_rng(0).normal(size=(400, 3)) + y[:, None]
+        settings |= {"dataset": write_npz(tmp_path / "few.npz", x=x, y=y), "model": "linear"}
+        settings |= {"partition": "blocks", "order": "stream"}
+    whole = run(tmp_path / "whole", num_rounds=6, **settings)
+    run(tmp_path / "parts", num_rounds=2, **settings)
+    run(tmp_path / "parts", num_rounds=6, resume=str(tmp_path / "parts"), **settings)
+    assert numbers(tmp_path / "parts") == numbers(tmp_path / "whole")
+    told = {"server-step": "universal", "server-radius": 10.0, "exp-concave": exp_concave}
+    assert told.items() <= whole.items()
+    one, other = (RunRecord.open(tmp_path / n).load_checkpoint() for n in ("parts", "whole"))
+    assert_same(one.state, other.state)
+
+
+def test_a_run_with_the_universal_step_says_what_it_leaves_out(tmp_path, warnings_of_engram):
+    told = "the model is too large for the ensemble to learn from exp-concave losses, too"
+    run(tmp_path / "other", num_rounds=1)
+    assert told not in warnings_of_engram.messages
+    run(tmp_path / "run", server_step="universal", num_rounds=1)
+    assert told in warnings_of_engram.messages
 
 
 def test_a_finished_run_can_be_given_more_rounds(tmp_path):

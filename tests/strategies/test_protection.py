@@ -70,6 +70,25 @@ def test_nodes_and_engines_do_not_matter(algorithm, protection):
         assert_same(model, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_nor_with_the_ensembles_step(algorithm, protection):
+    e = experiment(protection, algorithm=algorithm, server_step="universal", server_radius=1.5)
+    expected, _ = rounds(e, count=3)
+    strategy, g = federation(e)
+    start = initial_model(g._host)
+    merged, _ = rounds(experiment(protection, algorithm=algorithm))
+    first, _ = rounds(e)
+    # Towards the merged model, between a fifth and two fifths of the radius far.
+    step, update = (torch.cat([(m[k] - start[k]).flatten() for k in m]) for m in (first, merged))
+    assert torch.cosine_similarity(step, update, dim=0) > 1 - 1e-5
+    assert 0.3 <= step.norm() <= 0.6
+    assert strategy.aggregate.additive == experiment(protection).aggregate().additive
+    for nodes, engine in ((1, "vectorized"), (20, "sequential")):
+        model, _ = rounds(e, count=3, nodes=nodes, engine=engine)
+        assert_same(model, expected, atol=1e-4)
+
+
 def honest(e):
     """The start of a round, and what its clients make of it."""
     t = trainer(e)

@@ -1,0 +1,238 @@
+"""What servers make of a round's updates: the universal ensemble beside FedAvg, FedAdam, FedYogi.
+
+``python -m benchmarks.server_step`` prints, for federations of digits (and of MNIST, if told where
+it is), how well clients are served after the last round, and how fast the common model learns;
+with the size of the server's step (of the ensemble: its radius) that is taken if nobody tunes it,
+and with the one that is best in hindsight, for the very figures shown; and how much a factor of 4
+costs. All see the same updates for the same model. And what the ensemble's step costs.
+"""
+
+import json
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from client.memory import RamStore
+from client.trainer import Trainer
+from engram.aggregates import Update, mean
+from engram.models import cross_entropy
+from engram.online.server_step import has_exp_concave, universal_step
+from engram.types import Params
+from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.sources import read_npz
+from federation.errors import EngramError
+from federation.experiment import Experiment, read_defaults
+from simulations.reproduce.server_steps import STEPS, play, tune
+
+__all__ = ["Outcome", "compare", "main", "time_step"]
+
+_MNIST = {"train": 6000, "test": 2000}  # rows, drawn at random
+_FACTOR = 4
+_SIZES = (14, 200, 650, 33_000, 1_000_000)
+
+
+class Outcome(NamedTuple):
+    """What came of a run.
+
+    Attributes:
+        before: Accuracy of the common model, mean over clients.
+        after: After personalization.
+        losses: Of the common model on all training rows, in nats, after a twentieth, a quarter and
+            all of the rounds.
+    """
+
+    before: float
+    after: float
+    losses: tuple[float, ...]
+
+
+def run(e: Experiment, data: FederatedData, name: str, size: float) -> Outcome:
+    """Plays an experiment with a server's step.
+
+    Raises:
+        RunStopped: It diverged.
+    """
+    loss = cross_entropy(model_for(e, data.input_shape, data.num_classes))
+    rows = data.train.take(torch.from_numpy(np.concatenate(data.train.rows)))
+    marks = (max(1, e.num_rounds // 20), max(1, e.num_rounds // 4), e.num_rounds)
+    losses = {}
+    for played in play(e, data, STEPS[name], size):
+        if played.server_round in marks:
+            model = {key: leaf.float() for key, leaf in played.merged.items()}
+            losses[played.server_round] = float(loss(model, rows))
+    scores = Trainer(e, data, RamStore()).evaluate(
+        model, range(e.num_clients), server_round=e.num_rounds
+    )
+    before, after = float(scores.before.mean()), float(scores.personalized.mean())
+    return Outcome(before, after, tuple(losses[mark] for mark in marks))
+
+
+def compare(
+    settings: Mapping[str, Any], seeds: int, tell: Callable[[], None] = lambda: None
+) -> list[dict[str, Any]]:
+    """Plays all servers' steps, with default and tuned sizes.
+
+    Returns:
+        A row for each: ``server``, ``way``, ``size``, ``outcomes`` (one a seed), ``tried`` (mean
+        accuracies after personalization, by size; None where a run diverged).
+    """
+    cases = []
+    for seed in range(seeds):
+        e = Experiment.from_config(read_defaults() | dict(settings) | {"seed": seed})
+        cases.append((e, federated_data(e)))
+    rows = []
+    for name, step in STEPS.items():
+        kept: dict[float, list[Outcome]] = {}
+        lost = partial(_lost, name, cases, kept, tell)
+        tried = {size: -value for size, value in tune(lost, step.default).items()}
+        best = max(tried, key=tried.__getitem__)
+        rows += [
+            {
+                "server": name,
+                "way": way,
+                "size": size,
+                "outcomes": [outcome._asdict() for outcome in kept.get(size, ())],
+                "tried": {
+                    size: value if np.isfinite(value) else None for size, value in tried.items()
+                },
+            }
+            for way, size in (("default", step.default), ("tuned", best))
+        ]
+    return rows
+
+
+def _lost(
+    name: str,
+    cases: Sequence[tuple[Experiment, FederatedData]],
+    kept: dict[float, list[Outcome]],
+    tell: Callable[[], None],
+    size: float,
+) -> float:
+    """Returns what is to be small, and keeps what it is made of."""
+    tell()
+    kept[size] = [run(e, data, name, size) for e, data in cases]
+    return -statistics.mean(outcome.after for outcome in kept[size])
+
+
+def time_step(dim: int, turns: int) -> dict[str, float]:
+    """Times the ensemble's step and the mean's, in turns: ``universal`` and ``mean``, in ms."""
+    model = {"w": torch.randn(dim, generator=torch.Generator().manual_seed(0))}
+    contenders = {"universal": universal_step(mean(), 10.0), "mean": mean()}
+    states = {name: aggregate.init(model) for name, aggregate in contenders.items()}
+    models: dict[str, Params] = dict.fromkeys(contenders, model)
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(turns + 2):
+        noise = torch.randn(dim, generator=torch.Generator().manual_seed(turn))
+        for name, aggregate in contenders.items():
+            update = {"w": 0.9 * models[name]["w"] + 0.1 * noise}
+            begun = time.perf_counter()
+            models[name], states[name] = aggregate.merge(
+                models[name], states[name], [Update(update, 1.0)]
+            )
+            times[name].append(1000 * (time.perf_counter() - begun))
+    # The first turns only warm up.
+    return {name: statistics.median(spent[2:]) for name, spent in times.items()}
+
+
+# --- Tables --------------------------------------------------------------------------------
+
+
+def _show(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    heads = ["", "size", "after", "± seeds", "before", "loss at T/20", "T/4", "T"]
+    for head in (*heads, f"after, size / {_FACTOR}", f"x {_FACTOR}"):
+        table.add_column(head, justify="right" if head else "left", no_wrap=True)
+    for row in rows:
+        cells = [f"{STEPS[row['server']].title}, {row['way']}", f"{row['size']:g}"]
+        outcomes = [Outcome(**outcome) for outcome in row["outcomes"]]
+        if not outcomes:
+            table.add_row(*cells, "diverged")
+            continue
+        after = [100 * outcome.after for outcome in outcomes]
+        cells += [f"{np.mean(after):.1f}", f"{np.std(after):.1f}"]
+        cells += [f"{100 * statistics.mean(outcome.before for outcome in outcomes):.1f}"]
+        losses = np.mean([outcome.losses for outcome in outcomes], axis=0)
+        cells += [f"{loss:.3f}" for loss in losses]
+        for size in (row["size"] / _FACTOR, row["size"] * _FACTOR):
+            value = row["tried"].get(size, np.nan)
+            cells.append("diverged" if value is None else f"{100 * value:.1f}")
+        table.add_row(*cells)
+    return table
+
+
+def _show_times(turns: int) -> Table:
+    title = "milliseconds of the server's step, one thread"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for head in ("parameters", "exp-concave learners", "universal", "mean", "ratio"):
+        table.add_column(head, justify="right")
+    for dim in _SIZES:
+        found = time_step(dim, turns)
+        table.add_row(
+            f"{dim:,}",
+            "yes" if has_exp_concave(dim) else "no",
+            f"{found['universal']:.2f}",
+            f"{found['mean']:.3f}",
+            f"{found['universal'] / found['mean']:.0f}",
+        )
+    return table
+
+
+def _few_of_mnist(path: Path, folder: Path) -> str:
+    """Writes a part of MNIST; returns it as a data set's name."""
+    arrays, rng = read_npz(path), np.random.default_rng(0)
+    part: dict[str, Any] = {}
+    for which, count in _MNIST.items():
+        rows = rng.permutation(len(arrays[f"y_{which}"]))[:count]
+        part |= {f"{key}_{which}": arrays[f"{key}_{which}"][rows] for key in "xy"}
+    np.savez(folder / "mnist.npz", **part)
+    return f"npz:{folder / 'mnist.npz'}"
+
+
+def main(
+    mnist: Annotated[Path | None, typer.Option(help="an .npz file of it, with test rows")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="of a run")] = 200,
+    seeds: Annotated[int, typer.Option(min=1, help="runs of each step size")] = 3,
+    turns: Annotated[int, typer.Option(min=1, help="of timing")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
+) -> None:
+    """Compares servers' steps."""
+    torch.set_num_threads(1)
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower tells of every round
+    console, found = Console(), {}
+    with tempfile.TemporaryDirectory() as folder, Progress(transient=True) as progress:
+        federations: dict[str, dict[str, Any]] = {"digits": {"partition": "halves"}}
+        if mnist is not None:
+            name = _few_of_mnist(mnist, Path(folder))
+            federations["MNIST"] = {"dataset": name, "partition": "dirichlet"}
+        for data, own in federations.items():
+            for model in ("linear", "mlp"):
+                title = f"{data}, {model}, {rounds} rounds, {seeds} seeds; accuracies in %"
+                settings = {"algorithm": "fedavg", "model": model, "num-rounds": rounds} | own
+                line = progress.add_task(title, total=11 * len(STEPS))
+                found[title] = compare(settings, seeds, partial(progress.advance, line))
+                if not as_json:
+                    console.print(_show(title, found[title]))
+    if as_json:
+        print(json.dumps({"federations": found, "ms": {d: time_step(d, turns) for d in _SIZES}}))
+    else:
+        console.print(_show_times(turns))
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except EngramError as error:
+        raise SystemExit(f"benchmarks: {error}") from error
