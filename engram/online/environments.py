@@ -3,9 +3,8 @@
 A stream is drawn before anyone plays, so that learners are set beside each other in the same one.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +12,10 @@ import numpy.typing as npt
 from engram.checks import require
 from engram.online.domains import Domain, ball
 from engram.online.hindsight import Best, Total, least_on_ball
+from engram.online.losses import ABSOLUTE, LOGISTIC, NONE, SQUARED, Loss
 
 __all__ = [
-    "ABSOLUTE",
-    "LOGISTIC",
-    "NONE",
-    "SQUARED",
     "Environment",
-    "Link",
     "absolute",
     "directions",
     "drifting",
@@ -34,38 +29,13 @@ __all__ = [
 Array = npt.NDArray[np.float64]
 
 
-class Link(NamedTuple):
-    """A convex function phi(u, b) of a prediction u, for a target b; all on arrays.
-
-    Attributes:
-        value: phi.
-        slope: Its derivative in u, or a subgradient.
-        bend: Its second derivative in u; 0 at a corner.
-    """
-
-    value: Callable[[Array, Array], Array]
-    slope: Callable[[Array, Array], Array]
-    bend: Callable[[Array, Array], Array]
-
-
-NONE: Final = Link(*(lambda u, b: np.zeros_like(u),) * 3)
-SQUARED: Final = Link(
-    lambda u, b: (u - b) ** 2 / 2, lambda u, b: u - b, lambda u, b: np.ones_like(u)
-)
-LOGISTIC: Final = Link(
-    lambda u, b: np.logaddexp(0.0, -b * u),
-    lambda u, b: -b / (1 + np.exp(b * u)),
-    lambda u, b: 0.25 / np.cosh(u / 2) ** 2,
-)
-ABSOLUTE: Final = Link(lambda u, b: np.abs(u - b), lambda u, b: np.sign(u - b), NONE.bend)
-
-
-def _rounded(width: float) -> Link:
+def _rounded(width: float) -> Loss:
     """Returns sqrt((u - b)^2 + width^2), an absolute loss without its corner."""
-    return Link(
+    return Loss(
         lambda u, b: np.hypot(u - b, width),
         lambda u, b: (u - b) / np.hypot(u - b, width),
         lambda u, b: width**2 / np.hypot(u - b, width) ** 3,
+        1.0,
     )
 
 
@@ -86,7 +56,7 @@ class Environment(NamedTuple):
     """
 
     domain: Domain
-    link: Link
+    link: Loss
     rows: Array
     targets: Array
     tilts: Array
@@ -139,7 +109,7 @@ class Environment(NamedTuple):
         lost = off - off**2 / np.hypot(off, width)
         return Best(now, float(self.losses(now).sum()), rounded.gap + float(lost.sum()))
 
-    def _total(self, link: Link, x: Array) -> Total:
+    def _total(self, link: Loss, x: Array) -> Total:
         predictions, form = self.rows @ x, self.horizon * self.form
         straight = self.tilts.sum(axis=0)
         values = link.value(predictions, self.targets)
@@ -167,7 +137,7 @@ def _stream(
     bound: float,
     smoothness: float | None,
     *,
-    link: Link = NONE,
+    link: Loss = NONE,
     rows: Array | None = None,
     targets: Array | None = None,
     tilts: Array | None = None,

@@ -13,7 +13,7 @@ from scipy.special import expit
 
 from engram.checks import require
 
-__all__ = ["ABSOLUTE", "HINGE", "LOGISTIC", "SQUARED", "Loss", "quantile"]
+__all__ = ["ABSOLUTE", "HINGE", "LOGISTIC", "NONE", "SQUARED", "Loss", "quantile"]
 
 Array = npt.NDArray[np.float64]
 
@@ -24,20 +24,30 @@ class Loss(NamedTuple):
     Attributes:
         value: ``(p, y) -> loss``, at least 0.
         slope: ``(p, y) -> d loss / dp``; 0 at a kink that is a minimum.
+        bend: ``(p, y) -> d^2 loss / dp^2``; 0 at a kink.
         steepest: The largest absolute slope there is; infinite if there is none.
     """
 
     value: Callable[[Array, Array], Array]
     slope: Callable[[Array, Array], Array]
+    bend: Callable[[Array, Array], Array]
     steepest: float
 
 
 def _squared(p: Array, y: Array) -> Array:
-    return (p - y) ** 2
+    return (p - y) ** 2 / 2
 
 
 def _squared_slope(p: Array, y: Array) -> Array:
-    return 2 * (p - y)
+    return p - y
+
+
+def _squared_bend(p: Array, y: Array) -> Array:
+    return np.ones_like(p - y)
+
+
+def _straight(p: Array, y: Array) -> Array:
+    return np.zeros_like(p - y)
 
 
 def _absolute(p: Array, y: Array) -> Array:
@@ -57,6 +67,11 @@ def _logistic_slope(p: Array, y: Array) -> Array:
     return slope
 
 
+def _logistic_bend(p: Array, y: Array) -> Array:
+    bend: Array = expit(p) * expit(-p) * y**2
+    return bend
+
+
 def _hinge(p: Array, y: Array) -> Array:
     return np.maximum(0.0, 1 - y * p)
 
@@ -73,10 +88,11 @@ def _pinball_slope(q: float, p: Array, y: Array) -> Array:
     return np.where(p > y, 1 - q, np.where(p < y, -q, 0.0))
 
 
-SQUARED = Loss(_squared, _squared_slope, np.inf)  # its best constant is the mean
-ABSOLUTE = Loss(_absolute, _absolute_slope, 1.0)  # the median
-LOGISTIC = Loss(_logistic, _logistic_slope, 1.0)  # the log-odds of class 1
-HINGE = Loss(_hinge, _hinge_slope, 1.0)
+NONE = Loss(_straight, _straight, _straight, 0.0)
+SQUARED = Loss(_squared, _squared_slope, _squared_bend, np.inf)  # its best constant is the mean
+ABSOLUTE = Loss(_absolute, _absolute_slope, _straight, 1.0)  # the median
+LOGISTIC = Loss(_logistic, _logistic_slope, _logistic_bend, 1.0)  # the log-odds of class 1
+HINGE = Loss(_hinge, _hinge_slope, _straight, 1.0)
 
 
 def quantile(q: float) -> Loss:
@@ -89,4 +105,4 @@ def quantile(q: float) -> Loss:
         ValueError: ``q`` is not as said.
     """
     require(0 < q < 1, "quantile", q, "in (0, 1)")
-    return Loss(partial(_pinball, q), partial(_pinball_slope, q), max(q, 1 - q))
+    return Loss(partial(_pinball, q), partial(_pinball_slope, q), _straight, max(q, 1 - q))

@@ -20,7 +20,7 @@ TWO_CLASSES = ("logistic", "hinge")
 @pytest.mark.parametrize(
     ("name", "p", "y", "value", "slope"),
     [
-        ("squared", 3.0, 0.5, 6.25, 5.0),
+        ("squared", 3.0, 0.5, 3.125, 2.5),
         ("absolute", 3.0, 0.5, 2.5, 1.0),
         ("absolute", -3.0, 0.5, 3.5, -1.0),
         ("absolute", 0.5, 0.5, 0.0, 0.0),
@@ -53,6 +53,14 @@ def test_slopes_are_subgradients_and_never_steeper_than_said(name, a, b, y, sign
     assert here >= 0
     assert there >= here + slope * (b - a) - 1e-9
     assert abs(slope) <= loss.steepest
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("p", "y"), [(-3.0, 1.0), (0.3, 1.0), (2.0, -1.0), (0.7, -1.0)])
+def test_bends_are_the_slopes_slopes(name, p, y):
+    loss, h, y = LOSSES[name], 1e-5, np.array(y)
+    change = (loss.slope(np.array(p + h), y) - loss.slope(np.array(p - h), y)) / (2 * h)
+    assert loss.bend(np.array(p), y) == pytest.approx(change, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", ["absolute", "quantile", "logistic", "hinge"])
