@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from engram.checks import require
 from engram.online.domains import Domain
-from engram.online.kernels import add_outer, descend, descend_in_norm
 from engram.online.learner import Learner, checked
+from engram.online.steps import add_outer, descend, descend_in_norm
 
 __all__ = ["Descent", "Newton", "Pool", "descent_pool", "newton_pool", "single", "started"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import require
-from engram.online.kernels import BALL, BOX, SIMPLEX, project, project_in_norm
+from engram.online.steps import BALL, BOX, SIMPLEX, project, project_in_norm
 
 __all__ = ["Domain", "ball", "box", "simplex"]
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from engram.checks import require
 from engram.online.bases import started
 from engram.online.domains import simplex
-from engram.online.kernels import equalize, tilt
 from engram.online.learner import Learner, checked, positive
+from engram.online.weights import equalize, tilt
 
 __all__ = ["Hedge", "MsMwC", "Prod", "adapt_ml_prod", "hedge", "msmwc"]
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from engram.checks import require
 from engram.online.domains import Domain, ball, simplex
 from engram.online.environments import directions
-from engram.online.kernels import BALL
+from engram.online.steps import BALL
 
 __all__ = ["Game", "matrix_game", "saddle_game"]
 

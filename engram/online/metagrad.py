@@ -13,8 +13,9 @@ import numpy.typing as npt
 from engram.checks import require
 from engram.online.bases import Newton, newton_pool, started
 from engram.online.domains import Domain
-from engram.online.kernels import add_outer, descend_in_norm, tilt
 from engram.online.learner import Learner, checked, positive
+from engram.online.steps import add_outer, descend_in_norm
+from engram.online.weights import tilt
 
 __all__ = ["MetaGrad", "metagrad"]
 

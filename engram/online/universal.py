@@ -19,9 +19,9 @@ import numpy.typing as npt
 from engram.checks import require
 from engram.online.bases import Descent, Newton, descent_pool, newton_pool, started
 from engram.online.domains import Domain
-from engram.online.kernels import weigh
 from engram.online.learner import Learner, checked, positive
 from engram.online.surrogates import curvatures, surrogate_gradients
+from engram.online.weights import weigh
 
 __all__ = ["Constants", "Feedback", "Universal", "universal_ensemble"]
 

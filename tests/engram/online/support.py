@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.online.kernels import BALL, BOX
+from engram.online.steps import BALL, BOX
 
 
 def play(learner, gradient, rounds, start=None):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.online.domains import ball, box, simplex
-from engram.online.kernels import BOX, SIMPLEX
+from engram.online.steps import BOX, SIMPLEX
 
 # cvxpy says so where a solver has stopped short of the 1e-12 that it is asked for.
 pytestmark = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.online.experts import adapt_ml_prod, hedge, msmwc
-from engram.online.kernels import equalize
+from engram.online.weights import equalize
 from tests.engram.online.support import play
 
 PRIOR = np.array([0.2, 0.5, 0.3])

@@ -1,17 +1,14 @@
-"""The arithmetic of the learners, compiled, on many of them at once.
-
-All compiled code is in this file, and must be: numba keeps what it has compiled on disk, and takes
-it for current as long as the function's own file is, whatever became of the files that it calls.
+"""Projections, and steps of many learners at once: compiled.
 
 A domain is described by four values, see ``domains.Domain``; its kinds are BALL, BOX and SIMPLEX.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from engram.online.compiled import compiled
 
 __all__ = [
     "BALL",
@@ -20,34 +17,23 @@ __all__ = [
     "add_outer",
     "descend",
     "descend_in_norm",
-    "equalize",
     "project",
     "project_in_norm",
-    "tilt",
-    "weigh",
 ]
 
 Array = npt.NDArray[np.float64]
 Factor = npt.NDArray[np.floating[Any]]
 Fixed = npt.NDArray[np.int8]
 Indices = npt.NDArray[np.intp]
-Function = TypeVar("Function", bound=Callable[..., object])
 
-BALL, BOX, SIMPLEX = 0, 1, 2
+BALL: Final = 0
+BOX: Final = 1
+SIMPLEX: Final = 2
 
-_MOST_STEPS = 200  # of Newton's method, which takes some five
-
-
-def _compiled(function: Function) -> Function:
-    """Compiles a function, and keeps what came of it where there is a place for that."""
-    try:
-        kept: Any = njit(cache=True)(function)
-    except RuntimeError:  # no folder can be written to
-        kept = njit(function)
-    return cast("Function", kept)  # which has the same signature
+_MOST_STEPS: Final = 200  # of Newton's method, which takes some five
 
 
-@_compiled
+@compiled
 def project(kind: int, anchor: Array, top: Array, size: float, y: Array) -> Array:
     """Returns the point of the domain that is nearest to ``y``, shape (d,)."""
     if kind == BALL:
@@ -78,7 +64,7 @@ def project(kind: int, anchor: Array, top: Array, size: float, y: Array) -> Arra
     return anchor + np.maximum(excess - shift, 0.0)
 
 
-@_compiled
+@compiled
 def _solve_triangles(lower: Factor, b: Array, half: bool) -> Array:
     """Solves L z = b, and then, unless ``half``, L' x = z."""
     n = len(b)
@@ -95,7 +81,7 @@ def _solve_triangles(lower: Factor, b: Array, half: bool) -> Array:
     return z
 
 
-@_compiled
+@compiled
 def _project_on_ball(anchor: Array, size: float, y: Array, metric: Array) -> Array:
     """Newton's method on the secular equation |s(nu)| = size, (U + nu I) s(nu) = U (y - anchor).
 
@@ -124,7 +110,7 @@ def _project_on_ball(anchor: Array, size: float, y: Array, metric: Array) -> Arr
     return nearest
 
 
-@_compiled
+@compiled
 def _free_step(metric: Array, slope: Array, free: Indices, summed: bool) -> tuple[Array, float]:
     """Returns the step to the best point if only ``free`` coordinates move, and the multiplier.
 
@@ -145,7 +131,7 @@ def _free_step(metric: Array, slope: Array, free: Indices, summed: bool) -> tupl
     return step, level
 
 
-@_compiled
+@compiled
 def _move(anchor: Array, top: Array, x: Array, fixed: Fixed, free: Indices, step: Array) -> None:
     """Moves ``x`` along ``step`` up to the first limit, and fixes the coordinate that meets it."""
     length, met = 1.0, -1
@@ -162,7 +148,7 @@ def _move(anchor: Array, top: Array, x: Array, fixed: Fixed, free: Indices, step
         x[i] = anchor[i] if step[met] < 0 else top[i]
 
 
-@_compiled
+@compiled
 def _project_on_polytope(
     anchor: Array, top: Array, summed: bool, y: Array, metric: Array, start: Array
 ) -> Array:
@@ -196,7 +182,7 @@ def _project_on_polytope(
     return x
 
 
-@_compiled
+@compiled
 def project_in_norm(
     kind: int, anchor: Array, top: Array, size: float, y: Array, metric: Array, start: Array
 ) -> Array:
@@ -216,7 +202,7 @@ def project_in_norm(
     return _project_on_polytope(anchor, top, kind == SIMPLEX, y, metric, start)
 
 
-@_compiled
+@compiled
 def descend(
     kind: int,
     anchor: Array,
@@ -233,7 +219,7 @@ def descend(
     return moved
 
 
-@_compiled
+@compiled
 def descend_in_norm(
     kind: int,
     anchor: Array,
@@ -252,7 +238,7 @@ def descend_in_norm(
     return moved
 
 
-@_compiled
+@compiled
 def add_outer(
     metrics: Array, inverses: Array, scales: Array, directions: Array
 ) -> tuple[Array, Array]:
@@ -270,143 +256,3 @@ def add_outer(
                 inverses[k, i, j] -= share * w[i] * w[j]
                 inverses[k, j, i] = inverses[k, i, j]
     return metrics, inverses
-
-
-@_compiled
-def tilt(logs: Array, losses: Array) -> Array:
-    """Returns log p, normalized in each row, of p proportional to exp(logs - losses): (K, N)."""
-    tilted = logs - losses
-    for k in range(len(tilted)):
-        highest = np.max(tilted[k])
-        tilted[k] -= highest + np.log(np.sum(np.exp(tilted[k] - highest)))
-    return tilted
-
-
-@_compiled
-def equalize(logs: Array, steps: Array, losses: Array) -> Array:
-    """Solves ``min_p <losses, p> + sum_i D_i(p_i, q_i) / eta_i`` on the simplex, D of entropy.
-
-    p_i = q_i exp(-eta_i (losses_i + nu)): the steps differ, and so nu is a root, which Newton's
-    method finds on log sum p, convex and falling in nu, without going too far to its right.
-
-    Args:
-        logs: log q, shape (N,).
-        steps: eta > 0, shape (N,).
-        losses: Shape (N,).
-
-    Returns:
-        log p, shape (N,).
-    """
-    nu = -np.min(losses)
-    for _ in range(_MOST_STEPS):
-        terms = logs - steps * (losses + nu)
-        highest = np.max(terms)
-        weights = np.exp(terms - highest)
-        sum_ = np.sum(weights)
-        excess = highest + np.log(sum_)
-        if np.abs(excess) <= 1e-15:
-            break
-        before = nu
-        nu += excess * sum_ / np.sum(weights * steps)
-        if nu == before:
-            break
-    return logs - steps * (losses + nu)
-
-
-@_compiled
-def _squared_distances(x: Array, y: Array) -> Array:
-    found = np.zeros(len(x))
-    for i in range(len(x)):
-        for j in range(x.shape[1]):
-            found[i] += (x[i, j] - y[i, j]) ** 2
-    return found
-
-
-@_compiled
-def _add_rows(sum_: Array, weights: Array, rows: Array) -> None:
-    for i in range(len(weights)):
-        for j in range(len(sum_)):
-            sum_[j] += weights[i] * rows[i, j]
-
-
-@_compiled
-def weigh(
-    here: Array,
-    there: Array,
-    slopes: Array,
-    before: Array,
-    moves: Array,
-    mid_moves: Array,
-    mid_logs: Array,
-    top_logs: Array,
-    mid_weights: Array,
-    mid_decisions: Array,
-    steps: Array,
-    lambda_1: float,
-    lambda_2: float,
-    bias: float,
-    unit: float,
-) -> tuple[Array, Array, Array, Array, Array, Array, Array, Array]:
-    """Lines 5 and 6 of Algorithm 1: both layers of weights learn from the round, and look ahead.
-
-    Where all losses, or all of optimism, have the same number added, weights stay the same, and so
-    <g, x> is left out: of this round, and of the next, which nobody knows.
-
-    Args:
-        here: Base learners' decisions x_i in this round, shape (N, d).
-        there: In the next.
-        slopes: <g, x_i - x>, shape (N,).
-        before: Of the round before.
-        moves: |x_i - x_i before|^2, shape (N,).
-        mid_moves: |x_k - x_k before|^2 of the middle layer's decisions, shape (K,).
-        mid_logs: log p-hat, but for a number in each row, shape (K, N).
-        top_logs: log q-hat, shape (K,).
-        mid_weights: p, shape (K, N).
-        mid_decisions: x_k, shape (K, d).
-        steps: eta_k, shape (K,).
-        lambda_1: Weight of the top layer's correction.
-        lambda_2: Of the middle layers'.
-        bias: What times eta (l - m)^2 is added to losses.
-        unit: What losses are multiplied by, 1 / (G D).
-
-    Returns:
-        For the next round ``moves``, ``mid_moves``, ``mid_logs``, ``top_logs``, ``mid_weights``,
-        ``mid_decisions``; and q, shape (K,), and x, shape (d,).
-    """
-    surprise = unit * (slopes - before)  # losses - optimism; corrections cancel
-    losses = unit * (slopes + lambda_2 * moves)
-    moves = _squared_distances(there, here)
-    hints = unit * (slopes + lambda_2 * moves)
-    top_losses, top_hints = np.empty_like(steps), np.empty_like(steps)
-    mid_logs, seen = mid_logs.copy(), mid_decisions
-    mid_weights, mid_decisions = mid_weights.copy(), np.zeros_like(seen)
-    for k in range(len(steps)):
-        p, logs, eta = mid_weights[k], mid_logs[k], 2 * steps[k]
-        expected = unit * np.dot(p, slopes) + unit * lambda_1 * mid_moves[k]
-        top_losses[k] = expected + bias * steps[k] * np.dot(p, surprise) ** 2
-        for i in range(len(p)):
-            logs[i] -= eta * losses[i] + bias * (eta * surprise[i]) ** 2
-        logs -= np.max(logs)  # or they would grow, and lose digits
-        sum_, highest = 0.0, np.max(logs - eta * hints)
-        for i in range(len(p)):
-            p[i] = np.exp(logs[i] - eta * hints[i] - highest)
-            sum_ += p[i]
-        p /= sum_
-        _add_rows(mid_decisions[k], p, there)
-    mid_moves = _squared_distances(mid_decisions, seen)
-    top_logs = equalize(top_logs, steps, top_losses)
-    for k in range(len(steps)):
-        top_hints[k] = unit * np.dot(mid_weights[k], slopes) + unit * lambda_1 * mid_moves[k]
-    top_weights = np.exp(equalize(top_logs, steps, top_hints))
-    decision = np.zeros(here.shape[1])
-    _add_rows(decision, top_weights, mid_decisions)
-    return (
-        moves,
-        mid_moves,
-        mid_logs,
-        top_logs,
-        mid_weights,
-        mid_decisions,
-        top_weights,
-        decision,
-    )

@@ -1,0 +1,154 @@
+"""Weights of experts, and of the ensemble's two layers of them: compiled."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.online.compiled import compiled
+
+__all__ = ["equalize", "tilt", "weigh"]
+
+Array = npt.NDArray[np.float64]
+
+_MOST_STEPS: Final = 200  # of Newton's method, which takes some five
+
+
+@compiled
+def tilt(logs: Array, losses: Array) -> Array:
+    """Returns log p, normalized in each row, of p proportional to exp(logs - losses): (K, N)."""
+    tilted = logs - losses
+    for k in range(len(tilted)):
+        highest = np.max(tilted[k])
+        tilted[k] -= highest + np.log(np.sum(np.exp(tilted[k] - highest)))
+    return tilted
+
+
+@compiled
+def equalize(logs: Array, steps: Array, losses: Array) -> Array:
+    """Solves ``min_p <losses, p> + sum_i D_i(p_i, q_i) / eta_i`` on the simplex, D of entropy.
+
+    p_i = q_i exp(-eta_i (losses_i + nu)): the steps differ, and so nu is a root, which Newton's
+    method finds on log sum p, convex and falling in nu, without going too far to its right.
+
+    Args:
+        logs: log q, shape (N,).
+        steps: eta > 0, shape (N,).
+        losses: Shape (N,).
+
+    Returns:
+        log p, shape (N,).
+    """
+    nu = -np.min(losses)
+    for _ in range(_MOST_STEPS):
+        terms = logs - steps * (losses + nu)
+        highest = np.max(terms)
+        weights = np.exp(terms - highest)
+        sum_ = np.sum(weights)
+        excess = highest + np.log(sum_)
+        if np.abs(excess) <= 1e-15:
+            break
+        before = nu
+        nu += excess * sum_ / np.sum(weights * steps)
+        if nu == before:
+            break
+    return logs - steps * (losses + nu)
+
+
+@compiled
+def _squared_distances(x: Array, y: Array) -> Array:
+    found = np.zeros(len(x))
+    for i in range(len(x)):
+        for j in range(x.shape[1]):
+            found[i] += (x[i, j] - y[i, j]) ** 2
+    return found
+
+
+@compiled
+def _add_rows(sum_: Array, weights: Array, rows: Array) -> None:
+    for i in range(len(weights)):
+        for j in range(len(sum_)):
+            sum_[j] += weights[i] * rows[i, j]
+
+
+@compiled
+def weigh(
+    here: Array,
+    there: Array,
+    slopes: Array,
+    before: Array,
+    moves: Array,
+    mid_moves: Array,
+    mid_logs: Array,
+    top_logs: Array,
+    mid_weights: Array,
+    mid_decisions: Array,
+    steps: Array,
+    lambda_1: float,
+    lambda_2: float,
+    bias: float,
+    unit: float,
+) -> tuple[Array, Array, Array, Array, Array, Array, Array, Array]:
+    """Lines 5 and 6 of Algorithm 1: both layers of weights learn from the round, and look ahead.
+
+    Where all losses, or all of optimism, have the same number added, weights stay the same, and so
+    <g, x> is left out: of this round, and of the next, which nobody knows.
+
+    Args:
+        here: Base learners' decisions x_i in this round, shape (N, d).
+        there: In the next.
+        slopes: <g, x_i - x>, shape (N,).
+        before: Of the round before.
+        moves: |x_i - x_i before|^2, shape (N,).
+        mid_moves: |x_k - x_k before|^2 of the middle layer's decisions, shape (K,).
+        mid_logs: log p-hat, but for a number in each row, shape (K, N).
+        top_logs: log q-hat, shape (K,).
+        mid_weights: p, shape (K, N).
+        mid_decisions: x_k, shape (K, d).
+        steps: eta_k, shape (K,).
+        lambda_1: Weight of the top layer's correction.
+        lambda_2: Of the middle layers'.
+        bias: What times eta (l - m)^2 is added to losses.
+        unit: What losses are multiplied by, 1 / (G D).
+
+    Returns:
+        For the next round ``moves``, ``mid_moves``, ``mid_logs``, ``top_logs``, ``mid_weights``,
+        ``mid_decisions``; and q, shape (K,), and x, shape (d,).
+    """
+    surprise = unit * (slopes - before)  # losses - optimism; corrections cancel
+    losses = unit * (slopes + lambda_2 * moves)
+    moves = _squared_distances(there, here)
+    hints = unit * (slopes + lambda_2 * moves)
+    top_losses, top_hints = np.empty_like(steps), np.empty_like(steps)
+    mid_logs, seen = mid_logs.copy(), mid_decisions
+    mid_weights, mid_decisions = mid_weights.copy(), np.zeros_like(seen)
+    for k in range(len(steps)):
+        p, logs, eta = mid_weights[k], mid_logs[k], 2 * steps[k]
+        expected = unit * np.dot(p, slopes) + unit * lambda_1 * mid_moves[k]
+        top_losses[k] = expected + bias * steps[k] * np.dot(p, surprise) ** 2
+        for i in range(len(p)):
+            logs[i] -= eta * losses[i] + bias * (eta * surprise[i]) ** 2
+        logs -= np.max(logs)  # or they would grow, and lose digits
+        sum_, highest = 0.0, np.max(logs - eta * hints)
+        for i in range(len(p)):
+            p[i] = np.exp(logs[i] - eta * hints[i] - highest)
+            sum_ += p[i]
+        p /= sum_
+        _add_rows(mid_decisions[k], p, there)
+    mid_moves = _squared_distances(mid_decisions, seen)
+    top_logs = equalize(top_logs, steps, top_losses)
+    for k in range(len(steps)):
+        top_hints[k] = unit * np.dot(mid_weights[k], slopes) + unit * lambda_1 * mid_moves[k]
+    top_weights = np.exp(equalize(top_logs, steps, top_hints))
+    decision = np.zeros(here.shape[1])
+    _add_rows(decision, top_weights, mid_decisions)
+    return (
+        moves,
+        mid_moves,
+        mid_logs,
+        top_logs,
+        mid_weights,
+        mid_decisions,
+        top_weights,
+        decision,
+    )
