@@ -45,7 +45,7 @@ _DRAWS: Final = 301  # what seeds are for
 
 # By which steps are multiplied, to tune them in hindsight: 1 is what the theory says.
 _DESCENT: Final = tuple(2.0**k for k in range(-7, 5))
-_NEWTON: Final = tuple(2.0**k for k in range(-9, 7))
+_NEWTON: Final = tuple(2.0**k for k in range(-10, 7))
 
 
 class Problem(NamedTuple):

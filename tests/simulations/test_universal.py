@@ -74,7 +74,7 @@ def test_a_match_has_all_methods_and_scales():
     rows = run_match(Match("matrix-honest", 12, 0), lambda *far: told.append(far))
     expected = {(name, scale) for name, method in METHODS.items() for scale in method.scales}
     assert {(row["method"], row["scale"]) for row in rows} == expected
-    assert len(rows) == len(expected) == 4 + 12 + 16
+    assert len(rows) == len(expected) == 4 + 12 + 17
     assert told == [(i, 6) for i in range(7)]
     for row in rows:
         assert np.isfinite(row["errors"]).all()
