@@ -57,7 +57,7 @@ def project(kind: int, anchor: Array, top: Array, size: float, y: Array) -> Arra
             if one > shift:
                 left += 1
                 sum_ += one
-        shift = (sum_ - total) / left
+        shift = (sum_ - total) / max(left, 1)  # none is left of what is not finite
         if left == count:
             break
         count = left
