@@ -97,7 +97,7 @@ def _project_on_ball(anchor: Array, size: float, y: Array, metric: Array) -> Arr
         lower = np.linalg.cholesky(shifted)
         s = _solve_triangles(lower, right, False)
         length = np.sqrt(np.sum(s * s))
-        if length <= size * (1 + 1e-14):
+        if length <= size * (1 + 1e-12):
             break
         w = _solve_triangles(lower, s, True)
         step = length**2 / np.sum(w * w) * (length - size) / size
@@ -250,9 +250,7 @@ def add_outer(
         w = inverses[k] @ v
         share = scales[k] / (1 + scales[k] * np.sum(v * w))
         for i in range(d):
-            for j in range(i + 1):  # the same number on both sides, or rounding breaks symmetry
-                metrics[k, i, j] += scales[k] * v[i] * v[j]
-                metrics[k, j, i] = metrics[k, i, j]
-                inverses[k, i, j] -= share * w[i] * w[j]
-                inverses[k, j, i] = inverses[k, i, j]
+            for j in range(d):  # products first: the same number on both sides of the diagonal
+                metrics[k, i, j] += scales[k] * (v[i] * v[j])
+                inverses[k, i, j] -= share * (w[i] * w[j])
     return metrics, inverses
