@@ -167,7 +167,10 @@ def _show(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
         losses = np.mean([outcome.losses for outcome in outcomes], axis=0)
         cells += [f"{loss:.3f}" for loss in losses]
         for size in (row["size"] / _FACTOR, row["size"] * _FACTOR):
-            value = row["tried"].get(size, np.nan)
+            if size not in row["tried"]:
+                cells.append("-")
+                continue
+            value = row["tried"][size]
             cells.append("diverged" if value is None else f"{100 * value:.1f}")
         table.add_row(*cells)
     return table

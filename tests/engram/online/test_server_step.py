@@ -175,7 +175,7 @@ def test_the_aggregates_own_state_goes_on():
 def test_large_models_have_no_learners_for_exp_concave_losses(dim):
     state = universal_step(mean(), 2.0).init({"w": torch.zeros(dim)})
     assert has_exp_concave(dim) == (dim == 200)
-    assert any(".exp." in name for name in state) == has_exp_concave(dim)
+    assert any(".newtons." in name for name in state) == has_exp_concave(dim)
 
 
 @pytest.mark.parametrize("radius", [0.0, -1.0, np.inf, np.nan])
