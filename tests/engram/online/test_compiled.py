@@ -1,0 +1,28 @@
+"""What numba compiles: it is kept, or, where nothing can be written, compiled anew."""
+
+import ast
+
+import pytest
+from numba.core import caching
+
+from engram.online import steps, weights
+from engram.online.compiled import compiled
+from federation.fingerprint import source_root
+
+
+def double(x):
+    return 2 * x
+
+
+def test_without_a_place_for_what_is_compiled_it_is_compiled_all_the_same(monkeypatch):
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    assert compiled(double)(3.5) == 7.0
+    assert not hasattr(compiled(double)._cache, "_impl")
+
+
+@pytest.mark.parametrize("module", [steps, weights], ids=["steps", "weights"])
+def test_compiled_functions_call_those_of_their_own_file_only(module):
+    # Numba would not see that another file has changed.
+    tree = ast.parse((source_root() / f"{module.__name__.replace('.', '/')}.py").read_text())
+    imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert [name for name in imported if name.startswith("engram")] == ["engram.online.compiled"]
