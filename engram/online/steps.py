@@ -75,9 +75,9 @@ def _solve_triangles(lower: Factor, b: Array, half: bool) -> Array:
         z[i] /= lower[i, i]
     if not half:
         for i in range(n - 1, -1, -1):
-            for j in range(i + 1, n):
-                z[i] -= lower[j, i] * z[j]
             z[i] /= lower[i, i]
+            for j in range(i):
+                z[j] -= lower[i, j] * z[i]
     return z
 
 
