@@ -1,0 +1,223 @@
+"""What a bandit policy for many users is: functions on an explicit state.
+
+In each round a user u_t comes with K arms, rows of d features; the policy plays one of them, and
+sees its reward. Regret is what the best arm would have paid more, in expectation (2).
+
+A policy is written once, as a ``Core``, with users numbered from 0, and inputs that are right. A
+``Policy`` is what a platform serves users with: it takes their names, and checks what it is given.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import require
+
+__all__ = ["Array", "Core", "Offers", "Policy", "Runs", "each", "first", "generator", "policy"]
+
+Array = npt.NDArray[np.float64]
+Name = int | str
+S = TypeVar("S")
+
+CHOOSE, UPDATE, INIT = range(3)  # what random numbers are drawn for
+
+
+class Core(NamedTuple, Generic[S]):
+    """A policy in one run. Its functions are pure but for the generators that they draw from.
+
+    Attributes:
+        init: ``rng -> state``, before the first round.
+        choose: ``(state, user, arms (K, d), rng) -> (arm, state)``: which one to play.
+        update: ``(state, user, x (d,), reward, rng) -> state``: what came of playing ``x``, which
+            need not be the arm that was chosen.
+    """
+
+    init: Callable[[np.random.Generator], S]
+    choose: Callable[[S, int, Array, np.random.Generator], tuple[int, S]]
+    update: Callable[[S, int, Array, float, np.random.Generator], S]
+
+
+class Runs(NamedTuple, Generic[S]):
+    """A policy in R independent runs at once: of several seeds, or several settings.
+
+    Attributes:
+        init: ``rngs -> state``, from one generator for each run.
+        choose: ``(state, users (R,), arms (R, K, d), rngs) -> (arms (R,), state)``.
+        update: ``(state, users (R,), x (R, d), rewards (R,), rngs) -> state``.
+    """
+
+    init: Callable[[Sequence[np.random.Generator]], S]
+    choose: Callable[
+        [S, npt.NDArray[np.intp], Array, Sequence[np.random.Generator]],
+        tuple[npt.NDArray[np.intp], S],
+    ]
+    update: Callable[
+        [S, npt.NDArray[np.intp], Array, Array, Sequence[np.random.Generator]],
+        S,
+    ]
+
+
+def each(cores: Sequence[Core[S]]) -> Runs[tuple[S, ...]]:
+    """Returns runs that are played one after the other, each by a core of its own."""
+
+    def choose(
+        states: tuple[S, ...],
+        users: npt.NDArray[np.intp],
+        arms: Array,
+        rngs: Sequence[np.random.Generator],
+    ) -> tuple[npt.NDArray[np.intp], tuple[S, ...]]:
+        runs = zip(cores, states, users.tolist(), arms, rngs, strict=True)
+        found = [core.choose(*run) for core, *run in runs]
+        return np.array([arm for arm, _ in found]), tuple(state for _, state in found)
+
+    def update(
+        states: tuple[S, ...],
+        users: npt.NDArray[np.intp],
+        x: Array,
+        rewards: Array,
+        rngs: Sequence[np.random.Generator],
+    ) -> tuple[S, ...]:
+        runs = zip(cores, states, users.tolist(), x, rewards.tolist(), rngs, strict=True)
+        return tuple(core.update(*run) for core, *run in runs)
+
+    return Runs(
+        init=lambda rngs: tuple(core.init(rng) for core, rng in zip(cores, rngs, strict=True)),
+        choose=choose,
+        update=update,
+    )
+
+
+def first(runs: Runs[S]) -> Core[S]:
+    """Returns a single run of a policy that is written for several."""
+
+    def choose(state: S, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, S]:
+        chosen, state = runs.choose(state, np.array([user]), arms[None], [rng])
+        return int(chosen[0]), state
+
+    return Core(
+        init=lambda rng: runs.init([rng]),
+        choose=choose,
+        update=lambda state, user, x, reward, rng: runs.update(
+            state, np.array([user]), x[None], np.array([reward]), [rng]
+        ),
+    )
+
+
+def generator(seed: int, round_: int, purpose: int) -> np.random.Generator:
+    """Returns what a run draws from: a function of its seed, the round, and what it is for."""
+    return np.random.default_rng((seed, round_, purpose))
+
+
+class Offers(NamedTuple, Generic[S]):
+    """A policy's state.
+
+    Attributes:
+        core: What it has learned.
+        seed: Of all its random numbers.
+        chosen: How often it has chosen.
+        updated: How many rewards it has seen.
+        users: Each user's number, by name, in the order in which they came.
+        open: The arms last offered to a user, by the user's number, until a reward comes.
+    """
+
+    core: S
+    seed: int
+    chosen: int
+    updated: int
+    users: Mapping[Name, int]
+    open: Mapping[int, Array]
+
+
+class Policy(NamedTuple, Generic[S]):
+    """A policy for users with names, who may come at any time. States are never changed.
+
+    Attributes:
+        dim: Features d of an arm.
+        init: ``seed -> state``, before the first round.
+        choose: ``(state, user, arms) -> (arm, state)``: the number, from 0, of the arm to play
+            among ``arms``, shape (K, d), K >= 1. ``user`` is a number or a string. Raises
+            ``ValueError`` where ``arms`` are not such, or not finite.
+        update: ``(state, user, arm, reward) -> state``: what came of one of the arms last offered
+            to this user. Raises ``ValueError`` if it was not offered, or has got its reward, or if
+            the reward is out of range.
+    """
+
+    dim: int
+    init: Callable[[int], Offers[S]]
+    choose: Callable[[Offers[S], Name, Array], tuple[int, Offers[S]]]
+    update: Callable[[Offers[S], Name, int, float], Offers[S]]
+
+
+def policy(core: Core[S], dim: int, *, reward_range: tuple[float, float] = (0.0, 1.0)) -> Policy[S]:
+    """Returns what serves users by a core.
+
+    Args:
+        core: A policy for arms of this dimension, and rewards in [0, 1].
+        dim: d, at least 1.
+        reward_range: The least and the largest reward that there may be; they are rescaled to
+            [0, 1]. Rewards out of range are refused.
+    """
+    require(dim >= 1, "dim", dim, "at least 1")
+    low, high = reward_range
+    finite = bool(np.isfinite(low) and np.isfinite(high))
+    require(finite and low < high, "reward_range", reward_range, "two finite numbers, in order")
+
+    def choose(state: Offers[S], user: Name, arms: Array) -> tuple[int, Offers[S]]:
+        offered = _checked_arms(arms, dim)
+        users = state.users
+        number = users.get(_checked_name(user), len(users))
+        rng = generator(state.seed, state.chosen, CHOOSE)
+        arm, learned = core.choose(state.core, number, offered, rng)
+        return arm, state._replace(
+            core=learned,
+            chosen=state.chosen + 1,
+            users=users if user in users else {**users, user: number},
+            open={**state.open, number: offered},
+        )
+
+    def update(state: Offers[S], user: Name, arm: int, reward: float) -> Offers[S]:
+        number = state.users.get(_checked_name(user), -1)
+        require(
+            number in state.open, "user", user, "one that was offered arms since its last reward"
+        )
+        arms = state.open[number]
+        known = isinstance(arm, (int, np.integer)) and 0 <= arm < len(arms)
+        require(known, "arm", arm, f"one of the {len(arms)} that were offered, from 0")
+        value = float(reward)
+        require(low <= value <= high, "reward", reward, f"in [{low:g}, {high:g}]")
+        rng = generator(state.seed, state.updated, UPDATE)
+        scaled = (value - low) / (high - low)
+        return state._replace(
+            core=core.update(state.core, number, arms[arm], scaled, rng),
+            updated=state.updated + 1,
+            open={other: kept for other, kept in state.open.items() if other != number},
+        )
+
+    return Policy(
+        dim=dim,
+        init=lambda seed: Offers(core.init(generator(seed, 0, INIT)), seed, 0, 0, {}, {}),
+        choose=choose,
+        update=update,
+    )
+
+
+def _checked_arms(arms: Array, dim: int) -> Array:
+    try:
+        given = np.array(arms, dtype=np.float64)  # a copy: the caller's may change later
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"arms must be numbers of shape (K, {dim}), got {arms!r}") from error
+    shaped = given.ndim == 2 and given.shape[0] >= 1 and given.shape[1] == dim
+    require(shaped, "the arms' shape", given.shape, f"(K, {dim}), K at least 1")
+    if not np.isfinite(given).all():
+        arm = int(np.argmin(np.isfinite(given).all(axis=1)))
+        raise ValueError(f"arms must be finite, got {given[arm].tolist()} for arm {arm}")
+    given.setflags(write=False)
+    return given
+
+
+def _checked_name(user: Name) -> Name:
+    ok = isinstance(user, (int, str)) and not isinstance(user, bool)
+    require(ok, "user", user, "a number or a string")
+    return user
