@@ -77,21 +77,15 @@ def logged(
     require(users.dtype.kind in "iuU", "users", users.dtype, "numbers or strings")
     require(chosen.dtype.kind in "iu", "chosen", chosen.dtype, "numbers of arms")
     rows = {
-        "arms": np.isfinite(arms).all(axis=(1, 2)),
-        "chosen": (chosen >= 0) & (chosen < count),
-        "rewards": np.isfinite(rewards),
-        "propensities": (propensities > 0) & (propensities <= 1),
+        "arms": (np.isfinite(arms).all(axis=(1, 2)), "finite"),
+        "chosen": ((chosen >= 0) & (chosen < count), f"in 0, ..., {count - 1}"),
+        "rewards": (np.isfinite(rewards), "finite"),
+        "propensities": ((propensities > 0) & (propensities <= 1), "in (0, 1]"),
     }
-    expected = {
-        "arms": "finite",
-        "chosen": f"in 0, ..., {count - 1}",
-        "rewards": "finite",
-        "propensities": "in (0, 1]",
-    }
-    for name, right in rows.items():
+    for name, (right, expected) in rows.items():
         row = int(np.argmin(right))
         value = "NaN or infinity" if name == "arms" else columns[name][row].item()
-        require(bool(right.all()), f"{name}[{row}]", value, expected[name])
+        require(bool(right.all()), f"{name}[{row}]", value, expected)
     return Logged(tuple(users.tolist()), arms, chosen.astype(np.intp), rewards, propensities)
 
 
