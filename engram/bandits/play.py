@@ -82,10 +82,11 @@ def play(
         for key, each in made.items():
             if each.user not in came[key]:
                 came[key] = (*came[key], each.user)
+        numbers = {key: came[key].index(each.user) for key, each in made.items()}
         now = tuple(made[id(world)] for world in worlds)
         seen = tuple(came[id(world)] for world in worlds)
         watch(Moment(t, now, seen, state))
-        users = np.array([some.index(each.user) for some, each in zip(seen, now, strict=True)])
+        users = np.array([numbers[id(world)] for world in worlds])
         offered = np.stack([each.arms for each in now])
         chosen, state = runs.choose(state, users, offered, _generators(seeds, t, CHOOSE))
         x, paid = (

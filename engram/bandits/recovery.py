@@ -31,8 +31,9 @@ def true_groups(opinions: Array, user: int, tolerance: float = 0.0) -> Flags:
     """Returns who expects of each arm what a user does (Definition 3.1), shape (K, users).
 
     Args:
-        opinions: Expected rewards, shape (K, users).
-        user: Whose relative groups.
+        opinions: Expected rewards, shape (K, users); of a round in ``play``, and of those whom run
+            r has seen, numbered as it numbers them: ``world.opinions(t)[:, moment.came[r]]``.
+        user: Whose relative groups; the number in ``opinions``.
         tolerance: How far they may differ, >= 0; 0 is the definition.
     """
     require(tolerance >= 0, "tolerance", tolerance, "at least 0")

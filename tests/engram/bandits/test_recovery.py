@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
+from engram.bandits.play import play
+from engram.bandits.policy import each
 from engram.bandits.recovery import group_recovery, true_groups
+from engram.bandits.worlds.grouped import grouped
+from tests.engram.bandits.scripted import noisy
 
 OPINIONS = np.array([[0.2, 0.5, 0.2, 0.55], [0.1, 0.1, 0.1, 0.1]])
 
@@ -37,6 +41,23 @@ def test_more_axes_are_more_groups():
         for all_of, one in zip(whole, group_recovery(found[t], true[t]), strict=True):
             assert all_of.shape == (5, 4)
             assert all_of[t].tolist() == one.tolist()
+
+
+def test_who_infers_the_truth_recovers_it_in_all_rounds_of_a_run():
+    there = grouped(users=9, groups=3, dim=7, topics=2, horizon=40, seed=0, arms=4)
+    exact, sizes = [], []
+
+    def watch(moment):
+        came, user = moment.came[0], moment.rounds[0].user
+        true = true_groups(there.opinions(moment.t)[:, came], came.index(user))
+        agree = [there.opinions(moment.t)[:, other] == moment.rounds[0].means for other in came]
+        exact.append(group_recovery(np.stack(agree, axis=1), true).exact)
+        sizes.append(true.sum(axis=1))
+
+    play(each([noisy(7)]), [there], [0], watch)
+    assert np.all(exact)
+    assert sizes[0].tolist() == [1] * 4  # nobody else has come
+    assert sizes[-1].tolist() == [3] * 4
 
 
 def test_what_is_refused():
