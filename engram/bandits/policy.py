@@ -21,7 +21,7 @@ Array = npt.NDArray[np.float64]
 Name = int | str
 S = TypeVar("S")
 
-CHOOSE, UPDATE, INIT = range(3)  # what random numbers are drawn for
+CHOOSE, UPDATE, INIT, ROUND, WORLD = range(5)  # what random numbers are drawn for
 
 
 class Core(NamedTuple, Generic[S]):
