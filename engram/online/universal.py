@@ -11,7 +11,7 @@ round to round; V_T = 0 for a fixed loss (Theorems 1 and 2).
 
 from functools import partial
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ __all__ = ["Constants", "Feedback", "Universal", "universal_ensemble"]
 
 Array = npt.NDArray[np.float64]
 Feedback = Literal["one-gradient", "multi-gradient"]
+Kind = Literal["practical", "theory"]
 
 _DIAMETER = 2.0  # D, where G is 1: in these units a strong convexity is at most 2 G / D = 1
 
@@ -134,7 +135,7 @@ def universal_ensemble(
     horizon: int,
     smoothness: float | None = None,
     feedback: Feedback = "one-gradient",
-    constants: Literal["practical", "theory"] = "practical",
+    constants: Kind = "practical",
     exp_concave: bool = True,
 ) -> Learner[Universal]:
     """Builds Algorithm 1.
@@ -157,7 +158,9 @@ def universal_ensemble(
         ValueError: An argument is not as said.
     """
     positive(gradient_bound=gradient_bound)
-    require(horizon >= 1, "horizon", horizon, "at least 1")
+    require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
+    require(feedback in get_args(Feedback), "feedback", feedback, _one_of(Feedback))
+    require(constants in get_args(Kind), "constants", constants, _one_of(Kind))
     radius, center = domain.diameter / 2, domain.center
     smoothness = 1.0 if smoothness is None else smoothness * radius / gradient_bound
     positive(smoothness=smoothness)
@@ -233,6 +236,10 @@ def universal_ensemble(
         return center + radius * np.concatenate([state.decision[None], decisions(state)])
 
     return Learner(domain.dim, init, act, observe, points)
+
+
+def _one_of(names: Any) -> str:
+    return " or ".join(get_args(names))
 
 
 def _descent_steps(c: Constants, guesses: Array, t: int, variations: Array) -> Array:
