@@ -165,6 +165,7 @@ class StreamModel(BaseEstimator):
 
     def _take_row(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any) -> None:
         require(0 <= w <= LARGEST, "w", w, "finite and at least 0")
+        require(np.ndim(y) == 0, "y", y, "one number or label")
         names = self._names()
         known = set(names)
         new = [name for name in x if name not in known]
@@ -210,6 +211,7 @@ def _padded(x: Array, width: int) -> Array:
 
 def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
     """Returns a row by name as numbers, in the order of ``names``; 0 where there is none."""
+    require(isinstance(x, Mapping), "x", type(x).__name__, "a row by name, such as a dict")
     try:
         row = np.array([x.get(name, 0.0) for name in names], dtype=np.float64)
     except (TypeError, ValueError) as error:

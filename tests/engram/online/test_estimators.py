@@ -418,6 +418,7 @@ def test_a_refused_table_changes_nothing(case, bad):
         ({"age": float("nan"), "new": 1.0}, "column age must be finite.*got NaN"),
         ({"age": "old"}, "column 'age' must be a number, got 'old'"),
         ({"age": None}, "column age must be finite.*got NaN"),
+        ([30.0], "x must be a row by name, such as a dict, got 'list'"),
     ],
 )
 def test_a_refused_row_changes_nothing(case, row, message):
@@ -429,6 +430,8 @@ def test_a_refused_row_changes_nothing(case, row, message):
         model.learn_one(row, y[0])
     with pytest.raises(ValueError, match=message):
         model.predict_one(row)
+    with pytest.raises(ValueError, match=r"y must be one number or label, got \["):
+        model.learn_one({"new": 1.0}, [y[0], y[1]])
     for w in (-1.0, np.nan, np.inf):
         with pytest.raises(ValueError, match="w must be finite and at least 0"):
             model.learn_one({"new": 1.0}, y[0], w=w)
