@@ -4,6 +4,10 @@ Each time the rounds that a learner was made for are over, or a gradient is long
 it is made anew for twice of that, and goes on from the decision that it had come to. Regret is that
 of a learner who knew, times at most a constant where it grows as a power of T, and times the number
 of epochs, log T, where it grows as log T.
+
+A gradient of more than twice the bound is cut to that: so one that is wrong, by whatever factor,
+makes the steps that follow half as long, no more. Where gradients have truly grown by a factor, what
+was cut off costs at most log2 of it times G D.
 """
 
 from collections.abc import Callable
@@ -74,11 +78,13 @@ def in_epochs(
 
     def observe(kept: Epoch[S], gradients: Array) -> Epoch[S]:
         if gradient_bound is None:
-            given = checked(gradients, np.shape(gradients))
-            longest = float(np.sqrt(np.max(np.sum(given * given, axis=-1))))
-            if longest > kept.bound:
+            gradients = checked(gradients, np.shape(gradients))
+            lengths = np.sqrt(np.sum(gradients * gradients, axis=-1, keepdims=True))
+            if lengths.max() > kept.bound:
+                bound = 2 * (kept.bound or float(lengths.max()))
                 fresh = kept.rounds == 0  # nothing is lost by starting over
-                kept = begin(kept, kept.horizon, 2 * longest, kept.number + (not fresh))
+                kept = begin(kept, kept.horizon, bound, kept.number + (not fresh))
+                gradients = gradients * (bound / np.maximum(lengths, bound))
         state = learner(kept).observe(kept.state, gradients)
         kept = kept._replace(state=state, rounds=kept.rounds + (kept.bound > 0))
         if horizon is None and kept.rounds == kept.horizon:

@@ -53,7 +53,7 @@ def test_epochs_double():
     state = played(learner, state, [g])
     assert (state.bound, state.horizon, state.rounds) == (pytest.approx(2 * length), 64, 1)
     state = played(learner, state, [3 * g])
-    assert (state.bound, state.horizon, state.rounds) == (pytest.approx(6 * length), 64, 1)
+    assert (state.bound, state.horizon, state.rounds) == (pytest.approx(4 * length), 64, 1)
     assert state.number == 2
     x = learner.act(state)
     last = played(learner, state, [g / 9] * 62)
@@ -70,6 +70,26 @@ def test_epochs_go_on_from_where_they_had_come_to():
     state, alone = played(learner, state, NOISE), played(plain, alone, NOISE)
     assert state.number == 2
     assert learner.act(state) == pytest.approx(plain.act(alone), abs=1e-14)
+
+
+def test_a_gradient_that_is_far_too_long_is_cut():
+    learner, g = epochs(), np.array([0.3, -0.4, 1.2])
+    before = played(learner, learner.init(None), [g])
+    after = [played(learner, before, [by * g, -g]) for by in (4.0, 1e8)]
+    assert [state.bound for state in after] == [pytest.approx(4 * 1.3)] * 2
+    assert learner.act(after[0]) == pytest.approx(learner.act(after[1]), abs=1e-12)
+
+
+def test_one_gradient_that_is_far_too_long_does_not_stop_a_learner():
+    learner = in_epochs(
+        lambda horizon, bound: universal_ensemble(BALL, gradient_bound=bound, horizon=horizon)
+    )
+    best = np.array([0.9, 0.2, -0.4])
+    state = learner.init(None)
+    for t in range(60):
+        g = learner.act(state) - best
+        state = learner.observe(state, g if t != 20 else g + 1e6)
+    assert learner.act(state) == pytest.approx(best, abs=0.02)
 
 
 @pytest.mark.parametrize("horizon", [0, -3])
