@@ -5,9 +5,9 @@ it is made anew for twice of that, and goes on from the decision that it had com
 of a learner who knew, times at most a constant where it grows as a power of T, and times the number
 of epochs, log T, where it grows as log T.
 
-A gradient of more than twice the bound is cut to that: so one that is wrong, by whatever factor,
-makes the steps that follow half as long, no more. Where gradients have truly grown by a factor, what
-was cut off costs at most log2 of it times G D.
+A new bound is at most eight times the last, and a gradient that is longer still is cut to it: so
+one that is wrong, by whatever factor, makes the steps that follow shorter by eight, no more. Where
+gradients have truly grown by a factor, what was cut off costs at most log8 of it times G D.
 """
 
 from collections.abc import Callable
@@ -26,6 +26,7 @@ Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 _FIRST = 64  # rounds of the first epoch, where T is unknown
+_MOST = 4.0  # times the bound: what a gradient may count as, where G is unknown
 
 
 class Epoch(NamedTuple, Generic[S]):
@@ -81,7 +82,8 @@ def in_epochs(
             gradients = checked(gradients, np.shape(gradients))
             lengths = np.sqrt(np.sum(gradients * gradients, axis=-1, keepdims=True))
             if lengths.max() > kept.bound:
-                bound = 2 * (kept.bound or float(lengths.max()))
+                longest = float(lengths.max())
+                bound = 2 * min(longest, _MOST * (kept.bound or longest))
                 fresh = kept.rounds == 0  # nothing is lost by starting over
                 kept = begin(kept, kept.horizon, bound, kept.number + (not fresh))
                 gradients = gradients * (bound / np.maximum(lengths, bound))

@@ -44,9 +44,9 @@ def universal_step(aggregate: Aggregate, radius: float) -> Aggregate:
         g_t = w_t - merged_t,    w_t+1 = the ensemble's next decision, where |w - w_1| <= radius
 
     How long gradients are is not known: as ``in_epochs`` says, the ensemble starts over, from where
-    it is, when one is longer than twice the first, and again at each doubling of that; a longer one
-    is cut. The state is its own, in float64, the initial model, and the aggregate's: 57 vectors of
-    the model's size.
+    it is, each time that one is longer than twice the longest before, which is cut where it is
+    longer by far. The state is its own, in float64, the initial model, and the aggregate's: 57
+    vectors of the model's size.
 
     Args:
         aggregate: Whose model a round's are merged into.

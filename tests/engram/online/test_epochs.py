@@ -53,7 +53,7 @@ def test_epochs_double():
     state = played(learner, state, [g])
     assert (state.bound, state.horizon, state.rounds) == (pytest.approx(2 * length), 64, 1)
     state = played(learner, state, [3 * g])
-    assert (state.bound, state.horizon, state.rounds) == (pytest.approx(4 * length), 64, 1)
+    assert (state.bound, state.horizon, state.rounds) == (pytest.approx(6 * length), 64, 1)
     assert state.number == 2
     x = learner.act(state)
     last = played(learner, state, [g / 9] * 62)
@@ -75,8 +75,8 @@ def test_epochs_go_on_from_where_they_had_come_to():
 def test_a_gradient_that_is_far_too_long_is_cut():
     learner, g = epochs(), np.array([0.3, -0.4, 1.2])
     before = played(learner, learner.init(None), [g])
-    after = [played(learner, before, [by * g, -g]) for by in (4.0, 1e8)]
-    assert [state.bound for state in after] == [pytest.approx(4 * 1.3)] * 2
+    after = [played(learner, before, [by * g, -g]) for by in (30.0, 1e8)]
+    assert [state.bound for state in after] == [pytest.approx(16 * 1.3)] * 2  # 2 * 4 * (2 * 1.3)
     assert learner.act(after[0]) == pytest.approx(learner.act(after[1]), abs=1e-12)
 
 
