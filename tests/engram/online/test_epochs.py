@@ -86,7 +86,7 @@ def test_one_gradient_that_is_far_too_long_does_not_stop_a_learner():
     )
     best = np.array([0.9, 0.2, -0.4])
     state = learner.init(None)
-    for t in range(60):
+    for t in range(150):
         g = learner.act(state) - best
         state = learner.observe(state, g if t != 20 else g + 1e6)
     assert learner.act(state) == pytest.approx(best, abs=0.02)
