@@ -4,10 +4,6 @@ Each time the rounds that a learner was made for are over, or a gradient is long
 it is made anew for twice of that, and goes on from the decision that it had come to. Regret is that
 of a learner who knew, times at most a constant where it grows as a power of T, and times the number
 of epochs, log T, where it grows as log T.
-
-A new bound is at most eight times the last, and a gradient that is longer still is cut to it: so
-one that is wrong, by whatever factor, makes the steps that follow shorter by eight, no more. Where
-gradients have truly grown by a factor, what was cut off costs at most log8 of it times G D.
 """
 
 from collections.abc import Callable
@@ -26,7 +22,6 @@ Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 _FIRST = 64  # rounds of the first epoch, where T is unknown
-_MOST = 4.0  # times the bound: what a gradient may count as, where G is unknown
 
 
 class Epoch(NamedTuple, Generic[S]):
@@ -79,14 +74,11 @@ def in_epochs(
 
     def observe(kept: Epoch[S], gradients: Array) -> Epoch[S]:
         if gradient_bound is None:
-            gradients = checked(gradients, np.shape(gradients))
-            lengths = np.sqrt(np.sum(gradients * gradients, axis=-1, keepdims=True))
-            if lengths.max() > kept.bound:
-                longest = float(lengths.max())
-                bound = 2 * min(longest, _MOST * (kept.bound or longest))
+            given = checked(gradients, np.shape(gradients))
+            longest = float(np.sqrt(np.max(np.sum(given * given, axis=-1))))
+            if longest > kept.bound:
                 fresh = kept.rounds == 0  # nothing is lost by starting over
-                kept = begin(kept, kept.horizon, bound, kept.number + (not fresh))
-                gradients = gradients * (bound / np.maximum(lengths, bound))
+                kept = begin(kept, kept.horizon, 2 * longest, kept.number + (not fresh))
         state = learner(kept).observe(kept.state, gradients)
         kept = kept._replace(state=state, rounds=kept.rounds + (kept.bound > 0))
         if horizon is None and kept.rounds == kept.horizon:

@@ -72,26 +72,6 @@ def test_epochs_go_on_from_where_they_had_come_to():
     assert learner.act(state) == pytest.approx(plain.act(alone), abs=1e-14)
 
 
-def test_a_gradient_that_is_far_too_long_is_cut():
-    learner, g = epochs(), np.array([0.3, -0.4, 1.2])
-    before = played(learner, learner.init(None), [g])
-    after = [played(learner, before, [by * g, -g]) for by in (30.0, 1e8)]
-    assert [state.bound for state in after] == [pytest.approx(16 * 1.3)] * 2  # 2 * 4 * (2 * 1.3)
-    assert learner.act(after[0]) == pytest.approx(learner.act(after[1]), abs=1e-12)
-
-
-def test_one_gradient_that_is_far_too_long_does_not_stop_a_learner():
-    learner = in_epochs(
-        lambda horizon, bound: universal_ensemble(BALL, gradient_bound=bound, horizon=horizon)
-    )
-    best = np.array([0.9, 0.2, -0.4])
-    state = learner.init(None)
-    for t in range(150):
-        g = learner.act(state) - best
-        state = learner.observe(state, g if t != 20 else g + 1e6)
-    assert learner.act(state) == pytest.approx(best, abs=0.02)
-
-
 @pytest.mark.parametrize("horizon", [0, -3])
 def test_a_horizon_of_no_rounds_is_refused(horizon):
     with pytest.raises(ValueError, match=f"horizon must be at least 1, got {horizon}"):
