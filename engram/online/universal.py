@@ -204,9 +204,8 @@ def universal_ensemble(
         given = checked(gradients, shape, gradient_bound) / gradient_bound
         g = given if one else given[0]
         here = decisions(state)
-        offsets = here - state.decision
-        slopes = offsets @ g
-        own = surrogate_gradients(strong, exp, offsets, slopes, g) if one else given[1:]
+        slopes, surrogates = surrogate_gradients(strong, exp, here, state.decision, g)
+        own = surrogates if one else given[1:]
         # The layers above look at where base learners will be, so these go first; the order of
         # lines of Algorithm 1 hides that.
         moved = state._replace(descents=descents.observe(state.descents, own[: n + 1]))
