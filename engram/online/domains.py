@@ -64,8 +64,9 @@ class Domain(NamedTuple):
             y: Shape (d,).
             metric: U, symmetric and positive definite, shape (d, d).
         """
-        y = np.asarray(y, dtype=np.float64)
-        return project_in_norm(*self, y, np.ascontiguousarray(metric, np.float64), self.project(y))
+        y, metric = np.asarray(y, np.float64), np.ascontiguousarray(metric, np.float64)
+        inverse = np.asarray(np.linalg.inv(metric), np.float64)
+        return project_in_norm(*self, y, metric, inverse, self.project(y))
 
     @np.errstate(over="ignore", invalid="ignore")
     def distance(self, x: Array) -> float:

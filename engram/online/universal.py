@@ -172,7 +172,9 @@ def universal_ensemble(
     strong[:n], exp[n + 1 :] = guesses, guesses[: bases - n - 1]
     steps = 1 / (c.c_0 * 2.0 ** np.arange(1, n + 1))
     inner = domain.relative(center, radius)
-    descents = descent_pool(inner, n + 1, partial(_descent_steps, c, guesses), optimistic=True)
+    descents = descent_pool(
+        inner, n + 1, partial(_descent_steps, c, strong[: n + 1]), optimistic=True
+    )
     newtons = newton_pool(inner, c.gamma_exp + guesses / 2, guesses / 2, optimistic=True)
 
     def decisions(state: Universal) -> Array:
@@ -204,9 +206,8 @@ def universal_ensemble(
         given = checked(gradients, shape, gradient_bound) / gradient_bound
         g = given if one else given[0]
         here = decisions(state)
-        offsets = here - state.decision
-        slopes = offsets @ g
-        own = surrogate_gradients(strong, exp, offsets, slopes, g) if one else given[1:]
+        slopes, surrogates = surrogate_gradients(strong, exp, here, state.decision, g)
+        own = surrogates if one else given[1:]
         # The layers above look at where base learners will be, so these go first; the order of
         # lines of Algorithm 1 hides that.
         moved = state._replace(descents=descents.observe(state.descents, own[: n + 1]))
@@ -243,8 +244,7 @@ def _one_of(names: Any) -> str:
 
 
 def _descent_steps(c: Constants, guesses: Array, t: int, variations: Array) -> Array:
-    """Steps of the strongly convex learners (Lemma 12), and of the convex one (Lemma 10)."""
-    steps = np.empty(len(guesses) + 1)
-    steps[:-1] = 2 / (c.gamma_strong + guesses * t)
+    """Steps of strongly convex learners (Lemma 12), and of the last, a convex one (Lemma 10)."""
+    steps = 2 / (c.gamma_strong + guesses * t)
     steps[-1] = min(_DIAMETER / sqrt(1 + variations[-1]), 1 / c.gamma_convex)
     return steps
