@@ -91,10 +91,12 @@ def coordinate(
     if not experiment.resume:
         record = RunRecord.create(folder, experiment, engine=engine, training=training)
     model = network.init(torch_generator(experiment.seed, Stream.MODEL))
-    notes = server_step_notes(experiment, sum(leaf.numel() for leaf in model.values()))
+    parameters = sum(leaf.numel() for leaf in model.values())
+    notes = server_step_notes(experiment, parameters)
     if notes and not notes["exp-concave"]:
         _log.warning(
-            "the model is too large for the ensemble to learn from exp-concave losses, too"
+            "%d parameters are too many for the ensemble to learn from exp-concave losses, too",
+            parameters,
         )
     with record.hold():
         if experiment.resume:  # it may have more rounds to go now

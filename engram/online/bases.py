@@ -78,7 +78,7 @@ def descent_pool(
         moved = descend(*domain, centers, gradients, steps)
         if t > 1:
             changes = gradients - before
-            variations = variations + np.einsum("nd,nd->n", changes, changes)
+            variations = variations + np.vecdot(changes, changes)
         steps = step(t + 1, variations)
         decisions = descend(*domain, moved, gradients, steps) if optimistic else moved
         return Descent(t + 1, moved, decisions, gradients, variations, steps)

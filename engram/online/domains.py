@@ -64,8 +64,9 @@ class Domain(NamedTuple):
             y: Shape (d,).
             metric: U, symmetric and positive definite, shape (d, d).
         """
-        y = np.asarray(y, dtype=np.float64)
-        return project_in_norm(*self, y, np.ascontiguousarray(metric, np.float64), self.project(y))
+        y, metric = np.asarray(y, np.float64), np.ascontiguousarray(metric, np.float64)
+        inverse = np.asarray(np.linalg.inv(metric), np.float64)
+        return project_in_norm(*self, y, metric, inverse, self.project(y))
 
     @np.errstate(over="ignore", invalid="ignore")
     def distance(self, x: Array) -> float:
@@ -97,7 +98,7 @@ def ball(dim: int, radius: float, center: Array | None = None) -> Domain:
     require(dim >= 1, "dim", dim, "at least 1")
     require(0 < radius < np.inf, "radius", radius, "finite and positive")
     anchor = np.zeros(dim) if center is None else _vector(center, "center", dim)
-    return Domain(BALL, anchor, anchor, float(radius))
+    return _sized(Domain(BALL, anchor, anchor, float(radius)))
 
 
 def box(low: Array, high: Array) -> Domain:
@@ -112,10 +113,11 @@ def box(low: Array, high: Array) -> Domain:
     """
     low = _vector(low, "low", np.size(low))
     high = _vector(high, "high", len(low))
-    widths = high - low
+    with np.errstate(over="ignore"):  # which is refused below
+        widths = high - low
     require(bool((widths >= 0).all()), "high - low", float(widths.min()), "at least 0 everywhere")
     require(bool((widths > 0).any()), "high - low", 0.0, "above 0 in a coordinate, or D is 0")
-    return Domain(BOX, low, high, 0.0)
+    return _sized(Domain(BOX, low, high, 0.0))
 
 
 def simplex(dim: int) -> Domain:
@@ -129,6 +131,14 @@ def simplex(dim: int) -> Domain:
     """
     require(dim >= 2, "dim", dim, "at least 2, or the domain is a point")
     return Domain(SIMPLEX, np.zeros(dim), np.full(dim, np.inf), 1.0)
+
+
+def _sized(domain: Domain) -> Domain:
+    """Refuses limits so near, or so far, that the diameter is lost in rounding."""
+    with np.errstate(over="ignore"):
+        diameter = domain.diameter
+    require(0 < diameter < np.inf, "the domain's diameter", diameter, "finite and positive")
+    return domain
 
 
 def _vector(value: Array, name: str, dim: int) -> Array:

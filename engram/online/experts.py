@@ -49,7 +49,7 @@ def hedge(size: int, *, horizon: int, loss_range: float = 1.0) -> Learner[Hedge]
     Raises:
         ValueError: An argument is not as said.
     """
-    require(horizon >= 1, "horizon", horizon, "at least 1")
+    require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
     eta = sqrt(8 * log(max(size, 2)) / horizon)
     return _learner(
         size,

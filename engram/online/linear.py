@@ -10,7 +10,10 @@ each output, of standardized columns and a last one of ones; the round's loss is
 - A row of which z is more than twice as long as is usual counts less: z is shortened to that.
 - G thus follows from the loss's steepest slope. The squared loss has none: where a slope is steeper
   than all before it, it is cut, the bound is doubled, and the ensemble starts over from where it
-  is. So nothing is cut for long, and one outlier does little harm.
+  is. So nothing is cut for long.
+- In mean and standard deviation a target counts as at most 10 of these from the mean, so that one
+  outlier does little harm: the unit of all coefficients would grow with it at once. A level that
+  shifts by more takes longer to follow.
 - T is a large number: it says which curvatures are guessed, and how many, no more.
 """
 
@@ -42,7 +45,7 @@ Array = npt.NDArray[np.float64]
 _HORIZON = 2**16
 _LENGTH = 2.0  # the longest z, in units of sqrt(d + 1), which is what it is in the mean square
 _FIRST_SLOPE = 4.0  # of the squared loss, where a target is two standard deviations away
-_OUTLIER = 10.0  # standard deviations; where losses have a steepest slope, targets count as nearer
+_OUTLIER = 10.0  # standard deviations from the mean, beyond which targets count as nearer in units
 _CONSTANT = 1e-12  # a column that varies by less than this, in parts of its mean, is constant
 
 
@@ -180,7 +183,7 @@ def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Lin
     loss = task.loss
     columns, targets = model.columns.including(x, weight), model.targets
     if task.standardized:
-        targets = targets.including(_moderate(y, targets) if loss.steepest < np.inf else y, weight)
+        targets = targets.including(_moderate(y, targets), weight)
     z = np.ones(len(x) + 1)
     z[:-1] = (x - columns.mean) / columns.scale
     p = coefficients(task, model) @ z

@@ -52,7 +52,7 @@ def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[
         ValueError: An argument is not as said.
     """
     positive(gradient_bound=gradient_bound)
-    require(horizon >= 1, "horizon", horizon, "at least 1")
+    require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
     diameter = domain.diameter
     i = np.arange(ceil(log2(horizon) / 2) + 1, dtype=np.float64)
     etas = 0.5**i / (5 * diameter * gradient_bound)

@@ -21,6 +21,7 @@ from sklearn.utils.validation import (
 )
 
 from engram.checks import require
+from engram.online.learner import positive
 from engram.online.linear import Linear, Task, coefficients, learned, predictions, started, widened
 from engram.online.losses import Loss
 
@@ -29,6 +30,7 @@ __all__ = ["LARGEST", "StreamModel"]
 Array = npt.NDArray[np.float64]
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
+_BY_NAME = "a row by name, such as a dict"
 _MOST_EXP_CONCAVE = 64  # coefficients: a row takes half a millisecond, on the sphere ten times that
 
 
@@ -72,9 +74,10 @@ class StreamModel(BaseEstimator):
         return len(self.model_.columns.mean)
 
     def _start(self, dim: int) -> None:
-        require(0 < self.radius < np.inf, "radius", self.radius, "finite and positive")
+        positive(radius=self.radius)
+        known = self.exp_concave is None or isinstance(self.exp_concave, bool)
+        require(known, "exp_concave", self.exp_concave, "True, False or None")
         most = {None: _MOST_EXP_CONCAVE, True: np.inf, False: 0}
-        require(self.exp_concave in most, "exp_concave", self.exp_concave, "True, False or None")
         outputs, standardized = self._shape()
         self.task_ = Task(
             self._loss(), outputs, standardized, float(self.radius), most[self.exp_concave]
@@ -164,7 +167,10 @@ class StreamModel(BaseEstimator):
         return self
 
     def _take_row(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any) -> None:
-        require(0 <= w <= LARGEST, "w", w, "finite and at least 0")
+        require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
+        weighs = isinstance(w, (int, float, np.number)) and 0 <= w <= LARGEST
+        require(weighs, "w", w, "finite and at least 0")
+        require(np.ndim(y) == 0, "y", y, "one number or label")
         names = self._names()
         known = set(names)
         new = [name for name in x if name not in known]
@@ -210,6 +216,7 @@ def _padded(x: Array, width: int) -> Array:
 
 def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
     """Returns a row by name as numbers, in the order of ``names``; 0 where there is none."""
+    require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
     try:
         row = np.array([x.get(name, 0.0) for name in names], dtype=np.float64)
     except (TypeError, ValueError) as error:

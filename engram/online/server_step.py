@@ -44,8 +44,11 @@ def universal_step(aggregate: Aggregate, radius: float) -> Aggregate:
         g_t = w_t - merged_t,    w_t+1 = the ensemble's next decision, where |w - w_1| <= radius
 
     How long gradients are is not known: as ``in_epochs`` says, the ensemble starts over, from where
-    it is, each time that one is longer than twice the longest before. The state is its own, in
-    float64, the initial model, and the aggregate's: 57 vectors of the model's size.
+    it is, each time that one is longer than twice the longest before, and all later steps are the
+    shorter for it. That makes up for too large a radius. (To cut long gradients was tried, and does
+    not: see benchmarks/NOTES.md.) But after an update of a thousand times the usual length models
+    hardly move, so a clip or a robust aggregate should keep such a thing away. The state is its
+    own, in float64, the initial model, and the aggregate's: 57 vectors of the model's size.
 
     Args:
         aggregate: Whose model a round's are merged into.

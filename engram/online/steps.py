@@ -34,80 +34,113 @@ _MOST_STEPS: Final = 200  # of Newton's method, which takes some five
 
 
 @compiled
+def _distance(x: Array, y: Array) -> float:
+    square = 0.0
+    for i in range(len(x)):
+        square += (x[i] - y[i]) ** 2
+    length: float = np.sqrt(square)
+    return length
+
+
+@compiled
+def _pull(kind: int, anchor: Array, top: Array, size: float, y: Array) -> None:
+    """Moves ``y`` to the nearest point of the domain."""
+    if kind == BALL:
+        length = _distance(y, anchor)
+        if length > size:
+            for i in range(len(y)):
+                y[i] = anchor[i] + (y[i] - anchor[i]) * (size / length)
+    elif kind == BOX:
+        y[:] = np.minimum(np.maximum(y, anchor), top)
+    else:
+        # Michelot (1986): max(excess - shift, 0), with the shift that makes the sum right, is found
+        # by leaving out those that come out at 0 until there are no more. (To sort takes long to
+        # compile.)
+        excess = y - anchor
+        excess -= np.max(excess)  # far away the sum would be lost in rounding otherwise
+        total = size - np.sum(anchor)
+        count, shift = 0, -np.inf
+        for _ in range(len(excess) + 1):
+            left, sum_ = 0, 0.0
+            for one in excess:
+                if one > shift:
+                    left += 1
+                    sum_ += one
+            shift = (sum_ - total) / max(left, 1)  # none is left of what is not finite
+            if left == count:
+                break
+            count = left
+        y[:] = anchor + np.maximum(excess - shift, 0.0)
+
+
+@compiled
 def project(kind: int, anchor: Array, top: Array, size: float, y: Array) -> Array:
     """Returns the point of the domain that is nearest to ``y``, shape (d,)."""
-    if kind == BALL:
-        offset = y - anchor
-        length = np.sqrt(np.sum(offset * offset))
-        if length <= size:
-            return y.copy()
-        on_sphere: Array = anchor + offset * (size / length)
-        return on_sphere
-    if kind == BOX:
-        return np.minimum(np.maximum(y, anchor), top)
-    # Michelot (1986): max(excess - shift, 0), with the shift that makes the sum right, is found by
-    # leaving out those that come out at 0 until there are no more. (To sort takes long to compile.)
-    excess = y - anchor
-    excess -= np.max(excess)  # far away the sum would be lost in rounding otherwise
-    total = size - np.sum(anchor)
-    count, shift = 0, -np.inf
-    for _ in range(len(excess) + 1):
-        left, sum_ = 0, 0.0
-        for one in excess:
-            if one > shift:
-                left += 1
-                sum_ += one
-        shift = (sum_ - total) / max(left, 1)  # none is left of what is not finite
-        if left == count:
-            break
-        count = left
-    return anchor + np.maximum(excess - shift, 0.0)
+    nearest = y.copy()
+    _pull(kind, anchor, top, size, nearest)
+    return nearest
+
+
+@compiled
+def _add_product(sum_: Array, scale: float, metric: Array, v: Array) -> None:
+    """Adds scale U v, of a symmetric U: for few coordinates sooner done than handed over."""
+    for i in range(len(v)):
+        row, share = metric[i], scale * v[i]
+        for j in range(len(v)):
+            sum_[j] += share * row[j]
 
 
 @compiled
 def _solve_triangles(lower: Factor, b: Array, half: bool) -> Array:
     """Solves L z = b, and then, unless ``half``, L' x = z."""
     n = len(b)
-    z = b.copy()
+    z = np.empty_like(b)
     for i in range(n):
+        row, left = lower[i], b[i]
         for j in range(i):
-            z[i] -= lower[i, j] * z[j]
-        z[i] /= lower[i, i]
+            left -= row[j] * z[j]
+        z[i] = left / row[i]
     if not half:
         for i in range(n - 1, -1, -1):
-            z[i] /= lower[i, i]
+            row = lower[i]
+            share = z[i] / row[i]
+            z[i] = share
             for j in range(i):
-                z[j] -= lower[i, j] * z[i]
+                z[j] -= row[j] * share
     return z
 
 
 @compiled
-def _project_on_ball(anchor: Array, size: float, y: Array, metric: Array) -> Array:
+def _pull_to_ball(anchor: Array, size: float, y: Array, metric: Array, inverse: Array) -> None:
     """Newton's method on the secular equation |s(nu)| = size, (U + nu I) s(nu) = U (y - anchor).
 
-    In the form 1 / size - 1 / |s| it is nearly linear, and from nu = 0 steps never go too far
-    (More and Sorensen, 1983).
+    In the form 1 / size - 1 / |s| it is nearly linear, and from nu = 0, where s is y - anchor,
+    steps never go too far (More and Sorensen, 1983).
     """
-    offset = y - anchor
-    if np.sqrt(np.sum(offset * offset)) <= size:
-        return y.copy()
-    right = metric @ offset
+    length = _distance(y, anchor)
+    if length <= size:
+        return
+    s = y - anchor
+    right, w = np.zeros_like(s), np.zeros_like(s)
+    _add_product(right, 1.0, metric, s)
+    _add_product(w, 1.0, inverse, s)
+    fall = np.dot(s, w)  # s' (U + nu I)^-1 s
     shifted = metric.copy()
     for _ in range(_MOST_STEPS):
-        lower = np.linalg.cholesky(shifted)
-        s = _solve_triangles(lower, right, False)
-        length = np.sqrt(np.sum(s * s))
-        if length <= size * (1 + 1e-12):
-            break
-        w = _solve_triangles(lower, s, True)
-        step = length**2 / np.sum(w * w) * (length - size) / size
+        step = length**2 / fall * (length - size) / size
         before = shifted[0, 0]
         for i in range(len(y)):
             shifted[i, i] += step
         if shifted[0, 0] == before:
             break
-    nearest: Array = anchor + s * (size / length)
-    return nearest
+        lower = np.linalg.cholesky(shifted)
+        s = _solve_triangles(lower, right, False)
+        length = np.sqrt(np.dot(s, s))
+        if length <= size * (1 + 1e-12):
+            break
+        w = _solve_triangles(lower, s, True)
+        fall = np.dot(w, w)
+    y[:] = anchor + s * (size / length)
 
 
 @compiled
@@ -149,9 +182,9 @@ def _move(anchor: Array, top: Array, x: Array, fixed: Fixed, free: Indices, step
 
 
 @compiled
-def _project_on_polytope(
+def _pull_to_polytope(
     anchor: Array, top: Array, summed: bool, y: Array, metric: Array, start: Array
-) -> Array:
+) -> None:
     """A primal active-set method for limits, and a sum that ``start`` has.
 
     Strictly convex, so each set of active limits is met once (Nocedal and Wright, Algorithm 16.3).
@@ -179,14 +212,21 @@ def _project_on_polytope(
         if loosened < 0:
             break
         fixed[loosened] = 0
-    return x
+    y[:] = x
 
 
 @compiled
-def project_in_norm(
-    kind: int, anchor: Array, top: Array, size: float, y: Array, metric: Array, start: Array
-) -> Array:
-    """Returns the point x of the domain with the least (x - y)' U (x - y).
+def _pull_in_norm(
+    kind: int,
+    anchor: Array,
+    top: Array,
+    size: float,
+    y: Array,
+    metric: Array,
+    inverse: Array,
+    start: Array,
+) -> None:
+    """Moves ``y`` to the point x of the domain with the least (x - y)' U (x - y).
 
     Args:
         kind: The domain's, and so on.
@@ -195,11 +235,30 @@ def project_in_norm(
         size: As ``Domain`` has it.
         y: Shape (d,).
         metric: U, symmetric and positive definite, shape (d, d).
+        inverse: Of it.
         start: Some point of the domain, best near the solution.
     """
     if kind == BALL:
-        return _project_on_ball(anchor, size, y, metric)
-    return _project_on_polytope(anchor, top, kind == SIMPLEX, y, metric, start)
+        _pull_to_ball(anchor, size, y, metric, inverse)
+    else:
+        _pull_to_polytope(anchor, top, kind == SIMPLEX, y, metric, start)
+
+
+@compiled
+def project_in_norm(
+    kind: int,
+    anchor: Array,
+    top: Array,
+    size: float,
+    y: Array,
+    metric: Array,
+    inverse: Array,
+    start: Array,
+) -> Array:
+    """Returns where ``_pull_in_norm`` moves ``y``."""
+    nearest = y.copy()
+    _pull_in_norm(kind, anchor, top, size, nearest, metric, inverse, start)
+    return nearest
 
 
 @compiled
@@ -215,7 +274,9 @@ def descend(
     """Returns Pi[center - step slope] of each learner: shapes (N, d), (N, d), (N,)."""
     moved = np.empty_like(centers)
     for i in range(len(centers)):
-        moved[i] = project(kind, anchor, top, size, centers[i] - steps[i] * slopes[i])
+        for j in range(len(anchor)):
+            moved[i, j] = centers[i, j] - steps[i] * slopes[i, j]
+        _pull(kind, anchor, top, size, moved[i])
     return moved
 
 
@@ -231,10 +292,10 @@ def descend_in_norm(
     inverses: Array,
 ) -> Array:
     """Returns Pi_U[center - U^-1 slope], in the norm of U, of each: (N, d), (N, d), (N, d, d)."""
-    moved = np.empty_like(centers)
+    moved = centers.copy()
     for i in range(len(centers)):
-        y = centers[i] - inverses[i] @ slopes[i]
-        moved[i] = project_in_norm(kind, anchor, top, size, y, metrics[i], centers[i])
+        _add_product(moved[i], -1.0, inverses[i], slopes[i])
+        _pull_in_norm(kind, anchor, top, size, moved[i], metrics[i], inverses[i], centers[i])
     return moved
 
 
@@ -245,12 +306,15 @@ def add_outer(
     """Adds scale v v' to each matrix, and brings its inverse along (Sherman and Morrison)."""
     metrics, inverses = metrics.copy(), inverses.copy()
     d = metrics.shape[1]
+    w = np.empty(d)
     for k in range(len(metrics)):
-        v = directions[k]
-        w = inverses[k] @ v
-        share = scales[k] / (1 + scales[k] * np.sum(v * w))
+        v, scale = directions[k], scales[k]
+        w[:] = 0
+        _add_product(w, 1.0, inverses[k], v)
+        share = scale / (1 + scale * np.dot(v, w))
         for i in range(d):
+            row, inverse_row = metrics[k, i], inverses[k, i]
             for j in range(d):  # products first: the same number on both sides of the diagonal
-                metrics[k, i, j] += scales[k] * (v[i] * v[j])
-                inverses[k, i, j] -= share * (w[i] * w[j])
+                row[j] += scale * (v[i] * v[j])
+                inverse_row[j] -= share * (w[i] * w[j])
     return metrics, inverses

@@ -5,6 +5,8 @@ from math import ceil, log2
 import numpy as np
 import numpy.typing as npt
 
+from engram.online.compiled import compiled
+
 __all__ = ["curvatures", "surrogate_gradients"]
 
 Array = npt.NDArray[np.float64]
@@ -15,10 +17,11 @@ def curvatures(horizon: int) -> Array:
     return np.minimum(2.0 ** np.arange(ceil(log2(horizon)) + 1) / horizon, 1.0)
 
 
+@compiled
 def surrogate_gradients(
-    strong: Array, exp: Array, offsets: Array, slopes: Array, gradient: Array
-) -> Array:
-    """Returns the gradient of each base learner's surrogate loss (Section 4), at its decision x_i.
+    strong: Array, exp: Array, decisions: Array, played: Array, gradient: Array
+) -> tuple[Array, Array]:
+    """Finds the gradient of each base learner's surrogate loss (Section 4), at its decision x_i.
 
     All three are of the form h_i(y) = <g, y> + lambda_i / 2 |y - x|^2 + alpha_i / 2 <g, y - x>^2,
     where x is the decision that was played and g the gradient there; a learner for convex losses
@@ -27,11 +30,20 @@ def surrogate_gradients(
     Args:
         strong: lambda_i >= 0, shape (N,).
         exp: alpha_i >= 0, shape (N,).
-        offsets: x_i - x, shape (N, d).
-        slopes: <g, x_i - x>, shape (N,).
+        decisions: x_i, shape (N, d).
+        played: x, shape (d,).
         gradient: g, shape (d,).
 
     Returns:
-        Shape (N, d).
+        <g, x_i - x>, shape (N,); and the gradients, shape (N, d).
     """
-    return np.outer(1 + exp * slopes, gradient) + strong[:, None] * offsets
+    slopes, gradients = np.empty_like(strong), np.empty_like(decisions)
+    for i in range(len(decisions)):
+        slope = 0.0
+        for j in range(len(played)):
+            slope += gradient[j] * (decisions[i, j] - played[j])
+        for j in range(len(played)):
+            along = (1 + exp[i] * slope) * gradient[j]
+            gradients[i, j] = along + strong[i] * (decisions[i, j] - played[j])
+        slopes[i] = slope
+    return slopes, gradients

@@ -11,7 +11,7 @@ round to round; V_T = 0 for a fixed loss (Theorems 1 and 2).
 
 from functools import partial
 from math import sqrt
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ __all__ = ["Constants", "Feedback", "Universal", "universal_ensemble"]
 
 Array = npt.NDArray[np.float64]
 Feedback = Literal["one-gradient", "multi-gradient"]
+Kind = Literal["practical", "theory"]
 
 _DIAMETER = 2.0  # D, where G is 1: in these units a strong convexity is at most 2 G / D = 1
 
@@ -134,7 +135,7 @@ def universal_ensemble(
     horizon: int,
     smoothness: float | None = None,
     feedback: Feedback = "one-gradient",
-    constants: Literal["practical", "theory"] = "practical",
+    constants: Kind = "practical",
     exp_concave: bool = True,
 ) -> Learner[Universal]:
     """Builds Algorithm 1.
@@ -157,7 +158,9 @@ def universal_ensemble(
         ValueError: An argument is not as said.
     """
     positive(gradient_bound=gradient_bound)
-    require(horizon >= 1, "horizon", horizon, "at least 1")
+    require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
+    require(feedback in get_args(Feedback), "feedback", feedback, _one_of(Feedback))
+    require(constants in get_args(Kind), "constants", constants, _one_of(Kind))
     radius, center = domain.diameter / 2, domain.center
     smoothness = 1.0 if smoothness is None else smoothness * radius / gradient_bound
     positive(smoothness=smoothness)
@@ -169,7 +172,9 @@ def universal_ensemble(
     strong[:n], exp[n + 1 :] = guesses, guesses[: bases - n - 1]
     steps = 1 / (c.c_0 * 2.0 ** np.arange(1, n + 1))
     inner = domain.relative(center, radius)
-    descents = descent_pool(inner, n + 1, partial(_descent_steps, c, guesses), optimistic=True)
+    descents = descent_pool(
+        inner, n + 1, partial(_descent_steps, c, strong[: n + 1]), optimistic=True
+    )
     newtons = newton_pool(inner, c.gamma_exp + guesses / 2, guesses / 2, optimistic=True)
 
     def decisions(state: Universal) -> Array:
@@ -201,9 +206,8 @@ def universal_ensemble(
         given = checked(gradients, shape, gradient_bound) / gradient_bound
         g = given if one else given[0]
         here = decisions(state)
-        offsets = here - state.decision
-        slopes = offsets @ g
-        own = surrogate_gradients(strong, exp, offsets, slopes, g) if one else given[1:]
+        slopes, surrogates = surrogate_gradients(strong, exp, here, state.decision, g)
+        own = surrogates if one else given[1:]
         # The layers above look at where base learners will be, so these go first; the order of
         # lines of Algorithm 1 hides that.
         moved = state._replace(descents=descents.observe(state.descents, own[: n + 1]))
@@ -235,9 +239,12 @@ def universal_ensemble(
     return Learner(domain.dim, init, act, observe, points)
 
 
+def _one_of(names: Any) -> str:
+    return " or ".join(get_args(names))
+
+
 def _descent_steps(c: Constants, guesses: Array, t: int, variations: Array) -> Array:
-    """Steps of the strongly convex learners (Lemma 12), and of the convex one (Lemma 10)."""
-    steps = np.empty(len(guesses) + 1)
-    steps[:-1] = 2 / (c.gamma_strong + guesses * t)
+    """Steps of strongly convex learners (Lemma 12), and of the last, a convex one (Lemma 10)."""
+    steps = 2 / (c.gamma_strong + guesses * t)
     steps[-1] = min(_DIAMETER / sqrt(1 + variations[-1]), 1 / c.gamma_convex)
     return steps

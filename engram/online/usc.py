@@ -52,7 +52,7 @@ def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
         ValueError: An argument is not as said.
     """
     positive(gradient_bound=gradient_bound)
-    require(horizon >= 1, "horizon", horizon, "at least 1")
+    require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
     diameter, radius = domain.diameter, domain.diameter / 2
     guesses = curvatures(horizon)
     n = len(guesses)
@@ -81,9 +81,7 @@ def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
 
     def observe(state: Usc, gradient: Array) -> Usc:
         g = checked(gradient, (domain.dim,), gradient_bound)
-        offsets = decisions(state) - act(state)
-        slopes = offsets @ g
-        own = surrogate_gradients(strong, exp, offsets, slopes, g)
+        slopes, own = surrogate_gradients(strong, exp, decisions(state), act(state), g)
         return Usc(
             meta.observe(state.weights, slopes),
             descents.observe(state.descents, own[: n + 1]),

@@ -40,19 +40,22 @@ def equalize(logs: Array, steps: Array, losses: Array) -> Array:
         log p, shape (N,).
     """
     nu = -np.min(losses)
+    terms = logs - steps * (losses + nu)
     for _ in range(_MOST_STEPS):
-        terms = logs - steps * (losses + nu)
         highest = np.max(terms)
-        weights = np.exp(terms - highest)
-        sum_ = np.sum(weights)
+        sum_, fall = 0.0, 0.0
+        for i in range(len(terms)):
+            weight = np.exp(terms[i] - highest)
+            sum_ += weight
+            fall += weight * steps[i]
         excess = highest + np.log(sum_)
-        if np.abs(excess) <= 1e-15:
-            break
         before = nu
-        nu += excess * sum_ / np.sum(weights * steps)
-        if nu == before:
+        nu += excess * sum_ / fall
+        if np.abs(excess) <= 1e-15 or nu == before:
             break
-    return logs - steps * (losses + nu)
+        for i in range(len(terms)):
+            terms[i] = logs[i] - steps[i] * (losses[i] + nu)
+    return terms
 
 
 @compiled
@@ -69,6 +72,28 @@ def _add_rows(sum_: Array, weights: Array, rows: Array) -> None:
     for i in range(len(weights)):
         for j in range(len(sum_)):
             sum_[j] += weights[i] * rows[i, j]
+
+
+@compiled
+def _learn(
+    before: Array, eta: float, losses: Array, biases: Array, hints: Array, logs: Array, p: Array
+) -> None:
+    """Fills ``logs``, the highest of which is 0, or they would grow, and lose digits; and ``p``."""
+    highest = -np.inf
+    for i in range(len(p)):
+        logs[i] = before[i] - (eta * losses[i] + eta**2 * biases[i])
+        highest = max(highest, logs[i])
+    ahead = -np.inf
+    for i in range(len(p)):
+        logs[i] -= highest
+        p[i] = logs[i] - eta * hints[i]
+        ahead = max(ahead, p[i])
+    sum_ = 0.0
+    for i in range(len(p)):
+        p[i] = np.exp(p[i] - ahead)
+        sum_ += p[i]
+    for i in range(len(p)):
+        p[i] /= sum_
 
 
 @compiled
@@ -116,39 +141,23 @@ def weigh(
         ``mid_decisions``; and q, shape (K,), and x, shape (d,).
     """
     surprise = unit * (slopes - before)  # losses - optimism; corrections cancel
-    losses = unit * (slopes + lambda_2 * moves)
+    losses, biases = unit * (slopes + lambda_2 * moves), bias * surprise**2
     moves = _squared_distances(there, here)
     hints = unit * (slopes + lambda_2 * moves)
     top_losses, top_hints = np.empty_like(steps), np.empty_like(steps)
-    mid_logs, seen = mid_logs.copy(), mid_decisions
-    mid_weights, mid_decisions = mid_weights.copy(), np.zeros_like(seen)
+    logs, seen = np.empty_like(mid_logs), mid_decisions
+    weights, mid_decisions = np.empty_like(mid_weights), np.zeros_like(seen)
     for k in range(len(steps)):
-        p, logs, eta = mid_weights[k], mid_logs[k], 2 * steps[k]
+        p, eta = mid_weights[k], 2 * steps[k]
         expected = unit * np.dot(p, slopes) + unit * lambda_1 * mid_moves[k]
         top_losses[k] = expected + bias * steps[k] * np.dot(p, surprise) ** 2
-        for i in range(len(p)):
-            logs[i] -= eta * losses[i] + bias * (eta * surprise[i]) ** 2
-        logs -= np.max(logs)  # or they would grow, and lose digits
-        sum_, highest = 0.0, np.max(logs - eta * hints)
-        for i in range(len(p)):
-            p[i] = np.exp(logs[i] - eta * hints[i] - highest)
-            sum_ += p[i]
-        p /= sum_
-        _add_rows(mid_decisions[k], p, there)
+        _learn(mid_logs[k], eta, losses, biases, hints, logs[k], weights[k])
+        _add_rows(mid_decisions[k], weights[k], there)
     mid_moves = _squared_distances(mid_decisions, seen)
     top_logs = equalize(top_logs, steps, top_losses)
     for k in range(len(steps)):
-        top_hints[k] = unit * np.dot(mid_weights[k], slopes) + unit * lambda_1 * mid_moves[k]
+        top_hints[k] = unit * np.dot(weights[k], slopes) + unit * lambda_1 * mid_moves[k]
     top_weights = np.exp(equalize(top_logs, steps, top_hints))
     decision = np.zeros(here.shape[1])
     _add_rows(decision, top_weights, mid_decisions)
-    return (
-        moves,
-        mid_moves,
-        mid_logs,
-        top_logs,
-        mid_weights,
-        mid_decisions,
-        top_weights,
-        decision,
-    )
+    return moves, mid_moves, logs, top_logs, weights, mid_decisions, top_weights, decision

@@ -95,7 +95,9 @@ def _beside(
         with _unasked():
             for worker in workers:
                 worker.start()
-        while any(worker.is_alive() for worker in workers) or not shared.news.empty():
+        at_work = True
+        while at_work:
+            at_work = any(worker.is_alive() for worker in workers)  # before what is left is read
             while not shared.news.empty():
                 news = shared.news.get()
                 if isinstance(news, BaseException):

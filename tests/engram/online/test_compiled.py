@@ -5,7 +5,7 @@ import ast
 import pytest
 from numba.core import caching
 
-from engram.online import steps, weights
+from engram.online import steps, surrogates, weights
 from engram.online.compiled import compiled
 from federation.fingerprint import source_root
 
@@ -20,7 +20,9 @@ def test_without_a_place_for_what_is_compiled_it_is_compiled_all_the_same(monkey
     assert not hasattr(compiled(double)._cache, "_impl")
 
 
-@pytest.mark.parametrize("module", [steps, weights], ids=["steps", "weights"])
+@pytest.mark.parametrize(
+    "module", [steps, surrogates, weights], ids=["steps", "surrogates", "weights"]
+)
 def test_compiled_functions_call_those_of_their_own_file_only(module):
     # Numba would not see that another file has changed.
     tree = ast.parse((source_root() / f"{module.__name__.replace('.', '/')}.py").read_text())

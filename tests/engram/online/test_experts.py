@@ -248,7 +248,7 @@ def test_losses_beyond_their_range_are_refused(make):
     ("make", "told"),
     [
         (lambda: hedge(1, horizon=3), "size must be at least 2, got 1"),
-        (lambda: hedge(3, horizon=0), "horizon must be at least 1, got 0"),
+        (lambda: hedge(3, horizon=0), "horizon must be at least 1, and finite, got 0"),
         (lambda: hedge(3, horizon=3, loss_range=0.0), "loss_range must be finite and positive"),
         (lambda: adapt_ml_prod(1), "size must be at least 2, got 1"),
         (lambda: msmwc(2, np.array([0.1, 0.0])), "steps must be finite and positive"),

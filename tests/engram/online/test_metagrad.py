@@ -87,7 +87,7 @@ def test_the_slaves_rates():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"horizon": 0}, "horizon must be at least 1, got 0"),
+        ({"horizon": 0}, "horizon must be at least 1, and finite, got 0"),
         ({"gradient_bound": np.inf}, "gradient_bound must be finite and positive, got inf"),
     ],
 )

@@ -159,7 +159,10 @@ def test_a_horizon_of_one_round():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"horizon": 0}, "horizon must be at least 1, got 0"),
+        ({"horizon": 0}, "horizon must be at least 1, and finite, got 0"),
+        ({"horizon": np.inf}, "horizon must be at least 1, and finite, got inf"),
+        ({"feedback": "two"}, "feedback must be one-gradient or multi-gradient, got 'two'"),
+        ({"constants": "proof"}, "constants must be practical or theory, got 'proof'"),
         ({"gradient_bound": 0.0}, "gradient_bound must be finite and positive, got 0.0"),
         ({"gradient_bound": np.nan}, "gradient_bound must be finite and positive, got nan"),
         ({"smoothness": -1.0}, "smoothness must be finite and positive, got -1.0"),

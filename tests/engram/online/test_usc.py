@@ -135,7 +135,7 @@ def test_regret_on_strongly_convex_losses_hardly_grows():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"horizon": 0}, "horizon must be at least 1, got 0"),
+        ({"horizon": 0}, "horizon must be at least 1, and finite, got 0"),
         ({"gradient_bound": -1.0}, "gradient_bound must be finite and positive, got -1.0"),
     ],
 )

@@ -1,0 +1,70 @@
+"""The linear model that learns a stream: its units, and its first rows by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engram.online.linear import Moments, Task, coefficients, learned, predictions, started, widened
+from engram.online.losses import LOGISTIC, SQUARED
+from tests.engram.online.streams import labels, rows
+
+
+@given(st.integers(1, 12), st.integers(0, 99))
+def test_moments_are_those_of_all_rows(n, seed):
+    rng = np.random.default_rng(seed)
+    x, weights = rng.normal(size=(n, 2)) * [1, 1e5] + [1e3, 0], rng.random(n) + 0.1
+    moments = Moments(0.0, np.zeros(2), np.zeros(2))
+    for row, weight in zip(x, weights, strict=True):
+        moments = moments.including(row, weight)
+    mean = np.average(x, axis=0, weights=weights)
+    np.testing.assert_allclose(moments.mean, mean, rtol=1e-9, atol=1e-9)
+    deviation = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=weights))
+    expected = deviation if n > 1 else np.ones(2)  # one row does not vary
+    np.testing.assert_allclose(moments.scale, expected, rtol=1e-6)
+
+
+def test_a_constant_column_has_scale_1_whatever_weights_are():
+    moments = Moments(0.0, np.zeros(1), np.zeros(1))
+    for weight in (0.3, 7.0, 1e-3, 0.1):
+        moments = moments.including(np.array([0.1]), weight)
+    assert moments.scale.tolist() == [1.0]
+
+
+def test_the_first_rows_of_a_regression_by_hand():
+    # Row 1: the mean is the target, columns do not vary, z = (0, 1), p = 0: no slope at all.
+    # Row 2: columns (2, 6) and targets (10, 14) become -1 and 1; W is still 0; the slope is
+    # 2 (0 - 1) in both of z = (1, 1): coefficients go up, equally.
+    task = Task(SQUARED, outputs=1, standardized=True, radius=3.0, most_exp_concave=np.inf)
+    one = learned(task, started(task, 1), np.array([2.0]), np.array([10.0]), 1.0)
+    assert coefficients(task, one).tolist() == [[0.0, 0.0]]
+    assert predictions(task, one, np.array([[2.0], [99.0]])).tolist() == [[10.0], [10.0]]
+    two = learned(task, one, np.array([6.0]), np.array([14.0]), 1.0)
+    ((slope, intercept),) = coefficients(task, two)
+    assert 0 < slope == pytest.approx(intercept, rel=1e-12)
+    at = predictions(task, two, np.array([[4.0], [6.0]]))[:, 0]  # z = 0 and 1; sd's are 2
+    np.testing.assert_allclose(at, [12 + 2 * intercept, 12 + 2 * (intercept + slope)], rtol=1e-12)
+
+
+def test_a_column_that_comes_late_was_0_before():
+    task = Task(LOGISTIC, outputs=2, standardized=False, radius=4.0, most_exp_concave=np.inf)
+    x, _ = rows(60)
+    signs = np.where(labels(x) == "yes", 1.0, -1.0)
+    z = (x - [40, 5e4, 1.7]) / [10, 1e4, 0.1]
+    narrow, wide = started(task, 2), started(task, 3)
+    for row, sign in zip(z, signs, strict=True):
+        target = np.array([sign, -sign])
+        narrow = learned(task, narrow, row[:2], target, 1.0)
+        wide = learned(task, wide, np.append(row[:2], 0.0), target, 1.0)
+    widen = widened(task, narrow, 3)
+    for a, b in zip(widen.columns, wide.columns, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+    assert (
+        coefficients(task, widen)[:, 2].tolist()
+        == [0, 0]
+        == coefficients(task, wide)[:, 2].tolist()
+    )
+    before, after = coefficients(task, narrow), coefficients(task, widen)
+    np.testing.assert_allclose(after[:, [0, 1, 3]], before, rtol=1e-12)
+    found = predictions(task, widen, np.c_[z[:, :2], np.zeros(60)])
+    np.testing.assert_allclose(found, predictions(task, narrow, z[:, :2]), rtol=1e-12)
