@@ -1,8 +1,9 @@
 """States to files and back: as arrays by name, which `np.savez` takes without pickle.
 
-A state is made of tuples, named tuples, mappings, arrays, tensors, numbers, strings and None, as
-those of learners and policies are. Which class stands where, how long tuples are, and mappings'
-keys, are saved with the numbers; so a state may have grown since it began.
+A state is made of tuples, named tuples, mappings, arrays, tensors, numbers, frozen sets of
+integers, strings and None, as those of learners and policies are. Which class stands where, how
+long tuples are, and mappings' keys, are saved with the numbers; so a state may have grown since it
+began.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -30,6 +31,12 @@ class _Leaf(NamedTuple):
     restore: Callable[[Saved], Any]
 
 
+def _integers(numbers: frozenset[int]) -> Saved:
+    if not all(type(one) is int for one in numbers):
+        raise TypeError("a set of other things than integers")
+    return np.array(sorted(numbers), dtype=np.int64)
+
+
 _TEXT: Final = ("utf-8", "surrogatepass")
 _LEAVES: Final[dict[str, _Leaf]] = {
     "array": _Leaf(np.array, np.array),
@@ -45,6 +52,7 @@ _LEAVES: Final[dict[str, _Leaf]] = {
         lambda value: np.array(bytearray(value.encode(*_TEXT)), dtype=np.uint8),
         lambda array: array.tobytes().decode(*_TEXT),
     ),
+    "set": _Leaf(_integers, lambda array: frozenset(array.tolist())),
 }
 _KINDS: Final[dict[type, str]] = {
     np.ndarray: "array",
@@ -53,6 +61,7 @@ _KINDS: Final[dict[type, str]] = {
     int: "int",
     float: "float",
     str: "str",
+    frozenset: "set",
 }
 
 
@@ -118,7 +127,7 @@ def _nodes(path: str, value: Any) -> Iterator[tuple[str, str, Saved | None]]:
         yield path, "none", None
     else:
         kind = "scalar" if isinstance(value, np.generic) else _KINDS.get(type(value))
-        expected = "arrays, tensors, numbers, strings, None, and tuples and mappings of them"
+        expected = "an array, a tensor, a number, a frozen set, a string, None, or made of these"
         require(kind is not None, f"a state's {path or 'root'}", type(value).__name__, expected)
         yield path, str(kind), _saved(str(kind), path, value)
 
@@ -126,10 +135,8 @@ def _nodes(path: str, value: Any) -> Iterator[tuple[str, str, Saved | None]]:
 def _saved(kind: str, path: str, value: Any) -> Saved:
     try:
         array = _LEAVES[kind].save(value)
-    except TypeError as error:  # a tensor of a type that numpy has not
-        raise ValueError(
-            f"a state's {path} must be of a type that numpy has, got {error}"
-        ) from error
+    except TypeError as error:  # such as a tensor of a type that numpy has not
+        raise ValueError(f"a state's {path} must be what an array can hold, got {error}") from error
     plain = not array.dtype.hasobject
     require(plain, f"a state's {path}", value, "plain numbers of at most 64 bits, or text")
     return array

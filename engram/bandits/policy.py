@@ -162,7 +162,7 @@ class Policy(NamedTuple, Generic[S]):
         dim: Features d of an arm.
         init: ``seed -> state``, before the first round.
         choose: ``(state, user, arms) -> (arm, state)``: the number, from 0, of the arm to play
-            among ``arms``, shape (K, d), K >= 1. ``user`` is a number or a string. Raises
+            among ``arms``, shape (K, d), K >= 1. ``user`` is an int or a string. Raises
             ``ValueError`` where ``arms`` are not such, or not finite.
         update: ``(state, user, arm, reward) -> state``: what came of one of the arms last offered
             to this user. Raises ``ValueError`` if it was not offered, or has got its reward, or if
@@ -208,10 +208,10 @@ def policy(core: Core[S], dim: int, *, reward_range: tuple[float, float] = (0.0,
             number in state.open, "user", user, "one that was offered arms since its last reward"
         )
         arms = state.open[number]
-        known = isinstance(arm, (int, np.integer)) and 0 <= arm < len(arms)
+        whole = isinstance(arm, (int, np.integer)) and not isinstance(arm, bool)
+        known = whole and 0 <= arm < len(arms)
         require(known, "arm", arm, f"one of the {len(arms)} that were offered, from 0")
-        value = float(reward)
-        require(low <= value <= high, "reward", reward, f"in [{low:g}, {high:g}]")
+        value = _checked_reward(reward, low, high)
         rng = generator(state.seed, state.updated, UPDATE)
         scaled = (value - low) / (high - low)
         return state._replace(
@@ -232,7 +232,8 @@ def _checked_arms(arms: Array, dim: int) -> Array:
     try:
         given = np.array(arms, dtype=np.float64)  # a copy: the caller's may change later
     except (TypeError, ValueError) as error:
-        raise ValueError(f"arms must be numbers of shape (K, {dim}), got {arms!r}") from error
+        got = f"a {type(arms).__name__} that is not"  # and may be long
+        raise ValueError(f"arms must be numbers of shape (K, {dim}), got {got}") from error
     shaped = given.ndim == 2 and given.shape[0] >= 1 and given.shape[1] == dim
     require(shaped, "the arms' shape", given.shape, f"(K, {dim}), K at least 1")
     if not np.isfinite(given).all():
@@ -242,7 +243,16 @@ def _checked_arms(arms: Array, dim: int) -> Array:
     return given
 
 
+def _checked_reward(reward: float, low: float, high: float) -> float:
+    try:
+        value = float(reward)
+    except (TypeError, ValueError):
+        value = np.nan
+    require(low <= value <= high, "reward", reward, f"in [{low:g}, {high:g}]")
+    return value
+
+
 def _checked_name(user: Name) -> Name:
     ok = isinstance(user, (int, str)) and not isinstance(user, bool)
-    require(ok, "user", user, "a number or a string")
+    require(ok, "user", user, "an int or a string")
     return user

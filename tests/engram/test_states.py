@@ -25,6 +25,7 @@ class Kept(NamedTuple, Generic[S]):
     records: Mapping[int | str, Record]
     groups: Mapping[frozenset[int], tuple[Record, ...]]
     history: tuple[float, ...]
+    members: frozenset[int]
     name: str | None
 
 
@@ -32,7 +33,7 @@ class Other(NamedTuple):
     inner: Any
 
 
-EMPTY = Kept((), {}, {}, (), None)
+EMPTY = Kept((), {}, {}, (), frozenset(), None)
 
 RECORDS = st.builds(
     Record,
@@ -51,6 +52,7 @@ STATES = st.builds(
         st.frozensets(st.integers(0, 99)), st.lists(RECORDS, max_size=3).map(tuple), max_size=3
     ),
     st.lists(FLOATS, max_size=3).map(tuple),
+    st.frozensets(st.integers(-(2**63), 2**63 - 1)),
     st.one_of(st.none(), st.text()),
 )
 
@@ -96,18 +98,19 @@ def test_memory_order_and_types_stay():
 def test_names_are_paths_and_the_order_of_arrays_is_free():
     state = EMPTY._replace(records={"a\n'b'": Record(np.eye(2), 3)}, history=(0.5,))
     saved = to_arrays(state)
-    assert [*saved] == ["records.0.table", "records.0.count", "history.0", "(structure)"]
+    assert [*saved] == ["records.0.table", "records.0.count", "history.0", "members", "(structure)"]
     same(from_arrays(EMPTY, dict(reversed(saved.items()))), state)
 
 
 def test_what_a_state_may_not_hold_is_refused():
     for value, message in [
-        ([1.0], r"a state's inner must be arrays, .* got 'list'"),
+        ([1.0], r"a state's inner must be an array, .* got 'list'"),
         ({"a": {1.0: 2}}, r"each key of a state's inner.0 must be an integer, .* got 1.0"),
         ({True: 2}, r"each key of a state's inner must be an integer, .* got True"),
         ((2**70,), r"a state's inner.0 must be plain numbers of at most 64 bits"),
+        (frozenset("a"), "a state's inner must be what an array can hold"),
         (np.array([None]), "a state's inner must be plain numbers"),
-        (torch.zeros(1, dtype=torch.bfloat16), "a state's inner must be of a type that numpy has"),
+        (torch.zeros(1, dtype=torch.bfloat16), "a state's inner must be what an array can hold"),
     ]:
         with pytest.raises(ValueError, match=message) as refusal:
             to_arrays(Other(value))
