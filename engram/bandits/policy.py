@@ -32,7 +32,7 @@ Array = npt.NDArray[np.float64]
 Name = int | str
 S = TypeVar("S")
 
-CHOOSE, UPDATE, INIT = range(3)  # what random numbers are drawn for
+CHOOSE, UPDATE, INIT, ROUND, WORLD = range(5)  # what random numbers are drawn for
 
 _ROUNDING = 1e-12  # by which equal arms' scores may differ, relative to the largest
 

@@ -1,0 +1,138 @@
+"""What users have been shown and what they made of it: the rows that learners train on."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from engram.bandits.persistent import Persistent
+
+__all__ = ["Replay", "Sample", "add", "empty", "of_each", "pooled", "with_users"]
+
+_FIRST = 8  # rows, and users, that there is room for at first
+Array = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+
+class Replay(NamedTuple):
+    """Each user's last rows T^u, in R runs.
+
+    Attributes:
+        x: Shape (R, U, B, d), float32: features of what was played. There is room for U users and
+            B rows of each; both double where they are not enough.
+        rewards: Shape (R, U, B).
+        seen: Shape (R, U): mu^u, how many rows each user has had.
+        limit: Rows that are kept of each user; older ones are overwritten.
+    """
+
+    x: Persistent
+    rewards: Persistent
+    seen: Ints
+    limit: int
+
+
+class Sample(NamedTuple):
+    """n rows drawn for each of M learners.
+
+    Attributes:
+        x: Columns, shape (M, d, n).
+        rewards: Shape (M, n).
+        shares: Of each row in the mean loss, shape (M, n): 1 / n, or 0 where there was nothing to
+            draw.
+    """
+
+    x: Tensor
+    rewards: Tensor
+    shares: Tensor
+
+
+def empty(runs: int, dim: int, limit: int) -> Replay:
+    """Returns what is known before the first round: nothing."""
+    rows = min(_FIRST, limit)
+    return Replay(
+        Persistent(torch.zeros(runs, _FIRST, rows, dim)),
+        Persistent(torch.zeros(runs, _FIRST, rows)),
+        np.zeros((runs, _FIRST), dtype=np.intp),
+        limit,
+    )
+
+
+def with_users(kept: Replay, users: int) -> Replay:
+    """Returns the same with room for as many users."""
+    more = users - kept.seen.shape[1]
+    return kept._replace(
+        x=Persistent(pad(kept.x.read(), (0, 0, 0, 0, 0, more))),
+        rewards=Persistent(pad(kept.rewards.read(), (0, 0, 0, more))),
+        seen=np.pad(kept.seen, ((0, 0), (0, more))),
+    )
+
+
+def add(kept: Replay, users: Ints, x: Array, rewards: Array) -> Replay:
+    """Returns what is known after one more row in each run: of users (R,), x (R, d), r (R,)."""
+    runs = np.arange(len(users))
+    room = kept.rewards.read().shape[2]
+    if room < kept.limit and (kept.seen[runs, users] >= room).any():
+        more = min(room, kept.limit - room)
+        room += more
+        kept = kept._replace(
+            x=Persistent(pad(kept.x.read(), (0, 0, 0, more))),
+            rewards=Persistent(pad(kept.rewards.read(), (0, more))),
+        )
+    seen = kept.seen.copy()
+    seen[runs, users] += 1
+    index = _tensors(runs, users, kept.seen[runs, users] % room)
+    return kept._replace(
+        x=kept.x.write(index, torch.from_numpy(x).float()),
+        rewards=kept.rewards.write(index, torch.from_numpy(rewards).float()),
+        seen=seen,
+    )
+
+
+def pooled(kept: Replay, runs: Ints, weights: Array, lots: Array) -> Sample:
+    """Draws rows of several users, with replacement.
+
+    Args:
+        kept: The rows.
+        runs: Of each learner the run, shape (M,).
+        weights: w_u, shape (M, U): a row of u is drawn with a probability proportional to it.
+        lots: Uniform on [0, 1), shape (M, n): each draws a row. Equal weights with equal lots get
+            equal rows.
+    """
+    learners, users = weights.shape
+    counts = np.minimum(kept.seen[runs], kept.rewards.read().shape[2])
+    ends = np.cumsum(counts * weights, axis=1)
+    total = ends[:, -1:]
+    # One search for all learners at once: each one's numbers lie beyond those of the one before.
+    beyond = 2.0 * np.arange(learners)[:, None]
+    ranks = ends / np.where(total > 0, total, 1.0) + beyond
+    found = np.searchsorted(ranks.ravel(), (lots + beyond).ravel(), side="right")
+    drawn = (found.reshape(lots.shape) - users * np.arange(learners)[:, None]).clip(max=users - 1)
+    own = np.take_along_axis(counts, drawn, axis=1)
+    before = np.take_along_axis(ends - counts * weights, drawn, axis=1)
+    each = np.take_along_axis(weights, drawn, axis=1)
+    slots = (lots * total - before) / np.where(each > 0, each, 1.0)
+    index = _tensors(runs[:, None], drawn, slots.astype(np.intp).clip(0, np.maximum(own - 1, 0)))
+    shares = torch.from_numpy((total > 0) / lots.shape[1]).float().expand(lots.shape)
+    return Sample(kept.x.read()[index].mT, kept.rewards.read()[index], shares)
+
+
+def of_each(kept: Replay, lots: Array) -> Sample:
+    """Draws rows of every user alone, for learners of shape (R, U) in place of (M,).
+
+    Args:
+        kept: The rows.
+        lots: Uniform on [0, 1), shape (R, n).
+    """
+    runs, users = kept.seen.shape
+    counts = np.minimum(kept.seen, kept.rewards.read().shape[2])[..., None]
+    slots = (lots[:, None] * counts).astype(np.intp)
+    index = _tensors(np.arange(runs)[:, None, None], np.arange(users)[:, None], slots)
+    shares = torch.from_numpy((counts > 0) / lots.shape[1]).float().expand(slots.shape)
+    return Sample(kept.x.read()[index].mT, kept.rewards.read()[index], shares)
+
+
+def _tensors(*index: Ints) -> tuple[Tensor, ...]:
+    return tuple(map(torch.from_numpy, index))
