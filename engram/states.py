@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engram.bandits.persistent import Persistent
 from engram.checks import require
 
 __all__ = ["from_arrays", "to_arrays"]
@@ -37,12 +38,17 @@ def _integers(numbers: frozenset[int]) -> Saved:
     return np.array(sorted(numbers), dtype=np.int64)
 
 
+def _tensor(array: Saved) -> torch.Tensor:
+    return torch.from_numpy(np.array(array))
+
+
 _TEXT: Final = ("utf-8", "surrogatepass")
 _LEAVES: Final[dict[str, _Leaf]] = {
     "array": _Leaf(np.array, np.array),
-    "tensor": _Leaf(
-        lambda value: np.array(value.numpy(force=True)),
-        lambda array: torch.from_numpy(np.array(array)),
+    "tensor": _Leaf(lambda value: np.array(value.numpy(force=True)), _tensor),
+    "persistent": _Leaf(
+        lambda value: np.array(value.read().numpy(force=True)),
+        lambda array: Persistent(_tensor(array)),
     ),
     "bool": _Leaf(np.array, lambda array: bool(array.item())),
     "int": _Leaf(np.array, lambda array: int(array.item())),
@@ -57,6 +63,7 @@ _LEAVES: Final[dict[str, _Leaf]] = {
 _KINDS: Final[dict[type, str]] = {
     np.ndarray: "array",
     torch.Tensor: "tensor",
+    Persistent: "persistent",
     bool: "bool",
     int: "int",
     float: "float",

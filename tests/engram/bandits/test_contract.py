@@ -7,8 +7,10 @@ from engram.bandits.club import club
 from engram.bandits.cofiba import cofiba
 from engram.bandits.linucb import linucb
 from engram.bandits.locb import locb
+from engram.bandits.meta_ban import meta_ban
 from engram.bandits.molar import molar
-from engram.bandits.policy import policy
+from engram.bandits.neural import neural_bandit
+from engram.bandits.policy import first, policy
 from engram.bandits.sclub import sclub
 from engram.bandits.simple import epsilon_greedy, random_play
 from engram.states import from_arrays, to_arrays
@@ -27,6 +29,20 @@ CORES = {  # by name, how to make it
     "cofiba": lambda: cofiba(DIM, **LINEAR, alpha2=0.2, items=4),
     "locb": lambda: locb(DIM, **LINEAR, alpha2=0.5, seeds=3),
     "molar": lambda: molar(DIM),
+    "neural ucb, one": lambda: first(neural_bandit(DIM, hidden=(8,)).runs),
+    "neural ucb, ind": lambda: first(neural_bandit(DIM, hidden=(8,), shared=False).runs),
+    "neural thompson": lambda: first(neural_bandit(DIM, hidden=(8,), thompson=True).runs),
+    "meta-ban": lambda: first(meta_ban(DIM, hidden=(8,)).runs),
+    "meta-ban, paper": lambda: first(
+        meta_ban(
+            DIM,
+            hidden=(8,),
+            exploration="paper",
+            theta="draw",
+            meta_gradient="eq6",
+            user_start="meta",
+        ).runs
+    ),
     "molar, all rows": lambda: molar(DIM, history="all", c=0.3, c_rows=0.0, first=8),
 }
 DRAWS = {"random", "epsilon-greedy"}  # numbers that matter, though there are no ties
