@@ -15,13 +15,26 @@ import numpy.typing as npt
 
 from engram.checks import require
 
-__all__ = ["Array", "Core", "Offers", "Policy", "Runs", "each", "first", "generator", "policy"]
+__all__ = [
+    "Array",
+    "Core",
+    "Offers",
+    "Policy",
+    "Runs",
+    "best",
+    "each",
+    "first",
+    "generator",
+    "policy",
+]
 
 Array = npt.NDArray[np.float64]
 Name = int | str
 S = TypeVar("S")
 
 CHOOSE, UPDATE, INIT, ROUND, WORLD = range(5)  # what random numbers are drawn for
+
+_ROUNDING = 1e-12  # by which equal arms' scores may differ, relative to the largest
 
 
 class Core(NamedTuple, Generic[S]):
@@ -105,6 +118,18 @@ def first(runs: Runs[S]) -> Core[S]:
     )
 
 
+def best(scores: Array, rng: np.random.Generator) -> int:
+    """Returns the number of the largest of an arm's scores (K,), ties at random.
+
+    All policies choose by it. Scores that differ by no more than rounding tie: the same arm twice
+    may get two of them, from a product of matrices. K numbers are drawn, ties or not.
+    """
+    lots = rng.random(len(scores))
+    top = scores.max()
+    slack = _ROUNDING * max(abs(top), abs(scores.min()))
+    return int(np.where(scores >= top - slack, lots, -1.0).argmax())
+
+
 def generator(seed: int, round_: int, purpose: int) -> np.random.Generator:
     """Returns what a run draws from: a function of its seed, the round, and what it is for."""
     return np.random.default_rng((seed, round_, purpose))
@@ -137,7 +162,7 @@ class Policy(NamedTuple, Generic[S]):
         dim: Features d of an arm.
         init: ``seed -> state``, before the first round.
         choose: ``(state, user, arms) -> (arm, state)``: the number, from 0, of the arm to play
-            among ``arms``, shape (K, d), K >= 1. ``user`` is a number or a string. Raises
+            among ``arms``, shape (K, d), K >= 1. ``user`` is an int or a string. Raises
             ``ValueError`` where ``arms`` are not such, or not finite.
         update: ``(state, user, arm, reward) -> state``: what came of one of the arms last offered
             to this user. Raises ``ValueError`` if it was not offered, or has got its reward, or if
@@ -183,10 +208,10 @@ def policy(core: Core[S], dim: int, *, reward_range: tuple[float, float] = (0.0,
             number in state.open, "user", user, "one that was offered arms since its last reward"
         )
         arms = state.open[number]
-        known = isinstance(arm, (int, np.integer)) and 0 <= arm < len(arms)
+        whole = isinstance(arm, (int, np.integer)) and not isinstance(arm, bool)
+        known = whole and 0 <= arm < len(arms)
         require(known, "arm", arm, f"one of the {len(arms)} that were offered, from 0")
-        value = float(reward)
-        require(low <= value <= high, "reward", reward, f"in [{low:g}, {high:g}]")
+        value = _checked_reward(reward, low, high)
         rng = generator(state.seed, state.updated, UPDATE)
         scaled = (value - low) / (high - low)
         return state._replace(
@@ -207,7 +232,8 @@ def _checked_arms(arms: Array, dim: int) -> Array:
     try:
         given = np.array(arms, dtype=np.float64)  # a copy: the caller's may change later
     except (TypeError, ValueError) as error:
-        raise ValueError(f"arms must be numbers of shape (K, {dim}), got {arms!r}") from error
+        got = f"a {type(arms).__name__} that is not"  # and may be long
+        raise ValueError(f"arms must be numbers of shape (K, {dim}), got {got}") from error
     shaped = given.ndim == 2 and given.shape[0] >= 1 and given.shape[1] == dim
     require(shaped, "the arms' shape", given.shape, f"(K, {dim}), K at least 1")
     if not np.isfinite(given).all():
@@ -217,7 +243,16 @@ def _checked_arms(arms: Array, dim: int) -> Array:
     return given
 
 
+def _checked_reward(reward: float, low: float, high: float) -> float:
+    try:
+        value = float(reward)
+    except (TypeError, ValueError):
+        value = np.nan
+    require(low <= value <= high, "reward", reward, f"in [{low:g}, {high:g}]")
+    return value
+
+
 def _checked_name(user: Name) -> Name:
     ok = isinstance(user, (int, str)) and not isinstance(user, bool)
-    require(ok, "user", user, "a number or a string")
+    require(ok, "user", user, "an int or a string")
     return user
