@@ -270,10 +270,10 @@ def meta_ban(
         runs: R, at least 1.
         hidden: Widths of the hidden layers; the paper's is one of 100.
         alpha: Exploration, >= 0, times ``exploration``.
-        nu: > 1: the larger, the larger groups are.
+        nu: > 1, and may be infinite: the larger, the larger groups are.
         gamma: The gap between groups, in [0, 1): users agree on an arm if their networks differ
             by at most (nu - 1) / nu gamma (4).
-        lam: lambda >= 0, of the L1 norm in the meta-learner's loss (5).
+        lam: lambda >= 0, of the L1 norm in the meta-learner's loss (5). Algorithm 4 has none.
         eta_user: Step size eta_1 of users' networks, > 0.
         eta_meta: Step size eta_2 of the meta-learner, > 0; of one row's step where
             ``meta_gradient`` is ``alg4``.
@@ -286,7 +286,7 @@ def meta_ban(
             (``eq6``), or the same row by row, Algorithm 4 (``alg4``).
         adapt_every: Adapts in one of as many rounds, at least 1.
         group_cap: The most users in a group, nearest first, at least 1; None for no limit.
-        own_weight: w_u of the user who is served, > 0; that of others is 1.
+        own_weight: w_u of the user who is served, > 0; that of others is 1. Algorithm 4 has none.
         user_start: What a user's network is trained from in each round: its ``own`` parameters, the
             ``meta`` learner's, or the ``initial`` ones.
         user_steps: J_1, at least 1.
@@ -303,17 +303,20 @@ def meta_ban(
     for name, count in positive.items():
         require(count >= 1, name, count, "at least 1")
     require(len(hidden) >= 1 and min(hidden) >= 1, "hidden", tuple(hidden), "one or more widths")
-    require(own_weight > 0, "own_weight", own_weight, "above 0")
+    finite = bool(np.isfinite(own_weight))
+    require(finite and own_weight > 0, "own_weight", own_weight, "finite and above 0")
     chosen = ((exploration, Exploration), (theta, Theta), (meta_gradient, MetaGradient))
     for choice, known in (*chosen, (user_start, Start)):
         require(choice in get_args(known), "a choice", choice, f"one of {get_args(known)}")
     wide = per_run(runs, nu=nu, gamma=gamma)
     require(wide["nu"] > 1, "nu", nu, "above 1")
     require((wide["gamma"] >= 0) & (wide["gamma"] < 1), "gamma", gamma, "in [0, 1)")
-    threshold = (wide["nu"] - 1) / wide["nu"] * wide["gamma"]
+    threshold = (1 - 1 / wide["nu"]) * wide["gamma"]
     sizes = per_run(runs, alpha=alpha, lam=lam, eta_user=eta_user, eta_meta=eta_meta)
     for name, size in sizes.items():
         require((size >= 0) & size.isfinite(), name, size.tolist(), "finite and at least 0")
+    for name in ("eta_user", "eta_meta"):
+        require(sizes[name] > 0, name, sizes[name].tolist(), "above 0")
     return MetaBan(
         dim=dim,
         hidden=tuple(hidden),

@@ -25,6 +25,8 @@ def at_users(
 ) -> Weights:
     """Returns the mean over users, by weights w_u, of gradients of (5) at theta-hat^u.
 
+    The L1 term of (5) has no weights; it has them here, where a user's whole loss is weighted.
+
     Args:
         lasts: theta-hat, shapes (R, U, out, in).
         rows: Users' rows.
@@ -57,7 +59,8 @@ def of_prefixes(
 
     Args:
         lasts: theta-hat, shapes (R, U, out, in).
-        rows: Users' rows, which come in the order of users, and of time.
+        rows: Users' rows, which come in the order of users, and of their places in the buffer:
+            that of time, until old rows are overwritten.
         runs: Of each group the run, shape (M,).
         members: Of each group, shape (M, U).
         lots: Uniform on [0, 1), shape (M,): they draw how many.

@@ -36,7 +36,8 @@ def initial(rng: np.random.Generator, dim: int, hidden: Sequence[int]) -> Weight
     Args:
         rng: What to draw from.
         dim: d.
-        hidden: Widths of the L - 1 hidden layers; the paper's are all m.
+        hidden: Widths of the L - 1 hidden layers; the paper's are all m. Where they are not, m is
+            the layer's own, and for the last layer, of one output, that of the one before.
     """
     drawn = [rng.normal(size=(b, a)) * (2 / b) ** 0.5 for a, b in pairwise([dim, *hidden])]
     last = rng.normal(size=(1, hidden[-1])) * (1 / hidden[-1]) ** 0.5

@@ -108,7 +108,8 @@ def pooled(kept: Replay, runs: Ints, weights: Array, lots: Array) -> Sample:
     # One search for all learners at once: each one's numbers lie beyond those of the one before.
     beyond = 2.0 * np.arange(learners)[:, None]
     ranks = ends / np.where(total > 0, total, 1.0) + beyond
-    found = np.searchsorted(ranks.ravel(), (lots + beyond).ravel(), side="right")
+    wanted = np.minimum(lots + beyond, np.nextafter(beyond + 1, 0))  # which may round up to it
+    found = np.searchsorted(ranks.ravel(), wanted.ravel(), side="right")
     drawn = (found.reshape(lots.shape) - users * np.arange(learners)[:, None]).clip(max=users - 1)
     own = np.take_along_axis(counts, drawn, axis=1)
     before = np.take_along_axis(ends - counts * weights, drawn, axis=1)
