@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engram.bandits.networks import Weights, forward, gradients, outer_parts
-from engram.bandits.replay import Replay, of_each
+from engram.bandits.replay import Replay, kept_rows, of_each
 from engram.bandits.stacks import Stack
 from engram.bandits.training import penalized
 
@@ -41,7 +41,7 @@ def at_users(
     theta = tuple(stack.read() for stack in lasts)
     sample = of_each(rows, lots.reshape(len(lots), -1))
     slopes = penalized(gradients(theta, *sample), theta, lam)
-    shares = torch.from_numpy(weights / weights.sum(axis=1, keepdims=True)).float()
+    shares = torch.from_numpy(weights / weights.sum(axis=1, keepdims=True)).to(lam.dtype)
     pairs = list(zip(shares, runs, strict=True))
     return tuple(
         torch.stack([torch.tensordot(share, slope[run], dims=1) for share, run in pairs])
@@ -72,7 +72,7 @@ def of_prefixes(
     x, rewards = rows.x.read().mT, rows.rewards.read()
     outputs, seen = forward(theta, x)
     parts = outer_parts(theta, seen, outputs - rewards)
-    counts = members * np.minimum(rows.seen[runs], rewards.shape[2])
+    counts = members * kept_rows(rows)[runs]
     taken = (lots * counts.sum(axis=1)).astype(np.intp)
     ends: Ints = np.cumsum(counts, axis=1)
     own = np.clip(taken[:, None] - ends + counts, 0, counts)
