@@ -5,21 +5,24 @@ several sites, which do not show them, and the meta-learner (``engram.bandits.me
 by the answers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from engram.bandits.networks import Weights, gradients
+from engram.bandits.persistent import Persistent
 from engram.bandits.policy import Array
-from engram.bandits.replay import Drawn, Replay, add, drawn_rows, empty, with_users
+from engram.bandits.replay import Drawn, Replay, add, drawn_rows, empty, with_rows, with_users
 from engram.bandits.stacks import Stack, of_users, put, room_for, stacked, with_room
 from engram.bandits.training import trained
+from engram.checks import require
 
-__all__ = ["Rngs", "Site", "SiteState", "Start", "Theta", "lots"]
+__all__ = ["Rngs", "Site", "SiteState", "Start", "Theta", "lots", "recalled", "remembered"]
 
 Ints = npt.NDArray[np.intp]
 Rngs = Sequence[np.random.Generator]
@@ -147,3 +150,51 @@ class Site(NamedTuple):
 def lots(rngs: Rngs, steps: int, batch: int) -> Array:
     """Returns what draws the rows of so many steps, shape (R, J, n), uniform on [0, 1)."""
     return np.stack([rng.random((steps, batch)) for rng in rngs])
+
+
+def remembered(state: SiteState, users: Sequence[int]) -> dict[str, Tensor]:
+    """Returns all that a site, of a single run, knows of some users: n of them, in their order.
+
+    Copies: ``theta.k`` and, if theta^u is drawn, ``last.k`` of each layer (n, out, in); ``x``
+    (n, B, d), ``rewards`` (n, B) and ``seen`` (n,).
+    """
+    chosen = list(users)
+    found = {name: kept.read()[0, chosen] for name, kept in _parts(state).items()}
+    return found | {"seen": torch.from_numpy(state.rows.seen[0, chosen])}
+
+
+def recalled(state: SiteState, users: Sequence[int], memory: Mapping[str, Tensor]) -> SiteState:
+    """Returns the state with what ``remembered`` gave of these users, for whom there is room.
+
+    Raises:
+        ValueError: It is of other networks, or of more rows than are kept.
+    """
+    names = {*_parts(state), "seen"}
+    require(memory.keys() == names, "the memory's parts", sorted(memory), str(sorted(names)))
+    rows, room = memory["rewards"].shape[1], state.rows.rewards.read().shape[2]
+    require(rows <= state.rows.limit, "a user's rows", rows, f"at most {state.rows.limit}")
+    if rows > room:
+        state = state._replace(rows=with_rows(state.rows, rows))
+    more = max(room - rows, 0)  # of rows that nobody has seen
+    x, rewards = pad(memory["x"], (0, 0, 0, more)), pad(memory["rewards"], (0, more))
+    memory = {**memory, "x": x, "rewards": rewards}
+    parts, seen = _parts(state), state.rows.seen.copy()
+    shapes = {name: (len(users), *kept.read().shape[2:]) for name, kept in parts.items()}
+    found = {name: tuple(memory[name].shape) for name in parts}
+    require(found == shapes, "the memory's shapes", found, str(shapes))
+    chosen = torch.tensor(list(users))
+    parts = {name: kept.write((0, chosen), memory[name]) for name, kept in parts.items()}
+    seen[0, chosen.numpy()] = memory["seen"].numpy()
+    layers = range(len(state.start))
+    thetas = tuple(parts[f"theta.{k}"] for k in layers)
+    same = state.lasts is state.thetas
+    lasts = thetas if same else tuple(parts[f"last.{k}"] for k in layers)
+    kept_now = state.rows._replace(x=parts["x"], rewards=parts["rewards"], seen=seen)
+    return SiteState(state.start, thetas, lasts, kept_now)
+
+
+def _parts(state: SiteState) -> dict[str, Persistent]:
+    parts = {f"theta.{k}": layer for k, layer in enumerate(state.thetas)}
+    if state.lasts is not state.thetas:
+        parts |= {f"last.{k}": layer for k, layer in enumerate(state.lasts)}
+    return parts | {"x": state.rows.x, "rewards": state.rows.rewards}
