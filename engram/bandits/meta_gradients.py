@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engram.bandits.networks import Weights, forward, gradients, outer_parts
-from engram.bandits.replay import Replay, of_each
+from engram.bandits.replay import Replay, kept_rows, of_each
 from engram.bandits.stacks import Stack
 from engram.bandits.training import penalized
 
@@ -24,6 +24,8 @@ def at_users(
     lasts: Stack, rows: Replay, runs: Ints, weights: Array, lots: Array, lam: Tensor
 ) -> Weights:
     """Returns the mean over users, by weights w_u, of gradients of (5) at theta-hat^u.
+
+    The L1 term of (5) has no weights; it has them here, where a user's whole loss is weighted.
 
     Args:
         lasts: theta-hat, shapes (R, U, out, in).
@@ -39,7 +41,7 @@ def at_users(
     theta = tuple(stack.read() for stack in lasts)
     sample = of_each(rows, lots.reshape(len(lots), -1))
     slopes = penalized(gradients(theta, *sample), theta, lam)
-    shares = torch.from_numpy(weights / weights.sum(axis=1, keepdims=True)).float()
+    shares = torch.from_numpy(weights / weights.sum(axis=1, keepdims=True)).to(lam.dtype)
     pairs = list(zip(shares, runs, strict=True))
     return tuple(
         torch.stack([torch.tensordot(share, slope[run], dims=1) for share, run in pairs])
@@ -57,7 +59,8 @@ def of_prefixes(
 
     Args:
         lasts: theta-hat, shapes (R, U, out, in).
-        rows: Users' rows, which come in the order of users, and of time.
+        rows: Users' rows, which come in the order of users, and of their places in the buffer:
+            that of time, until old rows are overwritten.
         runs: Of each group the run, shape (M,).
         members: Of each group, shape (M, U).
         lots: Uniform on [0, 1), shape (M,): they draw how many.
@@ -69,7 +72,7 @@ def of_prefixes(
     x, rewards = rows.x.read().mT, rows.rewards.read()
     outputs, seen = forward(theta, x)
     parts = outer_parts(theta, seen, outputs - rewards)
-    counts = members * np.minimum(rows.seen[runs], rewards.shape[2])
+    counts = members * kept_rows(rows)[runs]
     taken = (lots * counts.sum(axis=1)).astype(np.intp)
     ends: Ints = np.cumsum(counts, axis=1)
     own = np.clip(taken[:, None] - ends + counts, 0, counts)

@@ -30,17 +30,21 @@ Weights = tuple[Tensor, ...]
 Parts = list[tuple[Tensor, Tensor]]
 
 
-def initial(rng: np.random.Generator, dim: int, hidden: Sequence[int]) -> Weights:
+def initial(
+    rng: np.random.Generator, dim: int, hidden: Sequence[int], dtype: torch.dtype = torch.float32
+) -> Weights:
     """Draws weights as Section 5 does: from N(0, 2/m), those of the last layer from N(0, 1/m).
 
     Args:
         rng: What to draw from.
         dim: d.
-        hidden: Widths of the L - 1 hidden layers; the paper's are all m.
+        hidden: Widths of the L - 1 hidden layers; the paper's are all m. Where they are not, m is
+            the layer's own, and for the last layer, of one output, that of the one before.
+        dtype: Of the weights; what is drawn is the same for all.
     """
     drawn = [rng.normal(size=(b, a)) * (2 / b) ** 0.5 for a, b in pairwise([dim, *hidden])]
     last = rng.normal(size=(1, hidden[-1])) * (1 / hidden[-1]) ** 0.5
-    return tuple(torch.from_numpy(w).float() for w in (*drawn, last))
+    return tuple(torch.from_numpy(w).to(dtype) for w in (*drawn, last))
 
 
 def forward(weights: Weights, x: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -6,7 +6,9 @@ Zhang, Zhou, Li, Gu. Neural Thompson Sampling. ICLR 2021.
     s(x)^2 = g(x; theta)' Z^-1 g(x; theta) / m,    Z = lam I + sum_t g_t g_t' / m
 
 where g_t is the gradient at the arm played, and Z is kept as its diagonal, as in the experiments of
-both. Networks are trained as Meta-Ban's are: by steps of the same descent, from where they are.
+both, and m is the width of the last hidden layer. Thompson sampling has lam g' Z^-1 g / m for a
+variance: its factor lam is left to alpha. Networks are trained as Meta-Ban's are: by steps of the
+same descent, from where they are.
 """
 
 from collections.abc import Sequence
@@ -185,7 +187,8 @@ def neural_bandit(
         require(count >= 1, name, count, "at least 1")
     require(len(hidden) >= 1 and min(hidden) >= 1, "hidden", tuple(hidden), "one or more widths")
     sizes = per_run(runs, alpha=alpha, lam=lam, eta=eta)
-    require(sizes["lam"] > 0, "lam", lam, "above 0")
+    for name in ("lam", "eta"):
+        require(sizes[name] > 0, name, sizes[name].tolist(), "above 0")
     for name, size in sizes.items():
         require((size >= 0) & size.isfinite(), name, size.tolist(), "finite and at least 0")
     return NeuralBandit(

@@ -10,7 +10,20 @@ from torch.nn.functional import pad
 
 from engram.bandits.persistent import Persistent
 
-__all__ = ["Replay", "Sample", "add", "empty", "of_each", "pooled", "with_users"]
+__all__ = [
+    "Drawn",
+    "Replay",
+    "Sample",
+    "add",
+    "draw",
+    "drawn_rows",
+    "empty",
+    "kept_rows",
+    "of_each",
+    "pooled",
+    "with_rows",
+    "with_users",
+]
 
 _FIRST = 8  # rows, and users, that there is room for at first
 Array = npt.NDArray[np.float64]
@@ -21,7 +34,7 @@ class Replay(NamedTuple):
     """Each user's last rows T^u, in R runs.
 
     Attributes:
-        x: Shape (R, U, B, d), float32: features of what was played. There is room for U users and
+        x: Shape (R, U, B, d): features of what was played. There is room for U users and
             B rows of each; both double where they are not enough.
         rewards: Shape (R, U, B).
         seen: Shape (R, U): mu^u, how many rows each user has had.
@@ -34,14 +47,30 @@ class Replay(NamedTuple):
     limit: int
 
 
+class Drawn(NamedTuple):
+    """Which n rows were drawn for each of M learners.
+
+    Attributes:
+        runs: The learner's run, shape (M,).
+        users: Whose each row is, shape (M, n).
+        slots: Which of this user's, shape (M, n).
+        shares: Of each row in the mean loss, shape (M, n): 1 / n, or 0 where there was nothing to
+            draw.
+    """
+
+    runs: Ints
+    users: Ints
+    slots: Ints
+    shares: Array
+
+
 class Sample(NamedTuple):
     """n rows drawn for each of M learners.
 
     Attributes:
         x: Columns, shape (M, d, n).
         rewards: Shape (M, n).
-        shares: Of each row in the mean loss, shape (M, n): 1 / n, or 0 where there was nothing to
-            draw.
+        shares: Of each row in the mean loss, shape (M, n), as in ``Drawn``.
     """
 
     x: Tensor
@@ -49,12 +78,12 @@ class Sample(NamedTuple):
     shares: Tensor
 
 
-def empty(runs: int, dim: int, limit: int) -> Replay:
+def empty(runs: int, dim: int, limit: int, dtype: torch.dtype = torch.float32) -> Replay:
     """Returns what is known before the first round: nothing."""
     rows = min(_FIRST, limit)
     return Replay(
-        Persistent(torch.zeros(runs, _FIRST, rows, dim)),
-        Persistent(torch.zeros(runs, _FIRST, rows)),
+        Persistent(torch.zeros(runs, _FIRST, rows, dim, dtype=dtype)),
+        Persistent(torch.zeros(runs, _FIRST, rows, dtype=dtype)),
         np.zeros((runs, _FIRST), dtype=np.intp),
         limit,
     )
@@ -70,53 +99,75 @@ def with_users(kept: Replay, users: int) -> Replay:
     )
 
 
+def with_rows(kept: Replay, rows: int) -> Replay:
+    """Returns the same with room for as many rows of each user."""
+    more = rows - kept.rewards.read().shape[2]
+    return kept._replace(
+        x=Persistent(pad(kept.x.read(), (0, 0, 0, more))),
+        rewards=Persistent(pad(kept.rewards.read(), (0, more))),
+    )
+
+
 def add(kept: Replay, users: Ints, x: Array, rewards: Array) -> Replay:
     """Returns what is known after one more row in each run: of users (R,), x (R, d), r (R,)."""
     runs = np.arange(len(users))
     room = kept.rewards.read().shape[2]
     if room < kept.limit and (kept.seen[runs, users] >= room).any():
-        more = min(room, kept.limit - room)
-        room += more
-        kept = kept._replace(
-            x=Persistent(pad(kept.x.read(), (0, 0, 0, more))),
-            rewards=Persistent(pad(kept.rewards.read(), (0, more))),
-        )
+        room = min(2 * room, kept.limit)
+        kept = with_rows(kept, room)
     seen = kept.seen.copy()
     seen[runs, users] += 1
     index = _tensors(runs, users, kept.seen[runs, users] % room)
+    dtype = kept.x.read().dtype
     return kept._replace(
-        x=kept.x.write(index, torch.from_numpy(x).float()),
-        rewards=kept.rewards.write(index, torch.from_numpy(rewards).float()),
+        x=kept.x.write(index, torch.from_numpy(x).to(dtype)),
+        rewards=kept.rewards.write(index, torch.from_numpy(rewards).to(dtype)),
         seen=seen,
     )
 
 
-def pooled(kept: Replay, runs: Ints, weights: Array, lots: Array) -> Sample:
+def kept_rows(kept: Replay) -> Ints:
+    """Returns how many rows there are to draw from, of each user, shape (R, U)."""
+    return np.minimum(kept.seen, kept.limit)
+
+
+def draw(counts: Ints, runs: Ints, weights: Array, lots: Array) -> Drawn:
     """Draws rows of several users, with replacement.
 
     Args:
-        kept: The rows.
+        counts: How many rows each user has, for each learner, shape (M, U).
         runs: Of each learner the run, shape (M,).
         weights: w_u, shape (M, U): a row of u is drawn with a probability proportional to it.
         lots: Uniform on [0, 1), shape (M, n): each draws a row. Equal weights with equal lots get
             equal rows.
     """
     learners, users = weights.shape
-    counts = np.minimum(kept.seen[runs], kept.rewards.read().shape[2])
     ends = np.cumsum(counts * weights, axis=1)
     total = ends[:, -1:]
     # One search for all learners at once: each one's numbers lie beyond those of the one before.
     beyond = 2.0 * np.arange(learners)[:, None]
     ranks = ends / np.where(total > 0, total, 1.0) + beyond
-    found = np.searchsorted(ranks.ravel(), (lots + beyond).ravel(), side="right")
+    wanted = np.minimum(lots + beyond, np.nextafter(beyond + 1, 0))  # which may round up to it
+    found = np.searchsorted(ranks.ravel(), wanted.ravel(), side="right")
     drawn = (found.reshape(lots.shape) - users * np.arange(learners)[:, None]).clip(max=users - 1)
     own = np.take_along_axis(counts, drawn, axis=1)
     before = np.take_along_axis(ends - counts * weights, drawn, axis=1)
     each = np.take_along_axis(weights, drawn, axis=1)
-    slots = (lots * total - before) / np.where(each > 0, each, 1.0)
-    index = _tensors(runs[:, None], drawn, slots.astype(np.intp).clip(0, np.maximum(own - 1, 0)))
-    shares = torch.from_numpy((total > 0) / lots.shape[1]).float().expand(lots.shape)
-    return Sample(kept.x.read()[index].mT, kept.rewards.read()[index], shares)
+    places = (lots * total - before) / np.where(each > 0, each, 1.0)
+    slots = places.astype(np.intp).clip(0, np.maximum(own - 1, 0))
+    return Drawn(runs, drawn, slots, np.broadcast_to((total > 0) / lots.shape[1], lots.shape))
+
+
+def drawn_rows(kept: Replay, drawn: Drawn) -> Sample:
+    """Returns the rows that were drawn."""
+    index = _tensors(drawn.runs[:, None], drawn.users, drawn.slots)
+    x, rewards = kept.x.read()[index], kept.rewards.read()[index]
+    return Sample(x.mT, rewards, torch.tensor(drawn.shares, dtype=x.dtype))
+
+
+def pooled(kept: Replay, runs: Ints, weights: Array, lots: Array) -> Sample:
+    """Draws rows of several users: ``drawn_rows`` of ``draw``."""
+    return drawn_rows(kept, draw(kept_rows(kept)[runs], runs, weights, lots))
 
 
 def of_each(kept: Replay, lots: Array) -> Sample:
@@ -127,11 +178,12 @@ def of_each(kept: Replay, lots: Array) -> Sample:
         lots: Uniform on [0, 1), shape (R, n).
     """
     runs, users = kept.seen.shape
-    counts = np.minimum(kept.seen, kept.rewards.read().shape[2])[..., None]
+    counts = kept_rows(kept)[..., None]
     slots = (lots[:, None] * counts).astype(np.intp)
     index = _tensors(np.arange(runs)[:, None, None], np.arange(users)[:, None], slots)
-    shares = torch.from_numpy((counts > 0) / lots.shape[1]).float().expand(slots.shape)
-    return Sample(kept.x.read()[index].mT, kept.rewards.read()[index], shares)
+    x, rewards = kept.x.read()[index], kept.rewards.read()[index]
+    shares = torch.from_numpy((counts > 0) / lots.shape[1]).to(x.dtype).expand(slots.shape)
+    return Sample(x.mT, rewards, shares)
 
 
 def _tensors(*index: Ints) -> tuple[Tensor, ...]:

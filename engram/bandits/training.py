@@ -1,5 +1,7 @@
 """Stochastic gradient descent of a stack of networks on rows that users were shown."""
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -9,7 +11,7 @@ from engram.bandits.networks import Weights, descend, gradients
 from engram.bandits.replay import Replay, pooled
 from engram.checks import require
 
-__all__ = ["penalized", "per_run", "trained"]
+__all__ = ["descended", "penalized", "per_run", "trained"]
 
 Array = npt.NDArray[np.float64]
 
@@ -34,10 +36,31 @@ def trained(
         eta: Step sizes, shape (M,).
         lam: Shape (M,), >= 0.
     """
-    for step in range(lots.shape[1]):
-        sample = pooled(rows, runs, users, lots[:, step])
-        slopes = gradients(weights, *sample)
-        weights = descend(weights, penalized(slopes, weights, lam), eta)
+
+    def slopes(step: int, at: Weights) -> Weights:
+        return gradients(at, *pooled(rows, runs, users, lots[:, step]))
+
+    return descended(weights, slopes, lots.shape[1], eta, lam)
+
+
+def descended(
+    weights: Weights,
+    slopes: Callable[[int, Weights], Weights],
+    steps: int,
+    eta: Tensor,
+    lam: Tensor,
+) -> Weights:
+    """Takes steps of descent on a loss + lam / sqrt(m) ||theta||_1.
+
+    Args:
+        weights: Of M networks, shapes (M, out, in).
+        slopes: The loss's gradient in a step, from 0, at given weights.
+        steps: J.
+        eta: Step sizes, shape (M,).
+        lam: Shape (M,), >= 0.
+    """
+    for step in range(steps):
+        weights = descend(weights, penalized(slopes(step, weights), weights, lam), eta)
     return weights
 
 
@@ -52,11 +75,13 @@ def penalized(slopes: Weights, weights: Weights, lam: Tensor) -> Weights:
     )
 
 
-def per_run(runs: int, **settings: float | Array) -> dict[str, Tensor]:
-    """Returns each setting as shape (R,), float32, from a number or one number for each run."""
+def per_run(
+    runs: int, dtype: torch.dtype = torch.float32, **settings: float | Array
+) -> dict[str, Tensor]:
+    """Returns each setting as shape (R,), from a number or one number for each run."""
     found = {}
     for name, value in settings.items():
-        given = np.asarray(value, dtype=np.float32)
+        given = np.asarray(value, dtype=np.float64)
         require(given.shape in ((), (runs,)), f"{name}'s shape", given.shape, f"() or ({runs},)")
-        found[name] = torch.from_numpy(np.broadcast_to(given, (runs,)).copy())
+        found[name] = torch.from_numpy(np.broadcast_to(given, (runs,)).copy()).to(dtype)
     return found
