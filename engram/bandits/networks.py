@@ -104,17 +104,19 @@ def difference_norms(
 ) -> Tensor:
     """Returns ||g(x; theta) - g(x; theta')||_2, shape (..., n)."""
     pairs = zip(f_parts(weights, seen), f_parts(others, seen_by_others), strict=True)
-    squares = [
-        _dot(d, d) * _dot(a, a) - 2 * _dot(d, e) * _dot(a, b) + _dot(e, e) * _dot(b, b)
-        for (d, a), (e, b) in pairs
-    ]
-    return torch.stack(squares).sum(dim=0).clamp(min=0).sqrt()  # of 0, rounding may leave less
+    squares = torch.stack([_difference(d - e, a, e, a - b) for (d, a), (e, b) in pairs])
+    return squares.sum(dim=0).clamp(min=0).sqrt()  # where it is 0, rounding may leave less
 
 
 def f_parts(weights: Weights, seen: Sequence[Tensor]) -> Parts:
     """Returns g(x_j; theta), the gradient of f at each input, in parts as ``outer_parts``."""
     ones = seen[-1].new_ones(seen[-1].shape[:-2] + seen[-1].shape[-1:])
     return outer_parts(weights, seen, ones)
+
+
+def _difference(p: Tensor, a: Tensor, e: Tensor, q: Tensor) -> Tensor:
+    """Returns ||d a' - e b'||^2 = ||p a' + e q'||^2: near networks lose nothing to rounding."""
+    return _dot(p, p) * _dot(a, a) + 2 * _dot(p, e) * _dot(a, q) + _dot(e, e) * _dot(q, q)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
