@@ -15,13 +15,26 @@ import numpy.typing as npt
 
 from engram.checks import require
 
-__all__ = ["Array", "Core", "Offers", "Policy", "Runs", "each", "first", "generator", "policy"]
+__all__ = [
+    "Array",
+    "Core",
+    "Offers",
+    "Policy",
+    "Runs",
+    "best",
+    "each",
+    "first",
+    "generator",
+    "policy",
+]
 
 Array = npt.NDArray[np.float64]
 Name = int | str
 S = TypeVar("S")
 
 CHOOSE, UPDATE, INIT, ROUND, WORLD = range(5)  # what random numbers are drawn for
+
+_ROUNDING = 1e-12  # by which equal arms' scores may differ, relative to the largest
 
 
 class Core(NamedTuple, Generic[S]):
@@ -103,6 +116,18 @@ def first(runs: Runs[S]) -> Core[S]:
             state, np.array([user]), x[None], np.array([reward]), [rng]
         ),
     )
+
+
+def best(scores: Array, rng: np.random.Generator) -> int:
+    """Returns the number of the largest of an arm's scores (K,), ties at random.
+
+    All policies choose by it. Scores that differ by no more than rounding tie: the same arm twice
+    may get two of them, from a product of matrices. K numbers are drawn, ties or not.
+    """
+    lots = rng.random(len(scores))
+    top = scores.max()
+    slack = _ROUNDING * max(abs(top), abs(scores.min()))
+    return int(np.where(scores >= top - slack, lots, -1.0).argmax())
 
 
 def generator(seed: int, round_: int, purpose: int) -> np.random.Generator:

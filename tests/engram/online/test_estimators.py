@@ -13,9 +13,9 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
-from engram.online.learner import to_arrays
 from engram.online.linear import Moments, Task, coefficients, learned, predictions, started, widened
 from engram.online.losses import LOGISTIC, SQUARED
+from engram.states import to_arrays
 
 NAMES = ["age", "income", "height"]
 BETA = np.array([0.5, -2e-4, 30.0])
