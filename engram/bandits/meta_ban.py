@@ -164,13 +164,14 @@ class MetaBan(NamedTuple):
         )
 
     def groups(self, state: MetaBanState, users: Ints, x: Tensor) -> Groups:
-        """Infers whom users agree with (4), among those who have come.
+        """Infers whom users agree with (4), among those who have come, and these.
 
         Args:
-            state: Which knows these users.
+            state: Before, or after they have come.
             users: Shape (R,).
             x: Arms as columns, shape (R, d, K).
         """
+        state = _welcomed(state, users)
         opinions = _opinions(state.thetas, x)
         runs = np.arange(len(users))
         gaps = (opinions - opinions[runs, users][:, None]).abs()
