@@ -143,7 +143,7 @@ class PlainMetaBan:
             output = network(arm)
             slopes = torch.autograd.grad(output.sum(), list(network.parameters()))
             norm = torch.sqrt(sum((slope.square().sum() for slope in slopes), torch.zeros(())))
-            scores.append(float(output) + 0.01 * float(norm))
+            scores.append(output.item() + 0.01 * norm.item())
             adapted.append(network)
         chosen = int(np.argmax(scores))
         self.meta = adapted[chosen]
@@ -227,17 +227,25 @@ def main(
     ),
 ) -> None:
     """Prints a table."""
-    names = [*policies(SIZES[0]), "plain loop", "plain / Meta-Ban"]
-    table = Table("users", "d", "hidden", *names, "Meta-Ban at most", title="ms a round")
+    columns: dict[str, list[str]] = {}
     torch.set_num_threads(1)
     with threadpool_limits(1):
         for size in SIZES:
             offered = offers(size, rounds)
-            found = [time_rounds(served(runs, size), offered) for runs in policies(size).values()]
-            loop = time_rounds(plain(size), offered[: max(2, rounds // 10)])
-            cells = [f"{ms:.2f}" for ms in (*found, loop)]
-            sizes = (str(size.users), str(size.dim), " x ".join(map(str, size.hidden)))
-            table.add_row(*sizes, *cells, f"{loop / found[0]:.0f}", f"{size.most:g}")
+            times = {
+                name: time_rounds(served(runs, size), offered)
+                for name, runs in policies(size).items()
+            }
+            times["plain loop"] = time_rounds(plain(size), offered[: max(2, rounds // 10)])
+            cells = {name: f"{ms:.2f}" for name, ms in times.items()}
+            cells["plain loop / Meta-Ban"] = f"{times['plain loop'] / times['Meta-Ban']:.1f}"
+            cells["Meta-Ban at most"] = f"{size.most:g}"
+            for name, cell in cells.items():
+                columns.setdefault(name, []).append(cell)
+    headings = (f"n = {s.users}, d = {s.dim}, {'-'.join(map(str, s.hidden))}" for s in SIZES)
+    table = Table("ms of a core a round", *headings)
+    for name, row in columns.items():
+        table.add_row(name, *row)
     Console().print(table)
 
 
