@@ -102,13 +102,14 @@ class MetaBan(NamedTuple):
         return state._replace(site=site)
 
     def groups(self, state: MetaBanState, users: Ints, x: Tensor) -> Groups:
-        """Infers whom users agree with (4), among those who have come.
+        """Infers whom users agree with (4), among those who have come, and these.
 
         Args:
-            state: Which knows these users.
+            state: Before, or after they have come.
             users: Shape (R,).
             x: Arms as columns, shape (R, d, K).
         """
+        state = self._welcomed(state, users)
         opinions = self.site.opinions(state.site, x)
         known = torch.from_numpy(np.arange(opinions.shape[1]) < state.known[:, None])
         return self.learner.groups(torch.where(known[..., None], opinions, torch.inf), users)
