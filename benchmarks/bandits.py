@@ -100,7 +100,8 @@ def late(state: Any, size: Size) -> Any:
     if isinstance(state, MetaBanState):
         thetas = tuple(map(Persistent, own))
         known = np.array([size.users])
-        return state._replace(rows=rows, thetas=thetas, lasts=thetas, known=known)
+        site = state.site._replace(rows=rows, thetas=thetas, lasts=thetas)
+        return state._replace(site=site, known=known)
     users = state.thetas[0].read().shape[1]
     if users == 1:  # one network for all
         return state._replace(rows=rows)
@@ -122,10 +123,11 @@ class PlainMetaBan:
 
     def __init__(self, state: MetaBanState, size: Size) -> None:
         """Copies rows and networks."""
-        stacks = [layer.read()[0] for layer in state.thetas]
+        site = state.site
+        stacks = [layer.read()[0] for layer in site.thetas]
         self.users = [_network([layer[user] for layer in stacks]) for user in range(size.users)]
-        self.meta = _network([layer[0] for layer in state.meta])
-        self.x, self.rewards = state.rows.x.read()[0].clone(), state.rows.rewards.read()[0].clone()
+        self.meta = _network([layer[0] for layer in state.meta.theta])
+        self.x, self.rewards = site.rows.x.read()[0].clone(), site.rows.rewards.read()[0].clone()
         self.seen = np.full(size.users, _BUFFER)
 
     def choose(self, user: int, arms: torch.Tensor, rng: np.random.Generator) -> int:
