@@ -38,27 +38,36 @@ SETTINGS = {
 }
 
 
-def assert_same(found, expected, run=0, **tolerance):
+def with_parts(state, **parts):
+    """The state with other parts, wherever they are in it."""
+    meta, site = (
+        kept._replace(**{name: part for name, part in parts.items() if name in kept._fields})
+        for kept in (state.meta, state.site)
+    )
+    return state._replace(meta=meta, site=site, known=parts.get("known", state.known))
+
+
+def assert_same(found, expected, run=0):
     """Compares a run's networks with those of a plain policy."""
     users = len(expected.users)
     for layer in range(len(expected.start)):
-        pairs = [(found.meta[layer][run], expected.meta[layer])]
+        pairs = [(found.meta.theta[layer][run], expected.meta[layer])]
         for u in range(users):
             pairs += [
-                (found.lasts[layer].read()[run, u], expected.users[u]["last"][layer]),
-                (found.thetas[layer].read()[run, u], expected.users[u]["theta"][layer]),
+                (found.site.lasts[layer].read()[run, u], expected.users[u]["last"][layer]),
+                (found.site.thetas[layer].read()[run, u], expected.users[u]["theta"][layer]),
             ]
         for a, b in pairs:
-            torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
     assert found.known[run] == users
-    assert found.rows.seen[run, :users].tolist() == [user["mu"] for user in expected.users]
+    assert found.site.rows.seen[run, :users].tolist() == [user["mu"] for user in expected.users]
 
 
 def against_the_plain_one(horizon, seed, **settings):
-    settings = SETTINGS | settings
-    policy = meta_ban(4, hidden=(5, 4), **settings)
+    settings = {name: modes[0] for name, modes in MODES.items()} | SETTINGS | settings
+    policy = meta_ban(4, hidden=(5, 4), dtype=torch.float64, **settings)
     state = policy.init(generators([seed], 0, INIT))
-    plain = PlainMetaBan([w[0] for w in state.start], **settings)
+    plain = PlainMetaBan([w[0] for w in state.meta.start], **settings)
     world = rounds(seed, horizon)
     chosen, state = played(policy.runs, [world], [seed], state)
     assert chosen[:, 0].tolist() == played_plainly(plain, world, seed).tolist()
@@ -66,7 +75,7 @@ def against_the_plain_one(horizon, seed, **settings):
     assert_same(state, plain)
 
 
-@pytest.mark.parametrize("mode", itertools.product(*MODES.values()), ids="-".join)
+@pytest.mark.parametrize("mode", [*itertools.product(*MODES.values())], ids="-".join)
 def test_it_is_the_plain_one_in_every_mode(mode):
     varied = {"adapt_every": 2, "group_cap": 3, "own_weight": 2.5}
     against_the_plain_one(30, 1, **dict(zip(MODES, mode, strict=True)), **varied)
@@ -111,9 +120,9 @@ def test_runs_at_once_are_single_runs(meta_gradient, theta):
         begun = alone.init(generators([seed], 0, INIT))
         chosen, ended = played(alone.runs, [worlds[run]], [seed], begun)
         assert together[:, run].tolist() == chosen[:, 0].tolist()
-        for a, b in zip(state.meta, ended.meta, strict=True):
+        for a, b in zip(state.meta.theta, ended.meta.theta, strict=True):
             torch.testing.assert_close(a[run], b[0], rtol=1e-4, atol=1e-5)
-        for a, b in zip(state.lasts, ended.lasts, strict=True):
+        for a, b in zip(state.site.lasts, ended.site.lasts, strict=True):
             users = min(a.read().shape[1], b.read().shape[1])
             torch.testing.assert_close(
                 a.read()[run, :users], b.read()[0, :users], rtol=1e-4, atol=1e-5
@@ -126,12 +135,12 @@ def test_a_run_that_diverges_leaves_the_others_alone():
     three = meta_ban(4, runs=3, hidden=(5,), group_cap=4)
     start = three.init(generators((0, 1, 2), 0, INIT))
     together, state = played(three.runs, [worlds[0], huge, worlds[1]], (0, 1, 2), start)
-    assert not all(w[1].isfinite().all() for w in state.meta)
+    assert not all(w[1].isfinite().all() for w in state.meta.theta)
     two = meta_ban(4, runs=2, hidden=(5,), group_cap=4)
     start = two.init(generators((0, 2), 0, INIT))
     alone, ended = played(two.runs, worlds, (0, 2), start)
     assert together[:, [0, 2]].tolist() == alone.tolist()
-    for a, b in zip(state.meta, ended.meta, strict=True):
+    for a, b in zip(state.meta.theta, ended.meta.theta, strict=True):
         torch.testing.assert_close(a[[0, 2]], b)
 
 
@@ -145,10 +154,10 @@ def test_groups_are_those_of_the_definition(cap, hidden):
     policy = meta_ban(4, runs=runs, hidden=hidden, nu=np.array([2, 5, 1.5]), group_cap=cap)
     starts = [policy.init([np.random.default_rng((u, r)) for r in range(runs)]) for u in range(12)]
     state = starts[0]
-    state = state._replace(known=known, thetas=stacked(state.start, 16))
+    state = with_parts(state, known=known, thetas=stacked(state.meta.start, 16))
     for user, other in enumerate(starts):
         users = np.full(runs, user)
-        state = state._replace(thetas=put(state.thetas, users, other.start))
+        state = with_parts(state, thetas=put(state.site.thetas, users, other.meta.start))
     users, x = np.array([4, 0, 6]), torch.from_numpy(rng.normal(size=(runs, 4, 9))).float()
     groups = policy.groups(state, users, x)
     sizes = set()
@@ -156,11 +165,11 @@ def test_groups_are_those_of_the_definition(cap, hidden):
 
         def opinion(u, run=run, arm=arm):
             return float(
-                network([w[run].double() for w in starts[u].start], x[run, :, arm].double())
+                network([w[run].double() for w in starts[u].meta.start], x[run, :, arm].double())
             )
 
         gaps = {u: abs(opinion(u) - opinion(users[run])) for u in range(known[run])}
-        nearest = sorted(gaps, key=gaps.__getitem__)
+        nearest = sorted(gaps, key=lambda u, own=users[run]: (u != own, gaps[u]))
         nu = [2, 5, 1.5][run]
         expected = [u for u in nearest[:cap] if gaps[u] <= (nu - 1) / nu * 0.4]
         group = groups.of_arms[run, arm]
@@ -184,14 +193,14 @@ def hand_made(weights, rows, *, known=None, **settings):
     policy = meta_ban(1, hidden=(1,), **settings)
     state = policy.init([np.random.default_rng(0)])
     meta, *users = (tuple(torch.tensor([[[part]]]) for part in pair) for pair in weights)
-    kept, thetas = state.rows, stacked(meta, 8)
+    kept, thetas = state.site.rows, stacked(meta, 8)
     for user, pair in enumerate(users):
         thetas = put(thetas, np.array([user]), pair)
         for x, r in rows[user]:
             kept = add(kept, np.array([user]), np.array([[x]]), np.array([r]))
     came = np.array([len(users) if known is None else known])
-    return policy, state._replace(
-        start=meta, meta=meta, thetas=thetas, lasts=thetas, rows=kept, known=came
+    return policy, with_parts(
+        state, start=meta, theta=meta, thetas=thetas, lasts=thetas, rows=kept, known=came
     )
 
 
@@ -236,11 +245,11 @@ def test_algorithm_3_by_hand():
         [(1.0, 2.0), (1.0, 0.5), (3.0, 4.0)], [[], []], eta_user=0.5, user_steps=2, batch=1
     )
     new = policy.update(state, ONE, ARM[0], np.array([1.0]), [Fixed([[0.3], [0.9]])])
-    assert weights_of(new.lasts, 0) == [303 / 256, 429 / 512]
-    assert weights_of(new.thetas, 0) == [303 / 256, 429 / 512]
-    assert weights_of(new.lasts, 1) == [3, 4]
-    assert new.rows.seen[0, :2].tolist() == [1, 0]
-    assert weights_of(state.lasts, 0) == [1, 0.5]
+    assert weights_of(new.site.lasts, 0) == [303 / 256, 429 / 512]
+    assert weights_of(new.site.thetas, 0) == [303 / 256, 429 / 512]
+    assert weights_of(new.site.lasts, 1) == [3, 4]
+    assert new.site.rows.seen[0, :2].tolist() == [1, 0]
+    assert weights_of(state.site.lasts, 0) == [1, 0.5]
 
 
 def test_algorithm_3_takes_the_mean_over_drawn_rows():
@@ -252,7 +261,7 @@ def test_algorithm_3_takes_the_mean_over_drawn_rows():
     )
     lots = Fixed([[0.9, 0.1, 0.4]])
     new = policy.update(state, ONE, np.array([[-1.0]]), np.array([1.0]), [lots])
-    assert weights_of(new.lasts, 0) == pytest.approx([13 / 16, 1 / 8])
+    assert weights_of(new.site.lasts, 0) == pytest.approx([13 / 16, 1 / 8])
 
 
 @pytest.mark.parametrize(
@@ -264,9 +273,9 @@ def test_what_algorithm_3_starts_from(user_start, expected):
         [(1.0, 1.0), (1.0, 0.5)], [[]], eta_user=0.5, user_steps=1, batch=1, user_start=user_start
     )
     initial = (torch.tensor([[[2.0]]]), torch.tensor([[[0.5]]]))
-    state = state._replace(start=initial)
+    state = with_parts(state, start=initial)
     new = policy.update(state, ONE, ARM[0], np.array([1.0]), [Fixed([[0.5]])])
-    assert weights_of(new.lasts, 0) == expected
+    assert weights_of(new.site.lasts, 0) == expected
 
 
 def test_algorithm_2_by_hand():
@@ -284,8 +293,8 @@ def test_algorithm_2_by_hand():
         meta_gradient="eq6",
     )
     _, new = policy.choose(state, ONE, ARM, [Fixed([[0.5], [0.5]])])
-    assert [w.item() for w in new.meta] == [1 - 3 / 32, 1 - 1 / 8]
-    assert [w.item() for w in state.meta] == [1, 1]
+    assert [w.item() for w in new.meta.theta] == [1 - 3 / 32, 1 - 1 / 8]
+    assert [w.item() for w in state.meta.theta] == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -303,7 +312,7 @@ def test_algorithm_4_by_hand(lot, steps):
     _, new = policy.choose(state, ONE, ARM, [Fixed(lot)])
     slopes = [(-1 / 4, -1 / 2), (1 / 8, 1)][:steps]
     expected = [1 - 0.5 * sum(part) for part in zip((0, 0), *slopes, strict=True)]
-    assert [w.item() for w in new.meta] == expected
+    assert [w.item() for w in new.meta.theta] == expected
 
 
 def test_adapting_by_hand():
@@ -317,10 +326,11 @@ def test_adapting_by_hand():
         batch=2,
     )
     _, new = policy.choose(state, ONE, ARM, [Fixed([[0.2, 0.7]])])
-    assert [w.item() for w in new.meta] == [1 - 3 / 16, 1 / 2 - 1 / 8]
+    assert [w.item() for w in new.meta.theta] == [1 - 3 / 16, 1 / 2 - 1 / 8]
     # With w = 3 for the user served, 0.7 draws its row too: (-1/4, -1/2) + 1/4 = (0, -1/4).
-    _, new = policy._replace(own_weight=3.0).choose(state, ONE, ARM, [Fixed([[0.2, 0.7]])])
-    assert [w.item() for w in new.meta] == [1, 3 / 4]
+    heavier = policy._replace(learner=policy.learner._replace(own_weight=3.0))
+    _, new = heavier.choose(state, ONE, ARM, [Fixed([[0.2, 0.7]])])
+    assert [w.item() for w in new.meta.theta] == [1, 3 / 4]
 
 
 def test_theta_adapts_to_the_arm_s_own_group_and_stays_as_it_did_for_the_arm_played():
@@ -340,7 +350,7 @@ def test_theta_adapts_to_the_arm_s_own_group_and_stays_as_it_did_for_the_arm_pla
     ):
         chosen, new = policy.choose(state, ONE, np.array([arms])[..., None], [Fixed([[0.2, 0.7]])])
         assert chosen.tolist() == [played_arm]
-        assert [w.item() for w in new.meta] == meta
+        assert [w.item() for w in new.meta.theta] == meta
 
 
 def test_scores_by_hand():
@@ -348,10 +358,11 @@ def test_scores_by_hand():
     # (v x, w x) = x (1/2, 1) and x (1/4, 3), and 0 for x < 0. Scores of x = 1, -1:
     # 1/2 + alpha |(1/2, 1)| and 0; or 1/2 + alpha |(1/4, -2)|.
     policy, state = hand_made([(1.0, 0.5), (1.0, 0.5)], [[]], alpha=2.0)
-    state = state._replace(start=(torch.tensor([[[3.0]]]), torch.tensor([[[0.25]]])))
+    state = with_parts(state, start=(torch.tensor([[[3.0]]]), torch.tensor([[[0.25]]])))
     x, runs = torch.tensor([[[1.0, -1.0, 2.0]]]), torch.tensor([0])
     for exploration, width in (("gradient-norm", 1.25**0.5), ("paper", 4.0625**0.5)):
-        scores = policy._replace(exploration=exploration)._scores(state, state.meta, runs, x)
+        learner = policy.learner._replace(exploration=exploration)
+        scores = learner._scores(state.meta.start, state.meta.theta, runs, x)
         expected = 0.5 + 2 * width
         assert scores[0].tolist() == pytest.approx([expected, 0, 2 * expected])
 
@@ -361,17 +372,16 @@ def test_theta_is_any_of_a_user_s_past_parameters_alike():
     runs, updates = 4000, 4
     policy = meta_ban(1, runs=runs, hidden=(1,), theta="draw", batch=1, user_steps=1, eta_user=0.1)
     state = policy.init([np.random.default_rng(run) for run in range(runs)])
-    w = state.start[1].abs() + 0.5
-    state = state._replace(
-        start=(w, w), meta=(w, w), thetas=stacked((w, w), 8), lasts=stacked((w, w), 8)
-    )
+    w = torch.linspace(0.5, 1.0, runs)[:, None, None]  # which all have somewhere to go
+    stacks = {"thetas": stacked((w, w), 8), "lasts": stacked((w, w), 8)}
+    state = with_parts(state, start=(w, w), theta=(w, w), **stacks)
     past = [w[:, 0, 0].clone()]
     for mu in range(1, updates + 1):
-        ones = np.ones((runs, 1))
+        ones, none = np.ones((runs, 1)), np.zeros(runs)
         rngs = generators(range(runs), mu, UPDATE)
-        state = policy.update(state, np.zeros(runs, dtype=int), ones, ones[:, 0], rngs)
-        past.append(state.lasts[1].read()[:, 0, 0, 0].clone())
-        theta = state.thetas[1].read()[:, 0, 0, 0]
+        state = policy.update(state, np.zeros(runs, dtype=int), ones, none, rngs)
+        past.append(state.site.lasts[1].read()[:, 0, 0, 0].clone())
+        theta = state.site.thetas[1].read()[:, 0, 0, 0]
         counts = [(theta == hat).sum().item() for hat in past]
         assert sum(counts) == runs
         expected = runs / (mu + 1)
@@ -383,7 +393,9 @@ def test_theta_is_any_of_a_user_s_past_parameters_alike():
 
 def test_all_start_from_theta_0():
     state = meta_ban(3, runs=2, hidden=(4, 2)).init(generators((0, 1), 0, INIT))
-    for start, meta, theta in zip(state.start, state.meta, state.thetas, strict=True):
+    for start, meta, theta in zip(
+        state.meta.start, state.meta.theta, state.site.thetas, strict=True
+    ):
         assert torch.equal(start, meta)
         assert all(torch.equal(theta.read()[:, u], start) for u in range(theta.read().shape[1]))
         assert not torch.equal(start[0], start[1])
@@ -408,7 +420,7 @@ def test_an_old_state_still_gives_the_same_after_new_ones_were_made(meta_gradien
             arm, state = core.choose(state, asked.user, asked.arms, choose)
             state = core.update(state, asked.user, asked.arms[arm], asked.rewards[arm], update)
             arms.append(arm)
-        return arms, [w.clone() for w in state.meta], state
+        return arms, [w.clone() for w in state.meta.theta], state
 
     old = go_on(core.init(np.random.default_rng(0)), 0, 15, 0)[-1]
     saved = kept(old)
@@ -433,12 +445,12 @@ def test_updates_without_choices_teach_the_user_and_change_no_one_else():
     for _ in range(200):
         state = policy.update(state, np.array([2]), x, np.array([0.75]), [rng])
     assert state.known.tolist() == [3]
-    assert state.rows.seen[0].tolist() == [0, 0, 200, 0, 0, 0, 0, 0]
-    assert all(torch.equal(a, b) for a, b in zip(state.meta, state.start, strict=True))
+    assert state.site.rows.seen[0].tolist() == [0, 0, 200, 0, 0, 0, 0, 0]
+    assert all(torch.equal(a, b) for a, b in zip(state.meta.theta, state.meta.start, strict=True))
     for user in (0, 1, 3, 7):
-        for theta, start in zip(state.thetas, state.start, strict=True):
+        for theta, start in zip(state.site.thetas, state.meta.start, strict=True):
             assert torch.equal(theta.read()[:, user], start)
-    own = [theta.read()[0, 2] for theta in state.thetas]
+    own = [theta.read()[0, 2] for theta in state.site.thetas]
     assert network(own, torch.eye(4)[0]).item() == pytest.approx(0.75, abs=1e-3)
 
 
@@ -447,14 +459,16 @@ def test_a_user_who_comes_late_is_met_as_if_there_had_been_room():
     state = policy.init(generators([0], 0, INIT))
     _, state = played(policy.runs, [rounds(3, 20)], [0], state)
     roomy = policy.update(state, np.array([30]), np.zeros((1, 4)), np.zeros(1), [Zeros()])
-    rows = roomy.rows._replace(seen=roomy.rows.seen * (np.arange(roomy.rows.seen.shape[1]) != 30))
-    roomy = roomy._replace(known=state.known, rows=rows)
+    rows = roomy.site.rows._replace(
+        seen=roomy.site.rows.seen * (np.arange(roomy.site.rows.seen.shape[1]) != 30)
+    )
+    roomy = with_parts(roomy, known=state.known, rows=rows)
     late = [asked._replace(user=30 - asked.user) for asked in rounds(4, 20)]
     chosen, ended = played(policy.runs, [late], [1], state)
     expected, other = played(policy.runs, [late], [1], roomy)
     assert chosen.tolist() == expected.tolist()
     assert ended.known.tolist() == other.known.tolist() == [31]
-    for a, b in zip(ended.meta, other.meta, strict=True):
+    for a, b in zip(ended.meta.theta, other.meta.theta, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -474,7 +488,7 @@ def test_odd_arms(meta_gradient, exploration, arms):
     world = [asked._replace(arms=arms / 2, rewards=np.ones(len(arms))) for asked in rounds(3, 12)]
     chosen, state = played(policy.runs, [world], [0], state)
     assert ((chosen >= 0) & (chosen < len(arms))).all()
-    assert all(w.isfinite().all() for w in state.meta)
+    assert all(w.isfinite().all() for w in state.meta.theta)
 
 
 @pytest.mark.parametrize(
