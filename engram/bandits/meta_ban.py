@@ -90,7 +90,7 @@ class MetaBan(NamedTuple):
         x = torch.from_numpy(arms).to(self.dtype).mT
         groups = self.groups(state, users, x)
         adapted = partial(self._adapted, state, users, rngs)
-        chosen, meta = self.learner.choose(state.meta, groups, x, adapted)
+        chosen, meta = self.learner.choose(state.meta, groups, x, adapted, rngs)
         return chosen, state._replace(meta=meta)
 
     def update(

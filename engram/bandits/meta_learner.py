@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engram.bandits.networks import Weights, difference_norms, forward, gradient_norms
-from engram.bandits.policy import Array
+from engram.bandits.policy import Array, best_of_each
 from engram.bandits.replay import Drawn, draw
 from engram.bandits.site import Rngs, lots
 from engram.bandits.training import descended
@@ -107,6 +107,7 @@ class MetaLearner(NamedTuple):
         groups: Groups,
         x: Tensor,
         adapted: Callable[[Weights, Groups], Weights],
+        rngs: Rngs,
     ) -> tuple[Ints, MetaState]:
         """Chooses the arm with the largest f(x; Theta_t,i) + alpha UCB_t,i (8).
 
@@ -115,6 +116,7 @@ class MetaLearner(NamedTuple):
             groups: As ``groups`` gave them.
             x: Arms as columns, (R, d, K).
             adapted: Returns Theta_t,i of each group, from Theta_t-1 of each.
+            rngs: Each run's; they break ties.
         """
         runs = torch.from_numpy(groups.runs)
         thetas = tuple(w[runs] for w in state.theta)
@@ -122,10 +124,10 @@ class MetaLearner(NamedTuple):
             thetas = adapted(thetas, groups)
         scores = self._scores(state.start, thetas, runs, x[runs])
         of_arms = torch.from_numpy(groups.of_arms)
-        chosen = scores[of_arms, torch.arange(x.shape[2])].argmax(dim=1)
-        played = of_arms[torch.arange(len(x)), chosen]
+        chosen = best_of_each(scores[of_arms, torch.arange(x.shape[2])], rngs)
+        played = groups.of_arms[np.arange(len(x)), chosen]
         theta = tuple(w[played] for w in thetas)  # line 13
-        return chosen.numpy(), state._replace(theta=theta, rounds=state.rounds + 1)
+        return chosen, state._replace(theta=theta, rounds=state.rounds + 1)
 
     def weights(self, groups: Groups, users: Ints) -> Array:
         """Returns w_u in each group, shape (M, U); 0 of users who are not in it."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from engram.bandits.networks import Weights, f_parts, forward, initial
-from engram.bandits.policy import Array, Runs
+from engram.bandits.policy import Array, Runs, best_of_each
 from engram.bandits.replay import Replay, add, empty, with_users
 from engram.bandits.stacks import Stack, of_users, put, room_for, stacked, with_room
 from engram.bandits.training import per_run, trained
@@ -101,7 +101,7 @@ class NeuralBandit(NamedTuple):
         if self.thompson:
             lots = np.stack([rng.normal(size=arms.shape[1]) for rng in rngs])
             width = width * torch.from_numpy(lots)
-        return (outputs + width).argmax(dim=1).numpy(), state
+        return best_of_each(outputs + width, rngs), state
 
     def update(
         self, state: NeuralState, users: Ints, x: Array, rewards: Array, rngs: Rngs

@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from engram.checks import require
 
@@ -22,6 +23,7 @@ __all__ = [
     "Policy",
     "Runs",
     "best",
+    "best_of_each",
     "each",
     "first",
     "generator",
@@ -34,7 +36,8 @@ S = TypeVar("S")
 
 CHOOSE, UPDATE, INIT, ROUND, WORLD = range(5)  # what random numbers are drawn for
 
-_ROUNDING = 1e-12  # by which equal arms' scores may differ, relative to the largest
+# By how much equal arms' scores may differ, relative to the largest.
+_ROUNDING = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-5}
 
 
 class Core(NamedTuple, Generic[S]):
@@ -118,7 +121,7 @@ def first(runs: Runs[S]) -> Core[S]:
     )
 
 
-def best(scores: Array, rng: np.random.Generator) -> int:
+def best(scores: npt.NDArray[np.floating], rng: np.random.Generator) -> int:
     """Returns the number of the largest of an arm's scores (K,), ties at random.
 
     All policies choose by it. Scores that differ by no more than rounding tie: the same arm twice
@@ -126,8 +129,13 @@ def best(scores: Array, rng: np.random.Generator) -> int:
     """
     lots = rng.random(len(scores))
     top = scores.max()
-    slack = _ROUNDING * max(abs(top), abs(scores.min()))
+    slack = _ROUNDING[scores.dtype] * max(abs(top), abs(scores.min()))
     return int(np.where(scores >= top - slack, lots, -1.0).argmax())
+
+
+def best_of_each(scores: Tensor, rngs: Sequence[np.random.Generator]) -> npt.NDArray[np.intp]:
+    """Returns the ``best`` of each run, (R,), from scores (R, K)."""
+    return np.array([best(*each) for each in zip(scores.numpy(), rngs, strict=True)])
 
 
 def generator(seed: int, round_: int, purpose: int) -> np.random.Generator:

@@ -3,6 +3,8 @@
 import numpy as np
 import torch
 
+from engram.bandits.policy import best
+
 
 def network(weights, x):
     """f(x; theta) of (9)."""
@@ -139,7 +141,7 @@ class PlainMetaBan:
             theta = self.adapted(self.group(user, x), own, lots) if adapts else self.meta
             metas.append(theta)
             scores.append(float(network(theta, x)) + self.alpha * self.width(theta, x))
-        chosen = int(np.argmax(scores))
+        chosen = best(np.array(scores), rng)
         self.meta = metas[chosen]
         self.rounds += 1
         return chosen

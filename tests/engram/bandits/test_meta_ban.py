@@ -205,13 +205,13 @@ def hand_made(weights, rows, *, known=None, **settings):
 
 
 class Fixed:
-    """A generator of given lots."""
+    """A generator of given lots, and of 0 after them."""
 
     def __init__(self, *lots):
         self.lots = list(lots)
 
     def random(self, shape=()):
-        lots = np.asarray(self.lots.pop(0), dtype=float)
+        lots = np.asarray(self.lots.pop(0), dtype=float) if self.lots else np.zeros(shape)
         assert lots.shape == (shape if isinstance(shape, tuple) else (shape,))
         return lots
 
@@ -458,7 +458,7 @@ def test_a_user_who_comes_late_is_met_as_if_there_had_been_room():
     policy = meta_ban(4, hidden=(5,))
     state = policy.init(generators([0], 0, INIT))
     _, state = played(policy.runs, [rounds(3, 20)], [0], state)
-    roomy = policy.update(state, np.array([30]), np.zeros((1, 4)), np.zeros(1), [Zeros()])
+    roomy = policy.update(state, np.array([30]), np.zeros((1, 4)), np.zeros(1), [Fixed()])
     rows = roomy.site.rows._replace(
         seen=roomy.site.rows.seen * (np.arange(roomy.site.rows.seen.shape[1]) != 30)
     )
@@ -470,11 +470,6 @@ def test_a_user_who_comes_late_is_met_as_if_there_had_been_room():
     assert ended.known.tolist() == other.known.tolist() == [31]
     for a, b in zip(ended.meta.theta, other.meta.theta, strict=True):
         torch.testing.assert_close(a, b)
-
-
-class Zeros:
-    def random(self, shape=()):
-        return np.zeros(shape)
 
 
 @pytest.mark.parametrize("meta_gradient", MODES["meta_gradient"])
