@@ -26,6 +26,11 @@ def moments(batch):
     return x.T @ x / len(x), x.T @ y / len(x)
 
 
+def gen(*keys):
+    """A generator that is a function of whole numbers."""
+    return torch.Generator().manual_seed(hash(keys) % 10**6)
+
+
 def draw(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import require
-from engram.online.steps import BALL, BOX, SIMPLEX, project, project_in_norm
+from engram.online.steps import BALL, BOX, SIMPLEX, pull, pull_in_norm
 
 __all__ = ["Domain", "ball", "box", "simplex"]
 
@@ -55,7 +55,9 @@ class Domain(NamedTuple):
 
     def project(self, y: Array) -> Array:
         """Returns the point nearest to ``y``."""
-        return project(*self, np.asarray(y, dtype=np.float64))
+        nearest = np.array(y, dtype=np.float64)
+        pull(*self, nearest)
+        return nearest
 
     def project_in_norm(self, y: Array, metric: Array) -> Array:
         """Returns the point nearest to ``y`` in the norm sqrt(v' U v).
@@ -64,9 +66,10 @@ class Domain(NamedTuple):
             y: Shape (d,).
             metric: U, symmetric and positive definite, shape (d, d).
         """
-        y, metric = np.asarray(y, np.float64), np.ascontiguousarray(metric, np.float64)
+        nearest, metric = np.array(y, np.float64), np.ascontiguousarray(metric, np.float64)
         inverse = np.asarray(np.linalg.inv(metric), np.float64)
-        return project_in_norm(*self, y, metric, inverse, self.project(y))
+        pull_in_norm(*self, nearest, metric, inverse, self.project(y))
+        return nearest
 
     @np.errstate(over="ignore", invalid="ignore")
     def distance(self, x: Array) -> float:

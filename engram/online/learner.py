@@ -58,12 +58,11 @@ def checked(gradients: Array, shape: tuple[int, ...], bound: float = np.inf) -> 
         given = np.asarray(gradients, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the gradient must be numbers, got {gradients!r}") from error
-    longest = _longest(given) if given.shape == shape else np.nan
-    if not (longest < np.inf and longest <= bound * (1 + _ROUNDING)):  # to word it takes its time
-        require(given.shape == shape, "the gradient's shape", given.shape, f"{shape}")
-        require(bool(np.isfinite(longest)), "the gradient's norm", longest, "finite")
-        limit = f"at most the declared bound G = {bound:g}; see online.learner.clipped"
-        require(False, "the gradient's norm", longest, limit)
+    require(given.shape == shape, "the gradient's shape", given.shape, f"{shape}")
+    longest = _longest(given)
+    require(bool(np.isfinite(longest)), "the gradient's norm", longest, "finite")
+    limit = f"at most the declared bound G = {bound:g}; see online.learner.clipped"
+    require(longest <= bound * (1 + _ROUNDING), "the gradient's norm", longest, limit)
     return given
 
 

@@ -17,8 +17,8 @@ __all__ = [
     "add_outer",
     "descend",
     "descend_in_norm",
-    "project",
-    "project_in_norm",
+    "pull",
+    "pull_in_norm",
 ]
 
 Array = npt.NDArray[np.float64]
@@ -43,8 +43,8 @@ def _distance(x: Array, y: Array) -> float:
 
 
 @compiled
-def _pull(kind: int, anchor: Array, top: Array, size: float, y: Array) -> None:
-    """Moves ``y`` to the nearest point of the domain."""
+def pull(kind: int, anchor: Array, top: Array, size: float, y: Array) -> None:
+    """Moves ``y``, shape (d,), to the nearest point of the domain."""
     if kind == BALL:
         length = _distance(y, anchor)
         if length > size:
@@ -71,14 +71,6 @@ def _pull(kind: int, anchor: Array, top: Array, size: float, y: Array) -> None:
                 break
             count = left
         y[:] = anchor + np.maximum(excess - shift, 0.0)
-
-
-@compiled
-def project(kind: int, anchor: Array, top: Array, size: float, y: Array) -> Array:
-    """Returns the point of the domain that is nearest to ``y``, shape (d,)."""
-    nearest = y.copy()
-    _pull(kind, anchor, top, size, nearest)
-    return nearest
 
 
 @compiled
@@ -216,7 +208,7 @@ def _pull_to_polytope(
 
 
 @compiled
-def _pull_in_norm(
+def pull_in_norm(
     kind: int,
     anchor: Array,
     top: Array,
@@ -245,23 +237,6 @@ def _pull_in_norm(
 
 
 @compiled
-def project_in_norm(
-    kind: int,
-    anchor: Array,
-    top: Array,
-    size: float,
-    y: Array,
-    metric: Array,
-    inverse: Array,
-    start: Array,
-) -> Array:
-    """Returns where ``_pull_in_norm`` moves ``y``."""
-    nearest = y.copy()
-    _pull_in_norm(kind, anchor, top, size, nearest, metric, inverse, start)
-    return nearest
-
-
-@compiled
 def descend(
     kind: int,
     anchor: Array,
@@ -276,7 +251,7 @@ def descend(
     for i in range(len(centers)):
         for j in range(len(anchor)):
             moved[i, j] = centers[i, j] - steps[i] * slopes[i, j]
-        _pull(kind, anchor, top, size, moved[i])
+        pull(kind, anchor, top, size, moved[i])
     return moved
 
 
@@ -295,7 +270,7 @@ def descend_in_norm(
     moved = centers.copy()
     for i in range(len(centers)):
         _add_product(moved[i], -1.0, inverses[i], slopes[i])
-        _pull_in_norm(kind, anchor, top, size, moved[i], metrics[i], inverses[i], centers[i])
+        pull_in_norm(kind, anchor, top, size, moved[i], metrics[i], inverses[i], centers[i])
     return moved
 
 

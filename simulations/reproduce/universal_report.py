@@ -202,7 +202,7 @@ def _draw(curves: Sequence[_Curve]) -> bytes:
         axes.set(title=SETTINGS[setting].title, xscale="log", yscale="log")
         axes.grid(alpha=0.3)
     seeds = len(curves[0].regrets)
-    figure.supxlabel("round")
-    figure.supylabel(f"regret, mean of {seeds} seeds; where it is not above 0, nothing is drawn")
+    figure.supxlabel("round (gaps: regret is not above 0)")  # short: there may be one panel
+    figure.supylabel(f"regret, mean of {seeds} seeds")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
     return png(figure)

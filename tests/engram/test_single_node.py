@@ -5,17 +5,14 @@ import itertools
 import pytest
 import torch
 
-from engram.dense import CROSS_ENTROPY, SQUARED_ERROR
 from engram.meta.bspiderboost import bsgd, bspiderboost
 from engram.meta.local_moml import local_moml
 from engram.meta.moml import adaptive_steps, constant_steps, moml_v1, moml_v2
 from engram.meta.nasa import nasa
 from engram.meta.pfedme import pfedme
-from engram.meta.protonet import protonet, prototypical_logits, prototypical_loss
 from engram.meta.single_node import Episode, maml, reptile, single_node
-from engram.models import build_model, cross_entropy, squared_error
-from engram.stacks import Layout, dense_stacks, outputs, spread, stacked
-from tests.support import DIM, assert_same, draw, moments, quadratic
+from engram.stacks import stacked
+from tests.support import DIM, assert_same, draw, gen, moments, quadratic
 
 R, N, B, K = 2, 4, 2, 5
 ALPHA, BETA, ETA = 0.3, 0.4, 0.07
@@ -64,10 +61,6 @@ def episodes(rule, t, runs=R, seed=0):
             batches.append((x, torch.stack([draw(key + 1, count, size) for key in keys])))
         made.append(Episode(tasks, tuple(batches)))
     return tuple(made)
-
-
-def gen(*keys):
-    return torch.Generator().manual_seed(hash(keys) % 10**6)
 
 
 def run(rule, steps, w=None, **given):
@@ -307,35 +300,6 @@ def test_reptile_goes_part_of_the_way_to_the_tasks_mean():
     torch.testing.assert_close(moved, w + 0.25 * (mean - w))
 
 
-def test_prototypes_are_means_and_logits_distances():
-    # Points on a line: classes at 1 and (2 + 4) / 2 = 3; the query 1.5 is 0.25 and 2.25 away.
-    logits = prototypical_logits(lambda params, x: x * params["a"])
-    support = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[1.0, 0], [0, 1], [0, 1]])
-    found = logits({"a": torch.tensor(1.0)}, support, torch.tensor([[1.5]]))
-    torch.testing.assert_close(found, torch.tensor([[-0.25, -2.25]]))
-    loss = prototypical_loss(lambda params, x: x * params["a"])
-    query = torch.tensor([[1.5]]), torch.tensor([[1.0, 0]])
-    value = loss({"a": torch.tensor(1.0)}, (support, query))
-    torch.testing.assert_close(value, torch.log1p(torch.tensor(-2.0).exp()))
-
-
-def test_protonet_descends_its_loss():
-    model = build_model("mlp", input_shape=(3,), outputs=2, hidden=(4,))
-    w = {name: leaf.unsqueeze(0) for name, leaf in model.init(gen(1)).items()}
-    y = torch.eye(2).repeat(1, 1, 2, 1)  # two of each class
-    batches = tuple((torch.randn(1, 1, 4, 3, generator=gen(s)), y) for s in (2, 3))
-    loss = stacked(prototypical_loss(model.apply))
-    rule = protonet(loss, tasks_per_step=1, support=4, query=4, eta=0.1)
-    shown = (Episode(torch.zeros(1, 1, dtype=torch.int64), batches),)
-    state = rule.init(w)
-    values = []
-    for _ in range(20):
-        values.append(loss(spread(state.w, 1), batches).item())
-        state = rule.step(state, shown)
-    assert values == sorted(values, reverse=True)
-    assert values[-1] < values[0] - 0.03
-
-
 # --- What holds for all ------------------------------------------------------------------
 
 
@@ -379,48 +343,6 @@ def test_memories_are_as_many_as_a_rule_says(name):
     state = run(rule, 1)
     kept = [field for field in state if isinstance(field, dict) and field["w"].ndim == 3]
     assert sum(leaf["w"].shape[1] for leaf in kept) == rule.memories
-
-
-@pytest.mark.parametrize(
-    ("kind", "output", "lift"),
-    [("mlp", SQUARED_ERROR, squared_error), ("linear", CROSS_ENTROPY, cross_entropy)],
-)
-def test_flat_dense_networks_are_the_lifted_ones(kind, output, lift):
-    model = build_model(kind, input_shape=(3,), outputs=2, hidden=(5, 4))
-    models = [model.init(gen(s)) for s in range(R * B)]
-    layout = Layout.of(models[0])
-    flat = {"flat": layout.pack(models)["flat"].view(R, B, -1)}
-    lifted = {
-        name: torch.stack([m[name] for m in models]).unflatten(0, (R, B)) for name in models[0]
-    }
-    x = torch.randn(R, B, K, 3, generator=gen(1))
-    y = torch.rand(R, B, K, 2, generator=gen(2)).softmax(-1)
-    fast, slow = dense_stacks(layout, output), stacked(lift(model))
-    torch.testing.assert_close(fast(flat, (x, y)), slow(lifted, (x, y)))
-    slope, other = fast.gradient(flat, (x, y)), slow.gradient(lifted, (x, y))
-    product = fast.hessian_product(flat, (x, y), flat)
-    other_product = slow.hessian_product(lifted, (x, y), lifted)
-    for found, expected in ((slope, other), (product, other_product)):
-        leaves = layout.unpack(found)
-        for name in leaves:
-            torch.testing.assert_close(leaves[name], expected[name].flatten(0, 1))
-    shown = outputs(layout, flat, x)
-    torch.testing.assert_close(shown[1, 0], model.apply(models[B], x[1, 0]))
-
-
-def test_one_of_flat_networks_is_taken_by_name():
-    model = build_model("mlp", input_shape=(3,), outputs=2, hidden=(5,))
-    models = [model.init(gen(s)) for s in range(R)]
-    layout = Layout.of(models[0])
-    flat = layout.pack(models)["flat"]
-    for r in range(R):
-        assert_same(layout.one({"flat": flat[r]}), models[r])
-    # Also where only one is seen at a time, and something is differentiated.
-    x = torch.randn(R, K, 3, generator=gen(9))
-    slope = torch.func.grad(lambda w, x: model.apply(layout.one(w), x).square().sum())
-    slopes = torch.func.vmap(slope)({"flat": flat}, x)
-    named = torch.func.grad(lambda w, x: model.apply(w, x).square().sum())
-    assert_same(layout.one({"flat": slopes["flat"][1]}), named(models[1], x[1]), atol=1e-5)
 
 
 def v1(**given):

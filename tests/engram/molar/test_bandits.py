@@ -1,9 +1,8 @@
-"""Multitask bandits: what Algorithms 2 and 5 say, reductions, closed forms, and a contract."""
+"""Multitask bandits: what Algorithms 2 and 5 say, reductions, closed forms, refusals."""
 
 import numpy as np
 import pytest
 
-from engram.molar.bandits.environments import regret, replay, sparse_worlds
 from engram.molar.bandits.methods import molar
 from engram.molar.bandits.play import batches, play
 from engram.molar.bandits.policies import (
@@ -13,33 +12,10 @@ from engram.molar.bandits.policies import (
     robust_multitask_bandit,
     trace_norm_bandit,
 )
-from engram.molar.bandits.site import Site, SiteState
+from engram.molar.bandits.site import Site
 from engram.molar.shrinkage import combine, personalize
-from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows, estimate_site
-
-POLICIES = {
-    "molar": molar_bandit,
-    "ols": ols_bandit,
-    "lasso": lasso_bandit,
-    "robust": robust_multitask_bandit,
-    "trace norm": trace_norm_bandit,
-}
-WITH_HISTORY = [name for name in POLICIES if name != "trace norm"]
-EACH = pytest.mark.parametrize("name", POLICIES)
-MODELS = pytest.mark.parametrize("model", ["C", "P"])
-P = (0.9, 0.7, 0.5, 0.35, 0.1)
-
-
-def generators(seed, count=5):
-    return np.random.default_rng(seed).spawn(count)
-
-
-def small_worlds(model, activation=P, horizon=300, sigma=0.5, dim=4):
-    """Five tasks, one of which is seldom activated, that differ in two of four coordinates."""
-    rng = np.random.default_rng(0)
-    given = {"activation": activation, "horizon": horizon, "sigma": sigma}
-    return sparse_worlds(rng, model, dim=dim, differing=2, arms=3, **given)
+from tests.engram.molar.bandits import MODELS, assert_same_state, generators, small_worlds
 
 
 def site(method=None, history="batch", c_rows=1.0):
@@ -53,13 +29,6 @@ def fed(own, state, n, seed=0, arms=3):
     contexts = rng.normal(size=(n, arms if parameters == 1 else 1, dim))
     actions, rewards = rng.integers(0, arms, n), rng.normal(size=n)
     return own.observe(state, contexts, actions, rewards), (contexts, actions, rewards)
-
-
-def assert_same_state(one, other):
-    for a, b in zip(one, other, strict=True):
-        np.testing.assert_array_equal(a.coefs, b.coefs)
-        for x, y in zip((*a.fresh, *a.past), (*b.fresh, *b.past), strict=True):
-            np.testing.assert_array_equal(x, y)
 
 
 # --- One task --------------------------------------------------------------------------------
@@ -266,171 +235,6 @@ def test_lasso_and_its_kin_have_the_lambda_of_the_paper():
         gap = truth - center
         expected = center + np.sign(gap) * np.maximum(np.abs(gap) - by, 0)
         np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
-# --- A contract of all policies --------------------------------------------------------------
-
-
-def round_by_round(policy, worlds, rngs, first):
-    """Plays as ``play`` should, with a call for each round, and one task after another."""
-    model = worlds[0]
-    state = policy.init(len(worlds), model.parameters, model.contexts.shape[2])
-    lost, end = [], first
-    for t in range(len(model.active)):
-        now = [world.rounds(t, t + 1) for world in worlds]
-        contexts = [world.contexts for world in now]
-        actions = policy.choose(state, contexts, rngs)
-        pairs = list(zip(now, actions, strict=True))
-        rewards = [w.rewards[:, a[0]] if len(a) else np.empty(0) for w, a in pairs]
-        state = policy.update(state, contexts, actions, rewards)
-        lost.append([regret(w, a)[0] for w, a in pairs])
-        if t + 1 == end:
-            state, end = policy.close_batch(state), 2 * end
-    return np.cumsum(lost, axis=0).T
-
-
-@EACH
-@MODELS
-def test_a_batch_at_once_is_round_by_round(name, model):
-    worlds = small_worlds(model, horizon=150)
-    at_once = play(POLICIES[name](), worlds, generators(5), first=3)
-    in_turn = round_by_round(POLICIES[name](), worlds, generators(5), first=3)
-    np.testing.assert_array_equal(at_once, in_turn)
-
-
-@EACH
-@MODELS
-def test_permuting_tasks_permutes_results(name, model):
-    worlds = small_worlds(model)
-    order = [3, 0, 4, 2, 1]
-    plain = play(POLICIES[name](), worlds, generators(5))
-    rngs = generators(5)
-    permuted = play(POLICIES[name](), [worlds[m] for m in order], [rngs[m] for m in order])
-    np.testing.assert_allclose(permuted, plain[order], rtol=1e-9)
-
-
-@EACH
-@MODELS
-def test_regret_grows_from_nothing_where_tasks_are_activated_and_slower_than_at_random(name, model):
-    worlds = small_worlds(model, horizon=600)
-    found = play(POLICIES[name](), worlds, generators(5))
-    assert found.shape == (5, 600)
-    lost = np.diff(found, axis=1, prepend=0)
-    assert (lost >= 0).all()
-    for own, world in zip(lost, worlds, strict=True):
-        assert not own[~world.active].any()
-    at_random = sum((w.means.max(axis=1) - w.means.mean(axis=1)).sum() for w in worlds)
-    assert 0 < found[:, -1].sum() < 0.4 * at_random
-    np.testing.assert_array_equal(found, play(POLICIES[name](), worlds, generators(5)))
-
-
-@EACH
-@MODELS
-def test_tasks_that_are_never_activated_change_nothing(name, model):
-    worlds = small_worlds(model, activation=(0.9, 0.8, 0.0, 0.0), horizon=200)
-    found = play(POLICIES[name](), worlds, generators(5, 4))
-    assert not found[2:].any()
-    np.testing.assert_array_equal(
-        found[:2], play(POLICIES[name](), worlds[:2], generators(5, 4)[:2])
-    )
-
-
-@EACH
-def test_states_are_never_written_to(name):
-    policy = POLICIES[name]()
-    before = policy.init(2, 1, 3)
-    rng = np.random.default_rng(0)
-    contexts = [rng.normal(size=(n, 2, 3)) for n in (9, 12)]
-    actions = policy.choose(before, contexts, generators(0, 2))
-    rewards = [rng.normal(size=len(own)) for own in actions]
-    seen = policy.update(before, contexts, actions, rewards)
-    kept = tuple(
-        SiteState(s.coefs.copy(), type(s.fresh)(*map(np.copy, s.fresh)), s.past) for s in seen
-    )
-    after = policy.close_batch(seen)
-    assert_same_state(seen, kept)
-    assert_same_state(before, policy.init(2, 1, 3))
-    assert all(own.coefs.any() and not len(own.fresh.y) for own in after)
-
-
-@pytest.mark.parametrize("name", WITH_HISTORY)
-def test_all_history_helps(name):
-    worlds = small_worlds("C", activation=(0.9,) * 8, horizon=1000, dim=6)
-    batch, everything = (
-        play(POLICIES[name](history=history), worlds, generators(5, 8))[:, -1].sum()
-        for history in ("batch", "all")
-    )
-    assert everything < batch
-
-
-def test_tables_are_played_until_they_are_used_up():
-    # As with PISA: parameters are those of least squares on rows held out, p_m goes by size.
-    rng = np.random.default_rng(0)
-    coefs = sparse_parameters(rng, 3, 4, 2)
-    sizes = np.array([900, 500, 160])
-    worlds = []
-    for own, size, child in zip(coefs, sizes, rng.spawn(3), strict=True):
-        x = child.normal(size=(5 * size, 4))
-        rows = Rows(x, x @ own + 0.3 * child.normal(size=len(x)))
-        held_out = estimate_site(Rows(rows.x[size:], rows.y[size:])).coef
-        played = Rows(rows.x[:size], rows.y[:size])
-        worlds.append(replay(child, played, held_out, activation=size / sizes.max(), horizon=600))
-    assert [int(world.active.sum()) for world in worlds] == (sizes // 2).tolist()
-    found = play(molar_bandit(), worlds, generators(5, 3))
-    at_random = [0.5 * np.abs(world.means @ [1, -1]).sum() for world in worlds]
-    assert (found[:, -1] < 0.3 * np.array(at_random)).all()
-
-
-@MODELS
-@pytest.mark.parametrize("policy", [molar_bandit(), ols_bandit()])
-def test_without_noise_nothing_is_lost_once_all_is_known(policy, model):
-    found = play(policy, small_worlds(model, sigma=0.0, horizon=512), generators(5))
-    # By round 256 even the task with p = 0.1 has had its d + 2 = 6 rows of each parameter,
-    # but for arms under Model-P.
-    known = found if model == "C" else found[:4]
-    np.testing.assert_allclose(known[:, -1], known[:, 255], atol=1e-9)
-    assert (known[:, -1] > 0).all()
-
-
-def test_machines_of_their_own_find_what_one_process_does():
-    # A client keeps a SiteState, and sends estimates; a server knows `combine` and nothing else.
-    worlds, policy = small_worlds("P"), molar_bandit(history="all")
-    state = policy.init(5, 3, 4)
-    clients = [policy.site.init(3, 4) for _ in worlds]
-    ours, theirs = generators(5), generators(5)
-    for start, stop, _ in batches(10, 160):
-        now = [world.rounds(start, stop) for world in worlds]
-        contexts = [world.contexts for world in now]
-        actions = policy.choose(state, contexts, ours)
-        pays = [w.rewards[np.arange(len(a)), a] for w, a in zip(now, actions, strict=True)]
-        state = policy.close_batch(policy.update(state, contexts, actions, pays))
-        for m, world in enumerate(now):
-            chosen = policy.site.choose(clients[m], world.contexts, theirs[m])
-            np.testing.assert_array_equal(chosen, actions[m])
-            pay = world.rewards[np.arange(len(chosen)), chosen]
-            clients[m] = policy.site.observe(clients[m], world.contexts, chosen, pay)
-        sent = [policy.site.close_batch(own) for own in clients]
-        sent = [[one for one in of if one is not None] for of in zip(*sent, strict=True)]
-        told = [combine(of) if of else None for of in sent]
-        clients = [policy.site.receive(own, told) for own in clients]
-        assert_same_state(clients, state)
-    assert all(own.coefs.any() for own in clients)
-
-
-@pytest.mark.parametrize("model", ["C", "P"])
-def test_collaboration_pays_in_the_papers_simulation(model):
-    # Section 4.1: (d, s, M, K) = (30, 2, 20, 3), sigma = 0.5. Over ten other trials
-    # benchmarks/molar_bandit.py measured 0.63 (C) and 0.65 (P).
-    ratios = []
-    for trial in range(2):
-        p = np.random.default_rng([trial, 1]).uniform(size=20)
-        worlds = sparse_worlds(np.random.default_rng(trial), model, activation=p, horizon=5000)
-        ours, ols = (
-            play(policy, worlds, generators(trial, 20))[:, -1].sum()
-            for policy in (molar_bandit(sigma=0.5), ols_bandit())
-        )
-        ratios.append(ours / ols)
-    assert np.mean(ratios) <= 0.75
 
 
 # --- Refusals --------------------------------------------------------------------------------

@@ -1,0 +1,43 @@
+"""What tests of multitask bandits share: the policies, small worlds, and when states are one."""
+
+import numpy as np
+import pytest
+
+from engram.molar.bandits.environments import sparse_worlds
+from engram.molar.bandits.policies import (
+    lasso_bandit,
+    molar_bandit,
+    ols_bandit,
+    robust_multitask_bandit,
+    trace_norm_bandit,
+)
+
+POLICIES = {
+    "molar": molar_bandit,
+    "ols": ols_bandit,
+    "lasso": lasso_bandit,
+    "robust": robust_multitask_bandit,
+    "trace norm": trace_norm_bandit,
+}
+WITH_HISTORY = [name for name in POLICIES if name != "trace norm"]
+EACH = pytest.mark.parametrize("name", POLICIES)
+MODELS = pytest.mark.parametrize("model", ["C", "P"])
+P = (0.9, 0.7, 0.5, 0.35, 0.1)
+
+
+def generators(seed, count=5):
+    return np.random.default_rng(seed).spawn(count)
+
+
+def small_worlds(model, activation=P, horizon=300, sigma=0.5, dim=4):
+    """Five tasks, one of which is seldom activated, that differ in two of four coordinates."""
+    rng = np.random.default_rng(0)
+    given = {"activation": activation, "horizon": horizon, "sigma": sigma}
+    return sparse_worlds(rng, model, dim=dim, differing=2, arms=3, **given)
+
+
+def assert_same_state(one, other):
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a.coefs, b.coefs)
+        for x, y in zip((*a.fresh, *a.past), (*b.fresh, *b.past), strict=True):
+            np.testing.assert_array_equal(x, y)
