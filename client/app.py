@@ -21,7 +21,7 @@ from client.trainings import prune
 from federation.algorithms import TABLES
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.data.federated import federated_data, own_data
-from federation.data.sources import FILES
+from federation.data.sources import FILES, PERMUTED
 from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
@@ -120,10 +120,11 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
 
 def _check_place(experiment: Experiment) -> None:
     """Keeps a coordinator from choosing which files of a node's machine are read."""
-    kind, _, path = experiment.dataset.partition(":")
     allowed = Path(experiment.data_dir).resolve()
-    if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
-        raise Refused(
-            f"{experiment.dataset} is not in this node's data-dir, {allowed}: it opens no other "
-            "files but those that it was started with, by --data"
-        )
+    for name in experiment.sources:
+        kind, _, path = name.removeprefix(PERMUTED).partition(":")
+        if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
+            raise Refused(
+                f"{name} is not in this node's data-dir, {allowed}: it opens no other files but "
+                "those that it was started with, by --data"
+            )

@@ -64,7 +64,9 @@ class Experiment(BaseModel):
     dataset: str = Field(
         description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
         "cifar100-coarse (20 superclasses), or npz:PATH for arrays of your own; molar: npz:PATH, "
-        "csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated)"
+        "csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated); meta-ban: one or more "
+        "of the first with commas, also permuted-NAME, of which each class is a client; linear-groups "
+        "or cosine-groups (simulated); or csv:PATH, a table of arms and rewards"
     )
     data_dir: str = Field(description="folder of torchvision's data sets; downloads go there")
     test_fraction: _Float = Field(
@@ -113,7 +115,10 @@ class Experiment(BaseModel):
     initial_batch_size: _Int = Field(
         ge=1, description="local-moml: rows that a memory starts from (K0)"
     )
-    alpha: _Float = Field(ge=0, description="adaptation step size; pfedme: inner step size")
+    alpha: _Float = Field(
+        ge=0,
+        description="adaptation step size; pfedme: inner step size; meta-ban: how much it explores",
+    )
     beta: _Float = Field(
         gt=0, le=1, description="local-moml: weight of the newest adaptation in the memory"
     )
@@ -190,7 +195,11 @@ class Experiment(BaseModel):
         description="molar-bandit: C (each arm has a context; a site has one parameter) or P (a "
         "site sees one context, and each arm has a parameter)"
     )
-    arms: _Int = Field(ge=2, le=1000, description="molar-bandit: arms to choose from (K)")
+    arms: _Int = Field(
+        ge=2,
+        le=1000,
+        description="molar-bandit, and meta-ban on tables: arms to choose from (K)",
+    )
     first_batch: _Int = Field(
         ge=1,
         description="molar-bandit: turns in the first batch (H0); batches double from the second "
@@ -200,6 +209,27 @@ class Experiment(BaseModel):
         description="molar-bandit: rows that a site's own step looks at: those since its last "
         "estimate, or all it ever saw"
     )
+    user_groups: _Int = Field(
+        ge=0,
+        description="meta-ban: groups of each data set's clients, whose right arm depends on the "
+        "image, too; 0: it is each client's own",
+    )
+    nu: _Float = Field(gt=1, description="meta-ban: the larger, the larger groups are")
+    gamma: _Float = Field(
+        ge=0,
+        lt=1,
+        description="meta-ban: the gap between groups: clients agree on an arm whose networks "
+        "differ by (nu - 1) / nu gamma at most",
+    )
+    user_eta: _Float = Field(gt=0, description="meta-ban: step size of a client's network (eta_1)")
+    meta_eta: _Float = Field(gt=0, description="meta-ban: step size of the server's (eta_2)")
+    user_steps: _Int = Field(ge=1, description="meta-ban: a client's steps in its turn (J_1)")
+    meta_steps: _Int = Field(
+        ge=1,
+        description="meta-ban: the server's steps in a turn (J_2); in each it asks all clients",
+    )
+    replay_batch: _Int = Field(ge=1, description="meta-ban: rows of a step")
+    replay_rows: _Int = Field(ge=1, description="meta-ban: last rows that a client keeps")
     target_column: str = Field(description="molar: the table's target, by name")
     task_column: str = Field(
         description="molar: the column that says which site a row is of; each is a client"
@@ -276,6 +306,8 @@ class Experiment(BaseModel):
             ("server-step", self.server_step, "replace"),
         ):
             require(value == only, key, value, f"{only} for {self.algorithm}")
+        if self.algorithm == "meta-ban":
+            require(bool(self.hidden_widths), "hidden", self.hidden, "one or more for meta-ban")
         if self.algorithm == "molar-bandit":
             require(self.family == "linear", "family", self.family, "linear for molar-bandit")
             most = _MOST_TURNS // self.first_batch
@@ -293,8 +325,15 @@ class Experiment(BaseModel):
 
     @property
     def horizon(self) -> int:
-        """Turns that a bandit has in all its batches."""
-        return self.first_batch << (self.num_rounds - 1)
+        """Turns that a bandit has in all its rounds."""
+        if self.algorithm == "molar-bandit":
+            return self.first_batch << (self.num_rounds - 1)
+        return self.num_rounds
+
+    @property
+    def sources(self) -> list[str]:
+        """What ``dataset`` names: one data set, or several where clients are classes."""
+        return self.dataset.split(",") if self.algorithm == "meta-ban" else [self.dataset]
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,15 +10,12 @@ import numpy.typing as npt
 from engram.bandits.logged import Logged, logged
 from engram.bandits.worlds.classes import Rows
 from engram.bandits.worlds.ratings import Rated, rated
-from federation.data.sources import load, read_npz
+from federation.data.sources import PERMUTED, load, read_npz
 from federation.data.tables import numbers, read_frame
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
 __all__ = ["read_classes", "read_logged", "read_ratings"]
-
-_PERMUTED: Final = "permuted-"
-
 
 def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -> Rows:
     """Reads a data set for ``engram.bandits.worlds.classes``, all its rows.
@@ -34,7 +31,7 @@ def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -
     Raises:
         DataError: As ``load`` says, or ``dim`` is not in 0, ..., d.
     """
-    name = dataset.removeprefix(_PERMUTED)
+    name = dataset.removeprefix(PERMUTED)
     parts = load(name, data_dir=data_dir, test_fraction=0.0, seed=seed)
     x = np.concatenate([parts.x_train, parts.x_test])
     x = x.reshape(len(x), -1)

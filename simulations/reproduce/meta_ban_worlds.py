@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from engram.bandits.worlds.classes import Rows, classes
-from engram.bandits.worlds.grouped import grouped
 from engram.bandits.worlds.ratings import Rated, ratings
 from engram.bandits.worlds.world import World
 from federation.data.bandits import read_classes, read_ratings
+from federation.data.meetings import GROUPED, grouped_users
 from federation.errors import Refused
 
 __all__ = ["COLUMNS", "WORLDS", "Place", "check_place", "world"]
@@ -57,19 +57,8 @@ def _ratings(place: Place, horizon: int, seed: int) -> World:
     return ratings(_rated(place.sources[0], place.columns), horizon=horizon, seed=seed)
 
 
-def _grouped(place: Place, horizon: int, seed: int, reward: str) -> World:
-    del place
-    return grouped(
-        users=30,
-        groups=3,
-        dim=11,
-        topics=2,
-        horizon=horizon,
-        seed=seed,
-        reward=reward,
-        noise=0.1,
-        gap=0.1,
-    )
+def _grouped(place: Place, horizon: int, seed: int) -> World:
+    return grouped_users(GROUPED[place.world], users=30, horizon=horizon, seed=seed)
 
 
 @functools.cache
@@ -91,12 +80,8 @@ WORLDS: Final[Mapping[str, Kind]] = {
     "classes": Kind("classes of data sets", _DATASETS, _classes),
     "classes-groups": Kind("the same, in groups", _DATASETS, _IN_GROUPS),
     "ratings": Kind("ratings", "one CSV file", _ratings),
-    "linear-groups": Kind(
-        "groups with linear rewards", "", functools.partial(_grouped, reward="linear")
-    ),
-    "cosine-groups": Kind(
-        "groups with cosine rewards", "", functools.partial(_grouped, reward="cosine")
-    ),
+    "linear-groups": Kind("groups with linear rewards", "", _grouped),
+    "cosine-groups": Kind("groups with cosine rewards", "", _grouped),
 }
 
 
