@@ -108,9 +108,7 @@ class UserSites:
             raise ValueError("the server asks about rows that are not there")
         return self._site.slopes(self._state, question.weights, drawn)
 
-    def play(
-        self, client: int, arm: int, *, server_round: int, durable: int
-    ) -> Floats:
+    def play(self, client: int, arm: int, *, server_round: int, durable: int) -> Floats:
         """Plays an arm of this round, trains the client's network, and keeps what it has become.
 
         Returns:
@@ -199,6 +197,7 @@ def _answer(host: UserSites, request: Request, clients: list[int]) -> RecordDict
 
 
 def _offer(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+    del content
     found = host.offer(clients, number)
     served = [] if found is None else [found.user]
     records = {} if found is None else {ARMS: arms_record(found.arms)}

@@ -64,9 +64,9 @@ class Experiment(BaseModel):
     dataset: str = Field(
         description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
         "cifar100-coarse (20 superclasses), or npz:PATH for arrays of your own; molar: npz:PATH, "
-        "csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated); meta-ban: one or more "
-        "of the first with commas, also permuted-NAME, of which each class is a client; linear-groups "
-        "or cosine-groups (simulated); or csv:PATH, a table of arms and rewards"
+        "csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated); meta-ban: "
+        "several of the first, with commas, or permuted-NAME for other pixels, of which each class "
+        "is a client; linear-groups, cosine-groups (simulated); csv:PATH, arms and what they pay"
     )
     data_dir: str = Field(description="folder of torchvision's data sets; downloads go there")
     test_fraction: _Float = Field(

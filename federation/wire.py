@@ -94,9 +94,7 @@ def floats_record(**arrays: npt.NDArray[np.float64]) -> ArrayRecord:
     return to_record({k: torch.from_numpy(np.ascontiguousarray(a)) for k, a in arrays.items()})
 
 
-def read_floats(
-    record: ArrayRecord, name: str, shape: tuple[int, ...]
-) -> npt.NDArray[np.float64]:
+def read_floats(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
     """Reads an array of numbers that somebody else sent, as ``read_array``.
 
     Raises:

@@ -4,7 +4,7 @@ A round is a turn. Before its last message, which says which arm to play, the se
 it is, what clients' networks predict for the arms, and in each of J_2 steps for gradients.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ from federation.roster import Sites
 from federation.wire import ARRAYS, CLIENTS, read_float, read_int, read_list
 from strategies.sites import Read, Records, SiteStrategy
 
-__all__ = ["TOTALS", "MetaBanTurns"]
+__all__ = ["TOTALS", "MetaBanTurns", "summed"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -146,13 +146,15 @@ class MetaBanTurns(SiteStrategy):
         self.left_out |= self.gather(server_round, replies, told)
         self.check_enough(len(self._there()))
         found = {"sites": len(self._there()), "left-out": len(self.left_out)}
-        told, regret = (float(self.state[name].sum()) for name in ("turns", "regret"))
-        return self._theta, MetricRecord({**found, "told": told, "regret": regret, **self._played})
+        sums = {"told": self.state["turns"].sum(), "regret": self.state["regret"].sum()}
+        totals = {name: float(total) for name, total in sums.items()}
+        return self._theta, MetricRecord({**found, **totals, **self._played})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks what came of the turns that were not told of."""
+        del arrays
         return self.ask(MessageType.EVALUATE, server_round, config, grid, lambda clients: {})
 
     def aggregate_evaluate(
@@ -238,7 +240,7 @@ class MetaBanTurns(SiteStrategy):
         return int(arm)
 
     def _slopes(self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn) -> Weights:
-        """Returns the sum of what sites answer; of rows that are lost the others take the place."""
+        """Returns the gradients at these weights, by what sites answer."""
         whole = Question(weights, drawn._replace(users=np.array(came)[drawn.users]))
         parts: list[Weights] = []
         heard: list[int] = []
@@ -252,10 +254,7 @@ class MetaBanTurns(SiteStrategy):
             heard.extend(clients)
 
         self._exchange(turn, "slopes", came, ask, read)
-        lost = np.where(np.isin(whole.drawn.users, heard), 0.0, drawn.shares).sum(axis=1)
-        scale = torch.from_numpy(1 / np.where(lost < 1 - _ROUNDING, 1 - lost, 1.0))[:, None, None]
-        zero = tuple(map(torch.zeros_like, weights))
-        return tuple(scale * sum(layers) for layers in zip(zero, *parts, strict=True))
+        return summed(weights, whole.drawn, heard, parts)
 
     def _network(self, record: ArrayRecord, count: int) -> Weights:
         widths = (self._policy.dim, *self._policy.hidden)
@@ -287,6 +286,25 @@ class MetaBanTurns(SiteStrategy):
 
     def _there(self) -> set[int]:
         return set(self.sites.nodes) - self.left_out.keys()
+
+
+def summed(
+    weights: Weights, drawn: Drawn, heard: Collection[int], parts: Sequence[Weights]
+) -> Weights:
+    """Returns the sum of sites' gradients, as a mean over the rows of those that were heard.
+
+    Args:
+        weights: Of M networks, shapes (M, out, in): the gradient's shapes.
+        drawn: All rows that were asked about; users are clients.
+        heard: The clients that the parts are of.
+        parts: Of each site that answered.
+    """
+    lost = np.where(np.isin(drawn.users, list(heard)), 0.0, drawn.shares).sum(axis=1)
+    scale = torch.from_numpy(1 / np.where(lost < 1 - _ROUNDING, 1 - lost, 1.0))[:, None, None]
+    zeros = tuple(map(torch.zeros_like, weights))
+    return tuple(
+        scale * torch.stack(layers).sum(dim=0) for layers in zip(zeros, *parts, strict=True)
+    )
 
 
 def _outcome(content: RecordDict, most: int) -> tuple[int, float, float]:

@@ -17,6 +17,7 @@ from federation.streams import Stream, generator
 
 __all__ = ["read_classes", "read_logged", "read_ratings"]
 
+
 def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -> Rows:
     """Reads a data set for ``engram.bandits.worlds.classes``, all its rows.
 
