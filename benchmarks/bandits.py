@@ -36,6 +36,7 @@ __all__ = ["SIZES", "PlainMetaBan", "Size", "late", "main", "plain", "policies",
 
 _BUFFER: Final = 256  # rows of a user
 _GAMMA: Final = 0.4
+_OWN_WEIGHT, _USER_STEPS, _META_STEPS, _BATCH = 10.0, 4, 8, 16
 
 
 class Size(NamedTuple):
@@ -69,7 +70,16 @@ def policies(size: Size) -> dict[str, Runs[Any]]:
     linear: dict[str, Callable[..., Core[Any]]] = {"CLUB": club, "SCLUB": sclub, "COFIBA": cofiba}
     linear |= {"LOCB": locb, "LinUCB-IND": linucb}
     return {
-        "Meta-Ban": meta_ban(dim, hidden=hidden, gamma=_GAMMA, buffer=_BUFFER).runs,
+        "Meta-Ban": meta_ban(
+            dim,
+            hidden=hidden,
+            gamma=_GAMMA,
+            own_weight=_OWN_WEIGHT,
+            user_steps=_USER_STEPS,
+            meta_steps=_META_STEPS,
+            batch=_BATCH,
+            buffer=_BUFFER,
+        ).runs,
         "NeuUCB-ONE": neural_bandit(dim, hidden=hidden, buffer=_BUFFER).runs,
         "NeuUCB-IND": neural_bandit(dim, hidden=hidden, shared=False, buffer=_BUFFER).runs,
         **{name: each([core(dim, alpha=0.1, lam=0.1)]) for name, core in linear.items()},
@@ -132,16 +142,15 @@ class PlainMetaBan:
 
     def choose(self, user: int, arms: torch.Tensor, rng: np.random.Generator) -> int:
         """Infers a group for each arm, adapts the meta-learner to it, and scores the arm."""
-        threshold, lots = 0.8 * _GAMMA, rng.random(32)
+        threshold, lots = 0.8 * _GAMMA, rng.random((_META_STEPS, _BATCH))
         adapted, scores = [], []
         for arm in arms:
             with torch.no_grad():
                 opinions = [float(network(arm)) for network in self.users]
             near = [u for u, said in enumerate(opinions) if abs(said - opinions[user]) <= threshold]
-            drawn = [divmod(int(lot * len(near) * _BUFFER), _BUFFER) for lot in lots]
-            rows = [(near[at], slot) for at, slot in drawn]
             network = _network([layer.weight.detach() for layer in _layers(self.meta)])
-            self._step(network, rows)
+            for step in lots:
+                self._step(network, [_row(near, user, lot) for lot in step])
             output = network(arm)
             slopes = torch.autograd.grad(output.sum(), list(network.parameters()))
             norm = torch.sqrt(sum((slope.square().sum() for slope in slopes), torch.zeros(())))
@@ -156,7 +165,7 @@ class PlainMetaBan:
         slot = int(self.seen[user]) % _BUFFER
         self.x[user, slot], self.rewards[user, slot] = x, reward
         self.seen[user] += 1
-        for lots in rng.random((3, 32)):
+        for lots in rng.random((_USER_STEPS, _BATCH)):
             self._step(self.users[user], [(user, int(lot * _BUFFER)) for lot in lots])
 
     def _step(self, network: nn.Sequential, rows: Sequence[tuple[int, int]]) -> None:
@@ -167,6 +176,17 @@ class PlainMetaBan:
         with torch.no_grad():
             for weight, slope in zip(network.parameters(), slopes, strict=True):
                 weight.sub_(slope)
+
+
+def _row(near: Sequence[int], user: int, lot: float) -> tuple[int, int]:
+    """Returns a user of a group and one of its rows, where the user's own weigh more."""
+    weights = [_OWN_WEIGHT if one == user else 1.0 for one in near]
+    place = lot * sum(weights) * _BUFFER
+    for one, weight in zip(near, weights, strict=True):
+        if place < weight * _BUFFER:
+            return one, int(place / weight)
+        place -= weight * _BUFFER
+    return near[-1], _BUFFER - 1
 
 
 def _network(weights: Sequence[torch.Tensor]) -> nn.Sequential:

@@ -223,6 +223,10 @@ class Experiment(BaseModel):
     )
     user_eta: _Float = Field(gt=0, description="meta-ban: step size of a client's network (eta_1)")
     meta_eta: _Float = Field(gt=0, description="meta-ban: step size of the server's (eta_2)")
+    own_weight: _Float = Field(
+        gt=0,
+        description="meta-ban: weight of a row of the client whose turn it is, beside others' of 1",
+    )
     user_steps: _Int = Field(ge=1, description="meta-ban: a client's steps in its turn (J_1)")
     meta_steps: _Int = Field(
         ge=1,

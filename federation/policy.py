@@ -37,6 +37,7 @@ def meta_ban_of(experiment: Experiment, dim: int) -> MetaBan:
         gamma=e.gamma,
         eta_user=e.user_eta,
         eta_meta=e.meta_eta,
+        own_weight=e.own_weight,
         user_steps=e.user_steps,
         meta_steps=e.meta_steps,
         batch=e.replay_batch,

@@ -153,18 +153,19 @@ def meta_ban(
     meta_gradient: MetaGradient = "adapt",
     adapt_every: int = 1,
     group_cap: int | None = None,
-    own_weight: float = 1.0,
+    own_weight: float = 10.0,
     user_start: Start = "own",
-    user_steps: int = 3,
-    meta_steps: int = 1,
-    batch: int = 32,
+    user_steps: int = 4,
+    meta_steps: int = 8,
+    batch: int = 16,
     buffer: int = 256,
     dtype: torch.dtype = torch.float32,
 ) -> MetaBan:
     """Builds Meta-Ban. Numbers that may be arrays have shape (R,), one for each run.
 
     The defaults are what did well where it was tried. The paper's algorithm to the letter is
-    ``exploration="paper"``, ``theta="draw"``, ``meta_gradient="eq6"``, ``user_start="meta"``.
+    ``exploration="paper"``, ``theta="draw"``, ``meta_gradient="eq6"``, ``user_start="meta"``, with
+    ``own_weight=1`` in its experiments.
 
     Args:
         dim: Features d of an arm, at least 1; arms are best of norm 1.
@@ -187,7 +188,8 @@ def meta_ban(
             (``eq6``), or the same row by row, Algorithm 4 (``alg4``).
         adapt_every: Adapts in one of as many rounds, at least 1.
         group_cap: The most users in a group, nearest first, at least 1; None for no limit.
-        own_weight: w_u of the user who is served, > 0; that of others is 1. Algorithm 4 has none.
+        own_weight: w_u of the user who is served, > 0; that of others is 1. ("Usually, we want it
+            to be larger"; the paper's experiments have 1.) Algorithm 4 has none.
         user_start: What a user's network is trained from in each round: its ``own`` parameters, the
             ``meta`` learner's, or the ``initial`` ones.
         user_steps: J_1, at least 1.

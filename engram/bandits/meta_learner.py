@@ -154,10 +154,10 @@ class MetaLearner(NamedTuple):
             rngs: Each run's; they draw rows.
         """
         runs, weights = groups.runs, self.weights(groups, users)
-        drawn = lots(rngs, self.steps, self.batch)[runs]
+        drawn = draw(counts[runs], runs, weights, lots(rngs, self.steps, self.batch)[runs])
 
         def slopes(step: int, at: Weights) -> Weights:
-            return oracle(at, draw(counts[runs], runs, weights, drawn[:, step]))
+            return oracle(at, drawn.step(step))
 
         each = torch.from_numpy(runs)
         return descended(thetas, slopes, self.steps, self.eta[each], self.lam[each])

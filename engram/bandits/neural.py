@@ -160,8 +160,8 @@ def neural_bandit(
     eta: float | Array = 1.0,
     shared: bool = True,
     thompson: bool = False,
-    steps: int = 4,
-    batch: int = 32,
+    steps: int = 12,
+    batch: int = 16,
     buffer: int = 256,
 ) -> NeuralBandit:
     """Builds neural UCB, or neural Thompson sampling. Arrays have a number for each run, (R,).

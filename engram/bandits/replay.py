@@ -20,7 +20,6 @@ __all__ = [
     "empty",
     "kept_rows",
     "of_each",
-    "pooled",
     "with_rows",
     "with_users",
 ]
@@ -62,6 +61,11 @@ class Drawn(NamedTuple):
     users: Ints
     slots: Ints
     shares: Array
+
+    def step(self, number: int) -> "Drawn":
+        """Returns what was drawn for one of J steps, from 0, where entries are (M, J, n)."""
+        parts = (part[:, number] for part in (self.users, self.slots, self.shares))
+        return Drawn(self.runs, *parts)
 
 
 class Sample(NamedTuple):
@@ -132,30 +136,35 @@ def kept_rows(kept: Replay) -> Ints:
 
 
 def draw(counts: Ints, runs: Ints, weights: Array, lots: Array) -> Drawn:
-    """Draws rows of several users, with replacement.
+    """Draws rows of several users, with replacement, for all of J steps.
 
     Args:
         counts: How many rows each user has, for each learner, shape (M, U).
         runs: Of each learner the run, shape (M,).
         weights: w_u, shape (M, U): a row of u is drawn with a probability proportional to it.
-        lots: Uniform on [0, 1), shape (M, n): each draws a row. Equal weights with equal lots get
-            equal rows.
+        lots: Uniform on [0, 1), shape (M, J, n): each draws a row. Equal weights with equal lots
+            get equal rows.
+
+    Returns:
+        Entries of shape (M, J, n); a step's are ``Drawn.step``.
     """
     learners, users = weights.shape
+    flat = lots.reshape(learners, -1)
     ends = np.cumsum(counts * weights, axis=1)
     total = ends[:, -1:]
     # One search for all learners at once: each one's numbers lie beyond those of the one before.
     beyond = 2.0 * np.arange(learners)[:, None]
     ranks = ends / np.where(total > 0, total, 1.0) + beyond
-    wanted = np.minimum(lots + beyond, np.nextafter(beyond + 1, 0))  # which may round up to it
+    wanted = np.minimum(flat + beyond, np.nextafter(beyond + 1, 0))  # which may round up to it
     found = np.searchsorted(ranks.ravel(), wanted.ravel(), side="right")
-    drawn = (found.reshape(lots.shape) - users * np.arange(learners)[:, None]).clip(max=users - 1)
+    drawn = (found.reshape(flat.shape) - users * np.arange(learners)[:, None]).clip(max=users - 1)
     own = np.take_along_axis(counts, drawn, axis=1)
     before = np.take_along_axis(ends - counts * weights, drawn, axis=1)
     each = np.take_along_axis(weights, drawn, axis=1)
-    places = (lots * total - before) / np.where(each > 0, each, 1.0)
+    places = (flat * total - before) / np.where(each > 0, each, 1.0)
     slots = places.astype(np.intp).clip(0, np.maximum(own - 1, 0))
-    return Drawn(runs, drawn, slots, np.broadcast_to((total > 0) / lots.shape[1], lots.shape))
+    shares = np.broadcast_to((total > 0)[..., None] / lots.shape[2], lots.shape)
+    return Drawn(runs, drawn.reshape(lots.shape), slots.reshape(lots.shape), shares)
 
 
 def drawn_rows(kept: Replay, drawn: Drawn) -> Sample:
@@ -163,11 +172,6 @@ def drawn_rows(kept: Replay, drawn: Drawn) -> Sample:
     index = _tensors(drawn.runs[:, None], drawn.users, drawn.slots)
     x, rewards = kept.x.read()[index], kept.rewards.read()[index]
     return Sample(x.mT, rewards, torch.tensor(drawn.shares, dtype=x.dtype))
-
-
-def pooled(kept: Replay, runs: Ints, weights: Array, lots: Array) -> Sample:
-    """Draws rows of several users: ``drawn_rows`` of ``draw``."""
-    return drawn_rows(kept, draw(kept_rows(kept)[runs], runs, weights, lots))
 
 
 def of_each(kept: Replay, lots: Array) -> Sample:

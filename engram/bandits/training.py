@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engram.bandits.networks import Weights, descend, gradients
-from engram.bandits.replay import Replay, pooled
+from engram.bandits.replay import Replay, draw, drawn_rows, kept_rows
 from engram.checks import require
 
 __all__ = ["descended", "penalized", "per_run", "trained"]
@@ -37,8 +37,10 @@ def trained(
         lam: Shape (M,), >= 0.
     """
 
+    drawn = draw(kept_rows(rows)[runs], runs, users, lots)
+
     def slopes(step: int, at: Weights) -> Weights:
-        return gradients(at, *pooled(rows, runs, users, lots[:, step]))
+        return gradients(at, *drawn_rows(rows, drawn.step(step)))
 
     return descended(weights, slopes, lots.shape[1], eta, lam)
 

@@ -6,10 +6,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.bandits.replay import add, empty, of_each, pooled, with_users
+from engram.bandits.replay import add, draw, drawn_rows, empty, kept_rows, of_each, with_users
 from tests.engram.bandits.plain_meta_ban import drawn
 
 RUNS, DIM = 2, 2
+
+
+def pooled(kept, runs, weights, lots):
+    """Returns the rows that lots (M, n) draw, as those of one step of two."""
+    both = np.stack([np.full_like(lots, 0.5), lots], axis=1)
+    return drawn_rows(kept, draw(kept_rows(kept)[runs], runs, weights, both).step(1))
+
 
 
 def filled(steps, limit=5, runs=RUNS):
