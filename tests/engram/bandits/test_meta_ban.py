@@ -190,7 +190,8 @@ def hand_made(weights, rows, *, known=None, **settings):
         known: How many users have come, if not all.
         settings: Of ``meta_ban``.
     """
-    policy = meta_ban(1, hidden=(1,), **settings)
+    single = {"own_weight": 1.0, "meta_steps": 1}
+    policy = meta_ban(1, hidden=(1,), **single | settings)
     state = policy.init([np.random.default_rng(0)])
     meta, *users = (tuple(torch.tensor([[[part]]]) for part in pair) for pair in weights)
     kept, thetas = state.site.rows, stacked(meta, 8)
