@@ -77,7 +77,7 @@ class UserSites:
         self._new = _kept(self._state, 0, np.zeros(3))
         self._places: dict[int, int] = {}
         self._untold: dict[int, Floats] = {}
-        self._since: dict[int, int] = {}
+        self._versions: dict[int, int] = {}
         self.turn = lru_cache(maxsize=4)(meetings.turn)
 
     def offer(self, clients: Sequence[int], server_round: int) -> Round | None:
@@ -132,7 +132,7 @@ class UserSites:
         self._untold[client] = untold - told
         kept = _kept(self._state, place, untold - told)
         self._store.save(client, kept, server_round=server_round, durable=durable)
-        self._since[client] = server_round
+        self._versions[client] = server_round
         return told
 
     def untold(self, clients: Sequence[int], server_round: int) -> Floats:
@@ -147,17 +147,19 @@ class UserSites:
     def _placed(self, clients: Sequence[int], server_round: int) -> Numbers:
         """Returns where clients are in the state, which has of each what it was before the round.
 
-        A round that is played again starts from what it started from at first.
+        A round that is played again starts from what it started from at first. And what the store
+        has may be newer than what is here: Ray has several workers for one node.
         """
         for client in clients:
-            if self._since.get(client, server_round) < server_round:
+            version = self._store.newest(client, before=server_round)
+            if self._versions.get(client) == version:
                 continue
             place = self._places.setdefault(client, len(self._places))
             kept = dict(self._store.load(client, None, before=server_round) or self._new)
             self._untold[client] = kept.pop("untold").numpy()
             self._state = self._site.welcome(self._state, np.array([place]))
             self._state = recalled(self._state, [place], kept)
-            self._since[client] = server_round - 1
+            self._versions[client] = version
         return np.array([self._places[client] for client in clients], dtype=np.intp)
 
 

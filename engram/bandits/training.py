@@ -36,7 +36,6 @@ def trained(
         eta: Step sizes, shape (M,).
         lam: Shape (M,), >= 0.
     """
-
     drawn = draw(kept_rows(rows)[runs], runs, users, lots)
 
     def slopes(step: int, at: Weights) -> Weights:

@@ -18,7 +18,6 @@ def pooled(kept, runs, weights, lots):
     return drawn_rows(kept, draw(kept_rows(kept)[runs], runs, weights, both).step(1))
 
 
-
 def filled(steps, limit=5, runs=RUNS):
     """Rows (t, run, ...) of users ``steps[t][run]``, and the same as lists."""
     kept = empty(runs, DIM, limit)
