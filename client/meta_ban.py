@@ -49,12 +49,10 @@ from federation.policy import meta_ban_of
 from federation.roster import describe_node
 from federation.wire import ARRAYS, CLIENTS, config_of, read_int
 
-__all__ = ["DISCREET", "UserSites"]
+__all__ = ["UserSites"]
 
 Numbers = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
-
-DISCREET = 8  # turns that are told of together, at least: a sum over fewer says too much of one
 
 
 class UserSites:
@@ -128,7 +126,7 @@ class UserSites:
         users, meta = np.array([place]), self._state.start  # which only other settings look at
         self._state = self._site.learn(self._state, users, x, np.array([reward]), meta, [rng])
         untold = self._untold[client] + [1, reward, offer.means.max() - offer.means[arm]]
-        told = untold if untold[0] >= DISCREET else np.zeros(3)
+        told = untold if untold[0] >= self.experiment.tell_turns else np.zeros(3)
         self._untold[client] = untold - told
         kept = _kept(self._state, place, untold - told)
         self._store.save(client, kept, server_round=server_round, durable=durable)
@@ -142,7 +140,7 @@ class UserSites:
         """
         self._placed(clients, server_round + 1)
         total = np.sum([self._untold[client] for client in clients], axis=0)
-        return total if total[0] >= DISCREET else np.zeros(3)
+        return total if total[0] >= self.experiment.tell_turns else np.zeros(3)
 
     def _placed(self, clients: Sequence[int], server_round: int) -> Numbers:
         """Returns where clients are in the state, which has of each what it was before the round.

@@ -209,6 +209,11 @@ class Experiment(BaseModel):
         description="molar-bandit: rows that a site's own step looks at: those since its last "
         "estimate, or all it ever saw"
     )
+    tell_turns: _Int = Field(
+        ge=1,
+        description="molar-bandit, meta-ban: turns that a client tells of together, by sums of "
+        "rewards and regrets; the fewer, the more is said of each",
+    )
     user_groups: _Int = Field(
         ge=0,
         description="meta-ban: groups of each data set's clients, whose right arm depends on the "

@@ -87,7 +87,7 @@ class MetaBan(NamedTuple):
     ) -> tuple[Ints, MetaBanState]:
         """Plays the arm with the largest f(x; Theta_t,i) + alpha UCB_t,i (8)."""
         state = self._welcomed(state, users)
-        x = torch.from_numpy(arms).to(self.dtype).mT
+        x = torch.tensor(arms, dtype=self.dtype).mT
         groups = self.groups(state, users, x)
         adapted = partial(self._adapted, state, users, rngs)
         chosen, meta = self.learner.choose(state.meta, groups, x, adapted, rngs)

@@ -91,7 +91,7 @@ class NeuralBandit(NamedTuple):
         state = self._welcomed(state, users)
         own = self._networks(users)
         theta = of_users(state.thetas, own)
-        outputs, seen = forward(theta, torch.from_numpy(arms).float().mT)
+        outputs, seen = forward(theta, torch.tensor(arms, dtype=torch.float32).mT)
         squares = torch.zeros_like(outputs)
         diagonals = reversed(of_users(state.squares, own))
         for (delta, below), square in zip(f_parts(theta, seen), diagonals, strict=True):
@@ -110,7 +110,7 @@ class NeuralBandit(NamedTuple):
         state = self._welcomed(state, users)
         own = self._networks(users)
         theta = of_users(state.thetas, own)
-        _, seen = forward(theta, torch.from_numpy(x).float()[..., None])
+        _, seen = forward(theta, torch.tensor(x, dtype=torch.float32)[..., None])
         added = tuple(
             square + delta.square() @ below.square().mT / self.hidden[-1]
             for (delta, below), square in zip(

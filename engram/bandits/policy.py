@@ -183,8 +183,10 @@ class Policy(NamedTuple, Generic[S]):
     update: Callable[[Offers[S], Name, int, float], Offers[S]]
 
 
-def policy(core: Core[S], dim: int, *, reward_range: tuple[float, float] = (0.0, 1.0)) -> Policy[S]:
-    """Returns what serves users by a core.
+def policy(
+    core: Core[S] | Runs[S], dim: int, *, reward_range: tuple[float, float] = (0.0, 1.0)
+) -> Policy[S]:
+    """Returns what serves users by a core, or by a single run of several.
 
     Args:
         core: A policy for arms of this dimension, and rewards in [0, 1].
@@ -197,16 +199,18 @@ def policy(core: Core[S], dim: int, *, reward_range: tuple[float, float] = (0.0,
     finite = bool(np.isfinite(low) and np.isfinite(high))
     require(finite and low < high, "reward_range", reward_range, "two finite numbers, in order")
 
+    one = first(core) if isinstance(core, Runs) else core
+
     def choose(state: Offers[S], user: Name, arms: Array) -> tuple[int, Offers[S]]:
         offered = _checked_arms(arms, dim)
-        users = state.users
-        number = users.get(_checked_name(user), len(users))
+        users, name = state.users, _checked_name(user)
+        number = users.get(name, len(users))
         rng = generator(state.seed, state.chosen, CHOOSE)
-        arm, learned = core.choose(state.core, number, offered, rng)
+        arm, learned = one.choose(state.core, number, offered, rng)
         return arm, state._replace(
             core=learned,
             chosen=state.chosen + 1,
-            users=users if user in users else {**users, user: number},
+            users=users if name in users else {**users, name: number},
             open={**state.open, number: offered},
         )
 
@@ -223,14 +227,14 @@ def policy(core: Core[S], dim: int, *, reward_range: tuple[float, float] = (0.0,
         rng = generator(state.seed, state.updated, UPDATE)
         scaled = (value - low) / (high - low)
         return state._replace(
-            core=core.update(state.core, number, arms[arm], scaled, rng),
+            core=one.update(state.core, number, arms[arm], scaled, rng),
             updated=state.updated + 1,
             open={other: kept for other, kept in state.open.items() if other != number},
         )
 
     return Policy(
         dim=dim,
-        init=lambda seed: Offers(core.init(generator(seed, 0, INIT)), seed, 0, 0, {}, {}),
+        init=lambda seed: Offers(one.init(generator(seed, 0, INIT)), seed, 0, 0, {}, {}),
         choose=choose,
         update=update,
     )
@@ -261,6 +265,6 @@ def _checked_reward(reward: float, low: float, high: float) -> float:
 
 
 def _checked_name(user: Name) -> Name:
-    ok = isinstance(user, (int, str)) and not isinstance(user, bool)
+    ok = isinstance(user, (int, np.integer, str)) and not isinstance(user, bool)
     require(ok, "user", user, "an int or a string")
-    return user
+    return str(user) if isinstance(user, str) else int(user)  # numpy's own are not for files

@@ -64,8 +64,8 @@ class Drawn(NamedTuple):
 
     def step(self, number: int) -> "Drawn":
         """Returns what was drawn for one of J steps, from 0, where entries are (M, J, n)."""
-        parts = (part[:, number] for part in (self.users, self.slots, self.shares))
-        return Drawn(self.runs, *parts)
+        at = np.s_[:, number]
+        return Drawn(self.runs, self.users[at], self.slots[at], self.shares[at])
 
 
 class Sample(NamedTuple):
@@ -124,8 +124,8 @@ def add(kept: Replay, users: Ints, x: Array, rewards: Array) -> Replay:
     index = _tensors(runs, users, kept.seen[runs, users] % room)
     dtype = kept.x.read().dtype
     return kept._replace(
-        x=kept.x.write(index, torch.from_numpy(x).to(dtype)),
-        rewards=kept.rewards.write(index, torch.from_numpy(rewards).to(dtype)),
+        x=kept.x.write(index, torch.tensor(x, dtype=dtype)),
+        rewards=kept.rewards.write(index, torch.tensor(rewards, dtype=dtype)),
         seen=seen,
     )
 

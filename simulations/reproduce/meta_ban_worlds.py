@@ -76,9 +76,9 @@ _DATASETS: Final = "one or more data sets, such as mnist or npz:PATH"
 
 WORLDS: Final[Mapping[str, Kind]] = {
     "digits": Kind("digits, and digits with pixels permuted", "", _classes),
-    "digits-groups": Kind("the same, in groups", "", _IN_GROUPS),
+    "digits-groups": Kind("digits, and digits with pixels permuted, in groups", "", _IN_GROUPS),
     "classes": Kind("classes of data sets", _DATASETS, _classes),
-    "classes-groups": Kind("the same, in groups", _DATASETS, _IN_GROUPS),
+    "classes-groups": Kind("classes of data sets, in groups", _DATASETS, _IN_GROUPS),
     "ratings": Kind("ratings", "one CSV file", _ratings),
     "linear-groups": Kind("groups with linear rewards", "", _grouped),
     "cosine-groups": Kind("groups with cosine rewards", "", _grouped),

@@ -10,7 +10,6 @@ from flwr.app import MessageType
 
 from client.hosts import table_host
 from client.memory import DiskStore, RamStore
-from client.meta_ban import DISCREET
 from engram.bandits.play import play as play_in_one_place
 from engram.bandits.replay import Drawn
 from engram.bandits.worlds.classes import classes
@@ -29,6 +28,7 @@ from tests.server.sites import Odd, error_instead
 from tests.support import small
 
 COUNT, T = 6, 40
+DISCREET = 8  # the default of tell-turns
 
 
 def settings(**special):
@@ -96,6 +96,14 @@ def test_the_choices_are_those_of_one_place(tmp_path, special, nodes):
         if client != rows[-1]["served"]:
             kept = store.load(client, None, before=T + 1)["theta.0"][0]
             torch.testing.assert_close(kept, stack[place], rtol=1e-9, atol=1e-12)
+
+
+def test_the_regret_curve_is_that_of_one_place_where_every_turn_is_told(tmp_path):
+    run(tmp_path / "run", tell_turns=1)
+    _, played, _ = in_one_place(tell_turns=1)
+    rows = rows_of(tmp_path / "run")
+    assert [row["told"] for row in rows] == list(range(1, T + 1))
+    np.testing.assert_allclose([row["regret"] for row in rows], played.regrets[0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("groups", [0, 2])

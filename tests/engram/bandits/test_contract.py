@@ -83,6 +83,23 @@ def test_the_same_seed_makes_the_same_choices(name):
         assert played(made(name), made(name).init(8))[0] != one[0]
 
 
+def test_users_have_names_of_numpy_s_own_types():
+    served, x = made("random"), WORLD.round(0)[1]
+    state = served.init(0)
+    for name in (np.str_("ann"), np.int64(3), "ann", 3):
+        arm, state = served.choose(state, name, x)
+        state = served.update(state, name, arm, 1.0)
+    assert state.users == {"ann": 0, 3: 1}
+    assert from_arrays(served.init(0), to_arrays(state)).users == state.users
+
+
+def test_runs_are_served_as_their_first():
+    served = [policy(each, DIM) for each in (meta_ban(DIM).runs, first(meta_ban(DIM).runs))]
+    one, other = (played(policy, policy.init(2), 20) for policy in served)
+    assert one[0] == other[0]
+    same(one[1], other[1])
+
+
 @every
 def test_a_state_is_never_changed(name):
     served = made(name)
