@@ -229,7 +229,7 @@ class MetaBanTurns(SiteStrategy):
             learner.adapted,
             users=users,
             counts=rows[None],
-            oracle=partial(self._slopes, turn, came),
+            oracle=lambda drawn: lambda step, at: self._slopes(turn, came, at, drawn.step(step)),
             rngs=[rng],
         )
         x = torch.from_numpy(arms)[None].mT

@@ -19,14 +19,15 @@ from engram.bandits.replay import Drawn, draw
 from engram.bandits.site import Rngs, lots
 from engram.bandits.training import descended
 
-__all__ = ["Exploration", "Groups", "MetaLearner", "MetaState", "Oracle"]
+__all__ = ["Exploration", "Groups", "MetaLearner", "MetaState", "Oracle", "Slopes"]
 
 Ints = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
 Exploration = Literal["gradient-norm", "paper"]
-Oracle = Callable[[Weights, Drawn], Weights]
-"""What gradients of 1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2 are on the rows drawn for each of M
-networks, at Theta of shapes (M, out, in): ``Site.slopes``, or the sum of several sites'."""
+Slopes = Callable[[int, Weights], Weights]
+Oracle = Callable[[Drawn], Slopes]
+"""From rows drawn for each of J steps and M networks, what a step's gradients are of the loss
+1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2, at Theta of shapes (M, out, in)."""
 
 
 class MetaState(NamedTuple):
@@ -155,12 +156,8 @@ class MetaLearner(NamedTuple):
         """
         runs, weights = groups.runs, self.weights(groups, users)
         drawn = draw(counts[runs], runs, weights, lots(rngs, self.steps, self.batch)[runs])
-
-        def slopes(step: int, at: Weights) -> Weights:
-            return oracle(at, drawn.step(step))
-
         each = torch.from_numpy(runs)
-        return descended(thetas, slopes, self.steps, self.eta[each], self.lam[each])
+        return descended(thetas, oracle(drawn), self.steps, self.eta[each], self.lam[each])
 
     def _scores(self, start: Weights, thetas: Weights, runs: Tensor, x: Tensor) -> Tensor:
         """Returns f + alpha UCB of arms of each group's run, (M, K), from x (M, d, K).

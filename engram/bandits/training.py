@@ -36,10 +36,10 @@ def trained(
         eta: Step sizes, shape (M,).
         lam: Shape (M,), >= 0.
     """
-    drawn = draw(kept_rows(rows)[runs], runs, users, lots)
+    sample = drawn_rows(rows, draw(kept_rows(rows)[runs], runs, users, lots))
 
     def slopes(step: int, at: Weights) -> Weights:
-        return gradients(at, *drawn_rows(rows, drawn.step(step)))
+        return gradients(at, *sample.step(step))
 
     return descended(weights, slopes, lots.shape[1], eta, lam)
 

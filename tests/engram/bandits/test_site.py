@@ -27,7 +27,7 @@ def answers_of(policy, sites, owner):
         parts = [policy.site.opinions(site, x) for site in sites]
         return torch.stack([parts[owner[user]][:, user] for user in range(USERS)], dim=1)
 
-    def slopes(weights, drawn):
+    def slopes(drawn, weights):
         found = []
         for place, site in enumerate(sites):
             here = np.isin(drawn.users, np.flatnonzero(owner == place))
@@ -44,7 +44,10 @@ def answers_of(policy, sites, owner):
         each = [kept_rows(site.rows)[:, :USERS] for site in sites]
         return np.stack([each[owner[user]][:, user] for user in range(USERS)], axis=1)
 
-    return opinions, slopes, counts
+    def oracle(drawn):
+        return lambda step, weights: slopes(drawn.step(step), weights)
+
+    return opinions, oracle, counts
 
 
 @pytest.mark.parametrize("theta", ["last", "draw"])
@@ -59,12 +62,12 @@ def test_users_at_several_sites_do_what_they_do_at_one(theta):
     for t, asked in enumerate(world):
         users, x = np.array([asked.user]), torch.from_numpy(asked.arms)[None].mT
         known = max(known, asked.user + 1)
-        opinions, slopes, counts = answers_of(policy, sites, owner)
+        opinions, oracle, counts = answers_of(policy, sites, owner)
         said = opinions(x)
         said[:, known:] = torch.inf
         groups, rngs = policy.learner.groups(said, users), [generator(seed, t, CHOOSE)]
         adapted = partial(
-            policy.learner.adapted, users=users, counts=counts(), oracle=slopes, rngs=rngs
+            policy.learner.adapted, users=users, counts=counts(), oracle=oracle, rngs=rngs
         )
         chosen, meta = policy.learner.choose(meta, groups, x, adapted, rngs)
         expected, whole = policy.choose(
