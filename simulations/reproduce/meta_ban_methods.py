@@ -55,12 +55,22 @@ def _grid(**values: Sequence[object]) -> tuple[Setting, ...]:
     return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
 
 
-def _linear(title: str, core: Callable[..., Core[Any]], **fixed: bool) -> Method:
+def _linear(
+    title: str,
+    core: Callable[..., Core[Any]],
+    grid: tuple[Setting, ...] = _grid(alpha=_ALPHA, lam=_LAM),
+    **fixed: bool,
+) -> Method:
     return Method(
         title,
-        _grid(alpha=_ALPHA, lam=_LAM),
+        grid,
         lambda dim, settings: each([core(dim, **setting, **fixed) for setting in settings]),
     )
+
+
+def _clusters(title: str, core: Callable[..., Core[Any]]) -> Method:
+    # How alike users of a cluster must be is tuned, too, as Meta-Ban's gamma is.
+    return _linear(title, core, _grid(alpha=(0.01, 0.1), lam=(0.01, 0.1), alpha2=(0.1, 0.3, 1.0)))
 
 
 def _neural(title: str, **fixed: bool) -> Method:
@@ -97,10 +107,10 @@ METHODS: Final[Mapping[str, Method]] = {
     "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
     "neural-ucb-ind": _neural("NeuUCB-IND", shared=False),
     "neural-ts": _neural("NeuTS-ONE", shared=True, thompson=True),
-    "club": _linear("CLUB", club),
-    "sclub": _linear("SCLUB", sclub),
-    "cofiba": _linear("COFIBA", cofiba),
-    "locb": _linear("LOCB", locb),
+    "club": _clusters("CLUB", club),
+    "sclub": _clusters("SCLUB", sclub),
+    "cofiba": _clusters("COFIBA", cofiba),
+    "locb": _clusters("LOCB", locb),
     "linucb-one": _linear("LinUCB-ONE", linucb, shared=True),
     "linucb-ind": _linear("LinUCB-IND", linucb, shared=False),
     "epsilon-greedy": Method(
