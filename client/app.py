@@ -31,6 +31,8 @@ __all__ = ["app"]
 
 _log = getLogger("flwr.engram")
 
+_LEAST_TOLD = 8  # turns that a node of its own tells of together, whatever its server asks
+
 app = ClientApp()
 
 
@@ -98,6 +100,8 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
     limit = int(config.memory_limit * 2**20) or None
     if config.state is not None:
         prune(folder, days=config.memory_days or None)
+        told = max(experiment.tell_turns, _LEAST_TOLD)
+        experiment = experiment.model_copy(update={"tell_turns": told})
     if config.state is not None and not config.data:
         _check_place(experiment)
     store = DiskStore(folder, key=key, limit=limit)

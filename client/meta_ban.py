@@ -97,12 +97,11 @@ class UserSites:
         Raises:
             ValueError: It is about rows that are not there.
         """
-        clients = sorted(set(question.drawn.users[question.drawn.shares > 0].tolist()))
-        self._placed(clients, server_round)
-        users = np.vectorize(lambda client: self._places.get(client, 0), otypes=[np.intp])
-        drawn = question.drawn._replace(users=users(question.drawn.users))
+        clients, which = np.unique(question.drawn.users, return_inverse=True)
+        places = self._placed(clients.tolist(), server_round)
+        drawn = question.drawn._replace(users=places[which].reshape(question.drawn.users.shape))
         there = kept_rows(self._state.rows)[0, drawn.users]
-        if ((drawn.slots >= there) & (drawn.shares > 0)).any():
+        if ((drawn.slots >= there) & ((drawn.shares > 0) | (drawn.slots > 0))).any():
             raise ValueError("the server asks about rows that are not there")
         return self._site.slopes(self._state, question.weights, drawn)
 

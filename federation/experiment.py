@@ -260,7 +260,8 @@ class Experiment(TableSettings):
     @property
     def sources(self) -> list[str]:
         """What ``dataset`` names: one data set, or several where clients are classes."""
-        return self.dataset.split(",") if self.algorithm == "meta-ban" else [self.dataset]
+        several = self.algorithm == "meta-ban" and not self.dataset.startswith("csv:")
+        return self.dataset.split(",") if several else [self.dataset]
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ ARMS: Final = "arms"
 OPINIONS: Final = "opinions"
 
 _MOST_ARMS = 1000
+_ROUNDING = 1e-9
 
 
 class Question(NamedTuple):
@@ -152,6 +153,8 @@ def read_question(record: ArrayRecord, widths: Sequence[int], clients: Collectio
     if len(shape) != 2:
         raise ValueError(f"shares must have two axes, got shape {shape}")
     shares = read_floats(record, "shares", shape)
+    if not ((shares >= 0).all() and (shares.sum(axis=1) <= 1 + _ROUNDING).all()):
+        raise ValueError("shares must be at least 0, and those of a network at most 1 in all")
     users, slots = (
         read_array(record[name], shape, torch.int64).numpy().astype(np.intp)
         for name in ("clients", "slots")

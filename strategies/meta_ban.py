@@ -20,7 +20,7 @@ from engram.bandits.networks import Weights
 from engram.bandits.policy import CHOOSE, INIT, generator
 from engram.bandits.replay import Drawn
 from engram.types import Params
-from federation.errors import brief
+from federation.errors import RunStopped, brief, few
 from federation.opinions import (
     ARM,
     ARMS,
@@ -46,6 +46,7 @@ Floats = npt.NDArray[np.float64]
 TOTALS = ("turns", "reward", "regret")
 
 _ROUNDING = 1e-6  # of a regret that is 0
+_LARGEST = 100.0  # in a gradient
 
 
 class _Turn(NamedTuple):
@@ -170,7 +171,7 @@ class MetaBanTurns(SiteStrategy):
         return MetricRecord(dict(zip(TOTALS, found.tolist(), strict=True)))
 
     def _offer(self, turn: _Turn) -> tuple[int, Floats] | None:
-        """Returns whose turn it is, and the arms; of several the client with the lowest number."""
+        """Returns whose turn it is, and the arms; None if nobody's, or several clients claim it."""
         offers: dict[int, Floats] = {}
 
         def read(content: RecordDict, clients: list[int]) -> None:
@@ -182,7 +183,10 @@ class MetaBanTurns(SiteStrategy):
                 offers[served[0]] = read_arms(record, len(self.sites.columns))
 
         self._exchange(turn, "offer", None, lambda clients: {}, read)
-        return min(offers.items(), key=lambda offer: offer[0]) if offers else None
+        if len(offers) > 1:
+            self.left_out |= dict.fromkeys(offers, f"{few(sorted(offers))} claim the same turn")
+            return None
+        return next(iter(offers.items()), None)
 
     def _opinions(
         self, turn: _Turn, came: list[int], arms: Floats
@@ -234,6 +238,11 @@ class MetaBanTurns(SiteStrategy):
         )
         x = torch.from_numpy(arms)[None].mT
         (arm,), meta = learner.choose(meta, groups, x, adapted, [rng])
+        if arm < 0:
+            raise RunStopped(
+                f"the meta-learner diverged in round {turn.number}: scale arms to a length of 1, "
+                "or lower meta-eta"
+            )
         self._theta = network_record(meta.theta)
         self.state["chosen"] = torch.tensor(meta.rounds)
         self._played["groups"] = len(groups.runs)
@@ -250,7 +259,13 @@ class MetaBanTurns(SiteStrategy):
             return None if part is None else {ARRAYS: question_record(part)}
 
         def read(content: RecordDict, clients: list[int]) -> None:
-            parts.append(self._network(content.array_records[ARRAYS], len(drawn.runs)))
+            part = self._network(content.array_records[ARRAYS], len(drawn.runs))
+            length = max(float(layer.abs().max()) for layer in part)
+            if length > _LARGEST:
+                raise ValueError(
+                    f"a gradient with {length:.3g} in it cannot be: arms have length 1"
+                )
+            parts.append(part)
             heard.extend(clients)
 
         self._exchange(turn, "slopes", came, ask, read)

@@ -76,6 +76,8 @@ def logged(
         require(column.shape == (rounds,), f"{name}' shape", column.shape, f"({rounds},), as arms")
     require(users.dtype.kind in "iuU", "users", users.dtype, "numbers or strings")
     require(chosen.dtype.kind in "iu", "chosen", chosen.dtype, "numbers of arms")
+    for name, column in (("arms", arms), ("rewards", rewards), ("propensities", propensities)):
+        require(column.dtype.kind in "iuf", name, column.dtype, "numbers")
     rows = {
         "arms": (np.isfinite(arms).all(axis=(1, 2)), "finite"),
         "chosen": ((chosen >= 0) & (chosen < count), f"in 0, ..., {count - 1}"),

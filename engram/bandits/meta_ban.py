@@ -19,7 +19,7 @@ from torch import Tensor
 
 from engram.bandits.meta_gradients import at_users, of_prefixes
 from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState, Slopes
-from engram.bandits.networks import Weights, descend, gradients, initial
+from engram.bandits.networks import Weights, descend, gradients, initial_of_runs
 from engram.bandits.policy import Array, Runs
 from engram.bandits.replay import Drawn, Replay, drawn_rows, kept_rows
 from engram.bandits.site import Rngs, Site, SiteState, Start, Theta, lots
@@ -72,8 +72,8 @@ class MetaBan(NamedTuple):
 
     def start(self, rngs: Rngs) -> MetaState:
         """Draws Theta_0, which all networks start from."""
-        drawn = [initial(rng, self.dim, self.hidden, self.dtype) for rng in rngs]
-        start = tuple(torch.stack(layer) for layer in zip(*drawn, strict=True))
+        runs = len(self.site.eta)
+        start = initial_of_runs(rngs, runs, self.dim, self.hidden, self.dtype)
         return MetaState(start, start, 0)
 
     def init(self, rngs: Rngs) -> MetaBanState:
@@ -88,10 +88,12 @@ class MetaBan(NamedTuple):
         """Plays the arm with the largest f(x; Theta_t,i) + alpha UCB_t,i (8)."""
         state = self._welcomed(state, users)
         x = torch.tensor(arms, dtype=self.dtype).mT
-        groups = self.groups(state, users, x)
+        opinions = self._opinions(state, x)
+        groups = self.learner.groups(opinions, users)
         adapted = partial(self._adapted, state, users, rngs)
         chosen, meta = self.learner.choose(state.meta, groups, x, adapted, rngs)
-        return chosen, state._replace(meta=meta)
+        own = opinions[np.arange(len(users)), users].isfinite().all(dim=1).numpy()
+        return np.where(own, chosen, -1), state._replace(meta=meta)  # as ``best`` says it
 
     def update(
         self, state: MetaBanState, users: Ints, x: Array, rewards: Array, rngs: Rngs
@@ -109,10 +111,13 @@ class MetaBan(NamedTuple):
             users: Shape (R,).
             x: Arms as columns, shape (R, d, K).
         """
-        state = self._welcomed(state, users)
+        return self.learner.groups(self._opinions(self._welcomed(state, users), x), users)
+
+    def _opinions(self, state: MetaBanState, x: Tensor) -> Tensor:
+        """Returns what users predict, (R, U, K); infinite of those who have not come."""
         opinions = self.site.opinions(state.site, x)
         known = torch.from_numpy(np.arange(opinions.shape[1]) < state.known[:, None])
-        return self.learner.groups(torch.where(known[..., None], opinions, torch.inf), users)
+        return torch.where(known[..., None], opinions, torch.inf)
 
     def _adapted(
         self, state: MetaBanState, users: Ints, rngs: Rngs, thetas: Weights, groups: Groups

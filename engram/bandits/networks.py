@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engram.checks import require
+
 __all__ = [
     "Weights",
     "descend",
@@ -23,6 +25,7 @@ __all__ = [
     "gradient_norms",
     "gradients",
     "initial",
+    "initial_of_runs",
     "outer_parts",
 ]
 
@@ -45,6 +48,23 @@ def initial(
     drawn = [rng.normal(size=(b, a)) * (2 / b) ** 0.5 for a, b in pairwise([dim, *hidden])]
     last = rng.normal(size=(1, hidden[-1])) * (1 / hidden[-1]) ** 0.5
     return tuple(torch.from_numpy(w).to(dtype) for w in (*drawn, last))
+
+
+def initial_of_runs(
+    rngs: Sequence[np.random.Generator],
+    runs: int,
+    dim: int,
+    hidden: Sequence[int],
+    dtype: torch.dtype = torch.float32,
+) -> Weights:
+    """Draws ``initial`` weights of R runs, shapes (R, out, in).
+
+    Raises:
+        ValueError: There are not as many generators as runs.
+    """
+    require(len(rngs) == runs, "runs", runs, f"as many as are played, {len(rngs)}")
+    drawn = [initial(rng, dim, hidden, dtype) for rng in rngs]
+    return tuple(torch.stack(layer) for layer in zip(*drawn, strict=True))
 
 
 def forward(weights: Weights, x: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -8,7 +8,7 @@ Zhang, Zhou, Li, Gu. Neural Thompson Sampling. ICLR 2021.
 where g_t is the gradient at the arm played, and Z is kept as its diagonal, as in the experiments of
 both, and m is the width of the last hidden layer. Thompson sampling has lam g' Z^-1 g / m for a
 variance: its factor lam is left to alpha. Networks are trained as Meta-Ban's are: by steps of the
-same descent, from where they are.
+same descent, from where they are, and without the papers' penalty m lam |theta - theta_0|^2 / 2.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engram.bandits.networks import Weights, f_parts, forward, initial
+from engram.bandits.networks import Weights, f_parts, forward, initial_of_runs
 from engram.bandits.policy import Array, Runs, best_of_each
 from engram.bandits.replay import Replay, add, empty, with_users
 from engram.bandits.stacks import Stack, of_users, put, room_for, stacked, with_room
@@ -57,6 +57,11 @@ class NeuralBandit(NamedTuple):
         alpha: Shape (R,), as what follows.
         lam: Of Z.
         eta: Step sizes.
+        shared: Whether there is one network for all users.
+        thompson: Whether scores are drawn.
+        steps: Of a round.
+        batch: Rows of a step.
+        buffer: Last rows that are kept of each user.
     """
 
     dim: int
@@ -77,8 +82,7 @@ class NeuralBandit(NamedTuple):
 
     def init(self, rngs: Rngs) -> NeuralState:
         """Draws theta_0, which all networks of a run start from."""
-        drawn = [initial(rng, self.dim, self.hidden) for rng in rngs]
-        start = tuple(torch.stack(layer) for layer in zip(*drawn, strict=True))
+        start = initial_of_runs(rngs, len(self.eta), self.dim, self.hidden)
         rows = empty(len(rngs), self.dim, self.buffer)
         networks = 1 if self.shared else rows.seen.shape[1]
         none = tuple(torch.zeros_like(w) for w in start)

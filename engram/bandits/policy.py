@@ -125,9 +125,12 @@ def best(scores: npt.NDArray[np.floating], rng: np.random.Generator) -> int:
     """Returns the number of the largest of an arm's scores (K,), ties at random.
 
     All policies choose by it. Scores that differ by no more than rounding tie: the same arm twice
-    may get two of them, from a product of matrices. K numbers are drawn, ties or not.
+    may get two of them, from a product of matrices. K numbers are drawn, ties or not. -1 if some
+    score is not finite: what the policy has learned has diverged.
     """
     lots = rng.random(len(scores))
+    if not np.isfinite(scores).all():
+        return -1
     top = scores.max()
     slack = _ROUNDING[scores.dtype] * max(abs(top), abs(scores.min()))
     return int(np.where(scores >= top - slack, lots, -1.0).argmax())
@@ -148,6 +151,7 @@ class Offers(NamedTuple, Generic[S]):
 
     Attributes:
         core: What it has learned.
+        dim: d, of arms.
         seed: Of all its random numbers.
         chosen: How often it has chosen.
         updated: How many rewards it has seen.
@@ -156,6 +160,7 @@ class Offers(NamedTuple, Generic[S]):
     """
 
     core: S
+    dim: int
     seed: int
     chosen: int
     updated: int
@@ -171,7 +176,8 @@ class Policy(NamedTuple, Generic[S]):
         init: ``seed -> state``, before the first round.
         choose: ``(state, user, arms) -> (arm, state)``: the number, from 0, of the arm to play
             among ``arms``, shape (K, d), K >= 1. ``user`` is an int or a string. Raises
-            ``ValueError`` where ``arms`` are not such, or not finite.
+            ``ValueError`` where ``arms`` are not such, or not finite, or what has been learned has
+            diverged.
         update: ``(state, user, arm, reward) -> state``: what came of one of the arms last offered
             to this user. Raises ``ValueError`` if it was not offered, or has got its reward, or if
             the reward is out of range.
@@ -196,17 +202,28 @@ def policy(
     """
     require(dim >= 1, "dim", dim, "at least 1")
     low, high = reward_range
-    finite = bool(np.isfinite(low) and np.isfinite(high))
+    finite = bool(np.isfinite(low) and np.isfinite(high) and np.isfinite(high - low))
     require(finite and low < high, "reward_range", reward_range, "two finite numbers, in order")
-
     one = first(core) if isinstance(core, Runs) else core
+
+    def init(seed: int) -> Offers[S]:
+        whole = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
+        require(whole and seed >= 0, "seed", seed, "a whole number, at least 0")
+        return Offers(one.init(generator(seed, 0, INIT)), dim, int(seed), 0, 0, {}, {})
 
     def choose(state: Offers[S], user: Name, arms: Array) -> tuple[int, Offers[S]]:
         offered = _checked_arms(arms, dim)
         users, name = state.users, _checked_name(user)
         number = users.get(name, len(users))
         rng = generator(state.seed, state.chosen, CHOOSE)
+        require(state.dim == dim, "the state's arms' dimension", state.dim, str(dim))
         arm, learned = one.choose(state.core, number, offered, rng)
+        if arm < 0:
+            longest = float(np.linalg.norm(offered, axis=1).max())
+            raise ValueError(
+                "what the policy has learned must be finite, and has diverged: scale arms to a "
+                f"length of 1, got up to {longest:.3g}, or take smaller steps"
+            )
         return arm, state._replace(
             core=learned,
             chosen=state.chosen + 1,
@@ -234,7 +251,7 @@ def policy(
 
     return Policy(
         dim=dim,
-        init=lambda seed: Offers(one.init(generator(seed, 0, INIT)), seed, 0, 0, {}, {}),
+        init=init,
         choose=choose,
         update=update,
     )
@@ -242,6 +259,8 @@ def policy(
 
 def _checked_arms(arms: Array, dim: int) -> Array:
     try:
+        if np.iscomplexobj(arms):
+            raise TypeError("complex numbers have no order")
         given = np.array(arms, dtype=np.float64)  # a copy: the caller's may change later
     except (TypeError, ValueError) as error:
         got = f"a {type(arms).__name__} that is not"  # and may be long

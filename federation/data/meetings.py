@@ -23,6 +23,7 @@ __all__ = [
     "GROUPED",
     "Meetings",
     "drawn_meetings",
+    "drawn_world",
     "grouped_users",
     "is_table",
     "table_meetings",
@@ -30,6 +31,8 @@ __all__ = [
 
 GROUPED: Final = {"linear-groups": "linear", "cosine-groups": "cosine"}
 """By data set that is drawn: how rewards depend on features."""
+
+_LONGEST = 2.0
 
 
 class Meetings(NamedTuple):
@@ -64,8 +67,8 @@ def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> World:
     )
 
 
-def drawn_meetings(experiment: Experiment) -> Meetings:
-    """Returns the rounds of a world that is drawn, or made of data sets with classes.
+def drawn_world(experiment: Experiment) -> World:
+    """Returns a world that is drawn, or made of data sets with classes.
 
     Raises:
         DataError: A data set cannot be read, or has other users than there are clients.
@@ -87,6 +90,12 @@ def drawn_meetings(experiment: Experiment) -> Meetings:
             f"num-clients must be the number of users, {world.users}, in {e.dataset}, got "
             f"{e.num_clients}"
         )
+    return world
+
+
+def drawn_meetings(experiment: Experiment) -> Meetings:
+    """Returns the rounds of ``drawn_world``; errors are its."""
+    world = drawn_world(experiment)
     return Meetings(world.dim, world.round)
 
 
@@ -97,7 +106,8 @@ def table_meetings(experiment: Experiment, data: TableData) -> Meetings:
     Regret is counted by what these would have paid.
 
     Raises:
-        DataError: Some number is NaN or infinite, or some reward is not in [0, 1].
+        DataError: Some number is NaN or infinite, some row is long, or some reward is not in
+            [0, 1].
     """
     e = experiment
     parts = zip(data.train, data.test, strict=True)  # a bandit learns from all that it is shown
@@ -123,6 +133,12 @@ def _checked(experiment: Experiment, client: int, parts: Sequence[Rows]) -> Rows
     x, y = (np.concatenate([getattr(rows, name) for rows in parts]) for name in ("x", "y"))
     if not np.isfinite(x).all():
         raise DataError(f"client {client}: its rows have NaN or infinity")
+    longest = float(np.linalg.norm(x, axis=1).max())
+    if longest > _LONGEST:
+        raise DataError(
+            f"client {client}: a row's features must have a length of at most {_LONGEST:g}, got "
+            f"{longest:.3g}: scale the columns, or networks diverge"
+        )
     if not ((y >= 0) & (y <= 1)).all():
         raise DataError(
             f"client {client}: {experiment.target_column} must be in [0, 1] in every row: a reward"

@@ -31,9 +31,10 @@ def caption(title: str, rounds: int, seeds: int) -> str:
     """Returns what the table of a world is."""
     over = f"mean ± s.d. over {seeds} seeds" if seeds > 1 else "one seed"
     return (
-        f"{title}: regret after {rounds} rounds, {over}; milliseconds\n"
-        "of a core a round. Each policy has the best setting of as many in two worlds\n"
-        "of other seeds. *: the least."
+        f"{title}:\n"
+        f"regret after {rounds} rounds, {over}; milliseconds of a\n"
+        "core a round. Each policy has the best setting of as many in two worlds of\n"
+        "other seeds. *: the least."
     )
 
 
@@ -193,7 +194,7 @@ def draw_figures(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dic
     watched = [runs for runs in _alike(done) if RECOVERY[0] in runs[0]]
     if watched:
         curves = [_curve(watched[0], measure, of=measure) for measure in RECOVERY]
-        found["groups.png"] = _draw(curves, "of groups inferred by Meta-Ban")
+        found["groups.png"] = _draw(curves, "of groups inferred by Meta-Ban", 1.02)
     return found
 
 
@@ -211,7 +212,7 @@ def _title(runs: Sequence[Row]) -> str:
     return METHODS[runs[0]["method"]].title
 
 
-def _draw(curves: Sequence[_Curve], label: str) -> bytes:
+def _draw(curves: Sequence[_Curve], label: str, most: float | None = None) -> bytes:
     """Draws means over seeds, and bands of one standard deviation on either side."""
     figure = Figure(figsize=(8.5, 4.8), layout="constrained")
     axes = figure.subplots()
@@ -223,7 +224,7 @@ def _draw(curves: Sequence[_Curve], label: str) -> bytes:
             sd = curve.runs.std(axis=0, ddof=1)
             axes.fill_between(curve.rounds, mean - sd, mean + sd, color=color, alpha=0.15, lw=0)
     axes.set(xlabel="round", ylabel=f"{label}: mean of {len(curves[0].runs)} seeds, s.d.")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, most)
     axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
     return png(figure)

@@ -6,13 +6,14 @@ import torch
 from flwr.app import MessageType
 
 from engram.bandits.replay import Drawn
+from federation.data.meetings import drawn_world
 from federation.errors import RunStopped
 from federation.opinions import ARMS, OPINIONS, Question, question_for
 from federation.wire import ARRAYS, CLIENTS, to_record
 from simulations.grid import InProcessGrid
 from strategies.meta_ban import summed
 from tests.server.sites import Odd, error_instead
-from tests.server.turns import COUNT, DISCREET, T, rows_of, run, settings, world_of
+from tests.server.turns import COUNT, DISCREET, T, rows_of, run, settings
 
 
 def asked_of(reply):
@@ -95,6 +96,11 @@ FAULTS = {
         arrays(ARRAYS, "theta.0", with_nan),
         "gradients are NaN or infinite",
     ),
+    "gradient's size": (
+        "slopes",
+        arrays(ARRAYS, "theta.0", lambda a: a + 1e300),
+        "a gradient with 1e+300 in it cannot be",
+    ),
     "gradient's shape": (
         "slopes",
         arrays(ARRAYS, "theta.1", lambda a: a[:1]),
@@ -134,7 +140,7 @@ def test_a_turn_of_a_site_that_is_away_is_nobodys(tmp_path):
     found, _ = run(tmp_path / "run", grid=Away)
     rows = rows_of(tmp_path / "run")
     assert all(row["absent"] == {"2": "no node hosts it"} for row in rows)
-    turns = [world_of(settings()).round(t).user for t in range(T)]
+    turns = [drawn_world(settings()).round(t).user for t in range(T)]
     assert ["arm" in row for row in rows] == [user != 2 for user in turns]
     assert found["clients"]["turns"][2] == 0
 
@@ -203,3 +209,55 @@ def test_what_leaves_a_site(tmp_path):
     layers = {(ARRAYS, f"theta.{k}", 3) for k in range(3)}
     assert shapes == {(ARMS, ARMS, 2), (OPINIONS, OPINIONS, 2), *layers}
     assert told == {(None, False), (0, False), (DISCREET, True)}
+
+
+def test_a_turn_that_two_claim_is_nobodys(tmp_path):
+    """Arms of the one that lies would be played otherwise."""
+
+    def claim(node, reply):
+        details = reply.content.config_records.get(CLIENTS, {})
+        if details.get("server-round") == 12 and "served" in details and node in (1, 3):
+            details["served"] = [node]
+            arms = torch.zeros(10, 11, dtype=torch.float64)
+            reply.content.array_records[ARMS] = to_record({ARMS: arms})
+        return reply
+
+    run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, claim), num_rounds=14)
+    rows = rows_of(tmp_path / "run")
+    assert "arm" not in rows[11]
+    assert {1, 3} <= {int(client) for client in rows[11]["absent"]}
+    assert all("claim the same turn" in reason for reason in rows[11]["absent"].values())
+    assert all("arm" in row for row in [*rows[:11], *rows[12:]])
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "message"),
+    [
+        ("shares", lambda a: -a, "shares must be at least 0"),
+        ("shares", lambda a: a * torch.nan, "shares must be at least 0"),
+        ("shares", lambda a: a * 30, "those of a network at most 1 in all"),
+        ("slots", lambda a: a + 999, "rows that are not there"),
+        ("slots", lambda a: a - 1000, "rows of other clients"),
+        ("clients", lambda a: a + 3, "rows of other clients"),
+        ("theta.0", lambda a: a[:, :-1], "instead of float64 of"),
+        ("theta.1", lambda a: a * torch.inf, "NaN or infinite"),
+    ],
+)
+def test_a_wrong_question_of_a_server_is_refused(tmp_path, key, change, message):
+    """And is answered by no other client's row."""
+
+    class Wrong(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            asked = list(messages)
+            for each in asked:
+                record = each.content.array_records.get(ARRAYS, {})
+                if key in record and each.content.config_records["config"]["server-round"] == 12:
+                    kept = {k: torch.from_numpy(record[k].numpy().copy()) for k in record}
+                    changed = to_record(kept | {key: change(kept[key]).contiguous()})
+                    each.content.array_records[ARRAYS] = changed
+            return super().send_and_receive(asked, timeout=timeout)
+
+    run(tmp_path / "run", grid=Wrong, num_rounds=13)
+    absent = rows_of(tmp_path / "run")[11]["absent"]
+    assert absent
+    assert all(message in reason for reason in absent.values()), absent

@@ -3,9 +3,7 @@
 from client.hosts import table_host
 from client.memory import RamStore
 from engram.bandits.play import play as play_in_one_place
-from engram.bandits.worlds.classes import classes
-from federation.data.bandits import read_classes
-from federation.data.meetings import GROUPED, grouped_users
+from federation.data.meetings import drawn_world
 from federation.policy import meta_ban_of
 from server.bandits import play
 from server.record import RunRecord
@@ -30,16 +28,9 @@ def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
     return play(g, e, folder, engine="vectorized", memories=ram), store
 
 
-def world_of(e):
-    if e.dataset in GROUPED:
-        return grouped_users(GROUPED[e.dataset], users=e.num_clients, horizon=e.rounds, seed=e.seed)
-    rows = [read_classes(name, data_dir=None) for name in e.sources]
-    return classes(rows, horizon=e.rounds, seed=e.seed, groups=e.user_groups or None)
-
-
 def in_one_place(**special):
     """Plays the library's policy, and returns what it played, and its state in the end."""
-    e, world = settings(**special), world_of(settings(**special))
+    e, world = settings(**special), drawn_world(settings(**special))
     moments = []
     played = play_in_one_place(meta_ban_of(e, world.dim).runs, [world], [e.seed], moments.append)
     return world, played, moments[-1]

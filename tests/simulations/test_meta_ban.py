@@ -171,7 +171,7 @@ def test_it_gives_a_table_and_figures(tmp_path):
     assert [each["setting"]["nu"] for each in found["ablation"]] == [1.1, 2.0, 5.0, 10.0]
     for name in ("regret.png", "nu.png", "groups.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
-    for text in ("Meta-Ban", "LinUCB-IND", "random", "of a core a round", "exactly right"):
+    for text in ("Meta-Ban", "LinUCB-IND", "random", "core a round", "exactly right"):
         assert text in result.stdout
     own = found["rows"][0]
     chosen = {"alpha", "gamma"}

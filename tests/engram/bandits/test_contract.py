@@ -100,6 +100,53 @@ def test_runs_are_served_as_their_first():
     same(one[1], other[1])
 
 
+@pytest.mark.parametrize(
+    "runs",
+    [
+        neural_bandit(DIM).runs,
+        neural_bandit(DIM, shared=False).runs,
+        meta_ban(DIM).runs,
+    ],
+    ids=["neural ucb, one", "neural ucb, ind", "meta-ban"],
+)
+def test_one_that_diverges_says_so(runs):
+    served, rng = policy(runs, DIM), np.random.default_rng(0)
+
+    def serve(state):
+        for _ in range(300):
+            arms = 4 * rng.normal(size=(10, DIM))
+            arm, state = served.choose(state, "ann", arms)
+            state = served.update(state, "ann", arm, float(rng.random() < 0.5))
+
+    with pytest.raises(ValueError, match="must be finite, and has diverged: scale arms to a len"):
+        serve(served.init(0))
+    with pytest.raises(ValueError, match="arms to a length of 1, got up to 2"):
+        served.choose(served.init(0), "ann", np.full((2, DIM), 1e150))
+
+
+@every
+def test_a_state_of_other_arms_is_refused(name):
+    state = from_arrays(made(name).init(0), to_arrays(policy(CORES[name](), DIM).init(0)))
+    other = policy(CORES[name](), DIM + 1)
+    with pytest.raises(
+        ValueError, match=f"the state's arms' dimension must be {DIM + 1}, got {DIM}"
+    ):
+        other.choose(state, "ann", np.ones((2, DIM + 1)))
+
+
+@pytest.mark.parametrize("made_of", [meta_ban, neural_bandit])
+def test_several_runs_are_no_policy(made_of):
+    with pytest.raises(ValueError, match="runs must be as many as are played, 1, got 2"):
+        policy(made_of(DIM, runs=2).runs, DIM).init(0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, None])
+def test_seeds_are_whole_numbers(seed):
+    with pytest.raises(ValueError, match="seed must be a whole number, at least 0"):
+        made("random").init(seed)
+    assert type(made("random").init(np.int64(3)).seed) is int
+
+
 @every
 def test_a_state_is_never_changed(name):
     served = made(name)
