@@ -13,12 +13,14 @@ import numpy.typing as npt
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from engram.bandits.meta_ban import MetaBan
 from engram.bandits.meta_learner import MetaState
 from engram.bandits.networks import Weights
 from engram.bandits.policy import CHOOSE, INIT, generator
 from engram.bandits.replay import Drawn
+from engram.bandits.training import descended
 from engram.types import Params
 from federation.errors import RunStopped, brief, few
 from federation.opinions import (
@@ -233,7 +235,7 @@ class MetaBanTurns(SiteStrategy):
             learner.adapted,
             users=users,
             counts=rows[None],
-            oracle=lambda drawn: lambda step, at: self._slopes(turn, came, at, drawn.step(step)),
+            descent=partial(self._descent, turn, came),
             rngs=[rng],
         )
         x = torch.from_numpy(arms)[None].mT
@@ -247,6 +249,16 @@ class MetaBanTurns(SiteStrategy):
         self.state["chosen"] = torch.tensor(meta.rounds)
         self._played["groups"] = len(groups.runs)
         return int(arm)
+
+    def _descent(
+        self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor
+    ) -> Weights:
+        """Takes the steps by what sites answer."""
+
+        def slopes(step: int, at: Weights) -> Weights:
+            return self._slopes(turn, came, at, drawn.step(step))
+
+        return descended(weights, slopes, self._policy.learner.steps, eta, lam)
 
     def _slopes(self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn) -> Weights:
         """Returns the gradients at these weights, by what sites answer."""

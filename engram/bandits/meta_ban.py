@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from engram.bandits.meta_gradients import at_users, of_prefixes
-from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState, Slopes
-from engram.bandits.networks import Weights, descend, gradients, initial_of_runs
+from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState
+from engram.bandits.networks import Weights, descend, initial_of_runs
 from engram.bandits.policy import Array, Runs
-from engram.bandits.replay import Drawn, Replay, drawn_rows, kept_rows
+from engram.bandits.replay import kept_rows
 from engram.bandits.site import Rngs, Site, SiteState, Start, Theta, lots
-from engram.bandits.training import per_run
+from engram.bandits.training import per_run, trained
 from engram.checks import require
 
 __all__ = ["MetaBan", "MetaBanState", "meta_ban"]
@@ -125,8 +125,8 @@ class MetaBan(NamedTuple):
         """Adapts Theta_t-1 to each group: Algorithm 2, or 4, or descent at Theta itself."""
         learner, site = self.learner, state.site
         if self.meta_gradient == "adapt":
-            oracle, counts = partial(_answered, site.rows), kept_rows(site.rows)
-            return learner.adapted(thetas, groups, users, counts, oracle, rngs)
+            descent, counts = partial(trained, site.rows), kept_rows(site.rows)
+            return learner.adapted(thetas, groups, users, counts, descent, rngs)
         eta = learner.eta[torch.from_numpy(groups.runs)]
         if self.meta_gradient == "alg4":
             lot = np.array([rng.random() for rng in rngs])[groups.runs]
@@ -140,12 +140,6 @@ class MetaBan(NamedTuple):
         """Returns the state with these users among those that have come."""
         site = self.site.welcome(state.site, users)
         return state._replace(site=site, known=np.maximum(state.known, users + 1))
-
-
-def _answered(rows: Replay, drawn: Drawn) -> Slopes:
-    """Answers the meta-learner where all rows are here: those of all steps are read at once."""
-    sample = drawn_rows(rows, drawn)
-    return lambda step, at: gradients(at, *sample.step(step))
 
 
 def meta_ban(

@@ -17,17 +17,15 @@ from engram.bandits.networks import Weights, difference_norms, forward, gradient
 from engram.bandits.policy import Array, best_of_each
 from engram.bandits.replay import Drawn, draw
 from engram.bandits.site import Rngs, lots
-from engram.bandits.training import descended
 
-__all__ = ["Exploration", "Groups", "MetaLearner", "MetaState", "Oracle", "Slopes"]
+__all__ = ["Descent", "Exploration", "Groups", "MetaLearner", "MetaState"]
 
 Ints = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
 Exploration = Literal["gradient-norm", "paper"]
-Slopes = Callable[[int, Weights], Weights]
-Oracle = Callable[[Drawn], Slopes]
-"""From rows drawn for each of J steps and M networks, what a step's gradients are of the loss
-1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2, at Theta of shapes (M, out, in)."""
+Descent = Callable[[Weights, Drawn, Tensor, Tensor], Weights]
+"""``(weights, drawn, eta, lam) -> weights``: what J steps on the rows drawn make of M networks;
+``trained`` where rows are, ``descended`` by what those answer who have them."""
 
 
 class MetaState(NamedTuple):
@@ -141,7 +139,7 @@ class MetaLearner(NamedTuple):
         groups: Groups,
         users: Ints,
         counts: Ints,
-        oracle: Oracle,
+        descent: Descent,
         rngs: Rngs,
     ) -> Weights:
         """Adapts Theta to each group, by descent on the rows that its users were shown.
@@ -151,13 +149,13 @@ class MetaLearner(NamedTuple):
             groups: Of users.
             users: Who is served, shape (R,).
             counts: How many rows there are of each user, shape (R, U).
-            oracle: What knows the rows.
+            descent: What takes steps by the rows.
             rngs: Each run's; they draw rows.
         """
         runs, weights = groups.runs, self.weights(groups, users)
         drawn = draw(counts[runs], runs, weights, lots(rngs, self.steps, self.batch)[runs])
         each = torch.from_numpy(runs)
-        return descended(thetas, oracle(drawn), self.steps, self.eta[each], self.lam[each])
+        return descent(thetas, drawn, self.eta[each], self.lam[each])
 
     def _scores(self, start: Weights, thetas: Weights, runs: Tensor, x: Tensor) -> Tensor:
         """Returns f + alpha UCB of arms of each group's run, (M, K), from x (M, d, K).

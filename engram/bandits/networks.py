@@ -89,7 +89,7 @@ def outer_parts(weights: Weights, seen: Sequence[Tensor], slopes: Tensor) -> Par
     delta = slopes[..., None, :]
     parts = [(delta, seen[-1])]
     for w, above, below in zip(weights[:0:-1], seen[:0:-1], seen[-2::-1], strict=True):
-        delta = (w.mT @ delta) * (above > 0)
+        delta = (w.mT @ delta).mul_(above.sign())  # which is 0 or 1: quicker than comparing
         parts.append((delta, below))
     return parts
 
@@ -110,7 +110,10 @@ def gradients(weights: Weights, x: Tensor, targets: Tensor, shares: Tensor) -> W
 
 def descend(weights: Weights, gradient: Weights, eta: Tensor) -> Weights:
     """Returns ``weights - eta gradient``; eta's shape is that of the leading axes."""
-    return tuple(w - eta[..., None, None] * g for w, g in zip(weights, gradient, strict=True))
+    each = eta[..., None, None]
+    return tuple(
+        torch.addcmul(w, each, g, value=-1) for w, g in zip(weights, gradient, strict=True)
+    )
 
 
 def gradient_norms(weights: Weights, seen: Sequence[Tensor]) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from engram.bandits.networks import Weights, f_parts, forward, initial_of_runs
 from engram.bandits.policy import Array, Runs, best_of_each
-from engram.bandits.replay import Replay, add, empty, with_users
+from engram.bandits.replay import Replay, add, draw, empty, kept_rows, with_users
 from engram.bandits.stacks import Stack, of_users, put, room_for, stacked, with_room
 from engram.bandits.training import per_run, trained
 from engram.checks import require
@@ -126,7 +126,8 @@ class NeuralBandit(NamedTuple):
         whose = everybody if self.shared else everybody * _is(users, rows)
         lots = np.stack([rng.random((self.steps, self.batch)) for rng in rngs])
         runs, none = np.arange(len(users)), torch.zeros_like(self.lam)
-        theta = trained(theta, rows, runs, whose, lots, self.eta, none)
+        drawn = draw(kept_rows(rows), runs, whose, lots)
+        theta = trained(rows, theta, drawn, self.eta, none)
         return state._replace(
             thetas=put(state.thetas, own, theta), squares=put(state.squares, own, added), rows=rows
         )

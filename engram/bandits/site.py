@@ -17,7 +17,17 @@ from torch.nn.functional import pad
 from engram.bandits.networks import Weights, gradients
 from engram.bandits.persistent import Persistent
 from engram.bandits.policy import Array
-from engram.bandits.replay import Drawn, Replay, add, drawn_rows, empty, with_rows, with_users
+from engram.bandits.replay import (
+    Drawn,
+    Replay,
+    add,
+    draw,
+    drawn_rows,
+    empty,
+    kept_rows,
+    with_rows,
+    with_users,
+)
 from engram.bandits.stacks import Stack, of_users, put, room_for, stacked, with_room
 from engram.bandits.training import trained
 from engram.checks import require
@@ -122,9 +132,9 @@ class Site(NamedTuple):
         else:
             theta = meta if self.user_start == "meta" else state.start
         own = np.arange(rows.seen.shape[1]) == users[:, None]
-        drawn, none = lots(rngs, self.steps, self.batch), torch.zeros_like(self.eta)
-        runs = np.arange(len(users))
-        theta = trained(theta, rows, runs, own.astype(float), drawn, self.eta, none)
+        runs, none = np.arange(len(users)), torch.zeros_like(self.eta)
+        drawn = draw(kept_rows(rows), runs, own.astype(float), lots(rngs, self.steps, self.batch))
+        theta = trained(rows, theta, drawn, self.eta, none)
         lasts = put(state.lasts, users, theta)
         thetas = self._inferring(state.thetas, rows, lasts, users, rngs)
         return state._replace(rows=rows, lasts=lasts, thetas=thetas)

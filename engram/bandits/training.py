@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engram.bandits.networks import Weights, descend, gradients
-from engram.bandits.replay import Replay, draw, drawn_rows, kept_rows
+from engram.bandits.networks import Weights, descend, forward, outer_parts
+from engram.bandits.replay import Drawn, Replay, drawn_rows
 from engram.checks import require
 
 __all__ = ["descended", "penalized", "per_run", "trained"]
@@ -16,32 +16,29 @@ __all__ = ["descended", "penalized", "per_run", "trained"]
 Array = npt.NDArray[np.float64]
 
 
-def trained(
-    weights: Weights,
-    rows: Replay,
-    runs: npt.NDArray[np.intp],
-    users: Array,
-    lots: Array,
-    eta: Tensor,
-    lam: Tensor,
-) -> Weights:
+def trained(rows: Replay, weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor) -> Weights:
     """Takes J steps of descent on 1/2 mean (f(x; theta) - r)^2 + lam / sqrt(m) ||theta||_1.
 
     Args:
-        weights: Of M networks, shapes (M, out, in).
-        rows: What may be drawn.
-        runs: Of each network the run, shape (M,).
-        users: The weights w_u of users' rows for each network, shape (M, U).
-        lots: Uniform on [0, 1), shape (M, J, n): each draws a row.
+        rows: What was drawn from.
+        weights: Of M networks, shapes (M, out, in); they stay as they are.
+        drawn: Rows for each, entries (M, J, n).
         eta: Step sizes, shape (M,).
         lam: Shape (M,), >= 0.
     """
-    sample = drawn_rows(rows, draw(kept_rows(rows)[runs], runs, users, lots))
-
-    def slopes(step: int, at: Weights) -> Weights:
-        return gradients(at, *sample.step(step))
-
-    return descended(weights, slopes, lots.shape[1], eta, lam)
+    sample, size = drawn_rows(rows, drawn), eta[:, None]
+    penalty = (eta * lam / weights[-1].shape[-1] ** 0.5)[:, None, None] if lam.any() else None
+    # Changed in place, a step's gradient is added by the product that makes it: half the time.
+    weights = tuple(w.clone() for w in weights)
+    for step in range(drawn.users.shape[1]):
+        x, rewards, shares = sample.step(step)
+        outputs, seen = forward(weights, x)
+        parts = outer_parts(weights, seen, size * shares * (rewards - outputs))
+        for w, (delta, below) in zip(weights, reversed(parts), strict=True):
+            if penalty is not None:
+                w.sub_(penalty * w.sign())
+            w.baddbmm_(delta, below.mT)
+    return weights
 
 
 def descended(
@@ -51,11 +48,11 @@ def descended(
     eta: Tensor,
     lam: Tensor,
 ) -> Weights:
-    """Takes steps of descent on a loss + lam / sqrt(m) ||theta||_1.
+    """Takes steps of descent on a loss + lam / sqrt(m) ||theta||_1, as ``trained`` does.
 
     Args:
         weights: Of M networks, shapes (M, out, in).
-        slopes: The loss's gradient in a step, from 0, at given weights.
+        slopes: The loss's gradient in a step, from 0, at given weights, where no rows are.
         steps: J.
         eta: Step sizes, shape (M,).
         lam: Shape (M,), >= 0.

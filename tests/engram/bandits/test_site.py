@@ -10,6 +10,7 @@ from engram.bandits.meta_ban import meta_ban
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, generator
 from engram.bandits.replay import Drawn, kept_rows
 from engram.bandits.site import recalled, remembered
+from engram.bandits.training import descended
 from tests.engram.bandits.neural_support import generators, played, rounds
 
 USERS, DIM = 10, 4
@@ -44,10 +45,13 @@ def answers_of(policy, sites, owner):
         each = [kept_rows(site.rows)[:, :USERS] for site in sites]
         return np.stack([each[owner[user]][:, user] for user in range(USERS)], axis=1)
 
-    def oracle(drawn):
-        return lambda step, weights: slopes(drawn.step(step), weights)
+    def descent(weights, drawn, eta, lam):
+        def at_step(step, at):
+            return slopes(drawn.step(step), at)
 
-    return opinions, oracle, counts
+        return descended(weights, at_step, drawn.users.shape[1], eta, lam)
+
+    return opinions, descent, counts
 
 
 @pytest.mark.parametrize("theta", ["last", "draw"])
@@ -62,12 +66,12 @@ def test_users_at_several_sites_do_what_they_do_at_one(theta):
     for t, asked in enumerate(world):
         users, x = np.array([asked.user]), torch.from_numpy(asked.arms)[None].mT
         known = max(known, asked.user + 1)
-        opinions, oracle, counts = answers_of(policy, sites, owner)
+        opinions, descent, counts = answers_of(policy, sites, owner)
         said = opinions(x)
         said[:, known:] = torch.inf
         groups, rngs = policy.learner.groups(said, users), [generator(seed, t, CHOOSE)]
         adapted = partial(
-            policy.learner.adapted, users=users, counts=counts(), oracle=oracle, rngs=rngs
+            policy.learner.adapted, users=users, counts=counts(), descent=descent, rngs=rngs
         )
         chosen, meta = policy.learner.choose(meta, groups, x, adapted, rngs)
         expected, whole = policy.choose(
