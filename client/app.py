@@ -21,7 +21,7 @@ from client.trainings import prune
 from federation.algorithms import TABLES
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.data.federated import federated_data, own_data
-from federation.data.sources import FILES
+from federation.data.sources import FILES, PERMUTED
 from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
@@ -30,6 +30,8 @@ from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
 __all__ = ["app"]
 
 _log = getLogger("flwr.engram")
+
+_LEAST_TOLD = 8  # turns that a node of its own tells of together, whatever its server asks
 
 app = ClientApp()
 
@@ -98,6 +100,8 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
     limit = int(config.memory_limit * 2**20) or None
     if config.state is not None:
         prune(folder, days=config.memory_days or None)
+        told = max(experiment.tell_turns, _LEAST_TOLD)
+        experiment = experiment.model_copy(update={"tell_turns": told})
     if config.state is not None and not config.data:
         _check_place(experiment)
     store = DiskStore(folder, key=key, limit=limit)
@@ -120,10 +124,11 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
 
 def _check_place(experiment: Experiment) -> None:
     """Keeps a coordinator from choosing which files of a node's machine are read."""
-    kind, _, path = experiment.dataset.partition(":")
     allowed = Path(experiment.data_dir).resolve()
-    if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
-        raise Refused(
-            f"{experiment.dataset} is not in this node's data-dir, {allowed}: it opens no other "
-            "files but those that it was started with, by --data"
-        )
+    for name in experiment.sources:
+        kind, _, path = name.removeprefix(PERMUTED).partition(":")
+        if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
+            raise Refused(
+                f"{name} is not in this node's data-dir, {allowed}: it opens no other files but "
+                "those that it was started with, by --data"
+            )

@@ -47,16 +47,13 @@ _log = getLogger("flwr.engram")
 Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets
 
 
-_DISCREET = 8  # turns that are told of together, at least
-
-
 class Played(NamedTuple):
     """What a site tells of a batch.
 
     Attributes:
         sent: Its estimate of each parameter; None where it has too few new rows.
         turns: Turns in which it was activated, since it last told of some. 0 until they are as
-            many as ``_DISCREET``: a sum over fewer would say too much of one.
+            many as ``tell-turns``: a sum over fewer would say too much of one.
         reward: Sum of their rewards.
         regret: Sum of what the best arms would have given more, in expectation.
     """
@@ -132,7 +129,7 @@ class BanditSites:
         rewards = now.rewards[np.arange(len(chosen)), chosen]
         state = self._site.observe(state, now.contexts, chosen, rewards)
         untold = untold + np.array([len(chosen), rewards.sum(), regret(now, chosen).sum()])
-        told = untold if untold[0] >= _DISCREET else np.zeros(3)
+        told = untold if untold[0] >= e.tell_turns else np.zeros(3)
         self._keep(client, state, untold - told, server_round, durable)
         return Played(self._site.close_batch(state), int(told[0]), *told[1:].tolist())
 

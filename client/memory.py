@@ -6,6 +6,7 @@ started from at first, and gives the same numbers.
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -43,6 +44,9 @@ class MemoryStore(Protocol):
             MemoryMismatch: The memory belongs to another model.
         """
 
+    def newest(self, client: int, *, before: int) -> int:
+        """Returns the round that made what ``load`` returns; 0 if the client has no memory yet."""
+
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
         """Keeps what a round made of the client's memory.
 
@@ -63,9 +67,12 @@ class RamStore:
 
     def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
-        versions = self._versions.get(client, {})
-        earlier = [version for version in versions if version < before]
-        return _checked(client, versions[max(earlier)], like) if earlier else None
+        found = self.newest(client, before=before)
+        return _checked(client, self._versions[client][found], like) if found else None
+
+    def newest(self, client: int, *, before: int) -> int:
+        """As ``MemoryStore.newest``."""
+        return _newest(self._versions.get(client, {}), before)
 
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
         """As ``MemoryStore.save``, with one version before this one, whatever is durable.
@@ -127,8 +134,12 @@ class DiskStore:
 
     def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
-        earlier = [version for version in self.versions(client) if version < before]
-        return _checked(client, self.read(client, max(earlier)), like) if earlier else None
+        found = self.newest(client, before=before)
+        return _checked(client, self.read(client, found), like) if found else None
+
+    def newest(self, client: int, *, before: int) -> int:
+        """As ``MemoryStore.newest``."""
+        return _newest(self.versions(client), before)
 
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
         """As ``MemoryStore.save``.
@@ -192,6 +203,10 @@ class DiskStore:
 
 def _label(client: int, version: int) -> str:
     return f"client {client}, round {version}"
+
+
+def _newest(versions: Iterable[int], before: int) -> int:
+    return max((version for version in versions if version < before), default=0)
 
 
 def _checked(client: int, memory: Params, like: Params | None) -> Params:

@@ -63,5 +63,6 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
 TABLES: Final[dict[str, str]] = {
     "molar": "one exchange: a linear model for each site's table, most of it shared by all sites",
     "molar-bandit": "one exchange a batch: sites choose among arms, and learn from each other",
+    "meta-ban": "one turn a round: clients choose by a network that adapts to who agrees",
 }
 """Algorithms for tables, which train no network by rounds, and what they are in a few words."""

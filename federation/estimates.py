@@ -5,12 +5,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from flwr.app import ArrayRecord
 
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
-from federation.wire import read_array, to_record
+from federation.wire import floats_record, read_floats
 
 __all__ = [
     "SHARED",
@@ -45,7 +44,7 @@ class SharedEstimate(NamedTuple):
 
 def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:
     """Returns estimates as arrays: two of shape (k, d), three of shape (k,), as their fields."""
-    return _record(
+    return floats_record(
         coef=np.array([site.coef for site in sites]).reshape(len(sites), dim),
         scale=np.array([site.scale for site in sites]).reshape(len(sites), dim),
         size=np.array([site.size for site in sites], dtype=np.float64),
@@ -62,8 +61,8 @@ def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
         ValueError: One has another shape or dtype.
         TypeError: One is not what it is declared to be.
     """
-    coef, scale = (_read(record, name, (count, dim)) for name in ("coef", "scale"))
-    each = [_read(record, name, (count,)).tolist() for name in ("size", "sigma", "freedom")]
+    coef, scale = (read_floats(record, name, (count, dim)) for name in ("coef", "scale"))
+    each = [read_floats(record, name, (count,)).tolist() for name in ("size", "sigma", "freedom")]
     return [SiteEstimate(*part) for part in zip(coef, scale, *each, strict=True)]
 
 
@@ -93,7 +92,7 @@ def impossible(site: SiteEstimate, rows: int, *, at_most: bool = False) -> str |
 def shared_record(estimate: SharedEstimate) -> ArrayRecord:
     """Returns arrays ``coef`` and ``half-width`` (d,), and ``size`` (1,)."""
     shared, half = estimate
-    return _record(coef=shared.coef, **{"half-width": half}, size=np.array([shared.size]))
+    return floats_record(coef=shared.coef, **{"half-width": half}, size=np.array([shared.size]))
 
 
 def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
@@ -104,8 +103,8 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
         ValueError: One has another shape or dtype, or impossible numbers.
         TypeError: One is not what it is declared to be.
     """
-    coef, half = (_read(record, name, (dim,)) for name in ("coef", "half-width"))
-    size = float(_read(record, "size", (1,))[0])
+    coef, half = (read_floats(record, name, (dim,)) for name in ("coef", "half-width"))
+    size = float(read_floats(record, "size", (1,))[0])
     if not (np.isfinite(coef).all() and (half >= 0).all() and 0 < size < np.inf):
         raise ValueError("coefficients, widths or sizes are NaN, negative or infinite")
     return SharedEstimate(Shared(coef, size), half)
@@ -116,7 +115,7 @@ def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:
 
     Arrays ``coef`` (P, d), and ``size`` (P,), which is 0 for those.
     """
-    return _record(
+    return floats_record(
         coef=np.array([np.zeros(dim) if one is None else one.coef for one in shared]),
         size=np.array([0.0 if one is None else one.size for one in shared]),
     )
@@ -132,21 +131,8 @@ def read_parameters(record: ArrayRecord, count: int) -> list[Shared | None]:
     """
     shape = record["coef"].shape
     dim = shape[1] if len(shape) == 2 else 0
-    coefs, sizes = _read(record, "coef", (count, dim)), _read(record, "size", (count,))
+    coefs, sizes = read_floats(record, "coef", (count, dim)), read_floats(record, "size", (count,))
     if not (np.isfinite(coefs).all() and np.isfinite(sizes).all()):
         raise ValueError("coefficients or sizes are NaN or infinite")
     parts = zip(coefs, sizes.tolist(), strict=True)
     return [Shared(coef, size) if size > 0 else None for coef, size in parts]
-
-
-def _record(**arrays: Array) -> ArrayRecord:
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(a)) for name, a in arrays.items()}
-    return to_record(tensors)
-
-
-def _read(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> Array:
-    try:
-        found: Array = read_array(record[name], shape, torch.float64).numpy()
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from error
-    return found

@@ -5,41 +5,32 @@ import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from engram.aggregates import Aggregate
 from engram.checks import require
 from engram.types import LocalRule, LossFn
 from federation.algorithms import ALGORITHMS, TABLES
 from federation.errors import Refused
-from federation.fields import known_algorithm, known_device, no_bool, widths
+from federation.fields import Float, Int, known_algorithm, known_device, widths
 from federation.fingerprint import source_root
 from federation.noise import Noise, secret_noise
 from federation.protection import check_protection, protected
 from federation.server_steps import check_server_step, server_step
 from federation.settings import MACHINE, Scalar
+from federation.table_settings import TableSettings
 
 __all__ = ["Experiment", "read_defaults"]
 
 
 _MOST_TURNS = 2**16  # of a bandit: some 50 MB for each site
 
-_Int = Annotated[int, BeforeValidator(no_bool)]
-_Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
 _Widths = Annotated[str, BeforeValidator(widths)]
 _Algorithm = Annotated[str, AfterValidator(known_algorithm)]
 _Device = Annotated[str, AfterValidator(known_device)]
 
 
-class Experiment(BaseModel):
+class Experiment(TableSettings):
     """Everything that determines a run: the same experiment gives the same numbers.
 
     But for the noise of privacy on nodes, which is secret: see ``federation.noise``.
@@ -48,12 +39,6 @@ class Experiment(BaseModel):
     pyproject.toml, whose values are the defaults; this class has none, so that there is one
     place to look. ``out`` and ``resume`` say where results are; all others, what they are.
     """
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=lambda name: name.rstrip("_").replace("_", "-"),
-    )
 
     algorithm: _Algorithm = Field(
         description="; ".join(
@@ -64,16 +49,18 @@ class Experiment(BaseModel):
     dataset: str = Field(
         description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
         "cifar100-coarse (20 superclasses), or npz:PATH for arrays of your own; molar: npz:PATH, "
-        "csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated)"
+        "csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated); meta-ban: "
+        "several of the first, with commas, or permuted-NAME for other pixels, of which each class "
+        "is a client; linear-groups, cosine-groups (simulated); csv:PATH, arms and what they pay"
     )
     data_dir: str = Field(description="folder of torchvision's data sets; downloads go there")
-    test_fraction: _Float = Field(
+    test_fraction: Float = Field(
         gt=0,
         lt=1,
         description="share of the rows held out for testing, where the data set has "
         "no test rows of its own",
     )
-    num_classes: _Int = Field(
+    num_classes: Int = Field(
         ge=0,
         description="npz: classes there are, where the rows at hand may lack some of them; 0: as "
         "many as they have",
@@ -84,40 +71,43 @@ class Experiment(BaseModel):
         "dirichlet, pathological, natural (by the data's task column), blocks (the first rows, the "
         "next ones, and so on)"
     )
-    num_clients: _Int = Field(ge=1, description="clients in the federation")
-    rows_per_class: _Int = Field(ge=2, description="halves: a for the training rows")
-    test_rows_per_class: _Int = Field(ge=2, description="halves: a for the test rows")
-    dirichlet_alpha: _Float = Field(
+    num_clients: Int = Field(ge=1, description="clients in the federation")
+    rows_per_class: Int = Field(ge=2, description="halves: a for the training rows")
+    test_rows_per_class: Int = Field(ge=2, description="halves: a for the test rows")
+    dirichlet_alpha: Float = Field(
         gt=0, description="dirichlet: concentration; smaller is more uneven"
     )
-    classes_per_client: _Int = Field(ge=1, description="pathological: classes a client holds")
+    classes_per_client: Int = Field(ge=1, description="pathological: classes a client holds")
     model: Literal["mlp", "cnn", "linear"] = Field(
         description="network: mlp (dense layers), cnn (two convolutions, then dense layers) or "
         "linear (softmax regression)"
     )
     hidden: _Widths = Field(description="widths of the hidden dense layers, with commas")
-    num_rounds: _Int = Field(ge=1, description="communication rounds")
-    clients_per_round: _Int = Field(ge=1, description="clients that train in a round (B)")
-    shards: _Int = Field(
+    num_rounds: Int = Field(ge=1, description="communication rounds")
+    clients_per_round: Int = Field(ge=1, description="clients that train in a round (B)")
+    shards: Int = Field(
         ge=1,
         description="shards of clients (client i is in shard i mod shards), from each of which "
         "the same number trains in a round; as many as nodes: every node has the same to do",
     )
-    local_steps: _Int = Field(ge=1, description="local steps of a client in a round (H)")
-    batch_size: _Int = Field(ge=1, description="rows in each batch of a local step (K)")
+    local_steps: Int = Field(ge=1, description="local steps of a client in a round (H)")
+    batch_size: Int = Field(ge=1, description="rows in each batch of a local step (K)")
     order: Literal["shuffled", "stream"] = Field(
         description="rows of a batch: shuffled (drawn at random, with replacement) or stream (the "
         "client's next ones; a round passes for all clients, whether they train or not, and after "
         "the last row comes the first again)"
     )
-    initial_batch_size: _Int = Field(
+    initial_batch_size: Int = Field(
         ge=1, description="local-moml: rows that a memory starts from (K0)"
     )
-    alpha: _Float = Field(ge=0, description="adaptation step size; pfedme: inner step size")
-    beta: _Float = Field(
+    alpha: Float = Field(
+        ge=0,
+        description="adaptation step size; pfedme: inner step size; meta-ban: how much it explores",
+    )
+    beta: Float = Field(
         gt=0, le=1, description="local-moml: weight of the newest adaptation in the memory"
     )
-    eta: _Float = Field(gt=0, description="step size of the common model")
+    eta: Float = Field(gt=0, description="step size of the common model")
     hessian: Literal["exact", "first-order", "finite-difference"] = Field(
         description="how the meta-gradient treats the Hessian: exact, first-order (leaves it out) "
         "or finite-difference"
@@ -126,15 +116,15 @@ class Experiment(BaseModel):
         description="local-moml: whether memories start anew each round (cross-device) or are "
         "carried over (cross-silo)"
     )
-    lambda_: _Float = Field(gt=0, description="pfedme: weight of the proximal term")
-    inner_steps: _Int = Field(ge=1, description="pfedme: steps towards the proximal point")
-    server_mix: _Float = Field(gt=0, description="pfedme: weight of the round's mean (beta)")
+    lambda_: Float = Field(gt=0, description="pfedme: weight of the proximal term")
+    inner_steps: Int = Field(ge=1, description="pfedme: steps towards the proximal point")
+    server_mix: Float = Field(gt=0, description="pfedme: weight of the round's mean (beta)")
     server_step: Literal["replace", "universal"] = Field(
         description="what becomes of a round's merged model: it replaces the last one; or "
         "(universal) the last one less the merged one is a gradient, of which the universal "
         "ensemble makes the next model, without a step size"
     )
-    server_radius: _Float = Field(
+    server_radius: Float = Field(
         gt=0,
         description="universal: radius of the ball around the initial model that models stay in",
     )
@@ -143,12 +133,12 @@ class Experiment(BaseModel):
         "trimmed-mean of each coordinate, or (krum) the one that is nearest to most others; with "
         "any but the mean every client counts alike"
     )
-    num_malicious: _Int = Field(
+    num_malicious: Int = Field(
         ge=0,
         description="trimmed-mean, krum: clients of a round that may send anything; trimmed-mean "
         "leaves out as many of the lowest and as many of the highest values",
     )
-    clip: _Float = Field(
+    clip: Float = Field(
         ge=0,
         description="largest norm of a client's update (C); longer ones are scaled down to it, by "
         "the client and again by the server. 0: no bound",
@@ -158,73 +148,40 @@ class Experiment(BaseModel):
         "to the mean of clipped updates, all of which count alike) or local (each client adds it "
         "to its own before it leaves)"
     )
-    noise_multiplier: _Float = Field(
+    noise_multiplier: Float = Field(
         gt=0,
         description="privacy: standard deviation of the noise over clip, on one client's update "
         "(local) or on the sum of all clients' (central)",
     )
-    delta: _Float = Field(
+    delta: Float = Field(
         gt=0, lt=1, description="privacy: the delta at which the epsilon spent is reported"
     )
-    adapt_shots: _Int = Field(
+    adapt_shots: Int = Field(
         ge=1, description="evaluation: test rows that a client personalizes on"
     )
-    adapt_steps: _Int = Field(ge=0, description="evaluation: gradient steps on them")
-    adapt_lr: _Float = Field(gt=0, description="evaluation: their step size")
-    family: Literal["linear", "logistic", "poisson"] = Field(
-        description="molar: the model: linear, logistic (classes 0 and 1) or poisson (counts)"
-    )
-    thresholding: Literal["hard", "soft"] = Field(
-        description="molar: hard (a coefficient is shared or the site's own) or soft"
-    )
-    threshold_scale: _Float = Field(
-        ge=0, description="molar: c, scale of the threshold; 0: every site keeps its own estimate"
-    )
-    intercept: bool = Field(description="molar: whether models have an intercept")
-    site_weights: Literal["precision", "equal"] = Field(
-        description="molar: weights of the median: precision (rows over noise variance, as sites "
-        "claim them) or equal (a minority of sites cannot move it far, whatever they claim)"
-    )
-    level: _Float = Field(gt=0, lt=1, description="molar: level of confidence intervals")
-    bandit_model: Literal["C", "P"] = Field(
-        description="molar-bandit: C (each arm has a context; a site has one parameter) or P (a "
-        "site sees one context, and each arm has a parameter)"
-    )
-    arms: _Int = Field(ge=2, le=1000, description="molar-bandit: arms to choose from (K)")
-    first_batch: _Int = Field(
-        ge=1,
-        description="molar-bandit: turns in the first batch (H0); batches double from the second "
-        "on, and num-rounds is how many there are",
-    )
-    history: Literal["batch", "all"] = Field(
-        description="molar-bandit: rows that a site's own step looks at: those since its last "
-        "estimate, or all it ever saw"
-    )
-    target_column: str = Field(description="molar: the table's target, by name")
-    task_column: str = Field(
-        description="molar: the column that says which site a row is of; each is a client"
-    )
-    eval_every: _Int = Field(
+    adapt_steps: Int = Field(ge=0, description="evaluation: gradient steps on them")
+    adapt_lr: Float = Field(gt=0, description="evaluation: their step size")
+    eval_every: Int = Field(
         ge=1, description="rounds between evaluations; the last round is always evaluated"
     )
-    checkpoint_every: _Int = Field(ge=1, description="rounds between checkpoints")
-    seed: _Int = Field(ge=0, lt=2**32, description="root of every random stream")
-    timeout: _Float = Field(
+    checkpoint_every: Int = Field(ge=1, description="rounds between checkpoints")
+    seed: Int = Field(ge=0, lt=2**32, description="root of every random stream")
+    timeout: Float = Field(
         gt=0, description="seconds that a round waits for replies before it goes on without them"
     )
-    min_clients: _Int = Field(
+    min_clients: Int = Field(
         ge=1,
         description="clients without whose replies a round does not go on; a run that has fewer "
         "stops, and can be resumed",
     )
     device: _Device = Field(description="cpu, cuda, or cuda:N")
-    cpu_threads: _Int = Field(
+    cpu_threads: Int = Field(
         ge=1,
         le=256,
         description="torch threads of each process that trains; for small models more than 1 is "
         "slower, by far where processes share the cores",
     )
-    memory_budget: _Float = Field(
+    memory_budget: Float = Field(
         ge=0,
         description="GiB that a process may use to train clients at once; 0: a quarter of what "
         "is free. With less, clients train in smaller blocks: the same numbers, to rounding",
@@ -276,6 +233,8 @@ class Experiment(BaseModel):
             ("server-step", self.server_step, "replace"),
         ):
             require(value == only, key, value, f"{only} for {self.algorithm}")
+        if self.algorithm == "meta-ban":
+            require(bool(self.hidden_widths), "hidden", self.hidden, "one or more for meta-ban")
         if self.algorithm == "molar-bandit":
             require(self.family == "linear", "family", self.family, "linear for molar-bandit")
             most = _MOST_TURNS // self.first_batch
@@ -293,8 +252,16 @@ class Experiment(BaseModel):
 
     @property
     def horizon(self) -> int:
-        """Turns that a bandit has in all its batches."""
-        return self.first_batch << (self.num_rounds - 1)
+        """Turns that a bandit has in all its rounds."""
+        if self.algorithm == "molar-bandit":
+            return self.first_batch << (self.num_rounds - 1)
+        return self.num_rounds
+
+    @property
+    def sources(self) -> list[str]:
+        """What ``dataset`` names: one data set, or several where clients are classes."""
+        several = self.algorithm == "meta-ban" and not self.dataset.startswith("csv:")
+        return self.dataset.split(",") if several else [self.dataset]
 
     @property
     def hidden_widths(self) -> tuple[int, ...]:

@@ -2,11 +2,14 @@
 
 import difflib
 import re
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from engram.checks import require
 from federation.algorithms import ALGORITHMS, TABLES
 
-__all__ = ["known_algorithm", "known_device", "no_bool", "widths"]
+__all__ = ["Float", "Int", "known_algorithm", "known_device", "no_bool", "widths"]
 
 
 def no_bool(value: object) -> object:
@@ -14,6 +17,10 @@ def no_bool(value: object) -> object:
     # bool is a subclass of int, and `num-rounds = true` is a slip, not 1.
     require(not isinstance(value, bool), "value", value, "a number")
     return value
+
+
+Int = Annotated[int, BeforeValidator(no_bool)]
+Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
 
 
 def widths(value: object) -> str:

@@ -6,6 +6,7 @@ from io import BytesIO
 from typing import Any, Final, TypeGuard, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
@@ -24,7 +25,10 @@ __all__ = [
     "SECONDS",
     "TRAINING",
     "config_of",
+    "floats_record",
     "read_array",
+    "read_float",
+    "read_floats",
     "read_int",
     "read_list",
     "to_params",
@@ -83,6 +87,26 @@ def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torc
     if len(array.data) != len(header) + size:
         raise TypeError(f"{len(array.data) - len(header)} bytes instead of {size}")
     return _decode(array.data, len(header), shape, wanted)
+
+
+def floats_record(**arrays: npt.NDArray[np.float64]) -> ArrayRecord:
+    """Returns arrays of numbers by name."""
+    return to_record({k: torch.from_numpy(np.ascontiguousarray(a)) for k, a in arrays.items()})
+
+
+def read_floats(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Reads an array of numbers that somebody else sent, as ``read_array``.
+
+    Raises:
+        KeyError: It is missing.
+        ValueError: It has another shape or dtype; the message names it.
+        TypeError: It is not what it is declared to be.
+    """
+    try:
+        found: npt.NDArray[np.float64] = read_array(record[name], shape, torch.float64).numpy()
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from error
+    return found
 
 
 def _array(leaf: torch.Tensor) -> Array:
@@ -146,6 +170,19 @@ def read_int(record: ConfigRecord, key: str) -> int:
     value = record[key]
     if not _is(value, int):
         raise TypeError(f"{key} must be a whole number, got {brief(value)}")
+    return value
+
+
+def read_float(record: ConfigRecord, key: str) -> float:
+    """Returns a finite number from a record that may hold anything.
+
+    Raises:
+        KeyError: There is no such entry.
+        TypeError: It is something else.
+    """
+    value = record[key]
+    if not _is(value, float) or not math.isfinite(value):
+        raise TypeError(f"{key} must be a finite number, got {brief(value)}")
     return value
 
 

@@ -1,44 +1,58 @@
-"""Runs the batches of a bandit between sites, one round each, and records them."""
+"""Runs the rounds of a bandit between sites, and records them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import torch
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from engram.types import Params
 from federation.estimates import read_parameters
 from federation.experiment import Experiment
-from federation.policy import parameters_of, policy_of
+from federation.policy import meta_ban_of, parameters_of, policy_of
+from federation.roster import Sites
 from federation.wire import TRAINING, to_params, to_record
 from server.coordinator import train_round
 from server.grid import PatientGrid
 from server.opening import open_run
 from server.record import Checkpoint, Memories, RunRecord
 from strategies.bandits import BanditExchange
+from strategies.meta_ban import TOTALS, MetaBanTurns
 
-__all__ = ["play_batches"]
+__all__ = ["BANDITS", "Bandit", "play"]
 
-_TOTALS = ("turns", "reward", "regret")
+Strategy = BanditExchange | MetaBanTurns
+Row = dict[str, Any]
 
 
-def play_batches(
+class Bandit(NamedTuple):
+    """A bandit between sites.
+
+    Attributes:
+        strategy: What asks the sites, given the settings.
+        results: What ``results.json`` holds beside what it holds of all: from the settings, the
+            strategy after the last round, what it shares, and what sites say in the end.
+    """
+
+    strategy: Callable[[Experiment, Sites], Strategy]
+    results: Callable[[Experiment, Any, ArrayRecord, Mapping[str, Any]], Row]
+
+
+def play(
     grid: Grid,
     experiment: Experiment,
     folder: Path,
     *,
     engine: str,
     memories: Memories | None = None,
-    on_round: Callable[[dict[str, Any]], None] = lambda row: None,
-) -> dict[str, Any]:
-    """Plays the batches that are left: sites choose, send estimates, and get what all have learned.
+    on_round: Callable[[Row], None] = lambda row: None,
+) -> Row:
+    """Plays the rounds that are left: sites choose, or are told what to choose, and learn.
 
-    A run that was killed and resumed repeats the batches after its last checkpoint, and gives the
-    same numbers: a site's state is tied to the batch that made it.
+    A run that was killed and resumed repeats the rounds after its last checkpoint, and gives the
+    same numbers: a site's state is tied to the round that made it.
 
     Args:
         grid: The nodes.
@@ -46,103 +60,124 @@ def play_batches(
         folder: Where the run is recorded.
         engine: Name of the engine, for the record.
         memories: The sites' states, if they live in this process.
-        on_round: Called with each batch's metrics.
+        on_round: Called with each round's metrics.
 
     Returns:
-        What ``results.json`` holds: regret and reward of each site, and the shared coefficients.
+        What ``results.json`` holds: among it regret and reward of each site.
 
     Raises:
         Refused: The folder is not free, or not of a run that could go on so.
         RunStopped: Too few sites can take part.
     """
-    e = experiment
+    e, bandit = experiment, BANDITS[experiment.algorithm]
     record, training, sites, absent = open_run(grid, e, folder, engine=engine)
-    strategy = BanditExchange(
-        sites,
-        policy_of(e),
-        parameters=parameters_of(e),
-        first_batch=e.first_batch,
-        least=e.min_clients,
-    )
+    strategy = bandit.strategy(e, sites)
     with record.hold():
         if e.resume:
             record.write_config(e, engine=engine, training=training)
-        checkpoint = _opened(record, memories)
-        arrays, totals = to_record(checkpoint.model), checkpoint.state
+        checkpoint = _opened(record, strategy, memories)
+        arrays = to_record(checkpoint.model)
         config = ConfigRecord({TRAINING: training})
         for number in range(checkpoint.server_round + 1, e.rounds + 1):
-            start = time.perf_counter()
+            start, spent = time.perf_counter(), _spent(grid)
             config["durable"] = checkpoint.server_round
             done = train_round(grid, strategy, number, arrays, config, timeout=e.timeout)
-            arrays = done.arrays
-            for client, outcome in strategy.outcomes.items():
-                for name, value in outcome._asdict().items():
-                    totals[name][client] += value
-            left_out = absent | strategy.left_out
+            arrays, left_out = done.arrays, absent | strategy.left_out
             row = {
                 "round": number,
                 **done.metrics,
                 "cohort": sorted({*strategy.cohort, *left_out}),
                 "left-out": len(left_out),
                 "absent": {str(client): left_out[client] for client in sorted(left_out)},
-                "regret": _mean_regret(totals),
-                "columns": sites.columns,
                 "ms": (time.perf_counter() - start) * 1000,
+                **{name: total - spent.get(name, 0.0) for name, total in _spent(grid).items()},
             }
-            if isinstance(grid, PatientGrid):
-                row |= grid.last.summary()
+            if number == 1:
+                row["columns"] = sites.columns
             record.append(row)
             on_round(row)
             if number == e.rounds or number % e.checkpoint_every == 0:
-                checkpoint = record.save_checkpoint(number, to_params(arrays), totals, memories)
+                model = to_params(arrays)
+                checkpoint = record.save_checkpoint(number, model, strategy.state, memories)
         config["durable"] = checkpoint.server_round
         messages = strategy.configure_evaluate(e.rounds, arrays, config, grid)
         replies = grid.send_and_receive(messages, timeout=e.timeout)
-        strategy.aggregate_evaluate(e.rounds, replies)
-        found = _results(e, sites.columns, arrays, totals, record.rows())
+        last = strategy.aggregate_evaluate(e.rounds, replies) or MetricRecord()
+        rows = record.rows()
+        found = {
+            "algorithm": e.algorithm,
+            "rounds": e.rounds,
+            "turns": e.horizon,
+            "sites": rows[-1]["sites"],
+            "left-out": rows[-1]["absent"],
+            "ms-per-round": float(np.median([row["ms"] for row in rows])),
+            "clients": {name: strategy.state[name].tolist() for name in TOTALS},
+            **bandit.results(e, strategy, arrays, last),
+        }
         record.finish(found)
     return found
 
 
-def _opened(record: RunRecord, memories: Memories | None) -> Checkpoint:
-    """Returns the checkpoint to go on from: the last one, or one of nothing."""
+def _opened(record: RunRecord, strategy: Strategy, memories: Memories | None) -> Checkpoint:
+    """Returns the checkpoint to go on from: the last one, or one of the beginning."""
     checkpoint = record.load_checkpoint()
     if checkpoint is None:
         record.forget_after(0)
-        size = record.config["settings"]["num-clients"]
-        totals = {name: torch.zeros(size, dtype=torch.float64) for name in _TOTALS}
-        return record.save_checkpoint(0, {}, totals, memories)
+        arrays = strategy.init(record.config["settings"]["num-clients"])
+        return record.save_checkpoint(0, to_params(arrays), strategy.state, memories)
+    strategy.state = checkpoint.state
     if memories is not None:
         memories.restore(checkpoint.memories)
     record.forget_after(checkpoint.server_round)
     return checkpoint
 
 
-def _mean_regret(totals: Params) -> float:
-    """Returns the mean over the sites that have told of some turns."""
-    some = totals["turns"] > 0
-    return float(totals["regret"][some].mean()) if some.any() else 0.0
+def _spent(grid: Grid) -> Mapping[str, float]:
+    return dict(grid.spent) if isinstance(grid, PatientGrid) else {}
 
 
-def _results(
-    experiment: Experiment,
-    columns: list[str],
-    arrays: ArrayRecord,
-    totals: Params,
-    rows: list[dict[str, Any]],
-) -> dict[str, Any]:
-    shared = read_parameters(arrays, parameters_of(experiment))
+# --- The bandits -----------------------------------------------------------------------------
+
+
+def _batches(e: Experiment, sites: Sites) -> BanditExchange:
+    return BanditExchange(
+        sites,
+        policy_of(e),
+        parameters=parameters_of(e),
+        first_batch=e.first_batch,
+        least=e.min_clients,
+    )
+
+
+def _of_batches(
+    e: Experiment, strategy: BanditExchange, arrays: ArrayRecord, last: Mapping[str, Any]
+) -> Row:
+    """Returns the mean regret of sites, and the shared coefficients."""
+    del last
+    shared = read_parameters(arrays, parameters_of(e))
+    coef = [None if one is None else one.coef.tolist() for one in shared]
     return {
-        "algorithm": experiment.algorithm,
-        "rounds": experiment.rounds,
-        "turns": experiment.horizon,
-        "sites": rows[-1]["sites"],
-        "left-out": rows[-1]["absent"],
-        "regret": _mean_regret(totals),
-        "ms-per-round": float(np.median([row["ms"] for row in rows])),
-        "shared": {
-            "names": columns,
-            "coef": [None if one is None else one.coef.tolist() for one in shared],
-        },
-        "clients": {name: total.tolist() for name, total in totals.items()},
+        "regret": strategy.regret,
+        "shared": {"names": strategy.sites.columns, "coef": coef},
     }
+
+
+def _turns(e: Experiment, sites: Sites) -> MetaBanTurns:
+    policy = meta_ban_of(e, len(sites.columns))
+    return MetaBanTurns(sites, policy, seed=e.seed, timeout=e.timeout, least=e.min_clients)
+
+
+def _of_turns(
+    e: Experiment, strategy: MetaBanTurns, arrays: ArrayRecord, last: Mapping[str, Any]
+) -> Row:
+    """Returns sums over all sites of what they told, in the end of what was left, too."""
+    del e, arrays
+    sums = {name: float(strategy.state[name].sum() + last[name]) for name in TOTALS}
+    return {"told": sums["turns"], "reward": sums["reward"], "regret": sums["regret"]}
+
+
+BANDITS: Final[dict[str, Bandit]] = {
+    "molar-bandit": Bandit(_batches, _of_batches),
+    "meta-ban": Bandit(_turns, _of_turns),
+}
+"""By algorithm."""

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -98,6 +99,8 @@ class PatientGrid(Grid):
         self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
         self.last = Exchange(0.0, {}, {}, 0, 0)
         """What the last ``send_and_receive`` cost."""
+        self.spent: Counter[str] = Counter()
+        """Sums of what all of them cost, as ``Exchange.summary``."""
 
     def set_run(self, run: Run) -> None:
         """Sets the run that the grid operates in."""
@@ -191,6 +194,7 @@ class PatientGrid(Grid):
         self._gone.clear()
         seconds = time.monotonic() - start
         self.last = Exchange(seconds, latencies, training, self._sent, received)
+        self.spent.update(self.last.summary())
         return found
 
     def _look(self) -> Mapping[int, str]:

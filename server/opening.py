@@ -51,7 +51,7 @@ def open_run(grid: Grid, experiment: Experiment, folder: Path, *, engine: str) -
         record.check_resumable(e, engine=engine)
         training = record.config["training"]
         rows = record.rows()
-        columns = rows[-1]["columns"] if rows else None
+        columns = rows[0]["columns"] if rows else None
     sites, absent = query_sites(
         grid,
         e.num_clients,

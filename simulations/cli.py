@@ -210,6 +210,11 @@ def data(
 
 
 def _show_tables(experiment: Experiment, as_json: bool) -> None:
+    if experiment.algorithm == "meta-ban" and not experiment.dataset.startswith("csv:"):
+        raise Refused(
+            "engram data shows rows that clients hold: one of meta-ban has none before its turns, "
+            f"unless dataset is csv:PATH, got {experiment.dataset!r}"
+        )
     held = table_data(experiment)
     columns = ", ".join(held.columns)
     table = Table(title=f"{experiment.dataset}: {columns}", title_justify="left")

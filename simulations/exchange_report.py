@@ -65,9 +65,11 @@ def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
 
 def regret_table(found: Mapping[str, Any]) -> Table:
     """Returns what each site's turns came to."""
-    title = f"{found['sites']} sites, {found['turns']} turns in {found['rounds']} batches"
+    batches = "" if found["turns"] == found["rounds"] else f" in {found['rounds']} batches"
+    title = f"{found['sites']} sites, {found['turns']} turns{batches}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in ("site", "activated in", "reward", "regret"):
+    told = "turns told of" if "told" in found else "activated in"
+    for heading in ("site", told, "reward", "regret"):
         table.add_column(heading, justify="right")
     columns = [found["clients"][name] for name in ("turns", "reward", "regret")]
     for client, (turns, reward, regret) in enumerate(zip(*columns, strict=True)):
@@ -79,14 +81,18 @@ def regret_table(found: Mapping[str, Any]) -> Table:
 
 
 def draw_regret(record: RunRecord, path: Path) -> None:
-    """Draws the sites' mean cumulative regret against turns."""
+    """Draws cumulative regret against turns: of all, as far as sites have told; or their mean."""
     first = record.config["settings"]["first-batch"]
     rows = record.rows()
-    turns = [0, *(first << (row["round"] - 1) for row in rows)]
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
-    axes.plot(turns, [0, *(row["regret"] for row in rows)], "o-", ms=4)
-    axes.set(xlabel="turn (a dot ends a batch)", ylabel="cumulative regret, mean over sites")
+    regret = [0, *(row["regret"] for row in rows)]
+    if "told" in rows[0]:
+        axes.plot([0, *(row["told"] for row in rows)], regret)
+        axes.set(xlabel="turns that clients have told of", ylabel="cumulative regret")
+    else:
+        axes.plot([0, *(first << (row["round"] - 1) for row in rows)], regret, "o-", ms=4)
+        axes.set(xlabel="turn (a dot ends a batch)", ylabel="cumulative regret, mean over sites")
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)
 

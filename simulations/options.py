@@ -44,10 +44,9 @@ class WithSettings(TyperCommand):
         )
         for heading in ("setting", "default", "meaning"):
             table.add_column(heading, no_wrap=heading != "meaning")
-        defaults = read_defaults()
-        for field in Experiment.model_fields.values():
-            key = str(field.alias)
-            table.add_row(key, json.dumps(defaults[key]), field.description)
+        meanings = {field.alias: field.description for field in Experiment.model_fields.values()}
+        for key, default in read_defaults().items():
+            table.add_row(key, json.dumps(default), meanings[key])
         console.print(table)
 
 

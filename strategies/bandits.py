@@ -5,12 +5,14 @@ from logging import getLogger
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from engram.molar.bandits.policies import MultitaskBandit, exchange
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
+from engram.types import Params
 from federation.errors import brief
 from federation.estimates import SHARED, SITES, impossible, parameters_record, read_sites
 from federation.roster import Sites
@@ -52,7 +54,7 @@ class BanditExchange(SiteStrategy):
         least: Sites without whose usable replies a round cannot be.
 
     Attributes:
-        outcomes: The last round's, by client.
+        state: Of each client sums of what ``Outcome`` has.
     """
 
     def __init__(
@@ -69,14 +71,26 @@ class BanditExchange(SiteStrategy):
         self._parameters = parameters
         self._first = self._turns = first_batch
         self._sent: dict[int, list[SiteEstimate | None]] = {}
-        self.outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, Outcome] = {}
+        self.state: Params = {}
+
+    def init(self, clients: int) -> ArrayRecord:
+        """Sets the state to that before the first round; nothing is shared then."""
+        self.state = {n: torch.zeros(clients, dtype=torch.float64) for n in Outcome._fields}
+        return ArrayRecord()
+
+    @property
+    def regret(self) -> float:
+        """The mean over the sites that have told of some turns."""
+        some = self.state["turns"] > 0
+        return float(self.state["regret"][some].mean()) if some.any() else 0.0
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Asks every site to play a batch; tells what the last one gave, if there was one."""
         shared = {SHARED: arrays} if len(arrays) else {}
-        return self.ask(MessageType.TRAIN, server_round, config, grid, shared)
+        return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: shared)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -85,15 +99,15 @@ class BanditExchange(SiteStrategy):
 
         Returns:
             The record of ``federation.estimates.parameters_record``; and ``sites`` (that replied),
-            ``estimates`` (that they sent) and ``left-out``.
+            ``estimates`` (that they sent), ``left-out`` and ``regret``.
 
         Raises:
             RunStopped: Too few replies are usable.
         """
-        self._sent, self.outcomes, self.left_out = {}, {}, {}
+        self._sent, self._outcomes, self.left_out = {}, {}, {}
         self._turns = self._first << (server_round - 1)
         self.left_out |= self.gather(server_round, replies, self._read)
-        self.check_enough(len(self.outcomes))
+        self.check_enough(len(self._outcomes))
         senders = sorted(self._sent)
         sent = [self._sent[client] for client in senders]
         answers = exchange(self._policy.site.method, sent)
@@ -103,12 +117,16 @@ class BanditExchange(SiteStrategy):
             for p in range(self._parameters)
         ]
         metrics = {
-            "sites": len(self.outcomes),
+            "sites": len(self._outcomes),
             "estimates": sum(one is not None for own in sent for one in own),
             "left-out": len(self.left_out),
         }
+        for client, outcome in self._outcomes.items():
+            for name, value in outcome._asdict().items():
+                self.state[name][client] += value
         record = parameters_record(shared, len(self.sites.columns))
-        return record, MetricRecord({name: int(value) for name, value in metrics.items()})
+        counts = {name: int(value) for name, value in metrics.items()}
+        return record, MetricRecord({**counts, "regret": self.regret})
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
         """Takes in what a node says of its clients."""
@@ -141,7 +159,7 @@ class BanditExchange(SiteStrategy):
         self.left_out |= reasons
         for client, outcome in zip(ids, map(Outcome, turns, reward, regret), strict=True):
             if client not in reasons:
-                self.outcomes[client] = outcome
+                self._outcomes[client] = outcome
                 self._sent[client] = [None] * self._parameters
         for (client, p), site in zip(pairs, found, strict=True):
             if client not in reasons:
@@ -151,7 +169,9 @@ class BanditExchange(SiteStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Tells every site what the last batch gave."""
-        return self.ask(MessageType.EVALUATE, server_round, config, grid, {SHARED: arrays})
+        return self.ask(
+            MessageType.EVALUATE, server_round, config, grid, lambda _: {SHARED: arrays}
+        )
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

@@ -101,7 +101,7 @@ class Exchange(SiteStrategy):
     ) -> Iterable[Message]:
         """Asks every site for its estimate. There is no model to send."""
         del arrays
-        return self.ask(MessageType.TRAIN, server_round, config, grid, {})
+        return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: {})
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -165,7 +165,9 @@ class Exchange(SiteStrategy):
     ) -> Iterable[Message]:
         """Sends the shared estimate to every site that is there, whether it took part or not."""
         self.scores = None
-        return self.ask(MessageType.EVALUATE, server_round, config, grid, {SHARED: arrays})
+        return self.ask(
+            MessageType.EVALUATE, server_round, config, grid, lambda _: {SHARED: arrays}
+        )
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

@@ -1,6 +1,6 @@
 """What strategies for tables have in common: all sites are asked, and their replies screened."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import getLogger
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -18,6 +18,7 @@ __all__ = ["SiteStrategy", "read_split"]
 _log = getLogger("flwr.engram")
 
 Read = Callable[[RecordDict, list[int]], None]
+Records = Mapping[str, ArrayRecord]
 
 
 class SiteStrategy(Strategy):
@@ -35,6 +36,7 @@ class SiteStrategy(Strategy):
         self.sites = sites
         self._least = max(1, least)
         self._asked: list[tuple[Message, list[int]]] = []
+        self._wanted: set[int] = set()
         self.left_out: dict[int, str] = {}
 
     def summary(self) -> None:
@@ -52,12 +54,28 @@ class SiteStrategy(Strategy):
         server_round: int,
         config: ConfigRecord,
         grid: Grid,
-        arrays: Mapping[str, ArrayRecord],
+        arrays: Callable[[list[int]], Records | None],
+        among: Collection[int] | None = None,
     ) -> list[Message]:
-        """Returns a message for every node that is there, and notes whom it asks."""
+        """Returns a message for every node that is there, and notes whom it asks.
+
+        Args:
+            kind: Of the messages.
+            server_round: The round.
+            config: What all are told.
+            grid: The nodes.
+            arrays: What goes to a node, given whom of its clients it is asked about; None if
+                nothing does.
+            among: Clients whom to ask; None for all.
+        """
         present = set(grid.get_node_ids())
-        self._asked = []
-        for node, clients in self.sites.by_node().items():
+        self._asked, self._wanted = [], set()
+        for node, hosted in self.sites.by_node().items():
+            clients = [client for client in hosted if among is None or client in among]
+            records = arrays(clients) if clients else None
+            if records is None:
+                continue
+            self._wanted |= set(clients)
             if node not in present:
                 continue
             settings = {
@@ -66,7 +84,7 @@ class SiteStrategy(Strategy):
                 "fingerprint": fingerprint(),
                 "clients": clients,
             }
-            content = RecordDict({**arrays, CONFIG: ConfigRecord(settings)})
+            content = RecordDict({**records, CONFIG: ConfigRecord(settings)})
             message = Message(content, dst_node_id=node, message_type=kind)
             self._asked.append((message, clients))
         return [message for message, _ in self._asked]
@@ -82,7 +100,7 @@ class SiteStrategy(Strategy):
         """
         answers, _ = first_answers(replies, [message for message, _ in self._asked])
         asked = set(self.cohort)
-        failed = {client: "off line" for client in self.sites.nodes if client not in asked}
+        failed = {client: "off line" for client in self._wanted if client not in asked}
         for message, clients in self._asked:
             reply = answers.get(message.metadata.message_id)
             try:

@@ -116,6 +116,37 @@ def test_the_readmes_python_runs(tmp_path):
         exec(compile(block, "README.md", "exec"), {})
 
 
+def shortened(words, tmp_path, rng):
+    """Returns a command that reproduces an experiment, so that it takes seconds; others as is."""
+    import numpy as np
+    import pandas as pd
+
+    from tests.support import write_npz
+
+    if words[:2] == ["reproduce", "molar-table"]:
+        words += ["--splits", "1"]
+    elif words[:2] == ["reproduce", "molar-regression"]:
+        pytest.skip("runs, smaller, in tests/simulations/test_molar_regression.py")
+    elif words[:2] == ["reproduce", "molar-bandit"]:
+        words += ["--horizon", "64", "--trials", "1"]
+    elif words[:2] == ["reproduce", "meta-ban"]:
+        rated = {"user": np.repeat(range(60), 10), "item": np.tile(range(20), 30)}
+        pd.DataFrame(rated | {"rating": rng.integers(1, 6, 600)}).to_csv(
+            tmp_path / "rated.csv", index=False
+        )
+        words = ["rated.csv" if word == "mine.csv" else word for word in words]
+        words += ["--rounds", "8", "--seeds", "1", "--processes", "1"]
+        words += [word for name in ("meta-ban", "random") for word in ("--method", name)]
+    elif words[:2] == ["reproduce", "universal"]:
+        words += ["--horizon", "20", "--seeds", "1", "--processes", "1"]
+    elif words[0] == "reproduce" and words[1] != "universal-stream":
+        images = rng.integers(0, 256, (700 * 6, 28, 28), dtype=np.uint8)
+        (tmp_path / "data").mkdir()
+        write_npz(tmp_path / "data" / "omniglot28.npz", x=images, y=np.arange(4200) % 700)
+        words += ["--iterations", "5", "--seeds", "1", "--processes", "1"]
+    return words
+
+
 @pytest.mark.parametrize(
     "line", [line for text in blocks("sh") for line in text.strip().splitlines()], ids=str
 )
@@ -149,19 +180,7 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
         data = data.assign(patient=np.arange(600), hospital=task, died=y)
         data["pressure"] = x @ [1, 2, 3] + rng.normal(size=600)
         data.to_csv(tmp_path / "mine.csv", index=False)
-        if words[:2] == ["reproduce", "molar-table"]:
-            words += ["--splits", "1"]
-        elif words[:2] == ["reproduce", "molar-regression"]:
-            pytest.skip("runs, smaller, in tests/simulations/test_molar_regression.py")
-        elif words[:2] == ["reproduce", "molar-bandit"]:
-            words += ["--horizon", "64", "--trials", "1"]
-        elif words[:2] == ["reproduce", "universal"]:
-            words += ["--horizon", "20", "--seeds", "1", "--processes", "1"]
-        elif words[0] == "reproduce" and words[1] != "universal-stream":
-            images = rng.integers(0, 256, (700 * 6, 28, 28), dtype=np.uint8)
-            (tmp_path / "data").mkdir()
-            write_npz(tmp_path / "data" / "omniglot28.npz", x=images, y=np.arange(4200) % 700)
-            words += ["--iterations", "5", "--seeds", "1", "--processes", "1"]
+        words = shortened(words, tmp_path, rng)
         monkeypatch.setattr("sys.argv", ["engram", *words])
         main()
         assert capsys.readouterr().out

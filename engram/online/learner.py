@@ -4,16 +4,16 @@ In each round t = 1, 2, ... a learner names a decision x_t of its domain, and th
 gradient g_t of that round's loss f_t there. Its regret is sum f_t(x_t) - min_x sum f_t(x) (1.1).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from math import sqrt
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.checks import require
 
-__all__ = ["Clipped", "Learner", "checked", "clipped", "from_arrays", "positive", "to_arrays"]
+__all__ = ["Clipped", "Learner", "checked", "clipped", "positive"]
 
 Array = npt.NDArray[np.float64]
 S = TypeVar("S")
@@ -115,42 +115,3 @@ def clipped(learner: Learner[S], bound: float) -> Learner[Clipped[S]]:
         observe=observe,
         points=lambda kept: learner.points(kept.state),
     )
-
-
-def to_arrays(state: object) -> dict[str, npt.NDArray[Any]]:
-    """Returns a state's numbers by name, to be saved; ``from_arrays`` is the way back."""
-    return {name: np.array(value) for name, value in _leaves("", state)}
-
-
-def _leaves(prefix: str, value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, tuple):
-        names = getattr(value, "_fields", range(len(value)))
-        for name, part in zip(names, value, strict=True):
-            yield from _leaves(f"{prefix}.{name}" if prefix else str(name), part)
-    else:
-        yield prefix, value
-
-
-def from_arrays(like: S, arrays: Mapping[str, npt.NDArray[Any]]) -> S:
-    """Returns the state whose numbers are ``arrays``, bit for bit.
-
-    Args:
-        like: A state of the same learner, such as ``learner.init(None)``.
-        arrays: As ``to_arrays`` gave them.
-
-    Raises:
-        ValueError: The names are not those of such a state.
-    """
-    wanted = [name for name, _ in _leaves("", like)]
-    require(wanted == list(arrays), "a saved state's names", list(arrays), f"{wanted}")
-    values = iter(arrays.values())
-    restored: S = _filled(like, values)
-    return restored
-
-
-def _filled(like: Any, values: Iterator[npt.NDArray[Any]]) -> Any:
-    if isinstance(like, tuple):
-        parts = [_filled(part, values) for part in like]
-        return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
-    value = next(values)
-    return np.array(value) if isinstance(like, np.ndarray) else type(like)(value.item())

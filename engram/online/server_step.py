@@ -18,8 +18,9 @@ from engram.aggregates import Aggregate, Update
 from engram.checks import require
 from engram.online.domains import ball
 from engram.online.epochs import Epoch, in_epochs
-from engram.online.learner import Learner, from_arrays, to_arrays
+from engram.online.learner import Learner
 from engram.online.universal import Universal, universal_ensemble
+from engram.states import from_arrays, to_arrays
 from engram.tree import is_finite
 from engram.types import Params
 

@@ -14,10 +14,11 @@ import numpy.typing as npt
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
-__all__ = ["FILES", "Arrays", "fetch", "load", "read_npz"]
+__all__ = ["FILES", "PERMUTED", "Arrays", "fetch", "load", "read_npz"]
 
 _Array = npt.NDArray[Any]
 FILES: Final = ("npz", "csv")  # kinds of data sets that are files, named as KIND:PATH
+PERMUTED: Final = "permuted-"  # before a name: images whose pixels are in another order
 _NPZ: Final = "npz:"
 
 

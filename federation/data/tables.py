@@ -16,7 +16,15 @@ from federation.errors import DataError
 from federation.experiment import Experiment
 from federation.streams import Stream, generator
 
-__all__ = ["Table", "TableData", "own_table", "read_table", "table_data"]
+__all__ = [
+    "Table",
+    "TableData",
+    "numbers",
+    "own_table",
+    "read_frame",
+    "read_table",
+    "table_data",
+]
 
 _Array = npt.NDArray[Any]
 _SIMULATED: Final = "sparse-"
@@ -148,17 +156,42 @@ def read_table(
     )
 
 
-def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:
+def read_frame(path: Path, columns: Collection[str] = ()) -> Any:
+    """Reads a CSV file with a header, as pandas has it.
+
+    Args:
+        path: The file.
+        columns: Which it must have, and which alone are read; all of them if none is named.
+
+    Raises:
+        DataError: It cannot be read, is no table, or lacks a column.
+    """
+    if not columns:
+        return _frame(path)
+    _check_columns(path, columns, _frame(path, nrows=0).columns)
+    return _frame(path, usecols=list(columns))
+
+
+def _frame(path: Path, **how: Any) -> Any:
     import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
 
     try:
-        frame = pd.read_csv(path)
+        return pd.read_csv(path, **how)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, pd.errors.ParserError) as error:
         raise DataError(f"{path} is no table: {' '.join(str(error).split())}") from error
-    if target not in frame.columns:
-        raise DataError(f"{path} has no column {target!r}; it has {', '.join(frame.columns)}")
+
+
+def _check_columns(path: Path, wanted: Collection[str], columns: Collection[str]) -> None:
+    for name in wanted:
+        if name not in columns:
+            raise DataError(f"{path} has no column {name!r}; it has {', '.join(columns)}")
+
+
+def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:
+    frame = read_frame(path)
+    _check_columns(path, [target], frame.columns)
     _check_task(path, task, frame.columns, one_task)
     features = frame.drop(columns=[target, *([task] if task in frame.columns else [])])
     _check_drop(drop, path, list(features.columns))
@@ -171,8 +204,8 @@ def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bo
         labels = frame[task].to_numpy()
     x = np.empty((len(frame), features.shape[1]))
     for k, name in enumerate(features.columns):
-        x[:, k] = _numbers(path, str(name), features[name], _OTHERWISE)
-    y = _numbers(path, target, frame[target], "code it by numbers")
+        x[:, k] = numbers(path, str(name), features[name], _OTHERWISE)
+    y = numbers(path, target, frame[target], "code it by numbers")
     return Table(x, y, labels, list(map(str, features.columns)))
 
 
@@ -198,7 +231,12 @@ def _check_drop(drop: Collection[str], path: Path, features: Collection[str]) ->
             )
 
 
-def _numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.float64]:
+def numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.float64]:
+    """Returns a column of a frame; NaN where it is empty.
+
+    Raises:
+        DataError: It holds something else than numbers; it says where, and adds the advice.
+    """
     try:
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
     except (TypeError, ValueError) as error:

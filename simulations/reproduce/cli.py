@@ -14,6 +14,7 @@ from simulations.options import Json, Out, new_folder
 from simulations.reproduce import one_shot_report, sinewave_report
 from simulations.reproduce.commands import plan_and_folder, watched
 from simulations.reproduce.jobs import Tell
+from simulations.reproduce.meta_ban_cli import meta_ban
 from simulations.reproduce.molar_cli import molar_bandit, molar_regression
 from simulations.reproduce.molar_table_cli import molar_table
 from simulations.reproduce.one_shot import SPLITS, OneShot
@@ -229,6 +230,7 @@ def one_shot(
 app.command()(molar_regression)
 app.command()(molar_bandit)
 app.command()(molar_table)
+app.command()(meta_ban)
 app.command()(universal)
 app.command()(universal_stream)
 

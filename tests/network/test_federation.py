@@ -199,6 +199,27 @@ def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, no
         assert abs(shared - 1) < 0.5
 
 
+def test_turns_of_a_bandit_are_those_of_one_process(tmp_path):
+    bandit = {"algorithm": "meta-ban", "dataset": "linear-groups", "num-rounds": 10}
+    experiment = settings(**bandit, **{"meta-steps": 2})
+    simulate(experiment, tmp_path / "here")
+    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+        record = run(federation, experiment, tmp_path / "there")
+    rows, expected = record.rows(), RunRecord.open(tmp_path / "here").rows()
+    for key in ("served", "arm", "groups", "told", "regret"):
+        assert [row[key] for row in rows] == [row[key] for row in expected], key
+    assert all(row["left-out"] == 0 for row in rows)
+    assert all(row["bytes-sent"] > 0 < row["bytes-received"] for row in rows)
+    own = tmp_path / "fed" / "client-2" / "state" / "memory" / record.config["training"]
+    theirs = [row["round"] for row in rows if row["served"] == 2]
+    assert sorted(DiskStore(own).versions(2))[-1] == theirs[-1]
+    assert_same(
+        record.load_checkpoint().model,
+        RunRecord.open(tmp_path / "here").load_checkpoint().model,
+        atol=1e-9,
+    )
+
+
 def test_kills_cost_no_memory_and_no_round(tmp_path):
     outcome = chaos(tmp_path, plan(5, 10, seed=0), 10)
     assert outcome.unharmed, outcome

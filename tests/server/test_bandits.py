@@ -14,7 +14,7 @@ from federation.estimates import SITES
 from federation.policy import parameters_of, policy_of
 from federation.streams import Stream, generator
 from server import bandits as module
-from server.bandits import play_batches
+from server.bandits import play
 from server.record import RunRecord
 from simulations.grid import InProcessGrid
 from tests.server.sites import odd, with_arrays
@@ -33,7 +33,7 @@ def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
     hosts = [range(node, e.num_clients, nodes) for node in range(nodes)]
     g = (grid or InProcessGrid)(table_host(e, store), hosts)
     ram = store if isinstance(store, RamStore) else None
-    found = play_batches(g, e, folder, engine="vectorized", memories=ram)
+    found = play(g, e, folder, engine="vectorized", memories=ram)
     return found, store
 
 

@@ -255,6 +255,14 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["compare", "--resume", "full", "--seeds", "2"], "give nothing else"),
         (["run", "--resume", "full", "--out", "other"], "exclude each other"),
         (["run", "--resume", "full"], "full is not the folder of a run"),
+        (
+            ["data", *bad("algorithm=meta-ban", "dataset=digits", "num-clients=10")],
+            "engram data shows rows that clients hold: one of meta-ban has none before its turns",
+        ),
+        (
+            bad("algorithm=meta-ban"),
+            "num-clients must be the number of users, 10, in digits, got 20",
+        ),
         (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
         (["show", "full"], "full is not the folder of a run"),
         (["compare", "--out", "file/x"], "file/x cannot be made"),

@@ -158,6 +158,18 @@ def test_sites_exchange_estimates(superlink, tmp_path):
         np.testing.assert_allclose(coef, np.ravel(expected["shared"]["coef"]), rtol=1e-10)
 
 
+def test_sites_take_turns(superlink, tmp_path):
+    bandit = {"algorithm": "meta-ban", "dataset": "linear-groups", "num_clients": 5}
+    e = small(**bandit, num_rounds=9, meta_steps=2)
+    simulate(e, tmp_path / "here")
+    changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
+    out = tmp_path / "ray"
+    printed = superlink.run(source_root(), toml(changed | {"out": str(out)}), nodes=2)
+    assert "5 sites, regret" in printed, printed
+    one, other = (RunRecord.open(folder).rows() for folder in (tmp_path / "here", out))
+    assert [row["arm"] for row in other] == [row["arm"] for row in one]
+
+
 def test_noise_is_secret_on_nodes(superlink, tmp_path):
     e = small(privacy="local", clip=0.1, noise_multiplier=0.5)
     expected = simulate(e, tmp_path / "vectorized")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
-from engram.online.learner import to_arrays
 from engram.online.linear import coefficients
+from engram.states import to_arrays
 from tests.engram.online.streams import by_name, labels, rows
 
 

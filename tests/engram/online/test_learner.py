@@ -12,11 +12,12 @@ from engram.online.domains import ball, box, simplex
 from engram.online.ensemble import ensemble
 from engram.online.epochs import in_epochs
 from engram.online.experts import adapt_ml_prod, hedge, msmwc
-from engram.online.learner import clipped, from_arrays, to_arrays
+from engram.online.learner import clipped
 from engram.online.metagrad import metagrad
 from engram.online.newton import online_newton_step, optimistic_newton
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
+from engram.states import from_arrays, to_arrays
 
 DIM, BOUND, ROUNDS = 3, 2.0, 40
 G = {"gradient_bound": BOUND}
@@ -202,7 +203,7 @@ def test_a_state_is_never_changed(name, where):
 
 def test_a_state_of_another_learner_is_refused():
     arrays = to_arrays(made("ogd", "ball").init(None))
-    with pytest.raises(ValueError, match="a saved state's names must be"):
+    with pytest.raises(ValueError, match=r"a saved state's .* must be"):
         from_arrays(made("metagrad", "ball").init(None), arrays)
 
 

@@ -148,6 +148,8 @@ def test_float32_models_keep_their_type_and_the_state_is_float64():
     state = aggregate.init(start)
     model, state = aggregate.merge(start, state, [Update({k: v + 1 for k, v in start.items()}, 1)])
     assert {leaf.dtype for leaf in model.values()} == {torch.float32}
+    structure = state.pop("universal.(structure)")  # text
+    assert structure.dtype == torch.uint8
     assert {leaf.dtype for leaf in state.values()} == {torch.float64, torch.int64}
 
 

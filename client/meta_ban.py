@@ -1,0 +1,238 @@
+"""The sites' side of Meta-Ban: users' rows and networks stay here, answers about them leave.
+
+In a turn the server asks four kinds of questions: whose turn it is, and what is offered; what the
+clients' networks predict for these arms; what the loss's gradient is on rows that it draws by their
+numbers; and at last it says which arm to play. That arm and its reward become a row, by which the
+client's network is trained; what it paid is told in sums over several turns.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from client.handlers import (
+    Request,
+    answer_evaluate,
+    answer_roster,
+    answer_train,
+    durable_of,
+    round_of,
+)
+from client.memory import MemoryStore
+from client.tables import answered
+from engram.bandits.policy import INIT, UPDATE, generator
+from engram.bandits.replay import kept_rows
+from engram.bandits.site import SiteState, recalled, remembered
+from engram.bandits.worlds.world import Round
+from engram.types import Params
+from federation.data.meetings import Meetings
+from federation.errors import EngramError, one_line
+from federation.experiment import Experiment
+from federation.opinions import (
+    ARM,
+    ARMS,
+    ASKED,
+    OPINIONS,
+    Question,
+    arms_record,
+    network_record,
+    opinions_record,
+    read_arms,
+    read_question,
+)
+from federation.policy import meta_ban_of
+from federation.roster import describe_node
+from federation.wire import ARRAYS, CLIENTS, config_of, read_int
+
+__all__ = ["UserSites"]
+
+Numbers = npt.NDArray[np.intp]
+Floats = npt.NDArray[np.float64]
+
+
+class UserSites:
+    """The users of some clients, one each: their networks, and the rows that they learned from.
+
+    Args:
+        experiment: The settings.
+        meetings: What they are offered.
+        store: Where all that is known of them is kept.
+    """
+
+    def __init__(self, experiment: Experiment, meetings: Meetings, store: MemoryStore) -> None:
+        self.experiment = experiment
+        self.meetings = meetings
+        self._store = store
+        policy = meta_ban_of(experiment, meetings.dim)
+        self._site = policy.site
+        start = policy.start([generator(experiment.seed, 0, INIT)]).start
+        self._state = self._site.init(start)
+        self._new = _kept(self._state, 0, np.zeros(3))
+        self._places: dict[int, int] = {}
+        self._untold: dict[int, Floats] = {}
+        self._versions: dict[int, int] = {}
+        self.turn = lru_cache(maxsize=4)(meetings.turn)
+
+    def offer(self, clients: Sequence[int], server_round: int) -> Round | None:
+        """Returns what is offered in this round, if it is the turn of one of these clients."""
+        found = self.turn(server_round - 1)
+        return found if found is not None and found.user in clients else None
+
+    def opinions(
+        self, clients: Sequence[int], arms: Floats, server_round: int
+    ) -> tuple[Floats, list[int]]:
+        """Returns f(x_i; theta^u) of clients, (n, K), and how many rows each may be asked about."""
+        places = self._placed(clients, server_round)
+        found = self._site.opinions(self._state, torch.from_numpy(arms)[None].mT)[0, places]
+        return found.numpy(), kept_rows(self._state.rows)[0, places].tolist()
+
+    def slopes(self, question: Question, server_round: int) -> tuple[torch.Tensor, ...]:
+        """Returns the gradients that ``question`` asks for, of each network.
+
+        Raises:
+            ValueError: It is about rows that are not there.
+        """
+        clients, which = np.unique(question.drawn.users, return_inverse=True)
+        places = self._placed(clients.tolist(), server_round)
+        drawn = question.drawn._replace(users=places[which].reshape(question.drawn.users.shape))
+        there = kept_rows(self._state.rows)[0, drawn.users]
+        if ((drawn.slots >= there) & ((drawn.shares > 0) | (drawn.slots > 0))).any():
+            raise ValueError("the server asks about rows that are not there")
+        return self._site.slopes(self._state, question.weights, drawn)
+
+    def play(self, client: int, arm: int, *, server_round: int, durable: int) -> Floats:
+        """Plays an arm of this round, trains the client's network, and keeps what it has become.
+
+        Returns:
+            Turns, rewards and regrets since it last told of some; 0 until the turns are enough.
+
+        Raises:
+            ValueError: It is not the client's turn, or there is no such arm.
+        """
+        offer = self.offer([client], server_round)
+        if offer is None:
+            raise ValueError(f"round {server_round} is not its turn")
+        if not 0 <= arm < len(offer.arms):
+            raise ValueError(f"it was offered {len(offer.arms)} arms, and is told to play {arm}")
+        (place,) = self._placed([client], server_round)
+        rng = generator(self.experiment.seed, server_round - 1, UPDATE)
+        x, reward = offer.arms[arm][None], offer.rewards[arm]
+        users, meta = np.array([place]), self._state.start  # which only other settings look at
+        self._state = self._site.learn(self._state, users, x, np.array([reward]), meta, [rng])
+        untold = self._untold[client] + [1, reward, offer.means.max() - offer.means[arm]]
+        told = untold if untold[0] >= self.experiment.tell_turns else np.zeros(3)
+        self._untold[client] = untold - told
+        kept = _kept(self._state, place, untold - told)
+        self._store.save(client, kept, server_round=server_round, durable=durable)
+        self._versions[client] = server_round
+        return told
+
+    def untold(self, clients: Sequence[int], server_round: int) -> Floats:
+        """Returns turns, rewards and regrets that were not told of, of all these clients in one.
+
+        They are 0 if the turns are too few.
+        """
+        self._placed(clients, server_round + 1)
+        total = np.sum([self._untold[client] for client in clients], axis=0)
+        return total if total[0] >= self.experiment.tell_turns else np.zeros(3)
+
+    def _placed(self, clients: Sequence[int], server_round: int) -> Numbers:
+        """Returns where clients are in the state, which has of each what it was before the round.
+
+        A round that is played again starts from what it started from at first. And what the store
+        has may be newer than what is here: Ray has several workers for one node.
+        """
+        for client in clients:
+            version = self._store.newest(client, before=server_round)
+            if self._versions.get(client) == version:
+                continue
+            place = self._places.setdefault(client, len(self._places))
+            kept = dict(self._store.load(client, None, before=server_round) or self._new)
+            self._untold[client] = kept.pop("untold").numpy()
+            self._state = self._site.welcome(self._state, np.array([place]))
+            self._state = recalled(self._state, [place], kept)
+            self._versions[client] = version
+        return np.array([self._places[client] for client in clients], dtype=np.intp)
+
+
+def _kept(state: SiteState, place: int, untold: Floats) -> Params:
+    return remembered(state, [place]) | {"untold": torch.from_numpy(untold.copy())}
+
+
+@answer_roster.register
+def _(host: UserSites, request: Request) -> Message:
+    """Says which clients there are, and how many features arms have."""
+    clients = dict.fromkeys(request.hosted, host.experiment.horizon)
+    names = [f"x{k}" for k in range(host.meetings.dim)]
+    return Message(describe_node(clients, (len(names),), 0, names), reply_to=request.message)
+
+
+@answer_train.register
+def _(host: UserSites, requests: Sequence[Request]) -> list[Message]:
+    """Answers questions of a turn."""
+    return [answered(request, partial(_answer, host, request)) for request in requests]
+
+
+@answer_evaluate.register
+def _(host: UserSites, requests: Sequence[Request]) -> list[Message]:
+    """Tells what came of turns that were not told of yet."""
+    return [answered(request, partial(_totals, host, request)) for request in requests]
+
+
+def _answer(host: UserSites, request: Request, clients: list[int]) -> RecordDict:
+    content = request.message.content
+    answer = _ANSWERS.get(str(config_of(content).get(ASKED)))
+    if answer is None:
+        raise EngramError(f"{ASKED} must be one of {', '.join(_ANSWERS)}")
+    try:
+        return answer(host, content, clients, round_of(content))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngramError(one_line(f"{error}")) from error
+
+
+def _offer(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+    del content
+    found = host.offer(clients, number)
+    served = [] if found is None else [found.user]
+    records = {} if found is None else {ARMS: arms_record(found.arms)}
+    return _reply(number, records, served=served)
+
+
+def _opinions(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+    arms = read_arms(content.array_records[ARMS], host.meetings.dim)
+    found, rows = host.opinions(clients, arms, number)
+    return _reply(number, {OPINIONS: opinions_record(found)}, rows=rows)
+
+
+def _slopes(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+    widths = host.meetings.dim, *host.experiment.hidden_widths
+    question = read_question(content.array_records[ARRAYS], widths, clients)
+    found = host.slopes(question, number)
+    return _reply(number, {ARRAYS: network_record(found)})
+
+
+def _play(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+    (client,) = clients
+    arm = read_int(config_of(content), ARM)
+    turns, reward, regret = host.play(
+        client, arm, server_round=number, durable=durable_of(content)
+    ).tolist()
+    return _reply(number, {}, turns=int(turns), reward=reward, regret=regret)
+
+
+def _reply(number: int, records: Mapping[str, ArrayRecord], **details: Any) -> RecordDict:
+    return RecordDict({**records, CLIENTS: ConfigRecord({"server-round": number, **details})})
+
+
+_ANSWERS = {"offer": _offer, "opinions": _opinions, "slopes": _slopes, "play": _play}
+
+
+def _totals(host: UserSites, request: Request, clients: list[int]) -> RecordDict:
+    number = round_of(request.message.content)
+    turns, reward, regret = host.untold(clients, number).tolist()
+    return _reply(number, {}, turns=int(turns), reward=reward, regret=regret)

@@ -1,0 +1,1 @@
+"""Collaborative bandits: policies for many users, in the manner of `policy`."""

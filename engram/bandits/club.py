@@ -1,0 +1,80 @@
+"""CLUB: clusters of users are the components of a graph whose edges go as users turn out to differ.
+
+Gentile, Li, Zappella. Online Clustering of Bandits. ICML 2014, Figure 1.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from engram.bandits import graph
+from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none, spread
+from engram.bandits.graph import Graph
+from engram.bandits.policy import Array, Core, best
+from engram.bandits.ridge import check_ridge, optimistic
+
+__all__ = ["Club", "club"]
+
+
+class Club(NamedTuple):
+    """Its state.
+
+    Attributes:
+        crowd: What is known of users, and of clusters.
+        graph: Of the users who have been seen; clusters are its components.
+    """
+
+    crowd: Crowd
+    graph: Graph
+
+
+def club(dim: int, *, alpha: float, lam: float, alpha2: float = 1.0) -> Core[Club]:
+    """Plays by the estimate of the user's cluster, as LinUCB does by a user's own.
+
+    The edge between the user served, i, and another, l, goes when their own estimates differ:
+
+        ||theta_i - theta_l|| > alpha2 (F(T_i) + F(T_l)),    F(T) = sqrt((1 + ln(1 + T)) / (1 + T))
+
+    with T rows of each. A cluster's A is lambda I + sum (A_i - lambda I) over its users. The paper
+    begins with all users there will be, in a complete graph or a sparse random one; here a user
+    may come at any time, and has edges to all who have come: so the complete graph grows. (Until
+    enough is known of them a newcomer connects clusters; so do all in the paper at the start.)
+
+    Args:
+        dim: d, at least 1.
+        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        lam: lambda > 0.
+        alpha2: How much estimates may differ; at least 0.
+    """
+    check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
+
+    def choose(state: Club, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Club]:
+        state = _with(state, user)
+        ridge, crowd = group(state.crowd, _cluster(state.graph, user), lam)
+        return best(optimistic(ridge, arms, alpha), rng), state._replace(crowd=crowd)
+
+    def update(state: Club, user: int, x: Array, reward: float) -> Club:
+        state = _with(state, user)
+        crowd = learned(state.crowd, user, x, reward)
+        apart = np.linalg.norm(crowd.thetas - crowd.thetas[user], axis=1)
+        radius = spread(crowd.rows)
+        left = graph.cut(state.graph, user, apart > alpha2 * (radius + radius[user]))
+        return Club(kept(crowd, user, [_cluster(left, user)]), left)
+
+    return Core(
+        init=lambda rng: Club(none(dim, lam), graph.EMPTY),
+        choose=choose,
+        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
+    )
+
+
+def _with(state: Club, user: int) -> Club:
+    if user in state.crowd.users:
+        return state
+    everyone = frozenset(state.crowd.users)
+    crowd = joined(state.crowd, user, [everyone])  # if there is more than one group, they merge
+    return Club(crowd, graph.joined(state.graph, user, np.array(sorted(everyone), dtype=np.intp)))
+
+
+def _cluster(users: Graph, user: int) -> Group:
+    return frozenset(graph.members(users, user).tolist())

@@ -1,0 +1,195 @@
+"""COFIBA: clusters of items, and for each a clustering of users.
+
+Li, Karatzoglou, Gentile. Collaborative Filtering Bandits. SIGIR 2016, Figures 1 to 3.
+"""
+
+from collections.abc import Mapping
+from math import log, sqrt
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg.blas import dsymv
+
+from engram.bandits import graph
+from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none
+from engram.bandits.graph import Graph, Nodes
+from engram.bandits.policy import Array, Core, best
+from engram.bandits.ridge import check_ridge, optimistic, widths
+from engram.checks import require
+
+__all__ = ["Cofiba", "cofiba"]
+
+
+class Cofiba(NamedTuple):
+    """Its state.
+
+    Attributes:
+        crowd: What is known of users, and of groups of them.
+        items: Their features, shape (m, d).
+        similar: The graph of items; item clusters are its components.
+        graphs: Of each item cluster, by its label in ``similar``, the graph of users. Before there
+            is an item there is one, as if there were a cluster 0.
+        means: theta_i' x of each user i and item x, shape (n, m).
+        widths: sqrt(x' A_i^-1 x) of each, shape (n, m).
+        rounds: t, how many rewards there have been.
+    """
+
+    crowd: Crowd
+    items: Array
+    similar: Graph
+    graphs: Mapping[int, Graph]
+    means: Array
+    widths: Array
+    rounds: int
+
+
+def cofiba(
+    dim: int, *, alpha: float, lam: float, alpha2: float = 1.0, items: int = 10
+) -> Core[Cofiba]:
+    """Plays by the estimate of the user's cluster, in the user graph of the arm's item cluster.
+
+    When user i has played arm x, taken for an item of cluster j, the edge from i to l goes in j's
+    user graph if
+
+        |theta_i' x - theta_l' x| > CB_i(x) + CB_l(x),
+        CB_i(x) = alpha2 sqrt(x' A_i^-1 x log(t + 1)),
+
+    and the edge from that item to item z goes if i has other neighbors as to z: if this holds of z
+    and not of the item, or the other way round, for some user l. Where an item cluster falls apart,
+    the part with the item played keeps the user graph, and each other begins anew, with all edges.
+
+    The paper has a fixed set of items. Here arms are rows of features that may never come again:
+    the first ``items`` different ones that are played are the items, and any arm is taken for the
+    nearest of these (if there are no more than that, for itself). A new item is linked to those of
+    the cluster of the item nearest to it, and a new user to everyone in every graph. A round costs
+    O(d^2 m) for one user at all items, and O(n d^2) to compare users at an arm.
+
+    Args:
+        dim: d, at least 1.
+        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        lam: lambda > 0.
+        alpha2: How much estimates may differ; at least 0.
+        items: How many, m, at least 1. Each new item cluster has to tell users apart once more.
+    """
+    check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
+    require(items >= 1, "items", items, "at least 1")
+
+    def init() -> Cofiba:
+        return Cofiba(
+            none(dim, lam),
+            np.zeros((0, dim)),
+            graph.EMPTY,
+            {0: graph.EMPTY},
+            np.zeros((0, 0)),
+            np.zeros((0, 0)),
+            0,
+        )
+
+    def choose(
+        state: Cofiba, user: int, arms: Array, rng: np.random.Generator
+    ) -> tuple[int, Cofiba]:
+        state = _with_user(state, user)
+        crowd, bounds = state.crowd, np.empty(len(arms))
+        clusters = _item_clusters(state, arms)
+        for label in np.unique(clusters):
+            ridge, crowd = group(crowd, _users(state.graphs[int(label)], user), lam)
+            alike = clusters == label
+            bounds[alike] = optimistic(ridge, arms[alike], alpha)
+        return best(bounds, rng), state._replace(crowd=crowd)
+
+    def update(state: Cofiba, user: int, x: Array, reward: float) -> Cofiba:
+        state, item = _with_item(_with_user(state, user), x, items)
+        state = _learned(state, user, x, reward)
+        state = _clustered(state, user, item, x, alpha2 * sqrt(log(state.rounds + 1)))
+        groups = {_users(users, user) for users in state.graphs.values()}
+        return state._replace(crowd=kept(state.crowd, user, groups))
+
+    return Core(
+        init=lambda rng: init(),
+        choose=choose,
+        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
+    )
+
+
+def _users(users: Graph, user: int) -> Group:
+    return frozenset(graph.members(users, user).tolist())
+
+
+def _distances(state: Cofiba, x: Array) -> Array:
+    """Returns how far an arm is from each item."""
+    found: Array = np.linalg.norm(state.items - x, axis=1)
+    return found
+
+
+def _item_clusters(state: Cofiba, arms: Array) -> Nodes:
+    """Returns the label of each arm's item cluster, shape (K,)."""
+    if not len(state.items):
+        return np.zeros(len(arms), dtype=np.intp)
+    return state.similar.labels[[int(_distances(state, x).argmin()) for x in arms]]
+
+
+def _with_user(state: Cofiba, user: int) -> Cofiba:
+    if user in state.crowd.users:
+        return state
+    everyone = frozenset(state.crowd.users)
+    nodes = np.array(sorted(everyone), dtype=np.intp)
+    crowd = joined(state.crowd, user, [everyone])
+    more = ((0, len(crowd.rows) - len(state.means)), (0, 0))
+    means, widths_ = np.pad(state.means, more), np.pad(state.widths, more)
+    widths_[user] = widths(crowd.unseen.ridge, state.items)
+    return state._replace(
+        crowd=crowd,
+        graphs={j: graph.joined(users, user, nodes) for j, users in state.graphs.items()},
+        means=means,
+        widths=widths_,
+    )
+
+
+def _with_item(state: Cofiba, x: Array, most: int) -> tuple[Cofiba, int]:
+    """Returns the number of the item that an arm is taken for, and the state that has it."""
+    distances, new = _distances(state, x), len(state.items)
+    if new == most or (new and distances.min() == 0):
+        return state, int(distances.argmin())
+    nearest = graph.members(state.similar, int(distances.argmin())) if new else np.arange(0)
+    column = np.zeros(len(state.means))
+    for user, member in state.crowd.users.items():
+        column[user] = widths(member.ridge, x[None])[0]
+    added = state._replace(
+        items=np.vstack([state.items, x]),
+        similar=graph.joined(state.similar, new, nearest),
+        means=np.column_stack([state.means, state.crowd.thetas @ x]),
+        widths=np.column_stack([state.widths, column]),
+    )
+    return added, new
+
+
+def _learned(state: Cofiba, user: int, x: Array, reward: float) -> Cofiba:
+    crowd = learned(state.crowd, user, x, reward)
+    means, widths_, own = state.means.copy(), state.widths.copy(), crowd.users[user].ridge
+    means[user], widths_[user] = state.items @ own.theta, widths(own, state.items)
+    return state._replace(crowd=crowd, means=means, widths=widths_, rounds=state.rounds + 1)
+
+
+def _clustered(state: Cofiba, user: int, item: int, x: Array, scale: float) -> Cofiba:
+    """Takes edges away from a user and an item, after the user has played x."""
+    before = int(state.similar.labels[item])
+    users = _cut(state.crowd, state.graphs[before], user, x, scale)
+    seen, radius = users.labels >= 0, scale * state.widths
+    far = np.abs(state.means - state.means[user]) > radius + radius[user]
+    similar = graph.cut(state.similar, item, (far != far[:, [item]])[seen].any(axis=0))
+    graphs = {label: own for label, own in state.graphs.items() if label != before}
+    for label in np.unique(similar.labels[state.similar.labels == before]).tolist():
+        graphs[label] = users if label == similar.labels[item] else graph.complete(seen)
+    return state._replace(similar=similar, graphs=graphs)
+
+
+def _cut(crowd: Crowd, users: Graph, user: int, x: Array, scale: float) -> Graph:
+    """Takes the edges away from a user to those whose estimates as to an arm differ."""
+    near = np.flatnonzero(users.edges[user])
+    means = crowd.thetas[near] @ x
+    inverses = [crowd.users[other].ridge.inverse for other in near.tolist()]
+    radius = scale * np.sqrt([dsymv(1.0, inverse, x) @ x for inverse in inverses])
+    me = int(np.searchsorted(near, user))
+    off = np.zeros(len(users.labels), dtype=np.bool_)
+    off[near] = np.abs(means - means[me]) > radius + radius[me]
+    return graph.cut(users, user, off)

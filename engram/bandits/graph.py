@@ -1,0 +1,85 @@
+"""Undirected graphs of which edges go, and their connected components."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["EMPTY", "Graph", "Mask", "Nodes", "complete", "cut", "joined", "members"]
+
+Mask = npt.NDArray[np.bool_]
+Nodes = npt.NDArray[np.intp]
+
+
+class Graph(NamedTuple):
+    """Nodes are numbers from 0 to n - 1, though not all of these need be nodes.
+
+    Attributes:
+        edges: Shape (n, n), symmetric; each node has an edge to itself.
+        labels: Shape (n,), the least number in a node's component; -1 for what is no node.
+    """
+
+    edges: Mask
+    labels: Nodes
+
+
+def complete(nodes: Mask) -> Graph:
+    """Returns the graph with all edges between some nodes, given by a mask of shape (n,)."""
+    labels = np.where(nodes, nodes.argmax() if nodes.any() else 0, -1)
+    return Graph(np.logical_and.outer(nodes, nodes), labels.astype(np.intp))
+
+
+def members(graph: Graph, node: int) -> Nodes:
+    """Returns the nodes of a node's component, ascending."""
+    return np.flatnonzero(graph.labels == graph.labels[node])
+
+
+EMPTY = complete(np.zeros(0, dtype=np.bool_))
+
+
+def joined(graph: Graph, node: int, to: Nodes) -> Graph:
+    """Returns the graph with one more node, and edges from it to some of the others."""
+    size, before = max(len(graph.labels), node + 1), len(graph.labels)
+    edges = np.zeros((size, size), dtype=np.bool_)
+    edges[:before, :before] = graph.edges
+    edges[node, to] = edges[to, node] = edges[node, node] = True
+    labels = np.full(size, -1, dtype=np.intp)
+    labels[:before] = graph.labels
+    touched = np.isin(labels, np.unique(labels[to]))
+    touched[node] = True
+    labels[touched] = np.flatnonzero(touched)[0]
+    return Graph(edges, labels)
+
+
+def cut(graph: Graph, node: int, off: Mask) -> Graph:
+    """Returns the graph without the edges from a node to others.
+
+    Args:
+        graph: Before.
+        node: One of its nodes.
+        off: Shape (n,), to which; not to itself.
+    """
+    gone = graph.edges[node] & off
+    if not gone.any():
+        return graph
+    edges, labels = graph.edges.copy(), graph.labels.copy()
+    edges[node, gone] = edges[gone, node] = False
+    # Only the node's own component can fall apart. Parts are taken from it one after the other.
+    left = labels == labels[node]
+    while left.any():
+        part = _reached(edges, int(np.flatnonzero(left)[0]), left)
+        labels[part] = part[0]
+        left[part] = False
+    return Graph(edges, labels)
+
+
+def _reached(edges: Mask, start: int, among: Mask) -> Nodes:
+    """Returns all that can be reached from a node, itself too, ascending."""
+    waiting, found, fresh = among.copy(), [start], [start]
+    waiting[start] = False
+    while fresh and waiting.any():  # mostly soon none is waiting, for there are many edges
+        new = np.flatnonzero(edges[fresh.pop()] & waiting)
+        waiting[new] = False
+        found += new.tolist()
+        fresh += new.tolist()
+    return np.sort(np.array(found, dtype=np.intp))

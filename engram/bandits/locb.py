@@ -1,0 +1,106 @@
+"""LOCB: overlapping clusters of users, each around a seed.
+
+Ban, He. Local Clustering in Contextual Multi-Armed Bandits. WWW 2021, Algorithm 1.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none, spread
+from engram.bandits.policy import Array, Core, best
+from engram.bandits.ridge import check_ridge, optimistic
+from engram.checks import require
+
+__all__ = ["Locb", "locb"]
+
+
+class Locb(NamedTuple):
+    """Its state.
+
+    Attributes:
+        crowd: What is known of users, and of clusters.
+        clusters: The users in the cluster of each seed, by the seed's number.
+    """
+
+    crowd: Crowd
+    clusters: Mapping[int, Group]
+
+
+def locb(
+    dim: int,
+    *,
+    alpha: float,
+    lam: float,
+    alpha2: float = 1.0,
+    seeds: int = 20,
+    gamma: float = 0.2,
+) -> Core[Locb]:
+    """Plays by the best of the clusters that the user is in: max over clusters of LinUCB's bounds.
+
+    A cluster begins with all users; when a user is served, it is left, or entered again, as
+
+        ||theta_i - theta_s|| > alpha2 (F(T_i) + F(T_s)),    F(T) = sqrt((1 + ln(1 + T)) / (1 + T))
+
+    or not, where s is its seed. It is final once alpha2 F(T_s) <= gamma / 4, as in the authors'
+    code. Its A is lambda I + sum (A_i - lambda I). Who is in none is served by an own estimate.
+
+    The paper draws seeds among all users; here users may come at any time, and the first are the
+    seeds: as random a choice, if users come at random. A newcomer is in all clusters that are not
+    final.
+
+    Args:
+        dim: d, at least 1.
+        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        lam: lambda > 0.
+        alpha2: How much estimates may differ; at least 0.
+        seeds: How many, at least 1.
+        gamma: How far apart clusters are, > 0: at last users count as one cluster's if their
+            estimates are less than gamma / 2 apart.
+    """
+    check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
+    require(seeds >= 1, "seeds", seeds, "at least 1")
+    require(gamma > 0, "gamma", gamma, "positive")
+
+    def growing(state: Locb) -> list[int]:
+        """Returns the seeds whose clusters are not final."""
+        radius = alpha2 * spread(state.crowd.rows)
+        return [seed for seed in state.clusters if radius[seed] > gamma / 4]
+
+    def present(state: Locb, user: int) -> Locb:
+        if user in state.crowd.users:
+            return state
+        entered = {seed: state.clusters[seed] | {user} for seed in growing(state)}
+        crowd = joined(state.crowd, user, [state.clusters[seed] for seed in entered])
+        own = {user: frozenset(crowd.users)} if len(state.clusters) < seeds else {}
+        return Locb(crowd, {**state.clusters, **entered, **own})
+
+    def choose(state: Locb, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Locb]:
+        state = present(state, user)
+        crowd, bounds = state.crowd, []
+        for them in _around(state.clusters, user) or [frozenset({user})]:
+            ridge, crowd = group(crowd, them, lam)
+            bounds.append(optimistic(ridge, arms, alpha))
+        return best(np.max(bounds, axis=0), rng), state._replace(crowd=crowd)
+
+    def update(state: Locb, user: int, x: Array, reward: float) -> Locb:
+        state = present(state, user)
+        crowd, clusters = learned(state.crowd, user, x, reward), dict(state.clusters)
+        radius = alpha2 * spread(crowd.rows)
+        for seed in growing(state):
+            apart = np.linalg.norm(crowd.thetas[user] - crowd.thetas[seed])
+            far = apart > radius[user] + radius[seed]
+            clusters[seed] = clusters[seed] - {user} if far else clusters[seed] | {user}
+        return Locb(kept(crowd, user, _around(clusters, user)), clusters)
+
+    return Core(
+        init=lambda rng: Locb(none(dim, lam), {}),
+        choose=choose,
+        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
+    )
+
+
+def _around(clusters: Mapping[int, Group], user: int) -> list[Group]:
+    """Returns the clusters that a user is in, each once: of several seeds they may be the same."""
+    return list(dict.fromkeys(them for them in clusters.values() if user in them))

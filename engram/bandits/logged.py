@@ -1,0 +1,122 @@
+"""Logged rounds: what a policy would have earned, from what another one did (Li et al., 2011).
+
+Lihong Li, Wei Chu, John Langford, Xuanhui Wang: "Unbiased offline evaluation of contextual-bandit-
+based news article recommendation algorithms", WSDM 2011.
+"""
+
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.bandits.policy import ROUND, Array, Offers, Policy, generator
+from engram.checks import require
+
+__all__ = ["Logged", "Replayed", "logged", "replay"]
+
+Numbers = npt.NDArray[np.intp]
+S = TypeVar("S")
+
+
+class Logged(NamedTuple):
+    """Rounds that some policy has played.
+
+    Attributes:
+        users: Who was served, numbers or strings, n of them.
+        arms: What was offered, shape (n, K, d).
+        chosen: What was played, in 0, ..., K - 1, shape (n,).
+        rewards: What came of it, shape (n,).
+        propensities: Probability of what was played, when it was drawn, in (0, 1], shape (n,).
+    """
+
+    users: tuple[int | str, ...]
+    arms: Array
+    chosen: Numbers
+    rewards: Array
+    propensities: Array
+
+
+class Replayed(NamedTuple, Generic[S]):
+    """What came of a replay.
+
+    Attributes:
+        kept: The rounds that count, of 0, ..., n - 1, in order.
+        rewards: Theirs. Their mean is the estimate.
+        state: The policy's, after them.
+    """
+
+    kept: Numbers
+    rewards: Array
+    state: Offers[S]
+
+
+def logged(
+    users: npt.NDArray[Any],
+    arms: Array,
+    chosen: npt.NDArray[Any],
+    rewards: Array,
+    propensities: Array,
+) -> Logged:
+    """Returns logged rounds, checked.
+
+    Raises:
+        ValueError: They are not as ``Logged`` says; it names the first that is not.
+    """
+    require(
+        arms.ndim == 3 and arms.size > 0, "arms' shape", arms.shape, "(n, K, d), none of them 0"
+    )
+    rounds, count, _ = arms.shape
+    columns = {
+        "users": users,
+        "chosen": chosen,
+        "rewards": rewards,
+        "propensities": propensities,
+    }
+    for name, column in columns.items():
+        require(column.shape == (rounds,), f"{name}' shape", column.shape, f"({rounds},), as arms")
+    require(users.dtype.kind in "iuU", "users", users.dtype, "numbers or strings")
+    require(chosen.dtype.kind in "iu", "chosen", chosen.dtype, "numbers of arms")
+    for name, column in (("arms", arms), ("rewards", rewards), ("propensities", propensities)):
+        require(column.dtype.kind in "iuf", name, column.dtype, "numbers")
+    rows = {
+        "arms": (np.isfinite(arms).all(axis=(1, 2)), "finite"),
+        "chosen": ((chosen >= 0) & (chosen < count), f"in 0, ..., {count - 1}"),
+        "rewards": (np.isfinite(rewards), "finite"),
+        "propensities": ((propensities > 0) & (propensities <= 1), "in (0, 1]"),
+    }
+    for name, (right, expected) in rows.items():
+        row = int(np.argmin(right))
+        value = "NaN or infinity" if name == "arms" else columns[name][row].item()
+        require(bool(right.all()), f"{name}[{row}]", value, expected)
+    return Logged(tuple(users.tolist()), arms, chosen.astype(np.intp), rewards, propensities)
+
+
+def replay(policy: Policy[S], log: Logged, seed: int) -> Replayed[S]:
+    """Returns what a policy that learns would have seen, and earned, in place of the logging one.
+
+    It is asked in each logged round. Where it chooses what was played then, the round is kept with
+    probability min_s p_s / p, p the round's propensity: the policy sees the reward. All other
+    rounds are gone, and the policy is as if they had never been. So a round is kept with
+    probability min_s p_s, whatever the policy would play: those kept are a sample of all rounds,
+    and the mean of their rewards is unbiased, if every arm was played with a probability of at
+    least min_s p_s. Where arms were drawn uniformly, that is all rounds in which the two agree
+    (Li et al., Algorithm 2): about n / K.
+
+    Args:
+        policy: Who is to be evaluated.
+        log: What was played, by arms of the policy's dimension, and rewards in its range.
+        seed: Of the policy, and of what is kept.
+    """
+    state = policy.init(seed)
+    least = log.propensities.min()
+    kept = []
+    for t, user in enumerate(log.users):
+        arm, after = policy.choose(state, user, log.arms[t])
+        keep = generator(seed, t, ROUND).random() * log.propensities[t] < least
+        if arm == log.chosen[t] and keep:
+            state = policy.update(after, user, arm, float(log.rewards[t]))
+            kept.append(t)
+        else:  # but the next choice is drawn anew
+            state = state._replace(chosen=after.chosen)
+    found = np.array(kept, dtype=np.intp)
+    return Replayed(found, log.rewards[found], state)

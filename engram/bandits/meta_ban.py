@@ -1,0 +1,244 @@
+"""Meta-Ban: collaborative neural bandits (Algorithms 1 to 4).
+
+Ban, Qi, Wei, He. Neural Collaborative Filtering Bandits via Meta Learning. 2022. Each user has a
+network theta^u, which says whom it agrees with on an arm; the meta-learner's, Theta, adapts to
+those who agree, and plays. Here all users are at one site.
+
+Where the paper has sums of losses, these are means, over rows and over users: so a step size does
+not depend on how many there are.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engram.bandits.meta_gradients import at_users, of_prefixes
+from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState
+from engram.bandits.networks import Weights, descend, initial_of_runs
+from engram.bandits.policy import Array, Runs
+from engram.bandits.replay import kept_rows
+from engram.bandits.site import Rngs, Site, SiteState, Start, Theta, lots
+from engram.bandits.training import per_run, trained
+from engram.checks import require
+
+__all__ = ["MetaBan", "MetaBanState", "meta_ban"]
+
+Ints = npt.NDArray[np.intp]
+MetaGradient = Literal["adapt", "eq6", "alg4"]
+
+
+class MetaBanState(NamedTuple):
+    """What R runs have learned.
+
+    Attributes:
+        meta: Theta_t.
+        site: Users' networks and rows.
+        known: Shape (R,), how many users have come; their numbers are below.
+    """
+
+    meta: MetaState
+    site: SiteState
+    known: Ints
+
+
+class MetaBan(NamedTuple):
+    """Algorithm 1 in R runs, which may differ in seeds and step sizes; see ``meta_ban``.
+
+    Attributes:
+        dim: d.
+        hidden: Widths of hidden layers.
+        learner: What adapts and chooses.
+        site: What has the users.
+        meta_gradient: How Theta adapts.
+        dtype: Of all numbers.
+    """
+
+    dim: int
+    hidden: tuple[int, ...]
+    learner: MetaLearner
+    site: Site
+    meta_gradient: MetaGradient
+    dtype: torch.dtype
+
+    @property
+    def runs(self) -> Runs[MetaBanState]:
+        """This as a policy."""
+        return Runs(self.init, self.choose, self.update)
+
+    def start(self, rngs: Rngs) -> MetaState:
+        """Draws Theta_0, which all networks start from."""
+        runs = len(self.site.eta)
+        start = initial_of_runs(rngs, runs, self.dim, self.hidden, self.dtype)
+        return MetaState(start, start, 0)
+
+    def init(self, rngs: Rngs) -> MetaBanState:
+        """Returns the state before the first round."""
+        # Line 3, a row of each user before the first round, is left out: users come at any time.
+        meta = self.start(rngs)
+        return MetaBanState(meta, self.site.init(meta.start), np.zeros(len(rngs), dtype=int))
+
+    def choose(
+        self, state: MetaBanState, users: Ints, arms: Array, rngs: Rngs
+    ) -> tuple[Ints, MetaBanState]:
+        """Plays the arm with the largest f(x; Theta_t,i) + alpha UCB_t,i (8)."""
+        state = self._welcomed(state, users)
+        x = torch.tensor(arms, dtype=self.dtype).mT
+        opinions = self._opinions(state, x)
+        groups = self.learner.groups(opinions, users)
+        adapted = partial(self._adapted, state, users, rngs)
+        chosen, meta = self.learner.choose(state.meta, groups, x, adapted, rngs)
+        own = opinions[np.arange(len(users)), users].isfinite().all(dim=1).numpy()
+        return np.where(own, chosen, -1), state._replace(meta=meta)  # as ``best`` says it
+
+    def update(
+        self, state: MetaBanState, users: Ints, x: Array, rewards: Array, rngs: Rngs
+    ) -> MetaBanState:
+        """Remembers the row, and trains the user's network: Algorithm 3."""
+        state = self._welcomed(state, users)
+        site = self.site.learn(state.site, users, x, rewards, state.meta.theta, rngs)
+        return state._replace(site=site)
+
+    def groups(self, state: MetaBanState, users: Ints, x: Tensor) -> Groups:
+        """Infers whom users agree with (4), among those who have come, and these.
+
+        Args:
+            state: Before, or after they have come.
+            users: Shape (R,).
+            x: Arms as columns, shape (R, d, K).
+        """
+        return self.learner.groups(self._opinions(self._welcomed(state, users), x), users)
+
+    def _opinions(self, state: MetaBanState, x: Tensor) -> Tensor:
+        """Returns what users predict, (R, U, K); infinite of those who have not come."""
+        opinions = self.site.opinions(state.site, x)
+        known = torch.from_numpy(np.arange(opinions.shape[1]) < state.known[:, None])
+        return torch.where(known[..., None], opinions, torch.inf)
+
+    def _adapted(
+        self, state: MetaBanState, users: Ints, rngs: Rngs, thetas: Weights, groups: Groups
+    ) -> Weights:
+        """Adapts Theta_t-1 to each group: Algorithm 2, or 4, or descent at Theta itself."""
+        learner, site = self.learner, state.site
+        if self.meta_gradient == "adapt":
+            descent, counts = partial(trained, site.rows), kept_rows(site.rows)
+            return learner.adapted(thetas, groups, users, counts, descent, rngs)
+        eta = learner.eta[torch.from_numpy(groups.runs)]
+        if self.meta_gradient == "alg4":
+            lot = np.array([rng.random() for rng in rngs])[groups.runs]
+            slopes = of_prefixes(site.lasts, site.rows, groups.runs, groups.members, lot)
+            return descend(thetas, slopes, eta)
+        drawn, weights = lots(rngs, learner.steps, learner.batch), learner.weights(groups, users)
+        slopes = at_users(site.lasts, site.rows, groups.runs, weights, drawn, learner.lam)
+        return descend(thetas, slopes, eta * learner.steps)
+
+    def _welcomed(self, state: MetaBanState, users: Ints) -> MetaBanState:
+        """Returns the state with these users among those that have come."""
+        site = self.site.welcome(state.site, users)
+        return state._replace(site=site, known=np.maximum(state.known, users + 1))
+
+
+def meta_ban(
+    dim: int,
+    *,
+    runs: int = 1,
+    hidden: Sequence[int] = (100,),
+    alpha: float | Array = 0.01,
+    nu: float | Array = 5.0,
+    gamma: float | Array = 0.4,
+    lam: float | Array = 0.0,
+    eta_user: float | Array = 1.0,
+    eta_meta: float | Array = 1.0,
+    exploration: Exploration = "gradient-norm",
+    theta: Theta = "last",
+    meta_gradient: MetaGradient = "adapt",
+    adapt_every: int = 1,
+    group_cap: int | None = None,
+    own_weight: float = 10.0,
+    user_start: Start = "own",
+    user_steps: int = 4,
+    meta_steps: int = 8,
+    batch: int = 16,
+    buffer: int = 256,
+    dtype: torch.dtype = torch.float32,
+) -> MetaBan:
+    """Builds Meta-Ban. Numbers that may be arrays have shape (R,), one for each run.
+
+    The defaults are what did well where it was tried. The paper's algorithm to the letter is
+    ``exploration="paper"``, ``theta="draw"``, ``meta_gradient="eq6"``, ``user_start="meta"``, with
+    ``own_weight=1`` in its experiments.
+
+    Args:
+        dim: Features d of an arm, at least 1; arms are best of norm 1.
+        runs: R, at least 1.
+        hidden: Widths of the hidden layers; the paper's is one of 100.
+        alpha: Exploration, >= 0, times ``exploration``.
+        nu: > 1, and may be infinite: the larger, the larger groups are.
+        gamma: The gap between groups, in [0, 1): users agree on an arm if their networks differ
+            by at most (nu - 1) / nu gamma (4).
+        lam: lambda >= 0, of the L1 norm in the meta-learner's loss (5). Algorithm 4 has none.
+        eta_user: Step size eta_1 of users' networks, > 0.
+        eta_meta: Step size eta_2 of the meta-learner, > 0; of one row's step where
+            ``meta_gradient`` is ``alg4``.
+        exploration: What a large score may come from beside a large prediction: ``gradient-norm``,
+            ||g(x; Theta)||, or ``paper``, ||g(x; Theta) - g(x; Theta_0)||.
+        theta: Which of a user's parameters say whom it agrees with: the ``last``, or one that is
+            drawn from all so far, as in Algorithm 3 (``draw``).
+        meta_gradient: How Theta adapts to a group: by steps of descent on the rows that its users
+            were shown (``adapt``); by their gradients at their own parameters, (6) and Algorithm 2
+            (``eq6``), or the same row by row, Algorithm 4 (``alg4``).
+        adapt_every: Adapts in one of as many rounds, at least 1.
+        group_cap: The most users in a group, nearest first, at least 1; None for no limit.
+        own_weight: w_u of the user who is served, > 0; that of others is 1. ("Usually, we want it
+            to be larger"; the paper's experiments have 1.) Algorithm 4 has none.
+        user_start: What a user's network is trained from in each round: its ``own`` parameters, the
+            ``meta`` learner's, or the ``initial`` ones.
+        user_steps: J_1, at least 1.
+        meta_steps: J_2, at least 1.
+        batch: Rows of a step, drawn with replacement, at least 1.
+        buffer: Last rows that are kept of each user, at least 1.
+        dtype: Of all numbers, torch.float32, or torch.float64 where two computations of the same
+            run are compared, which do not round alike: a bandit does not forgive a difference.
+
+    Raises:
+        ValueError: An argument is not as said.
+    """
+    positive = {"dim": dim, "runs": runs, "adapt_every": adapt_every, "user_steps": user_steps}
+    positive |= {"meta_steps": meta_steps, "batch": batch, "buffer": buffer}
+    positive |= {"group_cap": 1 if group_cap is None else group_cap}
+    for name, count in positive.items():
+        require(count >= 1, name, count, "at least 1")
+    require(len(hidden) >= 1 and min(hidden) >= 1, "hidden", tuple(hidden), "one or more widths")
+    finite = bool(np.isfinite(own_weight))
+    require(finite and own_weight > 0, "own_weight", own_weight, "finite and above 0")
+    require(dtype in (torch.float32, torch.float64), "dtype", dtype, "float32 or float64")
+    chosen = ((exploration, Exploration), (theta, Theta), (meta_gradient, MetaGradient))
+    for choice, known in (*chosen, (user_start, Start)):
+        require(choice in get_args(known), "a choice", choice, f"one of {get_args(known)}")
+    wide = per_run(runs, dtype, nu=nu, gamma=gamma)
+    require(wide["nu"] > 1, "nu", nu, "above 1")
+    require((wide["gamma"] >= 0) & (wide["gamma"] < 1), "gamma", gamma, "in [0, 1)")
+    threshold = (1 - 1 / wide["nu"]) * wide["gamma"]
+    sizes = per_run(runs, dtype, alpha=alpha, lam=lam, eta_user=eta_user, eta_meta=eta_meta)
+    for name, size in sizes.items():
+        require((size >= 0) & size.isfinite(), name, size.tolist(), "finite and at least 0")
+    for name in ("eta_user", "eta_meta"):
+        require(sizes[name] > 0, name, sizes[name].tolist(), "above 0")
+    learner = MetaLearner(
+        alpha=sizes["alpha"],
+        threshold=threshold,
+        lam=sizes["lam"],
+        eta=sizes["eta_meta"],
+        exploration=exploration,
+        adapt_every=adapt_every,
+        group_cap=group_cap,
+        own_weight=own_weight,
+        steps=meta_steps,
+        batch=batch,
+    )
+    site = Site(sizes["eta_user"], theta, user_start, user_steps, batch, buffer)
+    return MetaBan(dim, tuple(hidden), learner, site, meta_gradient, dtype)

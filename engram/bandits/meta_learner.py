@@ -1,0 +1,184 @@
+"""The meta-learner of Meta-Ban, where no row is: it asks users' sites, adapts, and plays.
+
+In round t it asks what users' networks predict for the arms, infers relative groups by (4), and
+adapts Theta to each by J_2 steps, for which it asks what the loss's gradient is on rows that it
+draws; it knows no more of a row than whose it is.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engram.bandits.networks import Weights, difference_norms, forward, gradient_norms
+from engram.bandits.policy import Array, best_of_each
+from engram.bandits.replay import Drawn, draw
+from engram.bandits.site import Rngs, lots
+
+__all__ = ["Descent", "Exploration", "Groups", "MetaLearner", "MetaState"]
+
+Ints = npt.NDArray[np.intp]
+Bools = npt.NDArray[np.bool_]
+Exploration = Literal["gradient-norm", "paper"]
+Descent = Callable[[Weights, Drawn, Tensor, Tensor], Weights]
+"""``(weights, drawn, eta, lam) -> weights``: what J steps on the rows drawn make of M networks;
+``trained`` where rows are, ``descended`` by what those answer who have them."""
+
+
+class MetaState(NamedTuple):
+    """What is learned in R runs.
+
+    Attributes:
+        start: Theta_0, shapes (R, out, in).
+        theta: Theta_t.
+        rounds: How often arms were chosen.
+    """
+
+    start: Weights
+    theta: Weights
+    rounds: int
+
+
+class Groups(NamedTuple):
+    """Relative groups, equal ones once: M of them, of all runs.
+
+    Attributes:
+        runs: Of each group the run, shape (M,).
+        members: Shape (M, U).
+        of_arms: Of each arm the group, shape (R, K).
+    """
+
+    runs: Ints
+    members: Bools
+    of_arms: Ints
+
+
+class MetaLearner(NamedTuple):
+    """What the meta-learner does; see ``engram.bandits.meta_ban.meta_ban``.
+
+    Attributes:
+        alpha: Shape (R,), as what follows.
+        threshold: (nu - 1) / nu gamma.
+        lam: lambda.
+        eta: eta_2.
+        exploration: What is added to a prediction.
+        adapt_every: Rounds.
+        group_cap: The most users in a group.
+        own_weight: w_u of the user who is served.
+        steps: J_2.
+        batch: Rows of a step.
+    """
+
+    alpha: Tensor
+    threshold: Tensor
+    lam: Tensor
+    eta: Tensor
+    exploration: Exploration
+    adapt_every: int
+    group_cap: int | None
+    own_weight: float
+    steps: int
+    batch: int
+
+    def groups(self, opinions: Tensor, users: Ints) -> Groups:
+        """Infers whom users agree with (4).
+
+        Args:
+            opinions: What users' networks predict, (R, U, K); infinite of users who have not come,
+                and so are in no group.
+            users: Who is served, shape (R,).
+        """
+        runs = np.arange(len(users))
+        gaps = (opinions - opinions[runs, users][:, None]).abs()
+        members = gaps <= self.threshold[:, None, None]
+        if self.group_cap is not None and self.group_cap < gaps.shape[1]:
+            gaps[runs, users] = -1.0  # it is the first of its own group
+            ranks = gaps.argsort(dim=1, stable=True).argsort(dim=1)
+            members &= ranks < self.group_cap
+        return _distinct(members.mT.numpy())
+
+    def choose(
+        self,
+        state: MetaState,
+        groups: Groups,
+        x: Tensor,
+        adapted: Callable[[Weights, Groups], Weights],
+        rngs: Rngs,
+    ) -> tuple[Ints, MetaState]:
+        """Chooses the arm with the largest f(x; Theta_t,i) + alpha UCB_t,i (8).
+
+        Args:
+            state: Theta_t-1.
+            groups: As ``groups`` gave them.
+            x: Arms as columns, (R, d, K).
+            adapted: Returns Theta_t,i of each group, from Theta_t-1 of each.
+            rngs: Each run's; they break ties.
+        """
+        runs = torch.from_numpy(groups.runs)
+        thetas = tuple(w[runs] for w in state.theta)
+        if state.rounds % self.adapt_every == 0:
+            thetas = adapted(thetas, groups)
+        scores = self._scores(state.start, thetas, runs, x[runs])
+        of_arms = torch.from_numpy(groups.of_arms)
+        chosen = best_of_each(scores[of_arms, torch.arange(x.shape[2])], rngs)
+        played = groups.of_arms[np.arange(len(x)), chosen]
+        theta = tuple(w[played] for w in thetas)  # line 13
+        return chosen, state._replace(theta=theta, rounds=state.rounds + 1)
+
+    def weights(self, groups: Groups, users: Ints) -> Array:
+        """Returns w_u in each group, shape (M, U); 0 of users who are not in it."""
+        own = np.arange(groups.members.shape[1]) == users[groups.runs][:, None]
+        return np.where(groups.members, np.where(own, self.own_weight, 1.0), 0.0)
+
+    def adapted(
+        self,
+        thetas: Weights,
+        groups: Groups,
+        users: Ints,
+        counts: Ints,
+        descent: Descent,
+        rngs: Rngs,
+    ) -> Weights:
+        """Adapts Theta to each group, by descent on the rows that its users were shown.
+
+        Args:
+            thetas: Theta_t-1 of each group, shapes (M, out, in).
+            groups: Of users.
+            users: Who is served, shape (R,).
+            counts: How many rows there are of each user, shape (R, U).
+            descent: What takes steps by the rows.
+            rngs: Each run's; they draw rows.
+        """
+        runs, weights = groups.runs, self.weights(groups, users)
+        drawn = draw(counts[runs], runs, weights, lots(rngs, self.steps, self.batch)[runs])
+        each = torch.from_numpy(runs)
+        return descent(thetas, drawn, self.eta[each], self.lam[each])
+
+    def _scores(self, start: Weights, thetas: Weights, runs: Tensor, x: Tensor) -> Tensor:
+        """Returns f + alpha UCB of arms of each group's run, (M, K), from x (M, d, K).
+
+        Of the paper's UCB, Z_1 and the user's term c / sqrt(mu^u) are the same for all arms of a
+        round, and so left out.
+        """
+        outputs, seen = forward(thetas, x)
+        if self.exploration == "gradient-norm":
+            width = gradient_norms(thetas, seen)
+        else:
+            first = tuple(w[runs] for w in start)
+            width = difference_norms(thetas, seen, first, forward(first, x)[1])
+        return outputs + self.alpha[runs][:, None] * width
+
+
+def _distinct(members: Bools) -> Groups:
+    """Finds equal groups among those of arms, (R, K, U), of the same run."""
+    runs, arms, _ = members.shape
+    packed = np.packbits(members, axis=2)
+    numbers: dict[tuple[int, bytes], int] = {}
+    keys = ((run, packed[run, arm].tobytes()) for run in range(runs) for arm in range(arms))
+    of_arms = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    firsts = np.unique(of_arms, return_index=True)[1]
+    flat = members.reshape(runs * arms, -1)
+    return Groups(firsts // arms, flat[firsts], of_arms.reshape(runs, arms))

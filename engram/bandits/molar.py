@@ -1,0 +1,82 @@
+"""MOLARB for users who come one at a time, so that it can be set beside the other policies.
+
+What it does is ``engram.molar.bandits``'; users are its tasks, and a round is one user's.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from engram.bandits.policy import Array, Core
+from engram.checks import require
+from engram.molar.bandits.policies import molar_bandit
+from engram.molar.bandits.site import History, SiteState
+from engram.molar.shrinkage import Option
+
+__all__ = ["Molar", "molar"]
+
+
+class Molar(NamedTuple):
+    """Its state.
+
+    Attributes:
+        users: Of each user who has been seen, by number.
+        rounds: How many rewards there have been, of all users.
+        close: After how many the batch ends.
+    """
+
+    users: Mapping[int, SiteState]
+    rounds: int
+    close: int
+
+
+def molar(
+    dim: int,
+    *,
+    c: float = 1.0,
+    option: Option = "hard",
+    sigma: float | None = None,
+    history: History = "batch",
+    c_rows: float = 1.0,
+    first: int = 1,
+) -> Core[Molar]:
+    """MOLARB under Model-C, greedy in batches that double: the arms are the K contexts.
+
+    A batch ends after ``first`` rounds of all users together, the next after twice as many, and so
+    on; a user with too few rows then keeps them for the end of a later batch. Who has not been in
+    a batch that ended has coefficients of 0, and plays at random.
+
+    Args:
+        dim: d, at least 1.
+        c: As in ``molar_bandit``, like those that follow.
+        option: Hard or soft thresholding.
+        sigma: Standard deviation of the rewards' noise, where it is known.
+        history: Whether rows are forgotten.
+        c_rows: How many rows are enough, times d.
+        first: The size of the first batch, at least 1.
+    """
+    require(dim >= 1, "dim", dim, "at least 1")
+    require(first >= 1, "first", first, "at least 1")
+    bandit = molar_bandit(c=c, option=option, sigma=sigma, history=history, c_rows=c_rows)
+    unseen = bandit.site.init(1, dim)
+
+    def choose(state: Molar, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Molar]:
+        chosen = bandit.site.choose(state.users.get(user, unseen), arms[None], rng)
+        return int(chosen[0]), state
+
+    def update(state: Molar, user: int, x: Array, reward: float) -> Molar:
+        task = state.users.get(user, unseen)
+        row = (x[None, None], np.zeros(1, dtype=np.intp), np.array([reward]))
+        users = {**state.users, user: bandit.site.observe(task, *row)}
+        rounds, close = state.rounds + 1, state.close
+        if rounds == close:
+            tasks = bandit.close_batch(tuple(users.values()))
+            users, close = dict(zip(users, tasks, strict=True)), 2 * close
+        return Molar(users, rounds, close)
+
+    return Core(
+        init=lambda rng: Molar({}, 0, first),
+        choose=choose,
+        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
+    )

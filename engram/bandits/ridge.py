@@ -1,0 +1,107 @@
+"""Ridge regression, one row at a time: what the linear policies know, and how they choose by it.
+
+Li, Chu, Langford, Schapire. A Contextual-Bandit Approach to Personalized News Article
+Recommendation. WWW 2010 (Algorithm 1); Abbasi-Yadkori, Pal, Szepesvari. Improved Algorithms for
+Linear Stochastic Bandits. NeurIPS 2011.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg.blas import dsymm, dsymv, dsyr
+from scipy.linalg.lapack import dpotrf, dpotri
+
+from engram.bandits.policy import Array
+from engram.checks import require
+
+__all__ = ["Ridge", "added", "check_ridge", "fitted", "fresh", "observed", "optimistic", "widths"]
+
+
+class Ridge(NamedTuple):
+    """An estimate from rows (x, r), with A = lambda I + sum x x'. It is never changed.
+
+    Attributes:
+        rows: How many.
+        moment: b = sum r x, shape (d,).
+        inverse: A^-1, shape (d, d), of which only the upper triangle is kept: it is symmetric.
+        theta: A^-1 b, shape (d,).
+    """
+
+    rows: int
+    moment: Array
+    inverse: Array
+    theta: Array
+
+
+def check_ridge(dim: int, lam: float, **weights: float) -> None:
+    """Raises ``ValueError`` unless dim >= 1, lam > 0 and each of the weights is finite and >= 0."""
+    require(dim >= 1, "dim", dim, "at least 1")
+    require(0 < lam < np.inf, "lam", lam, "finite and positive")
+    for name, weight in weights.items():
+        require(0 <= weight < np.inf, name, weight, "finite and at least 0")
+
+
+def fresh(dim: int, lam: float) -> Ridge:
+    """Returns the estimate from no rows."""
+    inverse = np.eye(dim, order="F") / lam
+    return Ridge(0, np.zeros(dim), inverse, np.zeros(dim))
+
+
+def observed(ridge: Ridge, x: Array, reward: float) -> Ridge:
+    """Returns the estimate from one more row (Sherman and Morrison).
+
+        A^-1 <- A^-1 - A^-1 x x' A^-1 / (1 + x' A^-1 x),    theta = A^-1 b
+
+    Args:
+        ridge: From the rows before.
+        x: Shape (d,).
+        reward: r.
+    """
+    ahead = dsymv(1.0, ridge.inverse, x)
+    inverse = dsyr(-1.0 / (1.0 + float(ahead @ x)), ahead, a=ridge.inverse)
+    moment = ridge.moment + reward * x
+    return Ridge(ridge.rows + 1, moment, inverse, dsymv(1.0, inverse, moment))
+
+
+def added(gram: Array, x: Array) -> Array:
+    """Returns gram + x x', in the upper triangle, as a new array."""
+    total: Array = dsyr(1.0, x, a=gram)
+    return total
+
+
+def fitted(several: Iterable[tuple[Array, Ridge]], lam: float) -> Ridge:
+    """Returns the estimate from the rows of several together: A = lambda I + sum of their x x'.
+
+    Args:
+        several: Of each, sum x x' in the upper triangle, and its own estimate. One at least.
+        lam: lambda > 0.
+    """
+    (first, one), *others = several
+    gram, moment, count = np.array(first, order="F"), one.moment.copy(), one.rows
+    for more, other in others:
+        gram += more
+        moment += other.moment
+        count += other.rows
+    gram[np.diag_indices(len(gram))] += lam
+    root, _ = dpotrf(gram, clean=0, overwrite_a=1)  # lambda > 0, so that there is one
+    inverse, _ = dpotri(root, overwrite_c=1)
+    return Ridge(count, moment, inverse, dsymv(1.0, inverse, moment))
+
+
+def widths(ridge: Ridge, arms: Array) -> Array:
+    """Returns sqrt(x' A^-1 x) for each of some arms (K, d), shape (K,)."""
+    columns = arms.T
+    squares = (columns * dsymm(1.0, ridge.inverse, columns)).sum(axis=0)
+    found: Array = np.sqrt(np.maximum(squares, 0.0))  # rounding may take 0 below 0
+    return found
+
+
+def optimistic(ridge: Ridge, arms: Array, alpha: float) -> Array:
+    """Returns upper confidence bounds theta' x + alpha sqrt(x' A^-1 x) of arms (K, d), shape (K,).
+
+    All linear policies have this width, as their papers' analyses do: some of these write it times
+    sqrt(log(t + 1)), and some codes leave out the root.
+    """
+    bounds: Array = arms @ ridge.theta
+    return bounds + alpha * widths(ridge, arms) if alpha else bounds

@@ -1,0 +1,169 @@
+"""SCLUB: clusters of users that split and merge.
+
+Li, Chen, Li, Leung. Improved Algorithm on Online Clustering of Bandits. IJCAI 2019, Algorithms 1
+to 3.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none, spread
+from engram.bandits.policy import Array, Core, best
+from engram.bandits.ridge import Ridge, check_ridge, optimistic
+
+__all__ = ["Sclub", "sclub"]
+
+
+class Sclub(NamedTuple):
+    """Its state.
+
+    Attributes:
+        crowd: What is known of users, and of clusters.
+        clusters: The users of each cluster, by the cluster's number. All begin in cluster 0, which
+            is there even if it is empty: for those who have not come yet.
+        pivots: Each cluster's estimate of when the phase began, or the cluster was made.
+        checked: The users who have been served in this phase.
+        rounds: tau, how many rewards there have been.
+    """
+
+    crowd: Crowd
+    clusters: Mapping[int, Group]
+    pivots: Mapping[int, Ridge]
+    checked: Group
+    rounds: int
+
+
+def sclub(
+    dim: int, *, alpha: float, lam: float, alpha2: float = 1.0, alpha_p: float = 2**0.5
+) -> Core[Sclub]:
+    """Plays by the estimate of the user's cluster, as LinUCB does by a user's own.
+
+    Phase s = 1, 2, ... has 2^s rounds. The user served, i, leaves a cluster j of several if
+
+        ||theta_i - theta~_j|| > alpha2 (F(T_i) + F(T~_j)), or
+        |p_i - p_l| > 2 alpha_p F(tau) for another of its users, l,
+
+    and is then a cluster of one. Here F(T) = sqrt((1 + ln(1 + T)) / (1 + T)), T_i is the number of
+    i's rows, p_i = T_i / tau, and ~ stands for j's estimate of the phase's beginning. Two clusters
+    all of whose users have been served in this phase become one, of the lower number, if
+
+        ||theta_j - theta_k|| < (alpha2 / 2) (F(T_j) + F(T_k)) and
+        |p_j - p_k| < alpha_p F(tau),    p_j = T_j / (|j| tau).
+
+    A cluster's A is lambda I + sum (A_i - lambda I). What the paper leaves open: a cluster made
+    during a phase has for ~ its estimate of then. A pair is looked at when this round has changed
+    one of the two; it would be a pass over all pairs otherwise. (The authors' code compares p_i
+    with the cluster's, theta_i with its latest estimate, and forgets each round who was served.)
+
+    Args:
+        dim: d, at least 1.
+        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        lam: lambda > 0.
+        alpha2: alpha_theta, how much estimates may differ; at least 0.
+        alpha_p: How much the shares of rounds may differ; at least 0.
+    """
+    check_ridge(dim, lam, alpha=alpha, alpha2=alpha2, alpha_p=alpha_p)
+
+    def choose(state: Sclub, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Sclub]:
+        state = _with(state, user)
+        ridge, crowd = group(state.crowd, state.clusters[_cluster(state, user)], lam)
+        return best(optimistic(ridge, arms, alpha), rng), state._replace(crowd=crowd)
+
+    def update(state: Sclub, user: int, x: Array, reward: float) -> Sclub:
+        state = _in_phase(_with(state, user), lam)
+        crowd = learned(state.crowd, user, x, reward)
+        state = state._replace(crowd=crowd, checked=state.checked | {user}, rounds=state.rounds + 1)
+        home = _cluster(state, user)
+        if _differs(state, user, home, alpha2, alpha_p):
+            state = _split(state, user, home)
+        for number in dict.fromkeys((home, _cluster(state, user))):
+            state = _merged(state, number, lam, alpha2, alpha_p)
+        groups = [state.clusters[_cluster(state, user)]]
+        return state._replace(crowd=kept(state.crowd, user, groups))
+
+    return Core(
+        init=lambda rng: _first(none(dim, lam)),
+        choose=choose,
+        update=lambda state, user, x, reward, rng: update(state, user, x, reward),
+    )
+
+
+def _first(crowd: Crowd) -> Sclub:
+    return Sclub(crowd, {0: frozenset()}, {0: crowd.unseen.ridge}, frozenset(), 0)
+
+
+def _with(state: Sclub, user: int) -> Sclub:
+    if user in state.crowd.users:
+        return state
+    crowd = joined(state.crowd, user, [state.clusters[0]])
+    return state._replace(crowd=crowd, clusters={**state.clusters, 0: state.clusters[0] | {user}})
+
+
+def _cluster(state: Sclub, user: int) -> int:
+    return next(number for number, them in state.clusters.items() if user in them)
+
+
+def _in_phase(state: Sclub, lam: float) -> Sclub:
+    """Begins a phase if the next round is its first: 2^s - 2 rounds are before phase s."""
+    before = state.rounds + 2
+    if before & (before - 1):  # no power of 2
+        return state
+    crowd, pivots = state.crowd, {}
+    for number, them in state.clusters.items():
+        pivots[number], crowd = group(crowd, them, lam) if them else (crowd.unseen.ridge, crowd)
+    return state._replace(crowd=crowd, pivots=pivots, checked=frozenset())
+
+
+def _differs(state: Sclub, user: int, home: int, alpha2: float, alpha_p: float) -> bool:
+    """Whether a user has to leave a cluster (Split)."""
+    others = sorted(state.clusters[home] - {user})
+    if not others:
+        return False
+    rows, pivot = state.crowd.rows, state.pivots[home]
+    apart = float(np.linalg.norm(state.crowd.thetas[user] - pivot.theta))
+    shares = float(np.abs(rows[others] - rows[user]).max()) / state.rounds
+    f_user, f_pivot, f_round = spread(np.array([rows[user], pivot.rows, state.rounds]))
+    return bool(apart > alpha2 * (f_user + f_pivot) or shares > 2 * alpha_p * f_round)
+
+
+def _split(state: Sclub, user: int, home: int) -> Sclub:
+    new = max(state.clusters) + 1
+    left = state.clusters[home] - {user}
+    return state._replace(
+        clusters={**state.clusters, home: left, new: frozenset({user})},
+        pivots={**state.pivots, new: state.crowd.users[user].ridge},
+    )
+
+
+def _merged(state: Sclub, number: int, lam: float, alpha2: float, alpha_p: float) -> Sclub:
+    """Merges a cluster with others as long as there is one to merge it with (Merge)."""
+    while True:
+        ready = [k for k, them in sorted(state.clusters.items()) if them and them <= state.checked]
+        if number not in ready:
+            return state
+        ridges, crowd = [], state.crowd
+        for k in ready:
+            ridge, crowd = group(crowd, state.clusters[k], lam)
+            ridges.append(ridge)
+        state, me = state._replace(crowd=crowd), ready.index(number)
+        thetas, rows = np.array([r.theta for r in ridges]), np.array([r.rows for r in ridges])
+        radius = alpha2 / 2 * spread(rows)
+        shares = rows / [len(state.clusters[k]) * state.rounds for k in ready]
+        near = np.linalg.norm(thetas - thetas[me], axis=1) < radius + radius[me]
+        near &= np.abs(shares - shares[me]) < alpha_p * spread(np.array(state.rounds))
+        near[me] = False
+        if not near.any():
+            return state
+        low, high = sorted((number, ready[int(near.argmax())]))
+        state, number = _united(state, low, high, lam), low
+
+
+def _united(state: Sclub, low: int, high: int, lam: float) -> Sclub:
+    them = state.clusters[low] | state.clusters[high]
+    pivot, crowd = group(state.crowd, them, lam)
+    clusters = {**state.clusters, low: them}
+    pivots = {**state.pivots, low: pivot}
+    del clusters[high], pivots[high]
+    return state._replace(crowd=crowd, clusters=clusters, pivots=pivots)

@@ -1,0 +1,136 @@
+"""Classification as a bandit (Section 7): an image comes as K arms, one of which pays."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.bandits.policy import Array
+from engram.bandits.worlds.world import Round, World, checked_length, drawing, setting
+from engram.checks import require
+
+__all__ = ["Layout", "Rows", "classes", "laid_out"]
+
+Layout = Literal["shift", "block"]
+
+
+class Rows(NamedTuple):
+    """A data set for classification.
+
+    Attributes:
+        x: Inputs, shape (n, d), numbers of any kind. They are neither copied nor changed.
+        y: Their classes, 0, ..., K - 1, shape (n,).
+    """
+
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+
+
+class _Drawn(NamedTuple):
+    user: int
+    label: int
+    x: Array
+
+
+def laid_out(x: Array, arms: int, layout: Layout) -> Array:
+    """Returns an input as K arms.
+
+    Args:
+        x: Shape (d,).
+        arms: K.
+        layout: ``shift`` is the paper's: (x, 0, ..., 0), (0, x, 0, ...), ..., (0, ..., 0, x), each
+            a place further, shape (K, d + K - 1). With ``block`` each is d places further, so that
+            no two arms have a feature in common, shape (K, K d).
+    """
+    require(layout in ("shift", "block"), "layout", layout, "shift or block")
+    step = 1 if layout == "shift" else len(x)
+    found = np.zeros((arms, len(x) + step * (arms - 1)))
+    for arm, row in enumerate(found):
+        row[arm * step :][: len(x)] = x
+    return found
+
+
+def classes(
+    datasets: Sequence[Rows],
+    *,
+    horizon: int,
+    seed: int,
+    layout: Layout = "shift",
+    groups: int | None = None,
+) -> World:
+    """Returns a world in which images of several data sets are to be classified.
+
+    As the paper has it, each class of each data set is a user: a round draws a data set, one of its
+    classes, and one of the images of this class, all uniformly; the arm that pays is the class's.
+    So it is always the same one for a user, and whoever learns each user's own arm needs no image.
+
+    With ``groups`` it is not. Each data set has as many users as classes, in groups of the same
+    size but for one. A round draws a data set, one of its users, and any of its classes; the users
+    of a group share a permutation of all classes, drawn at random, and the arm that pays is where
+    it takes the image's class. So it depends on the image and on the group. Users have an opinion
+    of the other data sets' images too, though they are not shown these: by the same permutation.
+
+    Args:
+        datasets: At least one, all with the same d and K, and rows of each class.
+        horizon: T, at least 1.
+        seed: Of all draws.
+        layout: As in ``laid_out``, of rows scaled to Euclidean norm 1; one that is all 0 stays so.
+        groups: Of each data set's users, in 1, ..., K; None for the paper's users.
+    """
+    dim, arms = _checked(datasets)
+    checked_length(horizon, arms)
+    require(groups is None or 1 <= groups <= arms, "groups", groups, f"None, or in [1, {arms}]")
+    rows = [[np.flatnonzero(y == k) for k in range(arms)] for _, y in datasets]
+    users = len(datasets) * arms
+    right = _right_arms(users, arms, seed, groups)
+
+    def draw(t: int) -> _Drawn:
+        rng = drawing(seed, t)
+        data, label, member = (int(rng.integers(n)) for n in (len(datasets), arms, arms))
+        number = rng.choice(rows[data][label])
+        return _Drawn(
+            user=data * arms + (label if groups is None else member),
+            label=label,
+            x=np.asarray(datasets[data].x[number], dtype=np.float64),
+        )
+
+    def round_(t: int) -> Round:
+        user, label, x = draw(t)
+        pays = (np.arange(arms) == right[user, label]).astype(np.float64)
+        return Round(user, laid_out(x / (np.linalg.norm(x) or 1.0), arms, layout), pays, pays)
+
+    def opinions(t: int) -> Array:
+        found: Array = (np.arange(arms)[:, None] == right[:, draw(t).label]).astype(np.float64)
+        return found
+
+    width = laid_out(np.zeros(dim), arms, layout).shape[1]
+    return World(horizon, users, arms, width, round_, None if groups is None else opinions)
+
+
+def _right_arms(users: int, arms: int, seed: int, groups: int | None) -> npt.NDArray[np.intp]:
+    """Returns the arm that pays each user for each class, shape (users, K)."""
+    if groups is None:
+        return np.tile(np.arange(arms), (users, 1))
+    rng, user = setting(seed), np.arange(users)
+    permutations = np.stack([rng.permutation(arms) for _ in range(users // arms * groups)])
+    group = user // arms * groups + user % arms % groups
+    return np.asarray(permutations[group])
+
+
+def _checked(datasets: Sequence[Rows]) -> tuple[int, int]:
+    """Returns d and K."""
+    require(len(datasets) >= 1, "datasets", len(datasets), "at least one")
+    for x, y in datasets:
+        require(x.ndim == 2 and len(x) == len(y), "a data set's shape", x.shape, f"({len(y)}, d)")
+        finite = x.dtype.kind in "bui" or bool(np.isfinite(x).all())
+        require(finite, "a data set's inputs", "NaN or infinity", "finite")
+        found = np.unique(y).tolist()
+        numbered = len(found) >= 2 and found == list(range(len(found)))
+        require(
+            numbered, "a data set's classes", found, "0, 1, ..., each of some row, two at least"
+        )
+    shapes = [(x.shape[1], int(y.max()) + 1) for x, y in datasets]
+    alike = len(set(shapes)) == 1
+    require(alike, "features and classes of the data sets", shapes, "the same for all")
+    return shapes[0]

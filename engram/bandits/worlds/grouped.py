@@ -1,0 +1,169 @@
+"""Users in groups that are known: by topic, so that users agree on some arms and not on others."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.bandits.policy import Array
+from engram.bandits.worlds.world import Round, World, checked_length, drawing, setting
+from engram.checks import require
+from engram.online.environments import directions
+
+__all__ = ["REWARDS", "grouped"]
+
+Numbers = npt.NDArray[np.intp]
+
+REWARDS: Final[Mapping[str, Callable[[Array], Array]]] = {
+    "linear": lambda z: (1 + z) / 2,
+    "quadratic": np.square,
+    "cosine": lambda z: (1 + np.cos(3 * z)) / 2,
+}
+"""Expected rewards phi in [0, 1] of <a, z> in [-1, 1], by name."""
+
+_TRIED, _LEAST = 10_000, 0.01  # directions, and the share of them that must keep a gap
+
+
+def grouped(
+    *,
+    users: int,
+    groups: int,
+    dim: int,
+    horizon: int,
+    seed: int,
+    arms: int = 10,
+    topics: int = 1,
+    reward: str = "linear",
+    noise: float | Literal["bernoulli"] = "bernoulli",
+    gap: float = 0.0,
+) -> World:
+    """Returns a world in which groups of users have parameters of their own.
+
+    An arm x = (z, 1) / sqrt(2), |x| = 1, is of one topic, drawn uniformly: z has a uniform
+    direction in the topic's own features, and is 0 in the others'. In each topic the users are
+    dealt out to groups anew, of the same size but for one, and each group has a parameter a there,
+    |a| = 1, of a uniform direction: E[r | u] = phi(<a, z>). So the relative group of an arm
+    (Definition 3.1) is the group that a user is in, in the arm's topic: with one topic always the
+    same; with more, users agree on some arms and not on others. In each round a user is drawn
+    uniformly.
+
+    ``linear`` is so: <theta, x>, with theta = (a of the first topic, a of the second, ..., 1)
+    / sqrt(2).
+
+    Args:
+        users: At least 1.
+        groups: In each topic, q, in 1, ..., users.
+        dim: d, one more than a multiple of ``topics``.
+        horizon: T, at least 1.
+        seed: Of all draws.
+        arms: K, at least 1.
+        topics: At least 1.
+        reward: phi, of ``REWARDS``.
+        noise: ``bernoulli``, rewards 0 or 1; or the standard deviation, >= 0, of normal noise. It
+            is cut off at the same distance on either side, where a reward would leave [0, 1], and
+            so the mean stays what it is, and the deviation is less.
+        gap: gamma, in [0, 1): arms are drawn anew until the groups' expected rewards of each differ
+            by at least so much (Definition 3.2).
+
+    Raises:
+        ValueError: A number is out of its range; or fewer than 1 % of arms keep the gap.
+    """
+    checked_length(horizon, arms)
+    require(1 <= groups <= users, "groups", groups, f"in [1, {users}], the number of users")
+    require(topics >= 1, "topics", topics, "at least 1")
+    whole = dim > topics and (dim - 1) % topics == 0
+    require(whole, "dim", dim, f"1 + a multiple of {topics}, the number of topics")
+    require(reward in REWARDS, "reward", reward, f"one of {', '.join(REWARDS)}")
+    ok = noise == "bernoulli" if isinstance(noise, str) else 0 <= noise < np.inf
+    require(ok, "noise", noise, "bernoulli, or a number, at least 0")
+    require(0 <= gap < 1, "gap", gap, "in [0, 1)")
+    rng, block = setting(seed), (dim - 1) // topics
+    parameters = directions(rng, topics * groups, block).reshape(topics, groups, block)
+    group = np.stack([rng.permutation(users) % groups for _ in range(topics)])  # (topics, users)
+    world = _Tastes(parameters, group, REWARDS[reward], gap)
+    for topic in range(topics):
+        world.check(rng, topic)
+
+    def round_(t: int) -> Round:
+        rng = drawing(seed, t)
+        topic, z = world.offer(rng, arms)
+        user = int(rng.integers(users))
+        means = world.opinions(topic, z)[:, user]
+        return Round(user, _placed(topic, z, topics), means, _rewards(rng, means, noise))
+
+    return World(
+        horizon,
+        users,
+        arms,
+        dim,
+        round_,
+        lambda t: world.opinions(*world.offer(drawing(seed, t), arms)),
+    )
+
+
+class _Tastes(NamedTuple):
+    """What there is to know of the groups.
+
+    Attributes:
+        parameters: a, shape (topics, groups, (d - 1) / topics).
+        group: Of each user in each topic, shape (topics, users).
+        reward: phi.
+        gap: gamma.
+    """
+
+    parameters: Array
+    group: Numbers
+    reward: Callable[[Array], Array]
+    gap: float
+
+    def expected(self, topic: Numbers, z: Array) -> Array:
+        """Returns what the groups of these topics expect of these arms, shape (n, groups)."""
+        return self.reward(np.einsum("nqb,nb->nq", self.parameters[topic], z))
+
+    def opinions(self, topic: Numbers, z: Array) -> Array:
+        """Returns what users expect of them, shape (n, users)."""
+        return np.take_along_axis(self.expected(topic, z), self.group[topic], axis=1)
+
+    def near(self, topic: Numbers, z: Array) -> npt.NDArray[np.bool_]:
+        """Returns for which arms two groups are less than the gap apart."""
+        between = np.diff(np.sort(self.expected(topic, z), axis=1), axis=1)
+        found: npt.NDArray[np.bool_] = between.min(axis=1, initial=np.inf) < self.gap
+        return found
+
+    def offer(self, rng: np.random.Generator, arms: int) -> tuple[Numbers, Array]:
+        """Draws arms: their topics, (K,), and z there, (K, (d - 1) / topics)."""
+        topics, _, block = self.parameters.shape
+        topic = rng.integers(topics, size=arms)
+        z = directions(rng, arms, block)
+        near = self.near(topic, z)
+        while near.any():
+            arm = np.repeat(np.flatnonzero(near), 16)  # several at a time, for speed
+            other = directions(rng, len(arm), block)
+            kept = ~self.near(topic[arm], other)
+            z[arm[kept]] = other[kept]
+            near[arm[kept]] = False
+        return topic, z
+
+    def check(self, rng: np.random.Generator, topic: int) -> None:
+        """Refuses a gap that few arms of a topic keep."""
+        z = directions(rng, _TRIED, self.parameters.shape[2])
+        kept = 1 - float(self.near(np.full(_TRIED, topic), z).mean())
+        less = f"less: with these groups {kept:.1%} of arms keep it, and {_LEAST:.0%} must"
+        require(kept >= _LEAST, "gap", self.gap, less)
+
+
+def _placed(topic: Numbers, z: Array, topics: int) -> Array:
+    """Returns arms with all features, shape (K, d)."""
+    arms, block = z.shape
+    found = np.zeros((arms, topics, block))
+    found[np.arange(arms), topic] = z
+    placed: Array = np.column_stack([found.reshape(arms, -1), np.ones(arms)]) / np.sqrt(2)
+    return placed
+
+
+def _rewards(rng: np.random.Generator, means: Array, noise: float | Literal["bernoulli"]) -> Array:
+    if noise == "bernoulli":
+        return (rng.random(len(means)) < means).astype(np.float64)
+    room = np.minimum(means, 1 - means)
+    return means + np.clip(noise * rng.standard_normal(len(means)), -room, room)

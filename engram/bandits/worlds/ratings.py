@@ -1,0 +1,170 @@
+"""Ratings as a bandit (Section 7): of ten items that a user has rated, find the one rated badly."""
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.sparse.linalg import svds
+from sklearn.cluster import KMeans
+
+from engram.bandits.policy import Array
+from engram.bandits.worlds.world import Round, World, checked_length, drawing
+from engram.checks import require
+
+__all__ = ["Rated", "rated", "ratings"]
+
+Numbers = npt.NDArray[np.intp]
+
+
+class Rated(NamedTuple):
+    """Who has rated what, for users and items that are numbered from 0.
+
+    Attributes:
+        users: A vector for each user, of Euclidean norm 1, shape (n, r).
+        items: And for each item, shape (m, r).
+        bad: The items that each user has rated badly: these pay.
+        other: And all others that the user has rated.
+        groups: Of users, by K-means, shape (n,).
+    """
+
+    users: Array
+    items: Array
+    bad: tuple[Numbers, ...]
+    other: tuple[Numbers, ...]
+    groups: Numbers
+
+    def served(self, arms: int) -> Numbers:
+        """Returns the users who have an item that pays, and ``arms - 1`` that do not."""
+        enough = [
+            len(bad) >= 1 and len(other) >= arms - 1
+            for bad, other in zip(self.bad, self.other, strict=True)
+        ]
+        return np.flatnonzero(enough)
+
+
+def rated(
+    users: npt.NDArray[Any],
+    items: npt.NDArray[Any],
+    stars: Array,
+    *,
+    top_users: int = 2000,
+    top_items: int = 10_000,
+    rank: int = 10,
+    groups: int = 50,
+    below: float = 2.0,
+    seed: int = 0,
+) -> Rated:
+    """Prepares a table of ratings.
+
+    The users and the items with the most ratings are kept, both counted in the whole table; among
+    equals, the first by name. Their vectors are the leading singular vectors, U and V, of the
+    matrix of stars, 0 where there is no rating, each row scaled to Euclidean norm 1 (one that is
+    all 0 stays so). As in the paper all ratings are in it, those that are to be guessed too.
+
+    Args:
+        users: Who, shape (n,), of any type that can be sorted.
+        items: What, likewise.
+        stars: How many, > 0; of two ratings of an item by a user the last one stands.
+        top_users: How many users are kept, at most.
+        top_items: How many items, at most.
+        rank: Of the decomposition, r; less than users and items there are.
+        groups: That K-means finds among the vectors of all users that are kept, at most these.
+        below: Ratings of fewer stars are bad.
+        seed: Of K-means.
+    """
+    lengths = (len(users), len(items), len(stars))
+    require(len(set(lengths)) == 1 and lengths[0] >= 1, "numbers of rows", lengths, "the same, > 0")
+    good = np.isfinite(stars) & (stars > 0)
+    require(bool(good.all()), "stars", stars[~good][:1].tolist(), "finite and positive")
+    who, what = _most(users, top_users), _most(items, top_items)
+    kept = np.flatnonzero((who >= 0) & (what >= 0))[::-1]  # the last first: the one that stands
+    shape = int(who.max()) + 1, int(what.max()) + 1
+    cells, rows = np.unique(who[kept] * shape[1] + what[kept], return_index=True)
+    row, column, value = cells // shape[1], cells % shape[1], stars[kept][rows]
+    require(1 <= rank < min(shape), "rank", rank, f"in [1, {min(shape) - 1}], below {shape}")
+    require(1 <= groups <= shape[0], "groups", groups, f"in [1, {shape[0]}], the users")
+    matrix = csr_array((value, (row, column)), shape=shape)
+    # Where the iteration begins does not change what it finds, but for rounding, and signs.
+    left, _, right = svds(matrix, k=rank, v0=np.ones(min(shape)))
+    vectors = _unit(left)
+    found = KMeans(groups, n_init=10, random_state=seed).fit(vectors)
+    ends = np.searchsorted(row, np.arange(1, shape[0]))
+    split = [(np.split(column, ends)), (np.split(value < below, ends))]
+    return Rated(
+        vectors,
+        _unit(right.T),
+        tuple(own[paid] for own, paid in zip(*split, strict=True)),
+        tuple(own[~paid] for own, paid in zip(*split, strict=True)),
+        found.labels_.astype(np.intp),
+    )
+
+
+def ratings(
+    table: Rated,
+    *,
+    horizon: int,
+    seed: int,
+    arms: int = 10,
+    features: Literal["item", "user-item"] = "item",
+) -> World:
+    """Returns a world in which users are offered items of which they rated one badly.
+
+    A round draws a group, uniformly of those with a user who can be served; one of these users;
+    one of the items that the user rated badly, whose reward is 1; and ``arms - 1`` of the others,
+    whose reward is 0; all in random order. The world's users are those of ``table.served(arms)``,
+    in this order; the others lack an item that pays, or ones that do not.
+
+    Args:
+        table: The ratings.
+        horizon: T, at least 1.
+        seed: Of all draws.
+        arms: K, at least 2.
+        features: ``item``: an arm is the item's vector, d = r, and so the same for all users, as
+            relative groups want it. With ``user-item`` it is the user's vector and then the item's,
+            d = 2 r, over sqrt(2): the paper speaks of vectors of both. Codes for this
+            paper's data have either.
+    """
+    checked_length(horizon, arms)
+    require(arms >= 2, "arms", arms, "at least 2")
+    known = features in ("item", "user-item")
+    require(known, "features", features, "item or user-item")
+    served = table.served(arms)
+    wanted = f"enough for some user: 1 bad and {arms - 1} others"
+    require(len(served) >= 1, "rated items", "of no user", wanted)
+    groups = [
+        np.flatnonzero(table.groups[served] == group) for group in np.unique(table.groups[served])
+    ]
+
+    def round_(t: int) -> Round:
+        rng = drawing(seed, t)
+        user = int(rng.choice(groups[rng.integers(len(groups))]))
+        name = served[user]
+        pays = rng.permutation(np.arange(arms) == 0)
+        items = np.empty(arms, dtype=np.intp)
+        items[pays] = rng.choice(table.bad[name])
+        items[~pays] = rng.choice(table.other[name], arms - 1, replace=False)
+        x = table.items[items]
+        if features == "user-item":
+            own = np.broadcast_to(table.users[name], x.shape)
+            x = np.hstack([own, x]) / np.sqrt(2)
+        rewards = pays.astype(np.float64)
+        return Round(user, x, rewards, rewards)
+
+    width = table.items.shape[1] * (1 if features == "item" else 2)
+    return World(horizon, len(served), arms, width, round_)
+
+
+def _most(names: npt.NDArray[Any], count: int) -> Numbers:
+    """Numbers the names with the most rows by how many they have; -1 stands for the others."""
+    require(count >= 1, "how many are kept", count, "at least 1")
+    found, codes, sizes = np.unique(names, return_inverse=True, return_counts=True)
+    numbers = np.full(len(found), -1, dtype=np.intp)
+    order = np.argsort(-sizes, kind="stable")[:count]
+    numbers[order] = np.arange(len(order))
+    return numbers[codes]
+
+
+def _unit(x: Array) -> Array:
+    lengths = np.linalg.norm(x, axis=1, keepdims=True)
+    return x / np.where(lengths > 0, lengths, 1.0)

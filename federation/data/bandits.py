@@ -1,0 +1,115 @@
+"""What worlds of bandits are made of, as files hold it: images, ratings, logged rounds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.bandits.logged import Logged, logged
+from engram.bandits.worlds.classes import Rows
+from engram.bandits.worlds.ratings import Rated, rated
+from federation.data.sources import PERMUTED, load, read_npz
+from federation.data.tables import numbers, read_frame
+from federation.errors import DataError
+from federation.streams import Stream, generator
+
+__all__ = ["read_classes", "read_logged", "read_ratings"]
+
+
+def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -> Rows:
+    """Reads a data set for ``engram.bandits.worlds.classes``, all its rows.
+
+    Args:
+        dataset: As the setting ``dataset``; and ``permuted-NAME`` for NAME with the pixels of all
+            images in an order of its own, the same for all.
+        data_dir: As in ``load``.
+        seed: Of that order, and of the projection; what they are is the same in all runs.
+        dim: Projects inputs to so many features, by a Gaussian random matrix that is the same for
+            all data sets with as many features; 0 for those that there are.
+
+    Raises:
+        DataError: As ``load`` says, or ``dim`` is not in 0, ..., d.
+    """
+    name = dataset.removeprefix(PERMUTED)
+    parts = load(name, data_dir=data_dir, test_fraction=0.0, seed=seed)
+    x = np.concatenate([parts.x_train, parts.x_test])
+    x = x.reshape(len(x), -1)
+    if name != dataset:
+        x = x[:, generator(seed, Stream.PARTITION).permutation(x.shape[1])]
+    if not 0 <= dim <= x.shape[1]:
+        raise DataError(f"{dataset} has {x.shape[1]} features: dim must not exceed it, got {dim}")
+    if dim:
+        from sklearn.random_projection import GaussianRandomProjection  # noqa: PLC0415 - as sources
+
+        x = GaussianRandomProjection(dim, random_state=seed).fit_transform(x.astype(np.float64))
+    return Rows(x, np.concatenate([parts.y_train, parts.y_test]))
+
+
+def read_ratings(
+    path: Path,
+    *,
+    columns: Sequence[str] = ("user", "item", "rating"),
+    top_users: int = 2000,
+    top_items: int = 10_000,
+    groups: int = 50,
+    below: float = 2.0,
+) -> Rated:
+    """Reads a CSV file with a rating a row, for ``engram.bandits.worlds.ratings``.
+
+    Args:
+        path: The file. It has a header.
+        columns: What the columns of users, items and stars are called; MovieLens has ``userId``,
+            ``movieId`` and ``rating``.
+        top_users: As in ``rated``, and so are the others.
+        top_items: How many items.
+        groups: How many groups.
+        below: Which ratings are bad.
+
+    Raises:
+        DataError: It is no such table, or is too small for what is asked.
+    """
+    frame = read_frame(path, columns)
+    if frame.isna().any(axis=None):
+        row, column = np.argwhere(frame.isna().to_numpy())[0]
+        raise DataError(f"{path}: {frame.columns[column]} is empty in row {row}")
+    stars = numbers(path, columns[2], frame[columns[2]], "how many stars")
+    users, items = (_names(frame[name]) for name in columns[:2])
+    try:
+        return rated(
+            users,
+            items,
+            stars,
+            top_users=top_users,
+            top_items=top_items,
+            groups=groups,
+            below=below,
+        )
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _names(column: Any) -> npt.NDArray[Any]:
+    """Returns what can be sorted: numbers, or strings where not all are numbers."""
+    if column.dtype.kind in "iuf":
+        return np.asarray(column.to_numpy())
+    return np.asarray(column.astype(str).to_numpy(dtype=object))
+
+
+def read_logged(path: Path) -> Logged:
+    """Reads logged rounds from an ``.npz`` file.
+
+    It holds ``users``, ``arms``, ``chosen``, ``rewards`` and ``propensities``, as ``Logged`` says.
+
+    Raises:
+        DataError: It cannot be read, or holds something else.
+    """
+    arrays = read_npz(path)
+    missing = [name for name in Logged._fields if name not in arrays]
+    if missing:
+        raise DataError(f"{path} must hold {', '.join(Logged._fields)}; it lacks {missing[0]}")
+    try:
+        return logged(*(arrays[name] for name in Logged._fields))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from error

@@ -1,0 +1,146 @@
+"""What the users of a bandit between sites meet: one of them in each turn, with arms.
+
+Every user is a client. Which one's turn it is follows from the seed and the turn alone, so every
+site knows when it is its own.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from engram.bandits.worlds.classes import classes
+from engram.bandits.worlds.grouped import grouped
+from engram.bandits.worlds.world import Round, World, drawing
+from engram.molar.site import Rows
+from federation.data.bandits import read_classes
+from federation.data.tables import TableData
+from federation.errors import DataError
+from federation.experiment import Experiment
+
+__all__ = [
+    "GROUPED",
+    "Meetings",
+    "drawn_meetings",
+    "drawn_world",
+    "grouped_users",
+    "is_table",
+    "table_meetings",
+]
+
+GROUPED: Final = {"linear-groups": "linear", "cosine-groups": "cosine"}
+"""By data set that is drawn: how rewards depend on features."""
+
+_LONGEST = 2.0
+
+
+class Meetings(NamedTuple):
+    """What there is to meet.
+
+    Attributes:
+        dim: Features d of an arm.
+        turn: ``t -> Round`` of the client whose turn it is, t from 0; None if it is not here.
+    """
+
+    dim: int
+    turn: Callable[[int], Round | None]
+
+
+def is_table(experiment: Experiment) -> bool:
+    """Returns whether the data set is a table of what arms paid, not one of classes."""
+    return experiment.dataset.startswith("csv:")
+
+
+def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> World:
+    """Draws users in groups of a third of them each, other ones in each of two topics."""
+    return grouped(
+        users=users,
+        groups=3,
+        dim=11,
+        topics=2,
+        horizon=horizon,
+        seed=seed,
+        reward=reward,
+        noise=0.1,
+        gap=0.1,
+    )
+
+
+def drawn_world(experiment: Experiment) -> World:
+    """Returns a world that is drawn, or made of data sets with classes.
+
+    Raises:
+        DataError: A data set cannot be read, or has other users than there are clients.
+    """
+    e, names = experiment, experiment.sources
+    try:
+        if e.dataset in GROUPED:
+            reward = GROUPED[e.dataset]
+            world = grouped_users(reward, users=e.num_clients, horizon=e.rounds, seed=e.seed)
+        else:
+            rows = [read_classes(name, data_dir=Path(e.data_dir)) for name in names]
+            world = classes(rows, horizon=e.rounds, seed=e.seed, groups=e.user_groups or None)
+    except DataError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{e.dataset}: {error}") from error
+    if world.users != e.num_clients:
+        raise DataError(
+            f"num-clients must be the number of users, {world.users}, in {e.dataset}, got "
+            f"{e.num_clients}"
+        )
+    return world
+
+
+def drawn_meetings(experiment: Experiment) -> Meetings:
+    """Returns the rounds of ``drawn_world``; errors are its."""
+    world = drawn_world(experiment)
+    return Meetings(world.dim, world.round)
+
+
+def table_meetings(experiment: Experiment, data: TableData) -> Meetings:
+    """Returns turns from tables, whose rows are arms and whose target is what they pay.
+
+    In each turn a client is drawn uniformly, which reads as many of its rows as there are ``arms``.
+    Regret is counted by what these would have paid.
+
+    Raises:
+        DataError: Some number is NaN or infinite, some row is long, or some reward is not in
+            [0, 1].
+    """
+    e = experiment
+    parts = zip(data.train, data.test, strict=True)  # a bandit learns from all that it is shown
+    here = {
+        client: _checked(e, client, [rows for rows in held if rows is not None])
+        for client, held in enumerate(parts)
+        if held[0] is not None
+    }
+
+    def turn(t: int) -> Round | None:
+        rng = drawing(e.seed, t)
+        client = int(rng.integers(e.num_clients))
+        if client not in here:
+            return None
+        rows = here[client]
+        offered = rng.choice(len(rows.y), size=e.arms, replace=len(rows.y) < e.arms)
+        return Round(client, rows.x[offered], rows.y[offered], rows.y[offered])
+
+    return Meetings(len(data.columns), turn)
+
+
+def _checked(experiment: Experiment, client: int, parts: Sequence[Rows]) -> Rows:
+    x, y = (np.concatenate([getattr(rows, name) for rows in parts]) for name in ("x", "y"))
+    if not np.isfinite(x).all():
+        raise DataError(f"client {client}: its rows have NaN or infinity")
+    longest = float(np.linalg.norm(x, axis=1).max())
+    if longest > _LONGEST:
+        raise DataError(
+            f"client {client}: a row's features must have a length of at most {_LONGEST:g}, got "
+            f"{longest:.3g}: scale the columns, or networks diverge"
+        )
+    if not ((y >= 0) & (y <= 1)).all():
+        raise DataError(
+            f"client {client}: {experiment.target_column} must be in [0, 1] in every row: a reward"
+        )
+    return Rows(x, y)

@@ -1,0 +1,165 @@
+"""How questions about users' networks travel between a server and sites, and what they answer.
+
+Names in messages: ``ASKED`` says which question of a turn it is; arms, opinions and networks are
+float64.
+"""
+
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import ArrayRecord
+
+from engram.bandits.networks import Weights
+from engram.bandits.replay import Drawn
+from federation.wire import floats_record, read_array, read_floats, to_record
+
+__all__ = [
+    "ARM",
+    "ARMS",
+    "ASKED",
+    "OPINIONS",
+    "Question",
+    "arms_record",
+    "network_record",
+    "opinions_record",
+    "question_for",
+    "question_record",
+    "read_arms",
+    "read_network",
+    "read_opinions",
+    "read_question",
+]
+
+Array = npt.NDArray[np.float64]
+
+ASKED: Final = "asked"  # config key: offer, opinions, slopes or play
+ARM: Final = "arm"  # config key: which one to play
+ARMS: Final = "arms"
+OPINIONS: Final = "opinions"
+
+_MOST_ARMS = 1000
+_ROUNDING = 1e-9
+
+
+class Question(NamedTuple):
+    """What the loss's gradient is on some rows, at given parameters of M networks.
+
+    Attributes:
+        weights: Shapes (M, out, in).
+        drawn: Rows for each; users are clients. Entries with share 0 are about nobody.
+    """
+
+    weights: Weights
+    drawn: Drawn
+
+
+def arms_record(arms: Array) -> ArrayRecord:
+    """Returns arms, shape (K, d)."""
+    return floats_record(arms=arms)
+
+
+def read_arms(record: ArrayRecord, dim: int) -> Array:
+    """Reads what ``arms_record`` wrote; errors are those of ``read_floats``."""
+    shape = tuple(record[ARMS].shape)
+    arms = read_floats(record, ARMS, (shape[0] if shape else 0, dim))
+    if not (1 <= len(arms) <= _MOST_ARMS and np.isfinite(arms).all()):
+        raise ValueError(f"arms must be 1 to {_MOST_ARMS}, and finite, got {len(arms)}")
+    return arms
+
+
+def opinions_record(opinions: Array) -> ArrayRecord:
+    """Returns predictions of n clients for K arms, shape (n, K)."""
+    return floats_record(opinions=opinions)
+
+
+def read_opinions(record: ArrayRecord, shape: tuple[int, int]) -> Array:
+    """Reads what ``opinions_record`` wrote; errors are those of ``read_floats``."""
+    found = read_floats(record, OPINIONS, shape)
+    if not np.isfinite(found).all():
+        raise ValueError("some opinions are NaN or infinite")
+    return found
+
+
+def network_record(weights: Weights) -> ArrayRecord:
+    """Returns parameters, or gradients, of networks: ``theta.k`` of each layer (M, out, in)."""
+    return to_record({f"theta.{k}": w for k, w in enumerate(weights)})
+
+
+def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weights:
+    """Reads what ``network_record`` wrote, of so many networks.
+
+    Args:
+        record: The record.
+        widths: d, and those of the hidden layers.
+        count: M.
+
+    Raises:
+        KeyError: A layer is missing.
+        ValueError: One has another shape or dtype, or numbers that are NaN or infinite.
+        TypeError: One is not what it is declared to be.
+    """
+    shapes = [(count, above, below) for below, above in pairwise([*widths, 1])]
+    found = [read_floats(record, f"theta.{k}", shape) for k, shape in enumerate(shapes)]
+    if not all(np.isfinite(layer).all() for layer in found):
+        raise ValueError("some parameters or gradients are NaN or infinite")
+    return tuple(map(torch.from_numpy, found))
+
+
+def question_for(clients: Collection[int], question: Question) -> Question | None:
+    """Returns the part of a question that is about rows of these clients; None if none is."""
+    drawn = question.drawn
+    own = np.isin(drawn.users, list(clients)) & (drawn.shares > 0)
+    width = int(own.sum(axis=1).max(initial=0))
+    if width == 0:
+        return None
+    first = np.argsort(~own, axis=1, kind="stable")[:, :width]
+    users, slots, shares, mine = (
+        np.take_along_axis(part, first, axis=1)
+        for part in (drawn.users, drawn.slots, drawn.shares, own)
+    )
+    nobody = min(clients)
+    part = Drawn(
+        drawn.runs,
+        np.where(mine, users, nobody),
+        np.where(mine, slots, 0),
+        np.where(mine, shares, 0.0),
+    )
+    return question._replace(drawn=part)
+
+
+def question_record(question: Question) -> ArrayRecord:
+    """Returns the networks, and ``clients``, ``slots`` and ``shares`` of the rows, (M, n)."""
+    _, users, slots, shares = question.drawn
+    record = network_record(question.weights)
+    numbers = {"clients": users, "slots": slots}
+    record.update(to_record({k: torch.from_numpy(a.astype(np.int64)) for k, a in numbers.items()}))
+    record.update(floats_record(shares=shares))
+    return record
+
+
+def read_question(record: ArrayRecord, widths: Sequence[int], clients: Collection[int]) -> Question:
+    """Reads what ``question_record`` wrote.
+
+    Raises:
+        KeyError: An array is missing.
+        ValueError: One has another shape or dtype, or it is about other clients.
+        TypeError: One is not what it is declared to be.
+    """
+    shape = tuple(record["shares"].shape)
+    if len(shape) != 2:
+        raise ValueError(f"shares must have two axes, got shape {shape}")
+    shares = read_floats(record, "shares", shape)
+    if not ((shares >= 0).all() and (shares.sum(axis=1) <= 1 + _ROUNDING).all()):
+        raise ValueError("shares must be at least 0, and those of a network at most 1 in all")
+    users, slots = (
+        read_array(record[name], shape, torch.int64).numpy().astype(np.intp)
+        for name in ("clients", "slots")
+    )
+    if not np.isin(users, list(clients)).all() or (slots < 0).any():
+        raise ValueError("it asks about rows of other clients")
+    weights = read_network(record, widths, shape[0])
+    return Question(weights, Drawn(np.zeros(shape[0], dtype=np.intp), users, slots, shares))

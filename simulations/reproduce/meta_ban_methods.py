@@ -1,0 +1,137 @@
+"""Policies for many users, each with as many settings to choose among."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from engram.bandits.club import club
+from engram.bandits.cofiba import cofiba
+from engram.bandits.linucb import linucb
+from engram.bandits.locb import locb
+from engram.bandits.meta_ban import MetaBan, meta_ban
+from engram.bandits.molar import molar
+from engram.bandits.neural import neural_bandit
+from engram.bandits.policy import Core, Runs, each
+from engram.bandits.sclub import sclub
+from engram.bandits.simple import epsilon_greedy, random_play
+from engram.bandits.worlds.world import World
+
+__all__ = ["META_BAN", "METHODS", "RANDOM", "Method", "Setting", "meta_bans", "runs_at_once"]
+
+Setting = Mapping[str, Any]  # arguments of a policy, numbers and words, by name
+
+META_BAN: Final = "meta-ban"
+RANDOM: Final = "random"
+
+# Section 7 of the paper.
+_ALPHA: Final = (0.001, 0.01, 0.1, 1.0)
+_LAM: Final = (0.01, 0.1, 1.0)
+
+_HIDDEN: Final = (100,)
+
+_ROOM: Final = 512 * 2**20  # bytes that rows and networks of runs at once may take
+_LINEAR: Final = 8  # runs at once of policies without networks, which gain nothing by more
+
+
+class Method(NamedTuple):
+    """A policy.
+
+    Attributes:
+        title: What tables call it.
+        grid: Settings that tuning tries.
+        make: ``(dim, settings) -> policy``, in as many runs as there are settings.
+        users: Whether there is a network for each user; None if there is no network at all.
+    """
+
+    title: str
+    grid: tuple[Setting, ...]
+    make: Callable[[int, Sequence[Setting]], Runs[Any]]
+    users: bool | None = None
+
+
+def _grid(**values: Sequence[object]) -> tuple[Setting, ...]:
+    return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
+
+
+def _linear(
+    title: str,
+    core: Callable[..., Core[Any]],
+    grid: tuple[Setting, ...] = _grid(alpha=_ALPHA, lam=_LAM),
+    **fixed: bool,
+) -> Method:
+    return Method(
+        title,
+        grid,
+        lambda dim, settings: each([core(dim, **setting, **fixed) for setting in settings]),
+    )
+
+
+def _clusters(title: str, core: Callable[..., Core[Any]]) -> Method:
+    # How alike users of a cluster must be is tuned, too, as Meta-Ban's gamma is.
+    return _linear(title, core, _grid(alpha=(0.01, 0.1), lam=(0.01, 0.1), alpha2=(0.1, 0.3, 1.0)))
+
+
+def _neural(title: str, **fixed: bool) -> Method:
+    return Method(
+        title,
+        _grid(alpha=_ALPHA, lam=_LAM),
+        lambda dim, settings: (
+            neural_bandit(
+                dim, runs=len(settings), hidden=_HIDDEN, **_columns(settings), **fixed
+            ).runs
+        ),
+        users=not fixed["shared"],
+    )
+
+
+def meta_bans(dim: int, settings: Sequence[Setting]) -> MetaBan:
+    """Returns Meta-Ban in as many runs as there are settings."""
+    return meta_ban(dim, runs=len(settings), hidden=_HIDDEN, **_columns(settings))
+
+
+def _columns(settings: Sequence[Setting]) -> dict[str, Any]:
+    """Returns each argument as an array with a number for each run."""
+    return {name: np.array([setting[name] for setting in settings]) for name in settings[0]}
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    META_BAN: Method(
+        "Meta-Ban",
+        # lambda is left at 0: what matters more is how alike the users of a group must be.
+        _grid(alpha=_ALPHA, gamma=(0.1, 0.4, 0.9)),
+        lambda dim, settings: meta_bans(dim, settings).runs,
+        users=True,
+    ),
+    "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
+    "neural-ucb-ind": _neural("NeuUCB-IND", shared=False),
+    "neural-ts": _neural("NeuTS-ONE", shared=True, thompson=True),
+    "club": _clusters("CLUB", club),
+    "sclub": _clusters("SCLUB", sclub),
+    "cofiba": _clusters("COFIBA", cofiba),
+    "locb": _clusters("LOCB", locb),
+    "linucb-one": _linear("LinUCB-ONE", linucb, shared=True),
+    "linucb-ind": _linear("LinUCB-IND", linucb, shared=False),
+    "epsilon-greedy": Method(
+        "e-greedy-IND",
+        _grid(epsilon=_ALPHA, lam=_LAM),
+        lambda dim, settings: each([epsilon_greedy(dim, **setting) for setting in settings]),
+    ),
+    "molar": Method(
+        "MOLARB",
+        _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all")),
+        lambda dim, settings: each([molar(dim, **setting) for setting in settings]),
+    ),
+    RANDOM: Method("random", ({},), lambda dim, settings: each([random_play()] * len(settings))),
+}
+
+
+def runs_at_once(name: str, world: World) -> int:
+    """Returns how many runs of a method are to be played at once, at least 1."""
+    users = METHODS[name].users
+    if users is None:
+        return _LINEAR
+    rows = world.users * min(world.horizon, 256) * (world.dim + 1)
+    weights = (world.users if users else 1) * sum(_HIDDEN) * (world.dim + 1)
+    return max(1, _ROOM // (4 * (rows + 2 * weights)))

@@ -1,0 +1,347 @@
+"""Meta-Ban between sites: the server adapts and chooses, and asks about users' networks and rows.
+
+A round is a turn. Before its last message, which says which arm to play, the server asks whose turn
+it is, what clients' networks predict for the arms, and in each of J_2 steps for gradients.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from engram.bandits.meta_ban import MetaBan
+from engram.bandits.meta_learner import MetaState
+from engram.bandits.networks import Weights
+from engram.bandits.policy import CHOOSE, INIT, generator
+from engram.bandits.replay import Drawn
+from engram.bandits.training import descended
+from engram.types import Params
+from federation.errors import RunStopped, brief, few
+from federation.opinions import (
+    ARM,
+    ARMS,
+    ASKED,
+    OPINIONS,
+    Question,
+    arms_record,
+    network_record,
+    question_for,
+    question_record,
+    read_arms,
+    read_network,
+    read_opinions,
+)
+from federation.roster import Sites
+from federation.wire import ARRAYS, CLIENTS, read_float, read_int, read_list
+from strategies.sites import Read, Records, SiteStrategy
+
+__all__ = ["TOTALS", "MetaBanTurns", "summed"]
+
+Floats = npt.NDArray[np.float64]
+
+TOTALS = ("turns", "reward", "regret")
+
+_ROUNDING = 1e-6  # of a regret that is 0
+_LARGEST = 100.0  # in a gradient
+
+
+class _Turn(NamedTuple):
+    """Whom to ask in a turn, and of what.
+
+    Attributes:
+        number: The round.
+        config: What all are told.
+        grid: The nodes.
+    """
+
+    number: int
+    config: ConfigRecord
+    grid: Grid
+
+
+class MetaBanTurns(SiteStrategy):
+    """Algorithms 1 and 3 between sites, one round a turn.
+
+    It makes the choices that ``engram.bandits.meta_ban`` makes of the same seed with all users in
+    one place. A site that does not answer, or sends what cannot be, is named; its clients are in no
+    group of this turn, and if it is the turn of one of them nobody is served.
+
+    Args:
+        sites: The sites that there are.
+        policy: What is played, with as many features as sites have columns.
+        seed: Of all random numbers.
+        timeout: Seconds to wait for the answers to a question.
+        least: Sites without whose usable replies a round cannot be.
+
+    Attributes:
+        state: Between rounds: ``came``, clients in the order in which they came; ``chosen``, how
+            often arms were chosen; and of each client sums of ``TOTALS``, as far as it has told.
+    """
+
+    def __init__(
+        self, sites: Sites, policy: MetaBan, *, seed: int, timeout: float, least: int = 1
+    ) -> None:
+        super().__init__(sites, least=least)
+        self._policy = policy
+        self._seed = seed
+        self._timeout = timeout
+        self._start = policy.start([generator(seed, 0, INIT)]).start
+        self._theta = network_record(self._start)
+        self._played: dict[str, int] = {}
+        self.state: Params = {}
+
+    def init(self, clients: int) -> ArrayRecord:
+        """Returns Theta_0, and sets the state to that before the first round."""
+        zeros = torch.zeros(clients, dtype=torch.float64)
+        self.state = {name: zeros.clone() for name in TOTALS}
+        self.state |= {"came": torch.zeros(0, dtype=torch.int64), "chosen": torch.tensor(0)}
+        return self._theta
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Finds out whose turn it is, and chooses an arm; the message says which."""
+        turn = _Turn(server_round, config, grid)
+        self.left_out, self._theta, self._played = {}, arrays, {}
+        offer = self._offer(turn)
+        self.check_enough(len(self._there()))
+        if offer is None:
+            return self._ask(turn, "play", set(), lambda clients: {})
+        served, arms = offer
+        self._played = {"served": served}
+        came = self.state["came"].tolist()
+        if served not in came:
+            came.append(served)
+            self.state["came"] = torch.tensor(came)
+        opinions, rows = self._opinions(turn, came, arms)
+        if not np.isfinite(opinions[came.index(served)]).all():  # nor will it play
+            return self._ask(turn, "play", set(), lambda clients: {})
+        arm = self._choose(turn, came, served, arms, opinions, rows)
+        self._played["arm"] = arm
+        told = ConfigRecord({**config, ARM: arm})
+        return self._ask(turn._replace(config=told), "play", {served}, lambda clients: {})
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Takes in what came of it, as far as the site tells.
+
+        Returns:
+            Theta_t; and ``sites`` (that answered), ``left-out``, ``told`` (turns that sites have
+            told of), ``regret`` in these; and ``served``, ``arm`` and ``groups`` (different ones),
+            as far as it came to that.
+
+        Raises:
+            RunStopped: Too few replies are usable.
+        """
+
+        def told(content: RecordDict, clients: list[int]) -> None:
+            outcome = _outcome(content, server_round)
+            for name, value in zip(TOTALS, outcome, strict=True):
+                self.state[name][clients[0]] += value
+
+        self.left_out |= self.gather(server_round, replies, told)
+        self.check_enough(len(self._there()))
+        found = {"sites": len(self._there()), "left-out": len(self.left_out)}
+        sums = {"told": self.state["turns"].sum(), "regret": self.state["regret"].sum()}
+        totals = {name: float(total) for name, total in sums.items()}
+        return self._theta, MetricRecord({**found, **totals, **self._played})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Asks what came of the turns that were not told of."""
+        del arrays
+        return self.ask(MessageType.EVALUATE, server_round, config, grid, lambda clients: {})
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Returns the sums of ``TOTALS``, of nodes that had enough to tell."""
+        found = np.zeros(len(TOTALS))
+
+        def told(content: RecordDict, clients: list[int]) -> None:
+            found.__iadd__(_outcome(content, server_round * len(clients)))
+
+        self.gather(server_round, replies, told)
+        return MetricRecord(dict(zip(TOTALS, found.tolist(), strict=True)))
+
+    def _offer(self, turn: _Turn) -> tuple[int, Floats] | None:
+        """Returns whose turn it is, and the arms; None if nobody's, or several clients claim it."""
+        offers: dict[int, Floats] = {}
+
+        def read(content: RecordDict, clients: list[int]) -> None:
+            served = read_list(content.config_records[CLIENTS], "served", int)
+            if len(served) > 1 or not set(served) <= set(clients):
+                raise ValueError(f"its node offers arms to {brief(served)}")
+            if served:
+                record = content.array_records[ARMS]
+                offers[served[0]] = read_arms(record, len(self.sites.columns))
+
+        self._exchange(turn, "offer", None, lambda clients: {}, read)
+        if len(offers) > 1:
+            self.left_out |= dict.fromkeys(offers, f"{few(sorted(offers))} claim the same turn")
+            return None
+        return next(iter(offers.items()), None)
+
+    def _opinions(
+        self, turn: _Turn, came: list[int], arms: Floats
+    ) -> tuple[Floats, npt.NDArray[np.intp]]:
+        """Returns what clients predict, (n, K), infinite where nobody knows; and their rows, (n,).
+
+        Args:
+            turn: The turn.
+            came: n clients.
+            arms: Shape (K, d).
+        """
+        found = np.full((len(came), len(arms)), np.inf)
+        rows = np.zeros(len(came), dtype=np.intp)
+
+        def read(content: RecordDict, clients: list[int]) -> None:
+            counts = read_list(content.config_records[CLIENTS], "rows", int)
+            if len(counts) != len(clients) or not all(0 <= n <= turn.number for n in counts):
+                raise ValueError("its clients' numbers of rows cannot be")
+            record = content.array_records[OPINIONS]
+            places = [came.index(client) for client in clients]
+            found[places] = read_opinions(record, (len(clients), len(arms)))
+            rows[places] = counts
+
+        asked = {ARMS: arms_record(arms)}
+        self._exchange(turn, "opinions", came, lambda clients: asked, read)
+        return found, rows
+
+    def _choose(
+        self,
+        turn: _Turn,
+        came: list[int],
+        served: int,
+        arms: Floats,
+        opinions: Floats,
+        rows: npt.NDArray[np.intp],
+    ) -> int:
+        """Infers groups, adapts to each, and returns the arm to play."""
+        learner, users = self._policy.learner, np.array([came.index(served)])
+        chosen = int(self.state["chosen"])
+        meta = MetaState(self._start, self._network(self._theta, 1), chosen)
+        rng = generator(self._seed, turn.number - 1, CHOOSE)
+        groups = learner.groups(torch.from_numpy(opinions)[None], users)
+        adapted = partial(
+            learner.adapted,
+            users=users,
+            counts=rows[None],
+            descent=partial(self._descent, turn, came),
+            rngs=[rng],
+        )
+        x = torch.from_numpy(arms)[None].mT
+        (arm,), meta = learner.choose(meta, groups, x, adapted, [rng])
+        if arm < 0:
+            raise RunStopped(
+                f"the meta-learner diverged in round {turn.number}: scale arms to a length of 1, "
+                "or lower meta-eta"
+            )
+        self._theta = network_record(meta.theta)
+        self.state["chosen"] = torch.tensor(meta.rounds)
+        self._played["groups"] = len(groups.runs)
+        return int(arm)
+
+    def _descent(
+        self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor
+    ) -> Weights:
+        """Takes the steps by what sites answer."""
+
+        def slopes(step: int, at: Weights) -> Weights:
+            return self._slopes(turn, came, at, drawn.step(step))
+
+        return descended(weights, slopes, self._policy.learner.steps, eta, lam)
+
+    def _slopes(self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn) -> Weights:
+        """Returns the gradients at these weights, by what sites answer."""
+        whole = Question(weights, drawn._replace(users=np.array(came)[drawn.users]))
+        parts: list[Weights] = []
+        heard: list[int] = []
+
+        def ask(clients: list[int]) -> Records | None:
+            part = question_for(clients, whole)
+            return None if part is None else {ARRAYS: question_record(part)}
+
+        def read(content: RecordDict, clients: list[int]) -> None:
+            part = self._network(content.array_records[ARRAYS], len(drawn.runs))
+            length = max(float(layer.abs().max()) for layer in part)
+            if length > _LARGEST:
+                raise ValueError(
+                    f"a gradient with {length:.3g} in it cannot be: arms have length 1"
+                )
+            parts.append(part)
+            heard.extend(clients)
+
+        self._exchange(turn, "slopes", came, ask, read)
+        return summed(weights, whole.drawn, heard, parts)
+
+    def _network(self, record: ArrayRecord, count: int) -> Weights:
+        widths = (self._policy.dim, *self._policy.hidden)
+        return read_network(record, widths, count)
+
+    def _exchange(
+        self,
+        turn: _Turn,
+        asked: str,
+        among: Collection[int] | None,
+        records: Callable[[list[int]], Records | None],
+        read: Read,
+    ) -> None:
+        """Asks a question, of clients that have not failed in this turn; notes who fails."""
+        messages = self._ask(turn, asked, among, records)
+        replies = turn.grid.send_and_receive(messages, timeout=self._timeout)
+        self.left_out |= self.gather(turn.number, replies, read)
+
+    def _ask(
+        self,
+        turn: _Turn,
+        asked: str,
+        among: Collection[int] | None,
+        records: Callable[[list[int]], Records | None],
+    ) -> list[Message]:
+        clients = set(self.sites.nodes if among is None else among) - self.left_out.keys()
+        config = ConfigRecord({**turn.config, ASKED: asked})
+        return self.ask(MessageType.TRAIN, turn.number, config, turn.grid, records, clients)
+
+    def _there(self) -> set[int]:
+        return set(self.sites.nodes) - self.left_out.keys()
+
+
+def summed(
+    weights: Weights, drawn: Drawn, heard: Collection[int], parts: Sequence[Weights]
+) -> Weights:
+    """Returns the sum of sites' gradients, as a mean over the rows of those that were heard.
+
+    Args:
+        weights: Of M networks, shapes (M, out, in): the gradient's shapes.
+        drawn: All rows that were asked about; users are clients.
+        heard: The clients that the parts are of.
+        parts: Of each site that answered.
+    """
+    lost = np.where(np.isin(drawn.users, list(heard)), 0.0, drawn.shares).sum(axis=1)
+    scale = torch.from_numpy(1 / np.where(lost < 1 - _ROUNDING, 1 - lost, 1.0))[:, None, None]
+    zeros = tuple(map(torch.zeros_like, weights))
+    return tuple(
+        scale * torch.stack(layers).sum(dim=0) for layers in zip(zeros, *parts, strict=True)
+    )
+
+
+def _outcome(content: RecordDict, most: int) -> tuple[int, float, float]:
+    """Reads turns, reward and regret, of at most so many turns."""
+    details = content.config_records[CLIENTS]
+    turns = read_int(details, "turns")
+    reward, regret = read_float(details, "reward"), read_float(details, "regret")
+    possible = 0 <= turns <= most and all(
+        -_ROUNDING <= total <= turns + _ROUNDING for total in (reward, regret)
+    )
+    if not possible:
+        raise ValueError("its turns, rewards or regrets cannot be")
+    return turns, reward, regret

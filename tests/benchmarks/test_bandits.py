@@ -1,0 +1,65 @@
+"""The benchmark of bandits runs; and its plain loop is Meta-Ban."""
+
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner
+
+from benchmarks import bandit_sites, bandits
+from benchmarks.bandits import Size
+from engram.bandits.meta_ban import meta_ban
+from engram.bandits.policy import CHOOSE, INIT, UPDATE, generator
+
+SMALL = Size(5, 7, (6,), 1.0)
+
+
+@pytest.mark.parametrize("name", bandits.policies(SMALL))
+def test_times_are_numbers(name):
+    play = bandits.served(bandits.policies(SMALL)[name], SMALL)
+    assert bandits.time_rounds(play, bandits.offers(SMALL, 6)) > 0
+
+
+@pytest.mark.parametrize("hidden", [(6,), (6, 5)])
+def test_the_plain_loop_does_what_meta_ban_does(hidden):
+    size = SMALL._replace(hidden=hidden)
+    policy = meta_ban(size.dim, hidden=hidden, buffer=bandits._BUFFER)
+    state = bandits.late(policy.init([generator(0, 0, INIT)]), size)
+    loop = bandits.PlainMetaBan(state, size)
+    for t, offer in enumerate(bandits.offers(size, 20)):
+        users, x = np.array([offer.user]), torch.from_numpy(offer.arms).float()
+        chosen, state = policy.choose(state, users, offer.arms[None], [generator(0, t, CHOOSE)])
+        assert loop.choose(offer.user, x, generator(0, t, CHOOSE)) == chosen[0]
+        paid, rng = offer.rewards[chosen], generator(0, t, UPDATE)
+        state = policy.update(state, users, offer.arms[chosen], paid, [rng])
+        loop.update(offer.user, x[chosen[0]], float(paid[0]), generator(0, t, UPDATE))
+    for layer, (theta, own) in enumerate(
+        zip(state.meta.theta, bandits._layers(loop.meta), strict=True)
+    ):
+        torch.testing.assert_close(theta[0], own.weight.detach(), rtol=1e-3, atol=1e-4)
+        for user, network in enumerate(loop.users):
+            found = state.site.lasts[layer].read()[0, user]
+            expected = bandits._layers(network)[layer].weight.detach()
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def _command(main):
+    command = typer.Typer()
+    command.command()(main)
+    return command
+
+
+def test_it_prints_a_table(monkeypatch):
+    monkeypatch.setattr(bandits, "SIZES", (SMALL,))
+    result = CliRunner().invoke(_command(bandits.main), ["--rounds", "4"])
+    assert result.exit_code == 0, result.output
+    for text in ("Meta-Ban", "LinUCB-IND", "plain loop", "at most"):
+        assert text in result.output
+
+
+def test_sites_play_what_one_place_does():
+    result = CliRunner().invoke(_command(bandit_sites.main), ["--rounds", "12"])
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines() if "12" in line]
+    assert [line[1] for line in lines[1:]] == ["1", "5", "20"], result.output
+    assert all(line[3] == "12" for line in lines[1:])

@@ -1,0 +1,288 @@
+"""What every policy must do, whatever it learns."""
+
+import numpy as np
+import pytest
+
+from engram.bandits.club import club
+from engram.bandits.cofiba import cofiba
+from engram.bandits.linucb import linucb
+from engram.bandits.locb import locb
+from engram.bandits.meta_ban import meta_ban
+from engram.bandits.molar import molar
+from engram.bandits.neural import neural_bandit
+from engram.bandits.policy import first, policy
+from engram.bandits.sclub import sclub
+from engram.bandits.simple import epsilon_greedy, random_play
+from engram.states import from_arrays, to_arrays
+from tests.engram.bandits.support import Groups
+
+DIM, LEARNED = 4, 60
+LINEAR = {"alpha": 0.3, "lam": 0.1}
+
+CORES = {  # by name, how to make it
+    "random": random_play,
+    "epsilon-greedy": lambda: epsilon_greedy(DIM, epsilon=0.2, lam=0.1),
+    "linucb, one": lambda: linucb(DIM, **LINEAR, shared=True),
+    "linucb, ind": lambda: linucb(DIM, **LINEAR),
+    "club": lambda: club(DIM, **LINEAR, alpha2=0.5),
+    "sclub": lambda: sclub(DIM, **LINEAR, alpha2=0.5),
+    "cofiba": lambda: cofiba(DIM, **LINEAR, alpha2=0.2, items=4),
+    "locb": lambda: locb(DIM, **LINEAR, alpha2=0.5, seeds=3),
+    "molar": lambda: molar(DIM),
+    "neural ucb, one": lambda: first(neural_bandit(DIM, hidden=(8,)).runs),
+    "neural ucb, ind": lambda: first(neural_bandit(DIM, hidden=(8,), shared=False).runs),
+    "neural thompson": lambda: first(neural_bandit(DIM, hidden=(8,), thompson=True).runs),
+    "meta-ban": lambda: first(meta_ban(DIM, hidden=(8,)).runs),
+    "meta-ban, paper": lambda: first(
+        meta_ban(
+            DIM,
+            hidden=(8,),
+            exploration="paper",
+            theta="draw",
+            meta_gradient="eq6",
+            user_start="meta",
+        ).runs
+    ),
+    "molar, all rows": lambda: molar(DIM, history="all", c=0.3, c_rows=0.0, first=8),
+}
+DRAWS = {"random", "epsilon-greedy"}  # numbers that matter, though there are no ties
+WORLD = Groups(groups=2, users=4, dim=DIM, noise=0.05, seed=2)
+
+every = pytest.mark.parametrize("name", CORES)
+
+
+def made(name):
+    return policy(CORES[name](), DIM)
+
+
+def played(served, state, rounds=LEARNED, start=0):
+    """Plays rounds; the choices, and the state."""
+    chosen = []
+    for t in range(start, start + rounds):
+        user, x, _, rewards = WORLD.round(t)
+        arm, state = served.choose(state, f"user {user}", x)
+        state = served.update(state, f"user {user}", arm, float(rewards[arm]))
+        chosen.append(arm)
+    return chosen, state
+
+
+def same(one, other):
+    a, b = to_arrays(one), to_arrays(other)
+    assert list(a) == list(b)
+    for name, value in a.items():
+        assert (value.dtype, value.shape) == (b[name].dtype, b[name].shape), name
+        assert value.tobytes() == b[name].tobytes(), name
+
+
+@every
+def test_the_same_seed_makes_the_same_choices(name):
+    one, other = (played(made(name), made(name).init(7)) for _ in range(2))
+    assert one[0] == other[0]
+    same(one[1], other[1])
+    if name in DRAWS:
+        assert played(made(name), made(name).init(8))[0] != one[0]
+
+
+def test_users_have_names_of_numpy_s_own_types():
+    served, x = made("random"), WORLD.round(0)[1]
+    state = served.init(0)
+    for name in (np.str_("ann"), np.int64(3), "ann", 3):
+        arm, state = served.choose(state, name, x)
+        state = served.update(state, name, arm, 1.0)
+    assert state.users == {"ann": 0, 3: 1}
+    assert from_arrays(served.init(0), to_arrays(state)).users == state.users
+
+
+def test_runs_are_served_as_their_first():
+    served = [policy(each, DIM) for each in (meta_ban(DIM).runs, first(meta_ban(DIM).runs))]
+    one, other = (played(policy, policy.init(2), 20) for policy in served)
+    assert one[0] == other[0]
+    same(one[1], other[1])
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        neural_bandit(DIM).runs,
+        neural_bandit(DIM, shared=False).runs,
+        meta_ban(DIM).runs,
+    ],
+    ids=["neural ucb, one", "neural ucb, ind", "meta-ban"],
+)
+def test_one_that_diverges_says_so(runs):
+    served, rng = policy(runs, DIM), np.random.default_rng(0)
+
+    def serve(state):
+        for _ in range(300):
+            arms = 4 * rng.normal(size=(10, DIM))
+            arm, state = served.choose(state, "ann", arms)
+            state = served.update(state, "ann", arm, float(rng.random() < 0.5))
+
+    with pytest.raises(ValueError, match="must be finite, and has diverged: scale arms to a len"):
+        serve(served.init(0))
+    with pytest.raises(ValueError, match="arms to a length of 1, got up to 2"):
+        served.choose(served.init(0), "ann", np.full((2, DIM), 1e150))
+
+
+@every
+def test_a_state_of_other_arms_is_refused(name):
+    state = from_arrays(made(name).init(0), to_arrays(policy(CORES[name](), DIM).init(0)))
+    other = policy(CORES[name](), DIM + 1)
+    with pytest.raises(
+        ValueError, match=f"the state's arms' dimension must be {DIM + 1}, got {DIM}"
+    ):
+        other.choose(state, "ann", np.ones((2, DIM + 1)))
+
+
+@pytest.mark.parametrize("made_of", [meta_ban, neural_bandit])
+def test_several_runs_are_no_policy(made_of):
+    with pytest.raises(ValueError, match="runs must be as many as are played, 1, got 2"):
+        policy(made_of(DIM, runs=2).runs, DIM).init(0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, None])
+def test_seeds_are_whole_numbers(seed):
+    with pytest.raises(ValueError, match="seed must be a whole number, at least 0"):
+        made("random").init(seed)
+    assert type(made("random").init(np.int64(3)).seed) is int
+
+
+@every
+def test_a_state_is_never_changed(name):
+    served = made(name)
+    _, state = played(served, served.init(1))
+    before = from_arrays(served.init(0), to_arrays(state))
+    first, _ = played(served, state, 20, start=LEARNED)
+    same(state, before)
+    assert played(served, state, 20, start=LEARNED)[0] == first
+
+
+@every
+def test_what_it_is_given_is_left_alone(name):
+    served, state = made(name), made(name).init(1)
+    for t in range(12):
+        user, x, _, rewards = WORLD.round(t)
+        x.setflags(write=False)
+        arm, state = served.choose(state, user, x)
+        state = served.update(state, user, arm, float(rewards[arm]))
+    core, rng = CORES[name](), np.random.default_rng(0)
+    _, x, _, _ = WORLD.round(99)
+    before = x.copy()
+    learned = core.init(rng)
+    for arm in range(len(x)):
+        _, learned = core.choose(learned, arm % 3, x, rng)
+        learned = core.update(learned, arm % 3, x[arm], 0.5, rng)
+    assert np.array_equal(x, before)
+
+
+@every
+def test_goes_on_from_a_file_bit_for_bit(name, tmp_path):
+    served = made(name)
+    _, state = played(served, served.init(3))
+    _, state = served.choose(state, "waiting", WORLD.round(0)[1])
+    np.savez(tmp_path / "state.npz", **to_arrays(state))
+    with np.load(tmp_path / "state.npz", allow_pickle=False) as saved:
+        restored = from_arrays(made(name).init(0), saved)
+    same(state, restored)
+    one = played(served, state, 40, start=LEARNED)
+    other = played(made(name), restored, 40, start=LEARNED)
+    assert one[0] == other[0]
+    same(one[1], other[1])
+
+
+@every
+def test_serves_who_was_never_seen(name):
+    served = made(name)
+    _, state = played(served, served.init(4))
+    x = WORLD.round(500)[1]
+    arm, state = served.choose(state, "newcomer", x)
+    assert 0 <= arm < len(x)
+    assert type(arm) is int
+    state = served.update(state, "newcomer", arm, 1.0)
+    assert served.choose(state, "newcomer", x)[0] in range(len(x))
+
+
+@every
+def test_users_may_be_numbered_in_any_order(name):
+    # A core may meet user 9 first, and learn of who never chose.
+    core, rng = CORES[name](), np.random.default_rng(0)
+    state, x = core.init(rng), WORLD.round(1)[1]
+    for user in (9, 2, 9, 5, 2):
+        state = core.update(state, user, x[user % len(x)], 0.5, rng)
+        arm, state = core.choose(state, user, x, rng)
+        assert arm in range(len(x))
+
+
+@every
+def test_one_arm_is_played_and_the_number_of_arms_may_change(name):
+    served = made(name)
+    state = served.init(5)
+    for t in range(20):
+        user, x, _, _ = WORLD.round(t)
+        few = x[: 1 + t % 3]
+        arm, state = served.choose(state, user, few)
+        assert arm in range(len(few))
+        state = served.update(state, user, arm, 0.5)
+    assert served.choose(state, 0, x[:1])[0] == 0
+
+
+@every
+def test_the_same_arm_twice_is_a_fair_tie(name):
+    served = made(name)
+    _, state = played(served, served.init(6))
+    x = WORLD.round(700)[1]
+    # The best arm for this state, if it has one, stands at several places.
+    arm, _ = served.choose(state, "user 1", x)
+    twice = np.vstack([x[arm]] * 10)
+    counts = np.bincount(
+        [served.choose(state._replace(seed=s), "user 1", twice)[0] for s in range(600)],
+        minlength=10,
+    )
+    assert (abs(counts - 60) < 30).all()  # four standard deviations
+
+
+@every
+def test_learns_of_an_arm_that_was_offered_but_not_chosen(name):
+    served = made(name)
+    _, state = played(served, served.init(7))
+    user, x, _, _ = WORLD.round(LEARNED)
+    arm, state = served.choose(state, user, x)
+    other = (arm + 1) % len(x)
+    one, two = (served.update(state, user, a, 1.0) for a in (arm, other))
+    assert one.updated == two.updated == state.updated + 1
+    if name != "random":
+        with pytest.raises(AssertionError):  # it does make a difference which
+            same(one, two)
+
+
+@every
+def test_a_refusal_changes_nothing(name):
+    served = made(name)
+    _, state = played(served, served.init(8), 20)
+    user, x, _, _ = WORLD.round(20)
+    _, state = served.choose(state, user, x)
+    before = from_arrays(served.init(0), to_arrays(state))
+    for bad in (
+        lambda: served.choose(state, user, x[:, 1:]),
+        lambda: served.choose(state, user, np.where(x == x.max(), np.nan, x)),
+        lambda: served.update(state, user, len(x), 0.5),
+        lambda: served.update(state, user, 0, 1.1),
+    ):
+        with pytest.raises(ValueError, match="must be"):
+            bad()
+        same(state, before)
+
+
+@every
+def test_learns_something(name):
+    served, state, rounds = made(name), made(name).init(9), 400
+    regret, at_random = 0.0, 0.0
+    for t in range(rounds):
+        user, x, means, rewards = WORLD.round(t)
+        arm, state = served.choose(state, user, x)
+        state = served.update(state, user, arm, float(rewards[arm]))
+        if t >= rounds // 2:
+            regret += means.max() - means[arm]
+            at_random += means.max() - means.mean()
+    share = regret / at_random
+    assert abs(share - 1) < 0.15 if name == "random" else share < 0.6

@@ -1,0 +1,521 @@
+"""Meta-Ban: groups, its algorithms by hand, and all of it against the plain one."""
+
+import copy
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from engram.bandits.meta_ban import meta_ban
+from engram.bandits.policy import INIT, UPDATE, first
+from engram.bandits.replay import add
+from engram.bandits.stacks import put, stacked
+from tests.engram.bandits.neural_support import generators, played, played_plainly, rounds
+from tests.engram.bandits.plain_meta_ban import PlainMetaBan, network
+
+MODES = {
+    "exploration": ("gradient-norm", "paper"),
+    "theta": ("last", "draw"),
+    "meta_gradient": ("adapt", "eq6", "alg4"),
+    "user_start": ("own", "meta", "initial"),
+}
+SETTINGS = {
+    "alpha": 0.3,
+    "nu": 2.0,
+    "gamma": 0.4,
+    "lam": 0.05,
+    "eta_user": 0.3,
+    "eta_meta": 0.05,  # a sum over rows in Algorithm 4 wants a small one
+    "adapt_every": 1,
+    "group_cap": None,
+    "own_weight": 1.0,
+    "user_steps": 2,
+    "meta_steps": 2,
+    "batch": 4,
+    "buffer": 6,
+}
+
+
+def with_parts(state, **parts):
+    """The state with other parts, wherever they are in it."""
+    meta, site = (
+        kept._replace(**{name: part for name, part in parts.items() if name in kept._fields})
+        for kept in (state.meta, state.site)
+    )
+    return state._replace(meta=meta, site=site, known=parts.get("known", state.known))
+
+
+def assert_same(found, expected, run=0):
+    """Compares a run's networks with those of a plain policy."""
+    users = len(expected.users)
+    for layer in range(len(expected.start)):
+        pairs = [(found.meta.theta[layer][run], expected.meta[layer])]
+        for u in range(users):
+            pairs += [
+                (found.site.lasts[layer].read()[run, u], expected.users[u]["last"][layer]),
+                (found.site.thetas[layer].read()[run, u], expected.users[u]["theta"][layer]),
+            ]
+        for a, b in pairs:
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+    assert found.known[run] == users
+    assert found.site.rows.seen[run, :users].tolist() == [user["mu"] for user in expected.users]
+
+
+def against_the_plain_one(horizon, seed, **settings):
+    settings = {name: modes[0] for name, modes in MODES.items()} | SETTINGS | settings
+    policy = meta_ban(4, hidden=(5, 4), dtype=torch.float64, **settings)
+    state = policy.init(generators([seed], 0, INIT))
+    plain = PlainMetaBan([w[0] for w in state.meta.start], **settings)
+    world = rounds(seed, horizon)
+    chosen, state = played(policy.runs, [world], [seed], state)
+    assert chosen[:, 0].tolist() == played_plainly(plain, world, seed).tolist()
+    assert len(np.unique(chosen)) == 3
+    assert_same(state, plain)
+
+
+@pytest.mark.parametrize("mode", [*itertools.product(*MODES.values())], ids="-".join)
+def test_it_is_the_plain_one_in_every_mode(mode):
+    varied = {"adapt_every": 2, "group_cap": 3, "own_weight": 2.5}
+    against_the_plain_one(30, 1, **dict(zip(MODES, mode, strict=True)), **varied)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"eta_meta": 0.4, "exploration": "paper", "theta": "draw"},
+        {"eta_meta": 0.4, "group_cap": 4, "own_weight": 3.0, "lam": 0.0, "buffer": 17},
+        {"eta_meta": 0.1, "meta_gradient": "eq6", "user_start": "meta", "adapt_every": 3},
+        {"eta_meta": 0.02, "meta_gradient": "alg4", "theta": "draw", "buffer": 3},
+    ],
+    ids=["paper's exploration", "cap and weight", "eq6", "alg4"],
+)
+def test_it_is_the_plain_one_for_long(settings):
+    against_the_plain_one(300, 2, **settings)
+
+
+PER_RUN = {
+    "alpha": (0.1, 0.3, 0.0),
+    "nu": (2.0, 5.0, np.inf),
+    "gamma": (0.4, 0.2, 0.1),
+    "lam": (0.0, 0.05, 0.1),
+    "eta_user": (0.3, 0.2, 0.5),
+    "eta_meta": (0.05, 0.04, 0.02),
+}
+
+
+@pytest.mark.parametrize("meta_gradient", MODES["meta_gradient"])
+@pytest.mark.parametrize("theta", MODES["theta"])
+def test_runs_at_once_are_single_runs(meta_gradient, theta):
+    shared = SETTINGS | {"meta_gradient": meta_gradient, "theta": theta, "group_cap": 5}
+    seeds, worlds = (3, 4, 5), [rounds(seed, 60) for seed in (6, 7, 8)]
+    arrays = {name: np.array(values) for name, values in PER_RUN.items()}
+    policy = meta_ban(4, runs=3, hidden=(5,), **shared | arrays)
+    start = policy.init(generators(seeds, 0, INIT))
+    together, state = played(policy.runs, worlds, seeds, start)
+    for run, seed in enumerate(seeds):
+        own = {name: values[run] for name, values in PER_RUN.items()}
+        alone = meta_ban(4, hidden=(5,), **shared | own)
+        begun = alone.init(generators([seed], 0, INIT))
+        chosen, ended = played(alone.runs, [worlds[run]], [seed], begun)
+        assert together[:, run].tolist() == chosen[:, 0].tolist()
+        for a, b in zip(state.meta.theta, ended.meta.theta, strict=True):
+            torch.testing.assert_close(a[run], b[0], rtol=1e-4, atol=1e-5)
+        for a, b in zip(state.site.lasts, ended.site.lasts, strict=True):
+            users = min(a.read().shape[1], b.read().shape[1])
+            torch.testing.assert_close(
+                a.read()[run, :users], b.read()[0, :users], rtol=1e-4, atol=1e-5
+            )
+
+
+def test_a_run_that_diverges_leaves_the_others_alone():
+    worlds = [rounds(6, 40), rounds(7, 40)]
+    huge = [asked._replace(arms=1e6 * asked.arms) for asked in rounds(8, 40)]
+    three = meta_ban(4, runs=3, hidden=(5,), group_cap=4)
+    start = three.init(generators((0, 1, 2), 0, INIT))
+    together, state = played(three.runs, [worlds[0], huge, worlds[1]], (0, 1, 2), start)
+    assert not all(w[1].isfinite().all() for w in state.meta.theta)
+    two = meta_ban(4, runs=2, hidden=(5,), group_cap=4)
+    start = two.init(generators((0, 2), 0, INIT))
+    alone, ended = played(two.runs, worlds, (0, 2), start)
+    assert together[:, [0, 2]].tolist() == alone.tolist()
+    for a, b in zip(state.meta.theta, ended.meta.theta, strict=True):
+        torch.testing.assert_close(a[[0, 2]], b)
+
+
+# Groups
+
+
+@pytest.mark.parametrize("cap", [None, 1, 3, 20])
+@pytest.mark.parametrize("hidden", [(6,), (5, 4, 3)])
+def test_groups_are_those_of_the_definition(cap, hidden):
+    rng, runs, known = np.random.default_rng(0), 3, np.array([12, 1, 7])
+    policy = meta_ban(4, runs=runs, hidden=hidden, nu=np.array([2, 5, 1.5]), group_cap=cap)
+    starts = [policy.init([np.random.default_rng((u, r)) for r in range(runs)]) for u in range(12)]
+    state = starts[0]
+    state = with_parts(state, known=known, thetas=stacked(state.meta.start, 16))
+    for user, other in enumerate(starts):
+        users = np.full(runs, user)
+        state = with_parts(state, thetas=put(state.site.thetas, users, other.meta.start))
+    users, x = np.array([4, 0, 6]), torch.from_numpy(rng.normal(size=(runs, 4, 9))).float()
+    groups = policy.groups(state, users, x)
+    sizes = set()
+    for run, arm in itertools.product(range(runs), range(9)):
+
+        def opinion(u, run=run, arm=arm):
+            return float(
+                network([w[run].double() for w in starts[u].meta.start], x[run, :, arm].double())
+            )
+
+        gaps = {u: abs(opinion(u) - opinion(users[run])) for u in range(known[run])}
+        nearest = sorted(gaps, key=lambda u, own=users[run]: (u != own, gaps[u]))
+        nu = [2, 5, 1.5][run]
+        expected = [u for u in nearest[:cap] if gaps[u] <= (nu - 1) / nu * 0.4]
+        group = groups.of_arms[run, arm]
+        assert np.flatnonzero(groups.members[group]).tolist() == sorted(expected)
+        assert groups.runs[group] == run
+        sizes.add(len(expected))
+    assert len(sizes) > 2 or cap == 1
+    keys = [(run, row.tobytes()) for run, row in zip(groups.runs, groups.members, strict=True)]
+    assert len(set(keys)) == len(keys)  # equal ones once
+
+
+def hand_made(weights, rows, *, known=None, **settings):
+    """Meta-Ban with one feature and one hidden unit, f(x) = v relu(w x), with one run.
+
+    Args:
+        weights: (w, v) of Theta, and of each user's network.
+        rows: (x, r) of each user.
+        known: How many users have come, if not all.
+        settings: Of ``meta_ban``.
+    """
+    single = {"own_weight": 1.0, "meta_steps": 1}
+    policy = meta_ban(1, hidden=(1,), **single | settings)
+    state = policy.init([np.random.default_rng(0)])
+    meta, *users = (tuple(torch.tensor([[[part]]]) for part in pair) for pair in weights)
+    kept, thetas = state.site.rows, stacked(meta, 8)
+    for user, pair in enumerate(users):
+        thetas = put(thetas, np.array([user]), pair)
+        for x, r in rows[user]:
+            kept = add(kept, np.array([user]), np.array([[x]]), np.array([r]))
+    came = np.array([len(users) if known is None else known])
+    return policy, with_parts(
+        state, start=meta, theta=meta, thetas=thetas, lasts=thetas, rows=kept, known=came
+    )
+
+
+class Fixed:
+    """A generator of given lots, and of 0 after them."""
+
+    def __init__(self, *lots):
+        self.lots = list(lots)
+
+    def random(self, shape=()):
+        lots = np.asarray(self.lots.pop(0), dtype=float) if self.lots else np.zeros(shape)
+        assert lots.shape == (shape if isinstance(shape, tuple) else (shape,))
+        return lots
+
+
+def test_a_gap_as_large_as_the_threshold_is_in():
+    # (nu - 1) / nu gamma = 1/2 * 1/2; opinions on x = 1 are 1, 3/4, 1 + 5/16, and those on -1 all 0
+    weights = [(1.0, 1.0), (1.0, 1.0), (1.0, 0.75), (1.0, 1.3125)]
+    policy, state = hand_made(weights, [[]] * 3, nu=2.0, gamma=0.5)
+    groups = policy.groups(state, np.array([0]), torch.tensor([[[1.0, -1.0, 2.0]]]))
+    members = groups.members[groups.of_arms[0]][:, :3]
+    assert members.tolist() == [[True, True, False], [True, True, True], [True, False, False]]
+    assert not groups.members[:, 3:].any()  # who has not come is in none
+
+
+# Algorithms by hand: f(x) = v relu(w x), so the gradient of 1/2 (f - r)^2 is
+# (f - r) (v x, w x) where w x > 0.
+
+ONE = np.array([0])
+ARM = np.array([[[1.0]]])
+
+
+def weights_of(stack, user):
+    return [kept.read()[0, user].item() for kept in stack]
+
+
+def test_algorithm_3_by_hand():
+    # From (w, v) = (1, 1/2) with the row (1, 1) and eta_1 = 1/2:
+    # f - r = -1/2: (1, 1/2) - 1/2 (-1/4, -1/2) = (9/8, 3/4)
+    # f - r = 27/32 - 1 = -5/32: (9/8, 3/4) + 5/64 (3/4, 9/8) = (303/256, 429/512)
+    policy, state = hand_made(
+        [(1.0, 2.0), (1.0, 0.5), (3.0, 4.0)], [[], []], eta_user=0.5, user_steps=2, batch=1
+    )
+    new = policy.update(state, ONE, ARM[0], np.array([1.0]), [Fixed([[0.3], [0.9]])])
+    assert weights_of(new.site.lasts, 0) == [303 / 256, 429 / 512]
+    assert weights_of(new.site.thetas, 0) == [303 / 256, 429 / 512]
+    assert weights_of(new.site.lasts, 1) == [3, 4]
+    assert new.site.rows.seen[0, :2].tolist() == [1, 0]
+    assert weights_of(state.site.lasts, 0) == [1, 0.5]
+
+
+def test_algorithm_3_takes_the_mean_over_drawn_rows():
+    # Rows (1, 1), (2, 0) and, new, (-1, 1); lots of 0.1, 0.4 and 0.9 draw each once.
+    # f = 1/2, 1, 0: errors are -1/2, 1, and -1 where the unit is off; gradients (-1/4, -1/2),
+    # (1, 2), 0. (1, 1/2) - 3/4 * 1/3 (3/4, 3/2) = (13/16, 1/8)
+    policy, state = hand_made(
+        [(0.0, 0.0), (1.0, 0.5)], [[(1, 1), (2, 0)]], eta_user=0.75, user_steps=1, batch=3
+    )
+    lots = Fixed([[0.9, 0.1, 0.4]])
+    new = policy.update(state, ONE, np.array([[-1.0]]), np.array([1.0]), [lots])
+    assert weights_of(new.site.lasts, 0) == pytest.approx([13 / 16, 1 / 8])
+
+
+@pytest.mark.parametrize(
+    ("user_start", "expected"), [("own", [9 / 8, 3 / 4]), ("meta", [1, 1]), ("initial", [2, 0.5])]
+)
+def test_what_algorithm_3_starts_from(user_start, expected):
+    # With r = 1 and eta_1 = 1/2; both (1, 1) and (2, 1/2) are right already.
+    policy, state = hand_made(
+        [(1.0, 1.0), (1.0, 0.5)], [[]], eta_user=0.5, user_steps=1, batch=1, user_start=user_start
+    )
+    initial = (torch.tensor([[[2.0]]]), torch.tensor([[[0.5]]]))
+    state = with_parts(state, start=initial)
+    new = policy.update(state, ONE, ARM[0], np.array([1.0]), [Fixed([[0.5]])])
+    assert weights_of(new.site.lasts, 0) == expected
+
+
+def test_algorithm_2_by_hand():
+    # Users at (1, 1/2) with the row (1, 1), and at (2, 1/4) with (1, 0), agree on x = 1. Gradients
+    # are (-1/4, -1/2) and (1/8, 1); with lam / m^1/2 sign = 1/4: (0, -1/4) and (3/8, 5/4). With
+    # w = 3 and 1 their mean is (3/32, 1/8): twice, times eta_2 = 1/2, from Theta = (1, 1).
+    policy, state = hand_made(
+        [(1.0, 1.0), (1.0, 0.5), (2.0, 0.25)],
+        [[(1, 1)], [(1, 0)]],
+        lam=0.25,
+        own_weight=3.0,
+        eta_meta=0.5,
+        meta_steps=2,
+        batch=1,
+        meta_gradient="eq6",
+    )
+    _, new = policy.choose(state, ONE, ARM, [Fixed([[0.5], [0.5]])])
+    assert [w.item() for w in new.meta.theta] == [1 - 3 / 32, 1 - 1 / 8]
+    assert [w.item() for w in state.meta.theta] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("lot", "steps"), [(0.0, 0), (0.33, 0), (0.34, 1), (0.66, 1), (0.67, 2), (0.999, 2)]
+)
+def test_algorithm_4_by_hand(lot, steps):
+    # As above, and user 1 also has (2, 1/2): f = 1, so its gradient is 1/2 (1/4 * 2, 2 * 2). Of
+    # the 3 rows those of Theta_(0), Theta_(1), Theta_(2) are taken, and never the last one.
+    policy, state = hand_made(
+        [(1.0, 1.0), (1.0, 0.5), (2.0, 0.25)],
+        [[(1, 1)], [(1, 0), (2, 0.5)]],
+        eta_meta=0.5,
+        meta_gradient="alg4",
+    )
+    _, new = policy.choose(state, ONE, ARM, [Fixed(lot)])
+    slopes = [(-1 / 4, -1 / 2), (1 / 8, 1)][:steps]
+    expected = [1 - 0.5 * sum(part) for part in zip((0, 0), *slopes, strict=True)]
+    assert [w.item() for w in new.meta.theta] == expected
+
+
+def test_adapting_by_hand():
+    # At Theta = (1, 1/2): of (1, 1) the gradient is (-1/4, -1/2), of (1, 1/4) it is (1/8, 1/4).
+    # The mean is (-1/16, -1/8), with lam sign = 1/4 (3/16, 1/8); eta_2 = 1.
+    policy, state = hand_made(
+        [(1.0, 0.5), (1.0, 0.5), (2.0, 0.25)],
+        [[(1, 1)], [(1, 0.25)]],
+        lam=0.25,
+        eta_meta=1.0,
+        batch=2,
+    )
+    _, new = policy.choose(state, ONE, ARM, [Fixed([[0.2, 0.7]])])
+    assert [w.item() for w in new.meta.theta] == [1 - 3 / 16, 1 / 2 - 1 / 8]
+    # With w = 3 for the user served, 0.7 draws its row too: (-1/4, -1/2) + 1/4 = (0, -1/4).
+    heavier = policy._replace(learner=policy.learner._replace(own_weight=3.0))
+    _, new = heavier.choose(state, ONE, ARM, [Fixed([[0.2, 0.7]])])
+    assert [w.item() for w in new.meta.theta] == [1, 3 / 4]
+
+
+def test_theta_adapts_to_the_arm_s_own_group_and_stays_as_it_did_for_the_arm_played():
+    # On x = 1 users 0 and 1 agree; on x = 2 user 0 is alone. Rows as above, so the group's Theta is
+    # (17/16, 5/8), of which f(1) = 85/128, and alone it is (5/4, 1), of which f(2) = 5/2.
+    policy, state = hand_made(
+        [(1.0, 0.5), (1.0, 0.5), (1.0, 0.75)],
+        [[(1, 1)], [(1, 0.25)]],
+        eta_meta=1.0,
+        alpha=0.0,
+        batch=2,
+    )
+    for arms, played_arm, meta in (
+        ([1.0], 0, [17 / 16, 5 / 8]),
+        ([1.0, 2.0], 1, [5 / 4, 1]),
+        ([2.0, 1.0, 2.0], 0, [5 / 4, 1]),
+    ):
+        chosen, new = policy.choose(state, ONE, np.array([arms])[..., None], [Fixed([[0.2, 0.7]])])
+        assert chosen.tolist() == [played_arm]
+        assert [w.item() for w in new.meta.theta] == meta
+
+
+def test_scores_by_hand():
+    # Without rows Theta stays (1, 1/2), Theta_0 is (3, 1/4). f is (1/2) x; gradients at both are
+    # (v x, w x) = x (1/2, 1) and x (1/4, 3), and 0 for x < 0. Scores of x = 1, -1:
+    # 1/2 + alpha |(1/2, 1)| and 0; or 1/2 + alpha |(1/4, -2)|.
+    policy, state = hand_made([(1.0, 0.5), (1.0, 0.5)], [[]], alpha=2.0)
+    state = with_parts(state, start=(torch.tensor([[[3.0]]]), torch.tensor([[[0.25]]])))
+    x, runs = torch.tensor([[[1.0, -1.0, 2.0]]]), torch.tensor([0])
+    for exploration, width in (("gradient-norm", 1.25**0.5), ("paper", 4.0625**0.5)):
+        learner = policy.learner._replace(exploration=exploration)
+        scores = learner._scores(state.meta.start, state.meta.theta, runs, x)
+        expected = 0.5 + 2 * width
+        assert scores[0].tolist() == pytest.approx([expected, 0, 2 * expected])
+
+
+def test_theta_is_any_of_a_user_s_past_parameters_alike():
+    # In 4000 runs, after each of 4 updates: theta is theta-hat_k with probability 1 / (mu + 1).
+    runs, updates = 4000, 4
+    policy = meta_ban(1, runs=runs, hidden=(1,), theta="draw", batch=1, user_steps=1, eta_user=0.1)
+    state = policy.init([np.random.default_rng(run) for run in range(runs)])
+    w = torch.linspace(0.5, 1.0, runs)[:, None, None]  # which all have somewhere to go
+    stacks = {"thetas": stacked((w, w), 8), "lasts": stacked((w, w), 8)}
+    state = with_parts(state, start=(w, w), theta=(w, w), **stacks)
+    past = [w[:, 0, 0].clone()]
+    for mu in range(1, updates + 1):
+        ones, none = np.ones((runs, 1)), np.zeros(runs)
+        rngs = generators(range(runs), mu, UPDATE)
+        state = policy.update(state, np.zeros(runs, dtype=int), ones, none, rngs)
+        past.append(state.site.lasts[1].read()[:, 0, 0, 0].clone())
+        theta = state.site.thetas[1].read()[:, 0, 0, 0]
+        counts = [(theta == hat).sum().item() for hat in past]
+        assert sum(counts) == runs
+        expected = runs / (mu + 1)
+        assert np.abs(np.array(counts) - expected).max() < 4 * (expected * mu / (mu + 1)) ** 0.5
+
+
+# States
+
+
+def test_all_start_from_theta_0():
+    state = meta_ban(3, runs=2, hidden=(4, 2)).init(generators((0, 1), 0, INIT))
+    for start, meta, theta in zip(
+        state.meta.start, state.meta.theta, state.site.thetas, strict=True
+    ):
+        assert torch.equal(start, meta)
+        assert all(torch.equal(theta.read()[:, u], start) for u in range(theta.read().shape[1]))
+        assert not torch.equal(start[0], start[1])
+
+
+@pytest.mark.parametrize("meta_gradient", MODES["meta_gradient"])
+@pytest.mark.parametrize("theta", MODES["theta"])
+@pytest.mark.parametrize(
+    "kept", [lambda state: state, copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state))]
+)
+def test_an_old_state_still_gives_the_same_after_new_ones_were_made(meta_gradient, theta, kept):
+    core = first(
+        meta_ban(4, hidden=(5,), meta_gradient=meta_gradient, theta=theta, eta_meta=0.02).runs
+    )
+    world = rounds(9, 40)
+
+    def go_on(state, begin, end, seed):
+        arms = []
+        for t in range(begin, end):
+            asked = world[t]
+            choose, update = (np.random.default_rng((seed, t, part)) for part in range(2))
+            arm, state = core.choose(state, asked.user, asked.arms, choose)
+            state = core.update(state, asked.user, asked.arms[arm], asked.rewards[arm], update)
+            arms.append(arm)
+        return arms, [w.clone() for w in state.meta.theta], state
+
+    old = go_on(core.init(np.random.default_rng(0)), 0, 15, 0)[-1]
+    saved = kept(old)
+    arms, meta, new = go_on(old, 15, 40, 1)
+    other_arms, other_meta, _ = go_on(old, 15, 40, 2)  # a branch
+    go_on(new, 20, 30, 3)
+    assert any(not torch.equal(a, b) for a, b in zip(meta, other_meta, strict=True))
+    for state, expected, numbers, seed in (
+        (saved, arms, meta, 1),
+        (old, other_arms, other_meta, 2),
+        (old, arms, meta, 1),
+    ):
+        again, weights, _ = go_on(state, 15, 40, seed)
+        assert again == expected
+        assert all(torch.equal(a, b) for a, b in zip(weights, numbers, strict=True))
+
+
+def test_updates_without_choices_teach_the_user_and_change_no_one_else():
+    policy = meta_ban(4, hidden=(5,))
+    state = policy.init(generators([0], 0, INIT))
+    x, rng = np.eye(4)[:1], np.random.default_rng(0)
+    for _ in range(200):
+        state = policy.update(state, np.array([2]), x, np.array([0.75]), [rng])
+    assert state.known.tolist() == [3]
+    assert state.site.rows.seen[0].tolist() == [0, 0, 200, 0, 0, 0, 0, 0]
+    assert all(torch.equal(a, b) for a, b in zip(state.meta.theta, state.meta.start, strict=True))
+    for user in (0, 1, 3, 7):
+        for theta, start in zip(state.site.thetas, state.meta.start, strict=True):
+            assert torch.equal(theta.read()[:, user], start)
+    own = [theta.read()[0, 2] for theta in state.site.thetas]
+    assert network(own, torch.eye(4)[0]).item() == pytest.approx(0.75, abs=1e-3)
+
+
+def test_a_user_who_comes_late_is_met_as_if_there_had_been_room():
+    policy = meta_ban(4, hidden=(5,))
+    state = policy.init(generators([0], 0, INIT))
+    _, state = played(policy.runs, [rounds(3, 20)], [0], state)
+    roomy = policy.update(state, np.array([30]), np.zeros((1, 4)), np.zeros(1), [Fixed()])
+    rows = roomy.site.rows._replace(
+        seen=roomy.site.rows.seen * (np.arange(roomy.site.rows.seen.shape[1]) != 30)
+    )
+    roomy = with_parts(roomy, known=state.known, rows=rows)
+    late = [asked._replace(user=30 - asked.user) for asked in rounds(4, 20)]
+    chosen, ended = played(policy.runs, [late], [1], state)
+    expected, other = played(policy.runs, [late], [1], roomy)
+    assert chosen.tolist() == expected.tolist()
+    assert ended.known.tolist() == other.known.tolist() == [31]
+    for a, b in zip(ended.meta.theta, other.meta.theta, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("meta_gradient", MODES["meta_gradient"])
+@pytest.mark.parametrize("exploration", MODES["exploration"])
+@pytest.mark.parametrize("arms", [np.ones((1, 4)), np.ones((3, 4)), np.zeros((2, 4)), np.eye(4)])
+def test_odd_arms(meta_gradient, exploration, arms):
+    policy = meta_ban(
+        4, hidden=(5, 4, 3), eta_meta=0.02, meta_gradient=meta_gradient, exploration=exploration
+    )
+    state = policy.init(generators([0], 0, INIT))
+    world = [asked._replace(arms=arms / 2, rewards=np.ones(len(arms))) for asked in rounds(3, 12)]
+    chosen, state = played(policy.runs, [world], [0], state)
+    assert ((chosen >= 0) & (chosen < len(arms))).all()
+    assert all(w.isfinite().all() for w in state.meta.theta)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"runs": 0}, "runs must be at least 1"),
+        ({"hidden": ()}, "hidden must be one or more widths"),
+        ({"hidden": (4, 0)}, "hidden must be one or more widths"),
+        ({"nu": 1.0}, "nu must be above 1, got 1.0"),
+        ({"nu": float("nan")}, "nu must be above 1"),
+        ({"gamma": 1.0}, r"gamma must be in \[0, 1\), got 1.0"),
+        ({"gamma": -0.1}, "gamma must be in"),
+        ({"alpha": -1.0}, "alpha must be finite and at least 0"),
+        ({"lam": float("inf")}, "lam must be finite and at least 0"),
+        ({"eta_user": 0.0}, "eta_user must be above 0"),
+        ({"eta_meta": 0.0}, "eta_meta must be above 0"),
+        ({"eta_meta": float("nan")}, "eta_meta must be finite"),
+        ({"own_weight": 0.0}, "own_weight must be finite and above 0"),
+        ({"own_weight": float("inf")}, "own_weight must be finite and above 0"),
+        ({"group_cap": 0}, "group_cap must be at least 1, got 0"),
+        ({"adapt_every": 0}, "adapt_every must be at least 1"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"buffer": 0}, "buffer must be at least 1"),
+        ({"user_steps": 0}, "user_steps must be at least 1"),
+        ({"meta_steps": 0}, "meta_steps must be at least 1"),
+        ({"exploration": "ucb"}, "must be one of .'gradient-norm', 'paper'.*, got 'ucb'"),
+        ({"user_start": "last"}, "must be one of .'own', 'meta', 'initial'.*, got 'last'"),
+        ({"runs": 2, "alpha": np.ones(3)}, r"alpha's shape must be \(\) or \(2,\), got \(3,\)"),
+    ],
+)
+def test_what_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        meta_ban(**{"dim": 3} | settings)

@@ -1,0 +1,144 @@
+"""Files that worlds of bandits are made of, and what is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from federation.data.bandits import read_classes, read_logged, read_ratings
+from federation.errors import DataError
+from tests.support import write_npz
+
+# --- Classes -----------------------------------------------------------------------------------
+
+
+def test_digits_and_the_same_with_permuted_pixels(tmp_path):
+    plain = read_classes("digits", data_dir=tmp_path)
+    mixed = read_classes("permuted-digits", data_dir=tmp_path)
+    assert plain.x.shape == mixed.x.shape == (1797, 64)
+    assert np.array_equal(plain.y, mixed.y)
+    assert not np.array_equal(plain.x, mixed.x)
+    columns = {column.tobytes(): k for k, column in enumerate(plain.x.T)}
+    order = [columns[column.tobytes()] for column in mixed.x.T]
+    assert np.array_equal(plain.x[:, order], mixed.x)
+    # A pixel that is always 0 cannot be told from another such one.
+    assert len(set(order)) == len(columns)
+
+
+def test_rows_of_a_file_and_its_parts(tmp_path):
+    x, y = np.arange(24, dtype=np.uint8).reshape(4, 2, 3), np.array([0, 1, 0, 1])
+    name = write_npz(tmp_path / "a.npz", x_train=x[:3], y_train=y[:3], x_test=x[3:], y_test=y[3:])
+    found = read_classes(name, data_dir=tmp_path)
+    assert found.x.tolist() == x.reshape(4, 6).tolist()
+    assert found.y.tolist() == [0, 1, 0, 1]
+
+
+def test_projected_features(tmp_path):
+    found, again = (read_classes("digits", data_dir=tmp_path, dim=20) for _ in range(2))
+    assert found.x.shape == (1797, 20)
+    assert np.array_equal(found.x, again.x)
+    whole = read_classes("digits", data_dir=tmp_path).x.astype(float)
+    # One matrix, with lengths about as they were.
+    matrix = np.linalg.lstsq(whole, found.x)[0]
+    np.testing.assert_allclose(whole @ matrix, found.x, atol=1e-4)
+    ratio = np.linalg.norm(found.x, axis=1) / np.linalg.norm(whole, axis=1)
+    assert 0.6 < ratio.mean() < 1.5
+    with pytest.raises(DataError, match="digits has 64 features: dim must not exceed it, got 65"):
+        read_classes("digits", data_dir=tmp_path, dim=65)
+
+
+# --- Ratings -----------------------------------------------------------------------------------
+
+
+def frame():
+    rng = np.random.default_rng(0)
+    user = np.repeat(np.arange(14), 12)
+    item = np.concatenate([rng.permutation(15)[:12] for _ in range(14)])
+    stars = rng.integers(1, 11, len(user)) / 2
+    return pd.DataFrame({"when": 0, "rating": stars, "user": user, "item": item})
+
+
+def write(path, data):
+    data.to_csv(path, index=False)
+    return path
+
+
+def test_a_table_of_ratings(tmp_path):
+    data = frame()
+    found = read_ratings(write(tmp_path / "a.csv", data), groups=3)
+    assert (found.users.shape, found.items.shape) == ((14, 10), (15, 10))
+    bad = data[data.rating < 2].groupby("user").size()
+    assert [len(own) for own in found.bad] == [bad.get(user, 0) for user in range(14)]
+    assert sum(map(len, found.bad)) + sum(map(len, found.other)) == len(data)
+
+
+def test_columns_of_other_names_and_users_that_are_strings(tmp_path):
+    data = frame()
+    same = data.assign(user=data.user.map(lambda u: f"u{u:02}"))
+    same = same.rename(columns={"user": "userId", "item": "movieId", "rating": "stars"})
+    one = read_ratings(write(tmp_path / "a.csv", data), groups=3)
+    two = read_ratings(
+        write(tmp_path / "b.csv", same), columns=("userId", "movieId", "stars"), groups=3
+    )
+    for first, second in zip(one, two, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+BAD_RATINGS = {
+    "has no column 'rating'; it has when, stars, user, item": lambda data: data.rename(
+        columns={"rating": "stars"}
+    ),
+    "user is empty in row 3": lambda data: data.assign(user=data.user.where(data.index != 3)),
+    "column rating must hold numbers, got 'good' in row 2: how many stars": lambda data: (
+        data.assign(rating=data.rating.astype(object).where(data.index != 2, "good"))
+    ),
+    "stars must be finite and positive, got \\[-1.0\\]": lambda data: data.assign(rating=-1.0),
+    "numbers of rows must be the same, > 0, got \\(0, 0, 0\\)": lambda data: data[:0],
+    "rank must be in": lambda data: data[data.user < 5],
+}
+
+
+@pytest.mark.parametrize("message", BAD_RATINGS)
+def test_ratings_that_cannot_be(tmp_path, message):
+    path = write(tmp_path / "a.csv", BAD_RATINGS[message](frame()))
+    with pytest.raises(DataError, match=message) as caught:
+        read_ratings(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_of_ratings(tmp_path):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_ratings(tmp_path / "none.csv")
+
+
+# --- Logged rounds -----------------------------------------------------------------------------
+
+
+ROUNDS = {
+    "users": np.array(["ann", "ben"]),
+    "arms": np.ones((2, 3, 4)),
+    "chosen": np.array([0, 2]),
+    "rewards": np.array([0.0, 1.0]),
+    "propensities": np.array([0.5, 0.5]),
+}
+
+
+def test_logged_rounds(tmp_path):
+    write_npz(tmp_path / "a.npz", **ROUNDS)
+    found = read_logged(tmp_path / "a.npz")
+    assert found.users == ("ann", "ben")
+    assert found.chosen.tolist() == [0, 2]
+
+
+BAD_ROUNDS = {
+    "must hold users, arms, chosen, rewards, propensities; it lacks chosen": {"chosen": None},
+    r"a.npz: chosen\[1\] must be in 0, ..., 2, got 3": {"chosen": np.array([0, 3])},
+}
+
+
+@pytest.mark.parametrize("message", BAD_ROUNDS)
+def test_logged_rounds_that_cannot_be(tmp_path, message):
+    given = {**ROUNDS, **BAD_ROUNDS[message]}
+    write_npz(tmp_path / "a.npz", **{name: a for name, a in given.items() if a is not None})
+    with pytest.raises(DataError, match=message):
+        read_logged(tmp_path / "a.npz")

@@ -1,0 +1,177 @@
+"""Meta-Ban between sites makes the choices that it makes with all users in one place."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from client.hosts import table_host
+from client.memory import DiskStore, RamStore
+from federation.errors import DataError, Refused
+from server import bandits as module
+from server.bandits import play
+from server.record import RunRecord
+from simulations.grid import InProcessGrid
+from tests.server.turns import COUNT, DISCREET, T, in_one_place, rows_of, run, settings
+
+
+@pytest.mark.parametrize("nodes", [1, 4, COUNT])
+@pytest.mark.parametrize(
+    "special",
+    [
+        {},
+        {"dataset": "cosine-groups", "gamma": 0.1, "nu": 2.0, "alpha": 0.3, "user_steps": 1},
+    ],
+)
+def test_the_choices_are_those_of_one_place(tmp_path, special, nodes):
+    found, store = run(tmp_path / "run", nodes=nodes, **special)
+    world, played, last = in_one_place(**special)
+    rows = rows_of(tmp_path / "run")
+    assert [row["arm"] for row in rows] == played.arms[0].tolist()
+    assert [row["served"] for row in rows] == [world.round(t).user for t in range(T)]
+    assert max(row["groups"] for row in rows) > 1
+    # A client tells of eight turns at a time, and a node in the end of as many as are left.
+    regrets = np.diff(played.regrets[0], prepend=0)
+    lost = np.zeros(COUNT)
+    for client in range(COUNT):
+        own = np.flatnonzero([row["served"] == client for row in rows])
+        lost[client] = regrets[own[: len(own) // DISCREET * DISCREET]].sum()
+    np.testing.assert_allclose(found["clients"]["regret"], lost, rtol=1e-9, atol=1e-12)
+    if nodes == 1:
+        assert found["told"] == T
+        assert found["regret"] == pytest.approx(played.regrets[0, -1])
+        assert found["reward"] == pytest.approx(played.rewards.sum())
+    # What the clients remember is what their users are: before the last round, whoever is served.
+    stack = last.state.site.thetas[0].read()[0]
+    for place, client in enumerate(last.came[0]):
+        if client != rows[-1]["served"]:
+            kept = store.load(client, None, before=T + 1)["theta.0"][0]
+            torch.testing.assert_close(kept, stack[place], rtol=1e-9, atol=1e-12)
+
+
+def test_the_regret_curve_is_that_of_one_place_where_every_turn_is_told(tmp_path):
+    run(tmp_path / "run", tell_turns=1)
+    _, played, _ = in_one_place(tell_turns=1)
+    rows = rows_of(tmp_path / "run")
+    assert [row["told"] for row in rows] == list(range(1, T + 1))
+    np.testing.assert_allclose([row["regret"] for row in rows], played.regrets[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+def test_classes_of_data_sets_are_clients(tmp_path, groups):
+    special = {"dataset": "digits,permuted-digits", "num_clients": 20, "user_groups": groups}
+    special |= {"num_rounds": 12}
+    run(tmp_path / "run", nodes=5, **special)
+    _, played, _ = in_one_place(**special)
+    rows = rows_of(tmp_path / "run")
+    assert [row["arm"] for row in rows] == played.arms[0].tolist()
+    assert len(rows[0]["columns"]) == 73
+
+
+def test_what_is_recorded(tmp_path):
+    found, _ = run(tmp_path / "run")
+    record = RunRecord.open(tmp_path / "run")
+    assert record.results == json.loads(json.dumps(found))
+    rows = record.rows()
+    assert [row["round"] for row in rows] == list(range(1, T + 1))
+    assert (found["turns"], found["rounds"], found["sites"], found["left-out"]) == (T, T, COUNT, {})
+    assert rows[6]["told"] == 0
+    assert 0 < rows[-1]["told"] <= found["told"] <= T
+    assert rows[-1]["told"] == sum(found["clients"]["turns"])
+    assert rows[-1]["regret"] == pytest.approx(sum(found["clients"]["regret"]))
+    assert record.load_checkpoint().state["chosen"] == T
+
+
+@pytest.mark.parametrize("kind", ["ram", "disk", "living"])
+def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, monkeypatch):
+    """So does one whose sites live on, and know more than its last checkpoint."""
+    e = settings(checkpoint_every=4)
+    whole, _ = run(tmp_path / "whole", checkpoint_every=4)
+    store = RamStore() if kind == "ram" else DiskStore(tmp_path / "memory")
+    host, train, calls = table_host(e, store), module.train_round, []
+
+    def go(host, store, **special):
+        g = InProcessGrid(host, [range(n, COUNT, 2) for n in range(2)])
+        ram = store if kind == "ram" else None
+        now = settings(checkpoint_every=4, **special)
+        return play(g, now, tmp_path / "run", engine="vectorized", memories=ram)
+
+    def dies(*args, **options):
+        calls.append(args)
+        if len(calls) == 20:  # three turns after the checkpoint of the sixteenth
+            raise KeyboardInterrupt
+        return train(*args, **options)
+
+    monkeypatch.setattr(module, "train_round", dies)
+    with pytest.raises(KeyboardInterrupt):
+        go(host, store)
+    monkeypatch.undo()
+    store = RamStore() if kind == "ram" else store
+    host = host if kind == "living" else table_host(e, store)
+    again = go(host, store, resume=str(tmp_path / "run"))
+    assert again["clients"] == whole["clients"]
+    assert [row["arm"] for row in rows_of(tmp_path / "run")] == [
+        row["arm"] for row in rows_of(tmp_path / "whole")
+    ]
+
+
+# --- Tables and settings -------------------------------------------------------------------------
+
+
+def table(path, **columns):
+    rng = np.random.default_rng(0)
+    who = np.repeat(["a", "b", "c"], 50)
+    x = rng.uniform(size=(150, 2))
+    frame = pd.DataFrame({"task": who, "x0": x[:, 0], "x1": x[:, 1], "y": x[:, 0]} | columns)
+    frame.to_csv(path, index=False)
+    return f"csv:{path}"
+
+
+def test_clients_choose_between_rows_of_their_tables(tmp_path):
+    special = {"dataset": table(tmp_path / "t.csv"), "num_clients": 3, "arms": 4}
+    special |= {"num_rounds": 150, "hidden": "10", "replay_batch": 16, "replay_rows": 100}
+    found, _ = run(tmp_path / "run", nodes=1, **special)
+    assert found["told"] > 150 - DISCREET
+    # The best of four has 0.8 on average, and one at random 0.5.
+    assert found["regret"] < 0.5 * 0.3 * 150
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"y": 2.0}, "y must be in .0, 1. in every row"),
+        ({"y": np.nan}, "y must be in .0, 1. in every row"),
+        ({"x1": np.nan}, "its rows have NaN or infinity"),
+        ({"x1": 60.0}, "must have a length of at most 2, got 60: scale the columns"),
+    ],
+)
+def test_tables_that_cannot_be_played(tmp_path, columns, message):
+    dataset = table(tmp_path / "t.csv", **columns)
+    with pytest.raises(DataError, match=message):
+        run(tmp_path / "run", dataset=dataset, num_clients=3)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("special", "error", "message"),
+    [
+        (
+            {"dataset": "digits"},
+            DataError,
+            "num-clients must be the number of users, 10, in digits",
+        ),
+        ({"dataset": "digits,nothing"}, DataError, "dataset must be one of digits"),
+        ({"dataset": "digits", "user_groups": 11}, DataError, "groups must be None, or in"),
+        ({"num_clients": 2}, DataError, "groups must be in .1, 2., the number of users"),
+        ({"hidden": ""}, Refused, "hidden must be one or more for meta-ban"),
+        ({"gamma": 1.0}, Refused, "gamma must be less than 1"),
+        ({"nu": 1.0}, Refused, "nu must be greater than 1"),
+        ({"clip": 1.0}, Refused, "clip must be 0.0 for meta-ban"),
+    ],
+)
+def test_settings_that_cannot_be(tmp_path, special, error, message):
+    with pytest.raises(error, match=message):
+        run(tmp_path / "run", **special)
+    assert not (tmp_path / "run").exists()

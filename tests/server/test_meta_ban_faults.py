@@ -1,0 +1,263 @@
+"""What a site of Meta-Ban that fails or lies costs, and what leaves one that does not."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import MessageType
+
+from engram.bandits.replay import Drawn
+from federation.data.meetings import drawn_world
+from federation.errors import RunStopped
+from federation.opinions import ARMS, OPINIONS, Question, question_for
+from federation.wire import ARRAYS, CLIENTS, to_record
+from simulations.grid import InProcessGrid
+from strategies.meta_ban import summed
+from tests.server.sites import Odd, error_instead
+from tests.server.turns import COUNT, DISCREET, T, rows_of, run, settings
+
+
+def asked_of(reply):
+    """Which question a reply answers."""
+    content = reply.content
+    if OPINIONS in content.array_records:
+        return "opinions"
+    if ARRAYS in content.array_records:
+        return "slopes"
+    return "play" if "turns" in content.config_records[CLIENTS] else "offer"
+
+
+def in_round(number, question, change, client=None):
+    """Returns a grid on which replies of one round to one question are changed.
+
+    Those of one client; None for whoever answers first.
+    """
+
+    def once():
+        done = []
+
+        def odd(node, reply):
+            if reply.metadata.message_type != MessageType.TRAIN or done not in ([], [node]):
+                return reply
+            details = reply.content.config_records[CLIENTS]
+            if details["server-round"] != number or asked_of(reply) != question:
+                return reply
+            if client not in (None, node):
+                return reply
+            done[:] = [node]
+            return change(reply)
+
+        return odd
+
+    return lambda host, hosts: Odd(host, hosts, once())
+
+
+def entry(key, value):
+    def change(reply):
+        reply.content.config_records[CLIENTS][key] = value
+        return reply
+
+    return change
+
+
+def arrays(name, key, value):
+    def change(reply):
+        record = reply.content.array_records[name]
+        kept = {k: torch.from_numpy(record[k].numpy().copy()) for k in record}
+        reply.content.array_records[name] = to_record(kept | {key: value(kept[key])})
+        return reply
+
+    return change
+
+
+def with_nan(tensor):
+    tensor.view(-1)[0] = torch.nan
+    return tensor
+
+
+FAULTS = {
+    "silent": ("opinions", lambda reply: None, "no reply"),
+    "error": ("opinions", lambda reply: error_instead(reply, "no memory"), "no memory"),
+    "offer of another": ("offer", entry("served", [1, 2, 3]), "its node offers arms to [1, 2, 3]"),
+    "no arms": ("offer", entry("served", [0]), "its reply lacks"),
+    "opinion NaN": (
+        "opinions",
+        arrays(OPINIONS, "opinions", with_nan),
+        "some opinions are NaN or infinite",
+    ),
+    "opinions' shape": (
+        "opinions",
+        arrays(OPINIONS, "opinions", lambda a: a[:, :-1]),
+        "instead of float64 of",
+    ),
+    "rows": ("opinions", entry("rows", [10**6]), "numbers of rows cannot be"),
+    "rows of nobody": ("opinions", entry("rows", []), "numbers of rows cannot be"),
+    "gradient NaN": (
+        "slopes",
+        arrays(ARRAYS, "theta.0", with_nan),
+        "gradients are NaN or infinite",
+    ),
+    "gradient's size": (
+        "slopes",
+        arrays(ARRAYS, "theta.0", lambda a: a + 1e300),
+        "a gradient with 1e+300 in it cannot be",
+    ),
+    "gradient's shape": (
+        "slopes",
+        arrays(ARRAYS, "theta.1", lambda a: a[:1]),
+        "instead of float64 of",
+    ),
+    "another round": ("opinions", entry("server-round", 3), "its reply is of round 3"),
+    "turns": ("play", entry("turns", 10**6), "its turns, rewards or regrets cannot be"),
+    "reward": ("play", entry("reward", 50.0), "its turns, rewards or regrets cannot be"),
+    "regret": ("play", entry("regret", float("nan")), "regret must be a finite number"),
+}
+
+
+@pytest.mark.parametrize(("question", "change", "reason"), FAULTS.values(), ids=list(FAULTS))
+def test_a_site_that_fails_or_lies_is_named_and_the_run_goes_on(tmp_path, question, change, reason):
+    number, turns = 12, 15
+    run(tmp_path / "whole", num_rounds=turns)
+    served = rows_of(tmp_path / "whole")[number - 1]["served"]
+    other = next(c for c in range(COUNT) if c != served)
+    client = served if question in ("play", "offer") and "no arms" not in reason else other
+    client = other if question == "offer" and reason == "its reply lacks" else client
+    run(tmp_path / "run", grid=in_round(number, question, change, client), num_rounds=turns)
+    rows = rows_of(tmp_path / "run")
+    assert [row["left-out"] for row in rows] == [0] * (number - 1) + [1] + [0] * (turns - number)
+    assert reason in rows[number - 1]["absent"][str(client)]
+    assert [r["arm"] for r in rows[: number - 1]] == [
+        r["arm"] for r in rows_of(tmp_path / "whole")[: number - 1]
+    ]
+    assert ("arm" in rows[number - 1]) == (question != "offer" or client != served)
+    assert all("arm" in row for row in rows[number:])
+
+
+def test_a_turn_of_a_site_that_is_away_is_nobodys(tmp_path):
+    class Away(InProcessGrid):
+        def get_node_ids(self):
+            return [node for node in super().get_node_ids() if node != 3]
+
+    found, _ = run(tmp_path / "run", grid=Away)
+    rows = rows_of(tmp_path / "run")
+    assert all(row["absent"] == {"2": "no node hosts it"} for row in rows)
+    turns = [drawn_world(settings()).round(t).user for t in range(T)]
+    assert ["arm" in row for row in rows] == [user != 2 for user in turns]
+    assert found["clients"]["turns"][2] == 0
+
+
+def test_each_site_is_asked_about_its_own_rows():
+    rng = np.random.default_rng(0)
+    drawn = Drawn(
+        np.zeros(2, dtype=int),
+        rng.integers(3, size=(2, 8)),
+        rng.integers(5, size=(2, 8)),
+        np.full((2, 8), 1 / 8),
+    )
+    weights = (torch.ones(2, 4, 3, dtype=torch.float64), torch.ones(2, 1, 4, dtype=torch.float64))
+    parts = {c: question_for([c], Question(weights, drawn)).drawn for c in range(3)}
+    for client, part in parts.items():
+        own = drawn.users == client
+        assert set(part.users[part.shares > 0]) == {client}
+        np.testing.assert_allclose(part.shares.sum(axis=1), own.sum(axis=1) / 8)
+        for asked, there, where in zip(part.slots, drawn.slots, own, strict=True):
+            assert sorted(asked[: where.sum()]) == sorted(there[where])
+    assert question_for([7], Question(weights, drawn)) is None
+
+
+def test_gradients_are_means_over_the_rows_of_who_was_heard():
+    rng = np.random.default_rng(0)
+    users = np.array([[0, 0, 1, 2], [0, 1, 1, 1], [2, 2, 2, 2], [0, 0, 0, 0]])
+    shares = np.where(np.arange(4)[:, None] < 3, 1 / 4, 0.0) * np.ones(4)  # the last has no rows
+    rows = torch.from_numpy(rng.normal(size=(4, 4)))  # what each row's gradient would be
+    like = (torch.ones(4, 1, 1, dtype=torch.float64),)
+    weighed = rows * torch.from_numpy(shares)
+
+    def part(client):
+        return ((weighed * torch.from_numpy(users == client)).sum(dim=1)[:, None, None],)
+
+    drawn = Drawn(np.zeros(4, dtype=int), users, np.zeros_like(users), shares)
+    (whole,) = summed(like, drawn, [0, 1, 2], [part(0), part(1), part(2)])
+    torch.testing.assert_close(whole.flatten()[:3], rows.mean(dim=1)[:3])
+    (some,) = summed(like, drawn, [0, 1], [part(0), part(1)])
+    expected = [rows[0, :3].mean(), rows[1].mean(), 0.0, 0.0]
+    torch.testing.assert_close(some.flatten(), torch.tensor(expected, dtype=torch.float64))
+    (none,) = summed(like, drawn, [], [])
+    assert not none.any()
+
+
+def test_without_enough_sites_a_run_stops_and_can_go_on(tmp_path):
+    grid = in_round(30, "opinions", lambda reply: None, 2)
+    with pytest.raises(RunStopped, match="5 of 6 sites are usable; client 2: no reply"):
+        run(tmp_path / "run", grid=grid, min_clients=COUNT)
+    found, _ = run(tmp_path / "run", min_clients=COUNT, resume=str(tmp_path / "run"))
+    whole, _ = run(tmp_path / "whole", min_clients=COUNT)
+    assert found["clients"] == whole["clients"]
+
+
+def test_what_leaves_a_site(tmp_path):
+    """Arms that are offered, predictions, gradients: no row, and no reward of a single turn."""
+    shapes, told = set(), set()
+
+    def look(node, reply):
+        for name, record in reply.content.array_records.items():
+            shapes.update((name, key, len(record[key].shape)) for key in record)
+        details = reply.content.config_records.get(CLIENTS, {})
+        told.add((details.get("turns"), bool(details.get("reward"))))
+        return reply
+
+    run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, look))
+    layers = {(ARRAYS, f"theta.{k}", 3) for k in range(3)}
+    assert shapes == {(ARMS, ARMS, 2), (OPINIONS, OPINIONS, 2), *layers}
+    assert told == {(None, False), (0, False), (DISCREET, True)}
+
+
+def test_a_turn_that_two_claim_is_nobodys(tmp_path):
+    """Arms of the one that lies would be played otherwise."""
+
+    def claim(node, reply):
+        details = reply.content.config_records.get(CLIENTS, {})
+        if details.get("server-round") == 12 and "served" in details and node in (1, 3):
+            details["served"] = [node]
+            arms = torch.zeros(10, 11, dtype=torch.float64)
+            reply.content.array_records[ARMS] = to_record({ARMS: arms})
+        return reply
+
+    run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, claim), num_rounds=14)
+    rows = rows_of(tmp_path / "run")
+    assert "arm" not in rows[11]
+    assert {1, 3} <= {int(client) for client in rows[11]["absent"]}
+    assert all("claim the same turn" in reason for reason in rows[11]["absent"].values())
+    assert all("arm" in row for row in [*rows[:11], *rows[12:]])
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "message"),
+    [
+        ("shares", lambda a: -a, "shares must be at least 0"),
+        ("shares", lambda a: a * torch.nan, "shares must be at least 0"),
+        ("shares", lambda a: a * 30, "those of a network at most 1 in all"),
+        ("slots", lambda a: a + 999, "rows that are not there"),
+        ("slots", lambda a: a - 1000, "rows of other clients"),
+        ("clients", lambda a: a + 3, "rows of other clients"),
+        ("theta.0", lambda a: a[:, :-1], "instead of float64 of"),
+        ("theta.1", lambda a: a * torch.inf, "NaN or infinite"),
+    ],
+)
+def test_a_wrong_question_of_a_server_is_refused(tmp_path, key, change, message):
+    """And is answered by no other client's row."""
+
+    class Wrong(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            asked = list(messages)
+            for each in asked:
+                record = each.content.array_records.get(ARRAYS, {})
+                if key in record and each.content.config_records["config"]["server-round"] == 12:
+                    kept = {k: torch.from_numpy(record[k].numpy().copy()) for k in record}
+                    changed = to_record(kept | {key: change(kept[key]).contiguous()})
+                    each.content.array_records[ARRAYS] = changed
+            return super().send_and_receive(asked, timeout=timeout)
+
+    run(tmp_path / "run", grid=Wrong, num_rounds=13)
+    absent = rows_of(tmp_path / "run")[11]["absent"]
+    assert absent
+    assert all(message in reason for reason in absent.values()), absent

@@ -1,0 +1,40 @@
+"""Sites of Meta-Ban whose turns are played, and the same in one place."""
+
+from client.hosts import table_host
+from client.memory import RamStore
+from engram.bandits.play import play as play_in_one_place
+from federation.data.meetings import drawn_world
+from federation.policy import meta_ban_of
+from server.bandits import play
+from server.record import RunRecord
+from simulations.grid import InProcessGrid
+from tests.support import small
+
+COUNT, T = 6, 40
+DISCREET = 8  # the default of tell-turns
+
+
+def settings(**special):
+    base = {"algorithm": "meta-ban", "dataset": "linear-groups", "num_clients": COUNT}
+    quick = {"hidden": "6,5", "replay_batch": 4, "replay_rows": 6, "meta_steps": 2}
+    return small(**base | quick | {"num_rounds": T, "timeout": 1.0} | special)
+
+
+def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
+    e, store = settings(**special), store or RamStore()
+    hosts = [range(node, e.num_clients, nodes) for node in range(nodes)]
+    g = (grid or InProcessGrid)(table_host(e, store), hosts)
+    ram = store if isinstance(store, RamStore) else None
+    return play(g, e, folder, engine="vectorized", memories=ram), store
+
+
+def in_one_place(**special):
+    """Plays the library's policy, and returns what it played, and its state in the end."""
+    e, world = settings(**special), drawn_world(settings(**special))
+    moments = []
+    played = play_in_one_place(meta_ban_of(e, world.dim).runs, [world], [e.seed], moments.append)
+    return world, played, moments[-1]
+
+
+def rows_of(folder):
+    return RunRecord.open(folder).rows()
