@@ -180,6 +180,8 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
         data = data.assign(patient=np.arange(600), hospital=task, died=y)
         data["pressure"] = x @ [1, 2, 3] + rng.normal(size=600)
         data.to_csv(tmp_path / "mine.csv", index=False)
+        offers = pd.DataFrame(rng.random((600, 2)), columns=["price", "size"])
+        offers.assign(user=task, bought=y).to_csv(tmp_path / "offers.csv", index=False)
         words = shortened(words, tmp_path, rng)
         monkeypatch.setattr("sys.argv", ["engram", *words])
         main()
