@@ -74,7 +74,7 @@ def read_ratings(
     if frame.isna().any(axis=None):
         row, column = np.argwhere(frame.isna().to_numpy())[0]
         raise DataError(f"{path}: {frame.columns[column]} is empty in row {row}")
-    stars = numbers(path, columns[2], frame[columns[2]], "how many stars")
+    stars = numbers(path, columns[2], frame[columns[2]], "code it by numbers of stars")
     users, items = (_names(frame[name]) for name in columns[:2])
     try:
         return rated(

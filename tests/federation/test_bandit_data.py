@@ -88,12 +88,12 @@ BAD_RATINGS = {
         columns={"rating": "stars"}
     ),
     "user is empty in row 3": lambda data: data.assign(user=data.user.where(data.index != 3)),
-    "column rating must hold numbers, got 'good' in row 2: how many stars": lambda data: (
-        data.assign(rating=data.rating.astype(object).where(data.index != 2, "good"))
+    "column rating must hold numbers, got 'good' in row 2: code it": lambda data: data.assign(
+        rating=data.rating.astype(object).where(data.index != 2, "good")
     ),
     "stars must be finite and positive, got \\[-1.0\\]": lambda data: data.assign(rating=-1.0),
-    "numbers of rows must be the same, > 0, got \\(0, 0, 0\\)": lambda data: data[:0],
-    "rank must be in": lambda data: data[data.user < 5],
+    "users, items and stars must be the same, at least 1, got .0, 0, 0.": lambda data: data[:0],
+    "rank must be at least 1, and less than users and items": lambda data: data[data.user < 5],
 }
 
 

@@ -74,7 +74,8 @@ def rated(
         seed: Of K-means.
     """
     lengths = (len(users), len(items), len(stars))
-    require(len(set(lengths)) == 1 and lengths[0] >= 1, "numbers of rows", lengths, "the same, > 0")
+    same = len(set(lengths)) == 1 and lengths[0] >= 1
+    require(same, "numbers of users, items and stars", lengths, "the same, at least 1")
     good = np.isfinite(stars) & (stars > 0)
     require(bool(good.all()), "stars", stars[~good][:1].tolist(), "finite and positive")
     who, what = _most(users, top_users), _most(items, top_items)
@@ -82,7 +83,12 @@ def rated(
     shape = int(who.max()) + 1, int(what.max()) + 1
     cells, rows = np.unique(who[kept] * shape[1] + what[kept], return_index=True)
     row, column, value = cells // shape[1], cells % shape[1], stars[kept][rows]
-    require(1 <= rank < min(shape), "rank", rank, f"in [1, {min(shape) - 1}], below {shape}")
+    require(
+        1 <= rank < min(shape),
+        "rank",
+        rank,
+        f"at least 1, and less than users and items, {shape}",
+    )
     require(1 <= groups <= shape[0], "groups", groups, f"in [1, {shape[0]}], the users")
     matrix = csr_array((value, (row, column)), shape=shape)
     # Where the iteration begins does not change what it finds, but for rounding, and signs.
