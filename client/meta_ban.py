@@ -113,6 +113,7 @@ class UserSites:
 
         Raises:
             ValueError: It is not the client's turn, or there is no such arm.
+            MemoryFull: There is no room for what it has become; it stays what it was.
         """
         offer = self.offer([client], server_round)
         if offer is None:
@@ -123,12 +124,12 @@ class UserSites:
         rng = generator(self.experiment.seed, server_round - 1, UPDATE)
         x, reward = offer.arms[arm][None], offer.rewards[arm]
         users, meta = np.array([place]), self._state.start  # which only other settings look at
-        self._state = self._site.learn(self._state, users, x, np.array([reward]), meta, [rng])
+        state = self._site.learn(self._state, users, x, np.array([reward]), meta, [rng])
         untold = self._untold[client] + [1, reward, offer.means.max() - offer.means[arm]]
         told = untold if untold[0] >= self.experiment.tell_turns else np.zeros(3)
-        self._untold[client] = untold - told
-        kept = _kept(self._state, place, untold - told)
+        kept = _kept(state, place, untold - told)
         self._store.save(client, kept, server_round=server_round, durable=durable)
+        self._state, self._untold[client] = state, untold - told  # now that it is kept
         self._versions[client] = server_round
         return told
 

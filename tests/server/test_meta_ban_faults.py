@@ -5,6 +5,8 @@ import pytest
 import torch
 from flwr.app import MessageType
 
+from client.hosts import table_host
+from client.memory import MemoryFull, RamStore
 from engram.bandits.replay import Drawn
 from federation.data.meetings import drawn_world
 from federation.errors import RunStopped
@@ -261,3 +263,20 @@ def test_a_wrong_question_of_a_server_is_refused(tmp_path, key, change, message)
     absent = rows_of(tmp_path / "run")[11]["absent"]
     assert absent
     assert all(message in reason for reason in absent.values()), absent
+
+
+def test_what_cannot_be_kept_is_not_learned():
+    class Full(RamStore):
+        def save(self, *args, **options):
+            raise MemoryFull(f"no room for {args}, {options}")
+
+    e = settings(tell_turns=1)
+    host = table_host(e, Full())
+    first = drawn_world(e).round(0)
+    before, rows = host.opinions([first.user], first.arms, 1)
+    with pytest.raises(MemoryFull, match="no room"):
+        host.play(first.user, 0, server_round=1, durable=0)
+    after, still = host.opinions([first.user], first.arms, 2)
+    assert np.array_equal(before, after)
+    assert rows == still == [0]
+    assert not host.untold([first.user], 1).any()
