@@ -161,14 +161,13 @@ def draw(counts: Ints, runs: Ints, weights: Array, lots: Array) -> Drawn:
     ranks = ends / np.where(total > 0, total, 1.0) + beyond
     wanted = np.minimum(flat + beyond, np.nextafter(beyond + 1, 0))  # which may round up to it
     found = np.searchsorted(ranks.ravel(), wanted.ravel(), side="right")
-    drawn = (found.reshape(flat.shape) - users * np.arange(learners)[:, None]).clip(max=users - 1)
-    own = np.take_along_axis(counts, drawn, axis=1)
-    before = np.take_along_axis(ends - counts * weights, drawn, axis=1)
-    each = np.take_along_axis(weights, drawn, axis=1)
+    first = users * np.arange(learners)[:, None]
+    at = np.minimum(found.reshape(flat.shape), first + users - 1)
+    own, before, each = (part.ravel()[at] for part in (counts, ends - counts * weights, weights))
     places = (flat * total - before) / np.where(each > 0, each, 1.0)
     slots = places.astype(np.intp).clip(0, np.maximum(own - 1, 0))
     shares = np.broadcast_to((total > 0)[..., None] / lots.shape[2], lots.shape)
-    return Drawn(runs, drawn.reshape(lots.shape), slots.reshape(lots.shape), shares)
+    return Drawn(runs, (at - first).reshape(lots.shape), slots.reshape(lots.shape), shares)
 
 
 def drawn_rows(kept: Replay, drawn: Drawn) -> Sample:

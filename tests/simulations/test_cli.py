@@ -260,7 +260,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
             "engram data shows rows that clients hold: one of meta-ban has none before its turns",
         ),
         (
-            bad("algorithm=meta-ban"),
+            ["run", *bad("algorithm=meta-ban")],
             "num-clients must be the number of users, 10, in digits, got 20",
         ),
         (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
