@@ -41,7 +41,7 @@ def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -
     if not 0 <= dim <= x.shape[1]:
         raise DataError(f"{dataset} has {x.shape[1]} features: dim must not exceed it, got {dim}")
     if dim:
-        from sklearn.random_projection import GaussianRandomProjection  # noqa: PLC0415 - as sources
+        from sklearn.random_projection import GaussianRandomProjection  # noqa: PLC0415 - slow to import, not always needed
 
         x = GaussianRandomProjection(dim, random_state=seed).fit_transform(x.astype(np.float64))
     return Rows(x, np.concatenate([parts.y_train, parts.y_test]))

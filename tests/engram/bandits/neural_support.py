@@ -56,3 +56,24 @@ def played_plainly(policy, world, seed):
         policy.update(asked.user, x, paid, generator(seed, t, UPDATE))
         chosen.append(arm)
     return np.array(chosen)
+
+
+def with_parts(state, **parts):
+    """The state with other parts, wherever they are in it."""
+    meta, site = (
+        kept._replace(**{name: part for name, part in parts.items() if name in kept._fields})
+        for kept in (state.meta, state.site)
+    )
+    return state._replace(meta=meta, site=site, known=parts.get("known", state.known))
+
+
+class Fixed:
+    """A generator of given lots, and of 0 after them."""
+
+    def __init__(self, *lots):
+        self.lots = list(lots)
+
+    def random(self, shape=()):
+        lots = np.asarray(self.lots.pop(0), dtype=float) if self.lots else np.zeros(shape)
+        assert lots.shape == (shape if isinstance(shape, tuple) else (shape,))
+        return lots
