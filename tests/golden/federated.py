@@ -1,0 +1,124 @@
+"""Runs of every federated method in process: what is recorded, the last model, the memories."""
+
+from safetensors.torch import load_file
+
+from server.record import RunRecord
+from simulations.engine import simulate
+from tests.support import small
+
+MOML = {"algorithm": "local-moml"}
+PER = {"algorithm": "per-fedavg"}
+PFEDME = {"algorithm": "pfedme"}
+FEDAVG = {"algorithm": "fedavg"}
+TABLE = {"num_clients": 12, "num_rounds": 3, "timeout": 5.0}
+BANDIT = {"hidden": "6,5", "replay_batch": 4, "replay_rows": 6, "meta_steps": 2, "num_clients": 6}
+TURNS = {"algorithm": "meta-ban", "num_rounds": 40, "timeout": 5.0} | BANDIT
+
+SETTINGS = {
+    **{
+        f"{first['algorithm']}, {hessian}": first | {"hessian": hessian}
+        for first in (MOML, PER)
+        for hessian in ("exact", "first-order", "finite-difference")
+    },
+    **{
+        f"local-moml, carried, {hessian}": MOML | {"memory": "carry", "hessian": hessian}
+        for hessian in ("exact", "first-order")
+    },
+    "pfedme": PFEDME,
+    "pfedme, server-mix": PFEDME | {"server_mix": 1.7, "inner_steps": 2},
+    "fedavg": FEDAVG,
+    **{
+        f"{first['algorithm']}, universal": first | {"server_step": "universal"}
+        for first in (MOML, FEDAVG, PFEDME)
+    },
+    **{
+        f"{first['algorithm']}, {merge}": first | {"merge": merge, "clients_per_round": 6}
+        for first in (MOML, FEDAVG)
+        for merge in ("median", "trimmed-mean", "krum")
+    },
+    "pfedme, median, server-mix": PFEDME | {"merge": "median", "server_mix": 0.5},
+    "local-moml, clip": MOML | {"clip": 0.05},
+    "fedavg, central privacy": FEDAVG | {"privacy": "central", "clip": 0.5},
+    "local-moml, local privacy": MOML | {"privacy": "local", "clip": 0.5, "noise_multiplier": 0.1},
+    "local-moml, carried, universal, clip": MOML
+    | {"memory": "carry", "server_step": "universal", "clip": 1.0},
+    "fedavg, stream": FEDAVG | {"order": "stream", "partition": "blocks"},
+    "local-moml, stream": MOML | {"order": "stream", "memory": "carry"},
+    "fedavg, shards": FEDAVG | {"shards": 2},
+    **{
+        f"{first['algorithm']}, {partition}": first | {"partition": partition, "num_clients": 8}
+        for first in (MOML, FEDAVG)
+        for partition in ("iid", "dirichlet", "pathological")
+    },
+    **{
+        f"{first['algorithm']}, {model}": first | {"model": model}
+        for first in (MOML, PER, PFEDME, FEDAVG)
+        for model in ("cnn", "linear")
+    },
+    "local-moml, two layers": MOML | {"hidden": "12,9", "seed": 3},
+    "fedavg, no adaptation": FEDAVG | {"adapt_steps": 0, "seed": 2},
+    "molar": TABLE | {"algorithm": "molar", "dataset": "sparse-linear"},
+    "molar, soft": TABLE
+    | {
+        "algorithm": "molar",
+        "dataset": "sparse-linear",
+        "thresholding": "soft",
+        "intercept": False,
+    },
+    "molar, equal weights": TABLE
+    | {"algorithm": "molar", "dataset": "sparse-linear", "site_weights": "equal", "level": 0.9},
+    "molar, logistic": TABLE
+    | {"algorithm": "molar", "dataset": "sparse-logistic", "family": "logistic"}
+    | {"test_fraction": 0.1},
+    "molar, poisson": TABLE
+    | {"algorithm": "molar", "dataset": "sparse-poisson", "family": "poisson"},
+    "molar-bandit": TABLE
+    | {"algorithm": "molar-bandit", "dataset": "sparse-linear", "num_rounds": 5, "first_batch": 4},
+    "molar-bandit, one parameter": TABLE
+    | {"algorithm": "molar-bandit", "dataset": "sparse-linear", "num_rounds": 5}
+    | {"bandit_model": "P", "history": "all"},
+    "meta-ban": TURNS | {"dataset": "linear-groups"},
+    "meta-ban, cosine": TURNS
+    | {"dataset": "cosine-groups", "gamma": 0.1, "nu": 2.0, "alpha": 0.3, "user_steps": 1},
+    "meta-ban, classes": TURNS
+    | {"dataset": "digits,permuted-digits", "num_clients": 20, "num_rounds": 12},
+}
+
+SEQUENTIAL = ("local-moml, exact", "pfedme", "fedavg, linear")  # one client after the other, too
+
+
+def run(name, folder, **more):
+    """Returns all that a run gives but its times."""
+    engine = more.pop("engine", "vectorized")
+    found = simulate(small(**SETTINGS[name] | more), folder, engine=engine)
+    return kept(folder) | {"results": found}
+
+
+def kept(folder):
+    """Returns what a run's folder holds: metrics, the last model and state, the memories."""
+    record = RunRecord.open(folder)
+    checkpoint = record.load_checkpoint()
+    memories = load_file(checkpoint.memories) if checkpoint.memories.is_file() else {}
+    return {
+        "rows": record.rows(),
+        "model": checkpoint.model,
+        "state": checkpoint.state,
+        "memories": dict(sorted(memories.items())),
+    }
+
+
+def resumed(folder):
+    """A run that is stopped after two rounds and goes on gives what one that was not gives."""
+    name = "local-moml, carried, exact"
+    run(name, folder, num_rounds=2)
+    return run(name, folder, resume=str(folder))
+
+
+CASES = {
+    **{name: lambda folder, name=name: run(name, folder) for name in SETTINGS},
+    **{
+        f"{name}; one by one": lambda folder, name=name: run(name, folder, engine="sequential")
+        for name in SEQUENTIAL
+    },
+    "local-moml, carried, exact; resumed": resumed,
+}

@@ -1,0 +1,99 @@
+"""What a case found, as plain numbers that a file keeps, and how two such records differ."""
+
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+__all__ = ["FILE", "differences", "machine", "plain", "read", "write"]
+
+FILE = Path(__file__).with_name("numbers.json")
+ASIDE = ("ms", "ms-per-round", "seconds", "run")  # times, and the folder: other in every run
+DIGEST = "sha256"
+LONG = 4  # entries that a list of numbers may have to be written out
+
+
+def plain(found):
+    """Returns what JSON writes of it.
+
+    Of an array, and of a long list of numbers, that is its shape, sum, norm, and a digest of its
+    bytes; of a dictionary of tensors, such as a model, that of all its entries in their order.
+    """
+    if isinstance(found, Mapping):
+        if found and all(isinstance(value, torch.Tensor) for value in found.values()):
+            return _array(torch.cat([leaf.flatten().double() for leaf in found.values()]).numpy())
+        return {str(k): plain(v) for k, v in found.items() if k not in ASIDE}
+    if isinstance(found, np.ndarray | np.generic):
+        return _array(found) if found.ndim else found.item()
+    if isinstance(found, list | tuple):
+        if len(found) > LONG and all(isinstance(v, float | int | None) for v in found):
+            return _array(np.array(found, dtype=np.float64))
+        return [plain(value) for value in found]
+    return found
+
+
+def _array(array):
+    numbers = array.astype(np.float64)
+    finite = numbers[np.isfinite(numbers)]
+    return {
+        "shape": list(array.shape),
+        "finite": len(finite),
+        "sum": float(finite.sum()),
+        "norm": float(np.sqrt(np.square(finite).sum())),
+        DIGEST: hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16],
+    }
+
+
+def differences(one, other, *, exact, where=""):
+    """Yields where two records differ; without ``exact``, by more than 1e-6 of a number."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in sorted(one.keys() | other.keys()):
+            if key == DIGEST and not exact:
+                continue
+            if key not in one or key not in other:
+                yield f"{where}.{key} is in one of them alone"
+            else:
+                yield from differences(one[key], other[key], exact=exact, where=f"{where}.{key}")
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+            yield from differences(a, b, exact=exact, where=f"{where}[{i}]")
+    elif not _same(one, other, exact):
+        yield f"{where}: {one!r} is not {other!r}"
+
+
+def _same(one, other, exact):
+    numbers = all(isinstance(v, float | int) and not isinstance(v, bool) for v in (one, other))
+    if exact or not numbers:
+        return one == other
+    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def machine():
+    """Returns what the last bit of a sum depends on: the processor and the libraries."""
+    text = Path("/proc/cpuinfo").read_text(encoding="utf-8") if platform.system() == "Linux" else ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    processor = names[0] if names else platform.processor()
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{processor}; {capability}; torch {torch.__version__}; numpy {np.__version__}"
+
+
+def read():
+    """Returns what is recorded: the machine, and the numbers by case."""
+    return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+def write(recorded):
+    """Replaces what is recorded."""
+    lines = ",\n".join(
+        f"    {json.dumps(name)}: {json.dumps(found, allow_nan=False)}"
+        for name, found in sorted(recorded["cases"].items())
+    )
+    text = (
+        f'{{\n  "machine": {json.dumps(recorded["machine"])},\n  "cases": {{\n{lines}\n  }}\n}}\n'
+    )
+    FILE.write_text(text, encoding="utf-8")
