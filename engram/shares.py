@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from engram.checks import require
 
-__all__ = ["bounded_mean", "weight_limit"]
+__all__ = ["bounded", "weight_limit"]
 
 Array = npt.NDArray[np.float64]
 
@@ -23,9 +23,10 @@ def weight_limit(weights: npt.ArrayLike, multiple: float) -> Array:
 
         k c m / (k c m + (n // 2 + 1 - k) m) = k c / (k c + n // 2 + 1 - k)
 
-    For a single one it is ``c / (c + n // 2)``, and ``c / (c + n - 1)`` where the others are alike.
-    Of two clients the smaller sets the limit: the share of the other is c / (c + 1) at most. One
-    client alone has all. Bounded weights have the same limit, since c >= 1.
+    For a single one it is ``c / (c + n // 2)``, less than half if n >= 2 c and n >= 3; and ``c / (c
+    + n - 1)`` where the others are alike. Of two clients the smaller sets the limit: the share of
+    the other is c / (c + 1) at most. One client alone has all. Bounded weights have the same
+    limit, since c >= 1.
 
     Args:
         weights: Shape (M,) or (M, d), at least 0; each column apart. 0: the client does not count.
@@ -42,14 +43,15 @@ def weight_limit(weights: npt.ArrayLike, multiple: float) -> Array:
     return limit
 
 
-def bounded_mean(values: npt.ArrayLike, multiple: float) -> float:
-    """Returns the mean over clients of ``min(value, c m)``, as ``weight_limit`` has c m.
+def bounded(weights: npt.ArrayLike, multiple: float) -> Array:
+    """Returns ``min(w_i, c m)`` of each client, as ``weight_limit`` has c m, in the same shape.
 
-    For losses and regrets, which have no largest value: none makes up more of the sum than a
-    client's weight can of the sum of weights. Values of 0 or less are as they are.
+    Also for losses and regrets, which have no largest value: of those above 0, none then makes up
+    more of their sum than a client's weight can of the sum of weights.
 
     Args:
-        values: Shape (M,), M >= 1.
+        weights: As for ``weight_limit``, but numbers below 0 may be among them, and stay.
         multiple: c, at least 1.
     """
-    return float(np.minimum(values, weight_limit(values, multiple)).mean())
+    held: Array = np.minimum(weights, weight_limit(weights, multiple))
+    return held

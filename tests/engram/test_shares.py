@@ -5,14 +5,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engram.shares import bounded_mean, weight_limit
+from engram.shares import bounded, weight_limit
 
 WEIGHTS = st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=30).map(np.array)
 MULTIPLES = st.sampled_from([1.0, 1.5, 2.0, 5.0, 100.0])
-
-
-def bounded(weights, multiple):
-    return np.minimum(weights, weight_limit(weights, multiple))
 
 
 @pytest.mark.parametrize(
@@ -90,8 +86,7 @@ def test_refuses_a_multiple_below_one():
         weight_limit([1, 2], 0.5)
 
 
-def test_one_value_does_not_make_a_mean():
-    assert bounded_mean([1.0, 2.0, 3.0], 5) == 2.0
-    assert bounded_mean([1.0, 2.0, 3e38], 5) == pytest.approx((1 + 2 + 10) / 3)
-    assert bounded_mean([0.0, 0.0, -1e-9], 5) == pytest.approx(0, abs=1e-9)
-    assert bounded_mean([0.0, 0.0, 3.0, 4.0], 5) == 7 / 4
+def test_losses_among_which_some_are_zero_or_rounded_below_it():
+    assert bounded([1.0, 2.0, 3e38], 5).tolist() == [1, 2, 10]
+    assert bounded([0.0, 0.0, 3.0, 4.0, 99.0], 5).tolist() == [0, 0, 3, 4, 20]
+    assert bounded([0.0, -1e-9, 3.0], 5).tolist() == [0, -1e-9, 3]
