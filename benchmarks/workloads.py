@@ -114,7 +114,7 @@ class Platform:
     def bare(self) -> Callable[[int], None]:
         """Returns a round of the trainer alone, from one and the same model."""
         e, model = self._experiment, self._model
-        weighting = e.aggregate().weighting
+        most = 1 if e.aggregate().weighting == "clients" else 2**31
 
         def train(server_round: int) -> None:
             cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
@@ -123,7 +123,7 @@ class Platform:
                 [cohort],
                 server_round=server_round,
                 durable=server_round - 1,
-                combine=weighting,
+                combine=most,
             )
 
         return train

@@ -13,7 +13,6 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from client.scoring import Scores
 from client.trainer import Trained
-from engram.aggregates import Weighting
 from engram.types import Params
 from federation.errors import EngramError, few
 from federation.fingerprint import fingerprint, source_root
@@ -49,9 +48,10 @@ class Request(NamedTuple):
         message: Its content has an array record ``arrays`` (the model) and a config record
             ``config``, of which all keys are optional, so that Flower's own strategies are
             understood: ``server-round``; ``clients`` (whom to train; all hosted);
-            ``weighting`` of the node's mean, ``examples`` or ``clients``; ``combine`` (false:
-            every client's model, stacked, instead of their mean); ``durable`` (the
-            coordinator's last checkpoint); ``fingerprint`` (of the source the server runs).
+            ``most-examples`` (how many rows of a client count at most in the node's mean; 1:
+            clients count alike); ``combine`` (false: every client's model, stacked, instead of
+            their mean); ``durable`` (the coordinator's last checkpoint); ``fingerprint`` (of the
+            source the server runs).
         hosted: The node's clients.
     """
 
@@ -87,10 +87,10 @@ def answer_train(host: Any, requests: Sequence[Request]) -> list[Message]:
             list(group.values()),
             server_round=round_of(first),
             durable=durable_of(first),
-            combine=_weighting(config),
+            combine=_most_examples(config),
         )
         for (i, clients), result in zip(group.items(), trained, strict=True):
-            yield _train_reply(requests[i].message, clients, result, _weighting(config))
+            yield _train_reply(requests[i].message, clients, result, _most_examples(config))
 
     return _in_groups(requests, train)
 
@@ -120,7 +120,7 @@ def _in_groups(
     ``answer`` takes the clients of each request of a group, by its number.
     """
     replies: dict[int, Message] = {}
-    groups: dict[tuple[int, int, Weighting | None], dict[int, list[int]]] = {}
+    groups: dict[tuple[int, int, int | None], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         try:
             content = request.message.content
@@ -128,7 +128,7 @@ def _in_groups(
             key = (
                 id(content.array_records[ARRAYS]),
                 round_of(content),
-                _weighting(config_of(content)),
+                _most_examples(config_of(content)),
             )
             groups.setdefault(key, {})[i] = asked_clients(request)
         except EngramError as error:
@@ -202,21 +202,24 @@ def asked_clients(request: Request) -> list[int]:
     return clients
 
 
-def _weighting(config: ConfigRecord) -> Weighting | None:
-    """Returns what counts in a reply's mean; None if every client's model is asked for."""
+def _most_examples(config: ConfigRecord) -> int | None:
+    """Returns a client's largest weight in a reply's mean; None if every model is asked for."""
     if not config.get("combine", True):
         return None
-    return "clients" if config.get("weighting", "examples") == "clients" else "examples"
+    most = _int(config, "most-examples", 2**63 - 1)
+    if most < 1:
+        raise EngramError(f"most-examples must be at least 1, got {most}")
+    return most
 
 
 def _train_reply(
-    message: Message, clients: Sequence[int], trained: Trained, weighting: Weighting | None
+    message: Message, clients: Sequence[int], trained: Trained, most: int | None
 ) -> Message:
     failed = [client for client in clients if client in trained.failures]
     if not trained.clients:
         reasons = "; ".join(trained.failures[client] for client in failed)
         return Message(Error(DIVERGED, reasons), reply_to=message)
-    weights = trained.examples if weighting == "examples" else None
+    weights = None if most is None else [min(n, most) for n in trained.examples]
     content = RecordDict(
         {
             ARRAYS: to_record(trained.params),

@@ -27,7 +27,6 @@ from client.cohort import (
 from client.dense_cohort import cost, dense, pays
 from client.memory import MemoryStore
 from client.scoring import Scores, Scoring
-from engram.aggregates import Weighting
 from engram.dense import dense_loss
 from engram.models import cross_entropy
 from engram.tree import interpolate
@@ -156,7 +155,7 @@ class Trainer:
         *,
         server_round: int,
         durable: int,
-        combine: Weighting | None = None,
+        combine: int | None = None,
     ) -> list[Trained]:
         """Runs one local round of each client, from the common model.
 
@@ -169,8 +168,8 @@ class Trainer:
             server_round: The round, >= 1. With the seed and the client it determines every
                 sample that is drawn.
             durable: As ``MemoryStore.save``.
-            combine: How a client counts in the mean of its group; None for every client's
-                model.
+            combine: How many rows of a client count at most in the mean of its group, >= 1: with
+                1 clients count alike. None for every client's model.
 
         Raises:
             MemoryMismatch: A client's memory belongs to another model.
@@ -288,7 +287,7 @@ class Trainer:
 class _Group:
     """What has been made of a group of clients so far."""
 
-    def __init__(self, combine: Weighting | None) -> None:
+    def __init__(self, combine: int | None) -> None:
         self._combine = combine
         self._clients: list[int] = []
         self._examples: list[int] = []
@@ -323,7 +322,7 @@ class _Group:
         if self._combine is None:
             self._models.append(models.stack())
             return
-        weights = torch.tensor([examples[i] if self._combine == "examples" else 1 for i in kept])
+        weights = torch.tensor([min(examples[i], self._combine) for i in kept])
         total = int(weights.sum())
         self._weight += total
         leaf = next(iter(models.leaves.values()))

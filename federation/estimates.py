@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord
 
+from engram.molar.families import FamilyName
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
 from federation.wire import floats_record, read_floats
@@ -66,20 +67,24 @@ def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
     return [SiteEstimate(*part) for part in zip(coef, scale, *each, strict=True)]
 
 
-def impossible(site: SiteEstimate, rows: int, *, at_most: bool = False) -> str | None:
+def impossible(
+    site: SiteEstimate, rows: int, *, family: FamilyName = "linear", at_most: bool = False
+) -> str | None:
     """Says what is wrong with an estimate that was sent, if anything is.
 
     Args:
         site: The estimate.
         rows: How many rows the site has said that it has.
+        family: Of the models. Only linear ones have noise of a size of their own.
         at_most: Whether it may have used fewer.
     """
     enough = 0 < site.size <= rows and (at_most or site.size == rows)
+    own_noise = family == "linear" or site.sigma in (1.0, np.inf)
     faults = {
         "some coefficients are NaN or infinite": not np.isfinite(site.coef).all(),
         # Infinity means: not determined.
         "some standard errors are NaN, 0 or negative": not (site.scale > 0).all(),
-        f"its noise has the standard deviation {site.sigma}": not site.sigma >= 0,
+        f"its noise has the standard deviation {site.sigma}": not (site.sigma >= 0 and own_noise),
         f"its noise has {site.freedom} degrees of freedom": not site.freedom > 0,
         "it knows standard errors, and not its noise": bool(
             np.isinf(site.sigma) and np.isfinite(site.scale).any()

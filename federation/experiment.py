@@ -138,6 +138,12 @@ class Experiment(TableSettings):
         description="trimmed-mean, krum: clients of a round that may send anything; trimmed-mean "
         "leaves out as many of the lowest and as many of the highest values",
     )
+    max_weight: Float = Field(
+        ge=1,
+        description="largest weight of a client where weights are what clients say of themselves "
+        "(fedavg: rows; molar, molar-bandit: rows and noise), in weights of the median client; "
+        "what is above counts as that. 1e9: no bound",
+    )
     clip: Float = Field(
         ge=0,
         description="largest norm of a client's update (C); longer ones are scaled down to it, by "

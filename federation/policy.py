@@ -14,7 +14,12 @@ __all__ = ["meta_ban_of", "parameters_of", "policy_of"]
 def policy_of(experiment: Experiment) -> MultitaskBandit[SiteEstimate, Shared]:
     """Returns MOLARB with the experiment's constants."""
     e = experiment
-    return molar_bandit(c=e.threshold_scale, option=e.thresholding, history=e.history)
+    return molar_bandit(
+        c=e.threshold_scale,
+        option=e.thresholding,
+        history=e.history,
+        max_weight=e.max_weight,
+    )
 
 
 def parameters_of(experiment: Experiment) -> int:

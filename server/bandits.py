@@ -146,18 +146,19 @@ def _batches(e: Experiment, sites: Sites) -> BanditExchange:
         parameters=parameters_of(e),
         first_batch=e.first_batch,
         least=e.min_clients,
+        max_weight=e.max_weight,
     )
 
 
 def _of_batches(
     e: Experiment, strategy: BanditExchange, arrays: ArrayRecord, last: Mapping[str, Any]
 ) -> Row:
-    """Returns the mean regret of sites, and the shared coefficients."""
+    """Returns mean and median regret of sites, and the shared coefficients."""
     del last
     shared = read_parameters(arrays, parameters_of(e))
     coef = [None if one is None else one.coef.tolist() for one in shared]
     return {
-        "regret": strategy.regret,
+        **strategy.regret,
         "shared": {"names": strategy.sites.columns, "coef": coef},
     }
 

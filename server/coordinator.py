@@ -87,6 +87,7 @@ def coordinate(
         seed=experiment.seed,
         shards=experiment.shards,
         least=experiment.min_clients,
+        max_weight=experiment.max_weight,
     )
     if not experiment.resume:
         record = RunRecord.create(folder, experiment, engine=engine, training=training)

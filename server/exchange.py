@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
 from engram.molar.site import INTERCEPT
+from engram.shares import bounded
 from federation.errors import RunStopped
 from federation.estimates import read_shared
 from federation.experiment import Experiment
@@ -21,6 +22,8 @@ from server.record import Memories
 from strategies.exchange import Exchange, Scores
 
 __all__ = ["exchange"]
+
+_FAR = 100  # sites' losses differ by less
 
 
 def exchange(
@@ -62,6 +65,7 @@ def exchange(
         weights=experiment.site_weights,
         level=experiment.level,
         least=experiment.min_clients,
+        max_weight=experiment.max_weight,
     )
     config = ConfigRecord({TRAINING: training})
     with record.hold():
@@ -110,15 +114,18 @@ def _estimate(
 
 
 def _losses(scores: Scores) -> dict[str, Any]:
-    """Returns the mean over sites of their held-out losses, and how many have them.
+    """Returns mean and median over sites of their held-out losses, and how many have them.
 
-    Sites count that have all three, so that these are means over the same ones.
+    Sites count that have all three, so that these are about the same ones. Losses are what sites
+    say: in the mean, a site's counts up to a hundred times the median.
     """
     columns = np.stack([scores.own, scores.shared, scores.personal])
     some = (scores.rows > 0) & np.isfinite(columns).all(axis=0)
-    means = [float(column[some].mean()) if some.any() else None for column in columns]
-    names = ("loss-own", "loss-shared", "loss-personal")
-    return {"scored": int(some.sum()), **dict(zip(names, means, strict=True))}
+    found: dict[str, Any] = {"scored": int(some.sum())}
+    for kind, column in zip(("own", "shared", "personal"), columns[:, some], strict=True):
+        found[f"loss-{kind}"] = float(bounded(column, _FAR).mean()) if some.any() else None
+        found[f"loss-{kind}-median"] = float(np.median(column)) if some.any() else None
+    return found
 
 
 def _results(
@@ -137,7 +144,7 @@ def _results(
         "left-out": row["absent"],
         "lacking": row["lacking"],
         "rows": size,
-        **{key: row[key] for key in ("scored", "loss-own", "loss-shared", "loss-personal")},
+        **_losses(scores),
         "ms-per-round": row["ms"],
         "shared": {
             "names": names,

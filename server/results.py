@@ -13,17 +13,22 @@ __all__ = ["results", "summary"]
 def summary(evaluation: Evaluation) -> dict[str, Any]:
     """Returns the figures of one evaluation, over all clients.
 
-    ``accuracy``, ``accuracy-std`` and ``accuracy-p10`` are the mean, the standard deviation and
-    the 10th percentile over clients of the personalized accuracy, in [0, 1];
-    ``accuracy-before`` is the mean before personalization; ``accuracy-own`` the mean over the
-    ``own-clients`` clients that keep a model of their own of that model's accuracy, and None if
-    there are none; ``scored`` the number of clients that all of this is about; ``loss`` and
-    ``loss-before`` are means, in nats.
+    ``accuracy``, ``accuracy-std``, ``accuracy-median`` and ``accuracy-p10`` are the mean, the
+    standard deviation, the median and the 10th percentile over clients of the personalized
+    accuracy, in [0, 1]; ``accuracy-before`` is the mean before personalization; ``accuracy-own``
+    the mean over the ``own-clients`` clients that keep a model of their own of that model's
+    accuracy, and None if there are none; ``scored`` the number of clients that all of this is
+    about; ``loss`` and ``loss-before`` are means, in nats, and None if a client's are not finite.
+
+    Scores are what clients say. All count alike, however many queries they claim: one of n who
+    lies moves a mean accuracy by 1 / n at most, and a mean loss by 104 / n, since screening bounds
+    it; fewer than half do not move the median out of the range of the others.
     """
     own = evaluation.own[~np.isnan(evaluation.own)]
     return {
         "accuracy": float(evaluation.personalized.mean()),
         "accuracy-std": float(evaluation.personalized.std()),
+        "accuracy-median": float(np.median(evaluation.personalized)),
         "accuracy-p10": float(np.percentile(evaluation.personalized, 10)),
         "accuracy-before": float(evaluation.before.mean()),
         "accuracy-own": float(own.mean()) if own.size else None,

@@ -10,8 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from engram.molar.bandits.policies import MultitaskBandit, exchange
-from engram.molar.shrinkage import Shared
+from engram.molar.shrinkage import Shared, outweighing
 from engram.molar.site import SiteEstimate
+from engram.shares import bounded
 from engram.types import Params
 from federation.errors import brief
 from federation.estimates import SHARED, SITES, impossible, parameters_record, read_sites
@@ -24,6 +25,8 @@ __all__ = ["BanditExchange", "Outcome"]
 _log = getLogger("flwr.engram")
 
 _ROUNDING = 1e-6  # of a regret that is 0
+_FAR = 100  # sites' regrets differ by less
+_LARGEST = float(np.finfo(np.float32).max)  # of rewards and regrets: sums of them are finite
 
 
 class Outcome(NamedTuple):
@@ -52,6 +55,7 @@ class BanditExchange(SiteStrategy):
         parameters: Of each site: 1 under Model-C, K under Model-P.
         first_batch: Turns in the first batch; nobody can have had more than there were.
         least: Sites without whose usable replies a round cannot be.
+        max_weight: Of a site in what is shared, as the policy has it.
 
     Attributes:
         state: Of each client sums of what ``Outcome`` has.
@@ -65,8 +69,10 @@ class BanditExchange(SiteStrategy):
         parameters: int,
         first_batch: int = 1,
         least: int = 1,
+        max_weight: float = np.inf,
     ) -> None:
         super().__init__(sites, least=least)
+        self._max_weight = max_weight
         self._policy = policy
         self._parameters = parameters
         self._first = self._turns = first_batch
@@ -80,10 +86,16 @@ class BanditExchange(SiteStrategy):
         return ArrayRecord()
 
     @property
-    def regret(self) -> float:
-        """The mean over the sites that have told of some turns."""
-        some = self.state["turns"] > 0
-        return float(self.state["regret"][some].mean()) if some.any() else 0.0
+    def regret(self) -> dict[str, float]:
+        """Mean and median over the sites that have told of some turns.
+
+        They are what sites say. In the mean, a site's counts up to a hundred times the median.
+        """
+        told = self.state["regret"][self.state["turns"] > 0].numpy()
+        if not told.size:
+            return {"regret": 0.0, "regret-median": 0.0}
+        mean = torch.from_numpy(bounded(told, _FAR)).mean()
+        return {"regret": float(mean), "regret-median": float(np.median(told))}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -99,7 +111,8 @@ class BanditExchange(SiteStrategy):
 
         Returns:
             The record of ``federation.estimates.parameters_record``; and ``sites`` (that replied),
-            ``estimates`` (that they sent), ``left-out`` and ``regret``.
+            ``estimates`` (that they sent), ``left-out``, ``bounded`` (as ``Exchange`` has it), and
+            ``regret`` and ``regret-median``.
 
         Raises:
             RunStopped: Too few replies are usable.
@@ -126,7 +139,18 @@ class BanditExchange(SiteStrategy):
                 self.state[name][client] += value
         record = parameters_record(shared, len(self.sites.columns))
         counts = {name: int(value) for name, value in metrics.items()}
-        return record, MetricRecord({**counts, "regret": self.regret})
+        bounded = self.name_bounded(self._outweighing(), self._max_weight)
+        return record, MetricRecord({**counts, **bounded, **self.regret})
+
+    def _outweighing(self) -> set[int]:
+        """Returns the clients whose estimates of some parameter would weigh too much."""
+        found: set[int] = set()
+        for p in range(self._parameters):
+            each = {c: one for c in sorted(self._sent) if (one := self._sent[c][p]) is not None}
+            if each:
+                above = outweighing(list(each.values()), "precision", self._max_weight)
+                found.update(np.array(list(each))[above].tolist())
+        return found
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
         """Takes in what a node says of its clients."""
@@ -146,8 +170,10 @@ class BanditExchange(SiteStrategy):
         if {len(turns), len(reward), len(regret)} != {len(ids)}:
             raise ValueError("its node's lists do not fit each other")
         sums = np.array([reward, regret])
-        possible_turns = all(0 <= count <= self._turns for count in turns)
-        if not (possible_turns and np.isfinite(sums).all() and (sums[1] >= -_ROUNDING).all()):
+        left = (self._turns - self.state["turns"][ids]).tolist()  # not told of yet
+        possible_turns = all(0 <= count <= most for count, most in zip(turns, left, strict=True))
+        possible_sums = (np.abs(sums) <= _LARGEST).all() and (sums[1] >= -_ROUNDING).all()
+        if not (possible_turns and possible_sums):
             raise ValueError("its turns, rewards or regrets cannot be")
         found = read_sites(content.array_records[SITES], len(pairs), len(self.sites.columns))
         self.left_out |= failed

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from engram.molar.families import FamilyName
 from engram.molar.intervals import shared_half_width
-from engram.molar.shrinkage import Weights, combine, median_weights
+from engram.molar.shrinkage import Weights, combine, median_weights, outweighing
 from engram.molar.site import INTERCEPT, SiteEstimate
 from federation.errors import RunStopped
 from federation.estimates import (
@@ -34,6 +34,7 @@ Column = npt.NDArray[np.float64]
 
 _MOST_ROWS = 2**31  # more than a site has
 _ROUNDING = 1e-6  # of a deviance that is 0
+_LARGEST = float(np.finfo(np.float32).max)  # of losses: sums of them are finite
 
 
 class Scores(NamedTuple):
@@ -69,6 +70,7 @@ class Exchange(SiteStrategy):
         weights: Of the median, as ``engram.molar.shrinkage.median_weights`` has them.
         level: Of intervals.
         least: Sites without whose usable estimates there is no median.
+        max_weight: Of a site in the median, as ``median_weights`` has it.
 
     Attributes:
         estimates: The last round's usable estimates, by client.
@@ -86,8 +88,10 @@ class Exchange(SiteStrategy):
         weights: Weights = "precision",
         level: float = 0.95,
         least: int = 1,
+        max_weight: float = np.inf,
     ) -> None:
         super().__init__(sites, least=least)
+        self._max_weight = max_weight
         self._dim = len(sites.columns) + intercept
         self._family = family
         self._weights: Weights = weights
@@ -110,7 +114,8 @@ class Exchange(SiteStrategy):
 
         Returns:
             The record of ``federation.estimates.shared_record``; and ``sites`` (whose estimates
-            are in it) and ``left-out`` (of those asked).
+            are in it), ``left-out`` (of those asked), and ``bounded`` (who would weigh more than
+            ``max_weight`` allows, if anybody would).
 
         Raises:
             RunStopped: Too few estimates are usable, or a coefficient is determined by none.
@@ -121,15 +126,19 @@ class Exchange(SiteStrategy):
         for client, note in sorted(self.notes.items()):
             _log.warning("client %d takes from the others what it lacks: %s", client, note)
         found = [self.estimates[client] for client in sorted(self.estimates)]
-        each = median_weights(found, self._weights)
+        each = median_weights(found, self._weights, self._max_weight)
         unknown = (each == 0).all(axis=0)
         if unknown.any():
             name = [*self.sites.columns, INTERCEPT][int(np.argmax(unknown))]
             raise RunStopped(f"column {name} is determined by the rows of no site")
         self._warn_of_weight(each)
-        shared = combine(found, self._weights)
-        half = shared_half_width(found, shared, level=self._level, weights=self._weights)
-        metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out)})
+        shared = combine(found, self._weights, self._max_weight)
+        half = shared_half_width(
+            found, shared, level=self._level, weights=self._weights, max_weight=self._max_weight
+        )
+        above = outweighing(found, self._weights, self._max_weight)
+        bounded = self.name_bounded(np.array(sorted(self.estimates))[above], self._max_weight)
+        metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out), **bounded})
         return shared_record(SharedEstimate(shared, half)), metrics
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
@@ -140,7 +149,7 @@ class Exchange(SiteStrategy):
         self.notes |= notes
         for client, site in zip(ids, found, strict=True):
             rows = self.sites.rows[client]
-            reason = impossible(site, rows)
+            reason = impossible(site, rows, family=self._family)
             if reason is None:
                 limited = site._replace(freedom=min(site.freedom, rows))
                 self.estimates[client] = limited if self._family == "linear" else site
@@ -203,8 +212,10 @@ def _scores(content: RecordDict, clients: list[int]) -> dict[int, list[float]]:
     table = np.array(losses)
     if not all(0 <= count < _MOST_ROWS for count in rows):
         raise ValueError(f"numbers of rows must lie in 0..{_MOST_ROWS - 1}")
-    if not (np.isnan(table) | ((table >= -_ROUNDING) & (table < np.inf))).all():
-        raise ValueError("losses must be 0 or more, or NaN where there are none")
+    if not (np.isnan(table) | ((table >= -_ROUNDING) & (table <= _LARGEST))).all():
+        raise ValueError(
+            f"losses must lie between 0 and {_LARGEST:.3g}, or be NaN where there are none"
+        )
     return {
         client: [float(count), *values]
         for client, count, *values in zip(ids, rows, *losses, strict=True)

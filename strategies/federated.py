@@ -12,20 +12,28 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from engram.aggregates import Aggregate
-from engram.tree import add_scaled, is_finite, norm
+from engram.tree import is_finite
 from engram.types import Params
 from federation.errors import RunStopped, few
 from federation.fingerprint import fingerprint
 from federation.roster import Roster
 from federation.streams import Stream, generator
 from federation.wire import ARRAYS, CONFIG, to_params, to_record
-from strategies.screening import Accepted, Kind, Rejected, first_answers, screen, screen_scores
+from strategies.row_weights import RowWeights
+from strategies.screening import (
+    Accepted,
+    Kind,
+    Rejected,
+    first_answers,
+    implausible,
+    screen,
+    screen_scores,
+)
 
 __all__ = ["Evaluation", "Federated", "draw_cohort"]
 
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
-_FAR = 100  # honest updates of one round differ by less
 _TOLD = 10  # reasons that an error names
 
 Column = npt.NDArray[np.float64]
@@ -68,6 +76,7 @@ class Federated(Strategy):
         seed: Root of the sampling stream.
         shards: As in ``draw_cohort``.
         least: Clients without whose usable replies a round is not merged.
+        max_weight: As for ``RowWeights``.
 
     Attributes:
         aggregate: As given.
@@ -87,11 +96,12 @@ class Federated(Strategy):
         seed: int,
         shards: int = 1,
         least: int = 1,
+        max_weight: float = np.inf,
     ) -> None:
         self.aggregate = aggregate
         self._least = least
+        self._weights = RowWeights(aggregate.weighting, max_weight)
         self.roster = roster
-        self._nodes = frozenset(roster.nodes)
         self._clients_per_round = clients_per_round
         self._seed = seed
         self._shards = shards
@@ -100,6 +110,17 @@ class Federated(Strategy):
         self.state: Params | None = None
         self.evaluation: Evaluation | None = None
         self.left_out: dict[int, str] = {}
+
+    @property
+    def roster(self) -> Roster:
+        """The clients, and where they are."""
+        return self._roster
+
+    @roster.setter
+    def roster(self, roster: Roster) -> None:
+        self._roster = roster
+        self._nodes = frozenset(roster.nodes)
+        self._weights.compare(roster.examples)
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
@@ -134,7 +155,7 @@ class Federated(Strategy):
                     "server-round": server_round,
                     "fingerprint": fingerprint(),
                     "clients": clients,
-                    "weighting": self.aggregate.weighting,
+                    "most-examples": self._weights.most,
                     "combine": self.aggregate.additive,
                 }
             )
@@ -152,7 +173,6 @@ class Federated(Strategy):
         """Notes that clients are on other nodes now."""
         nodes = [clients.get(client, node) for client, node in enumerate(self.roster.nodes)]
         self.roster = self.roster._replace(nodes=nodes)
-        self._nodes = frozenset(nodes)
 
     def askable(self, grid: Grid) -> int:
         """Returns how many clients are on nodes that can be asked at the moment."""
@@ -172,8 +192,9 @@ class Federated(Strategy):
         Returns:
             The next model, and the round's metrics: ``cohort`` (who was asked), ``train-loss``
             (mean over clients), ``clients`` (that the model now learned from), ``left-out``
-            (asked, but without a usable reply), and ``rejected-KIND`` for each kind of rejection
-            that occurred.
+            (asked, but without a usable reply), ``bounded`` (of the former, who would weigh more
+            than ``max_weight`` allows, if anybody would), and ``rejected-KIND`` for each kind of
+            rejection that occurred.
 
         Raises:
             RunStopped: Too few replies are usable, or most of the cohort diverged.
@@ -182,7 +203,7 @@ class Federated(Strategy):
         accepted, rejected, silent = self._screen(server_round, answers)
         # Under central privacy, whether a reply is left out must not depend on the others.
         if not self.aggregate.bounded:
-            accepted, far = _implausible(accepted, self._model)
+            accepted, far = implausible(accepted, self._model)
             rejected += far
         diverged = {
             client: reason for _, reply in accepted for client, reason in reply.failed.items()
@@ -227,12 +248,15 @@ class Federated(Strategy):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
         self.state = state
         kinds = others + Counter(reply.kind for _, reply in rejected)
+        rows = {c: self.roster.examples[c] for _, reply in accepted for c in reply.clients}
+        bounded = self._weights.bounded(rows, server_round)
         return to_record(model), MetricRecord(
             {
                 "cohort": self.cohort,
                 "train-loss": float(np.mean(losses)),
                 "clients": len(losses),
                 "left-out": asked - len(losses),
+                **({"bounded": bounded} if bounded else {}),
                 **_counts(kinds),
             }
         )
@@ -253,6 +277,7 @@ class Federated(Strategy):
                 model=self._model,
                 asked=clients,
                 examples={client: self.roster.examples[client] for client in clients},
+                most=self._weights.most,
                 aggregate=self.aggregate,
             )
             if isinstance(verdict, Accepted):
@@ -371,29 +396,3 @@ def _warn_of(others: Counter[Kind], server_round: int) -> None:
     # One line however many they are: nobody was asked for them.
     for kind, count in sorted(others.items()):
         _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)
-
-
-def _implausible(
-    accepted: list[tuple[list[int], Accepted]], model: Params
-) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
-    """Parts off replies whose models lie much farther from the old one than most do.
-
-    Finite numbers can be as harmful as infinite ones. With fewer than three replies there is no
-    saying which is odd, unless it is so far away that float32 cannot tell, and another is not.
-    """
-    if len(accepted) < 2:
-        return accepted, []
-    distances = [
-        max(float(norm(add_scaled(update.params, -1.0, model))) for update in reply.updates)
-        for _, reply in accepted
-    ]
-    limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else np.inf
-    comparable = min(distances) < np.inf
-    near, far = [], []
-    for (clients, reply), distance in zip(accepted, distances, strict=True):
-        if distance > limit > 0 or (comparable and distance == np.inf):
-            reason = f"its model moved by {distance:.3g}, {_FAR} times what is usual, or more"
-            far.append((clients, Rejected("size", reason)))
-        else:
-            near.append((clients, reply))
-    return near, far

@@ -81,7 +81,8 @@ class MetaBanTurns(SiteStrategy):
 
     Attributes:
         state: Between rounds: ``came``, clients in the order in which they came; ``chosen``, how
-            often arms were chosen; and of each client sums of ``TOTALS``, as far as it has told.
+            often arms were chosen; ``served``, how often each client was told to play; and of each
+            client sums of ``TOTALS``, as far as it has told.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class MetaBanTurns(SiteStrategy):
     def init(self, clients: int) -> ArrayRecord:
         """Returns Theta_0, and sets the state to that before the first round."""
         zeros = torch.zeros(clients, dtype=torch.float64)
-        self.state = {name: zeros.clone() for name in TOTALS}
+        self.state = {name: zeros.clone() for name in (*TOTALS, "served")}
         self.state |= {"came": torch.zeros(0, dtype=torch.int64), "chosen": torch.tensor(0)}
         return self._theta
 
@@ -124,6 +125,7 @@ class MetaBanTurns(SiteStrategy):
             return self._ask(turn, "play", set(), lambda clients: {})
         arm = self._choose(turn, came, served, arms, opinions, rows)
         self._played["arm"] = arm
+        self.state["served"][served] += 1
         told = ConfigRecord({**config, ARM: arm})
         return self._ask(turn._replace(config=told), "play", {served}, lambda clients: {})
 
@@ -142,7 +144,7 @@ class MetaBanTurns(SiteStrategy):
         """
 
         def told(content: RecordDict, clients: list[int]) -> None:
-            outcome = _outcome(content, server_round)
+            outcome = _outcome(content, self._untold(clients))
             for name, value in zip(TOTALS, outcome, strict=True):
                 self.state[name][clients[0]] += value
 
@@ -167,10 +169,14 @@ class MetaBanTurns(SiteStrategy):
         found = np.zeros(len(TOTALS))
 
         def told(content: RecordDict, clients: list[int]) -> None:
-            found.__iadd__(_outcome(content, server_round * len(clients)))
+            found.__iadd__(_outcome(content, self._untold(clients)))
 
         self.gather(server_round, replies, told)
         return MetricRecord(dict(zip(TOTALS, found.tolist(), strict=True)))
+
+    def _untold(self, clients: list[int]) -> float:
+        """Returns how many turns these clients had and have not told of: they can tell no more."""
+        return float((self.state["served"] - self.state["turns"])[clients].sum())
 
     def _offer(self, turn: _Turn) -> tuple[int, Floats] | None:
         """Returns whose turn it is, and the arms; None if nobody's, or several clients claim it."""
@@ -205,7 +211,9 @@ class MetaBanTurns(SiteStrategy):
 
         def read(content: RecordDict, clients: list[int]) -> None:
             counts = read_list(content.config_records[CLIENTS], "rows", int)
-            if len(counts) != len(clients) or not all(0 <= n <= turn.number for n in counts):
+            most = self.state["served"][clients].tolist()  # rows are weights, one of each turn
+            alike = len(counts) == len(most)
+            if not (alike and all(0 <= n <= m for n, m in zip(counts, most, strict=True))):
                 raise ValueError("its clients' numbers of rows cannot be")
             record = content.array_records[OPINIONS]
             places = [came.index(client) for client in clients]
@@ -334,7 +342,7 @@ def summed(
     )
 
 
-def _outcome(content: RecordDict, most: int) -> tuple[int, float, float]:
+def _outcome(content: RecordDict, most: float) -> tuple[int, float, float]:
     """Reads turns, reward and regret, of at most so many turns."""
     details = content.config_records[CLIENTS]
     turns = read_int(details, "turns")

@@ -8,12 +8,20 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from engram.aggregates import Aggregate, Update
-from engram.tree import is_finite
+from engram.tree import add_scaled, is_finite, norm
 from engram.types import Params
 from federation.errors import brief, few, one_line
 from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, read_array, read_int, read_list
 
-__all__ = ["Accepted", "Kind", "Rejected", "first_answers", "screen", "screen_scores"]
+__all__ = [
+    "Accepted",
+    "Kind",
+    "Rejected",
+    "first_answers",
+    "implausible",
+    "screen",
+    "screen_scores",
+]
 
 Kind = Literal[
     "error",
@@ -32,6 +40,9 @@ Kind = Literal[
 ]
 
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of the losses that models of float32 have
+_FAR: Final = 100  # honest updates of one round differ by less
+_MOST_LOSS: Final = 104.0  # nats: of a probability that float32 cannot tell from 0, below 2^-149
+_ROUNDING: Final = 1e-6  # of a loss that is 0
 _MOST_ROWS: Final = 2**31  # more than one client has for queries
 _SHARES: Final = ("before", "personalized", "own")
 _LOSSES: Final = ("loss_before", "loss_personalized")
@@ -43,7 +54,7 @@ class Accepted(NamedTuple):
     Attributes:
         clients: Who stands behind it, ascending.
         updates: Their mean, one update; or one a client where the aggregate is not additive.
-        losses: Their training losses.
+        losses: Their training losses, in nats, none above 104.
         failed: Clients of the same node that trained without a usable result, and why, in one
             line each.
     """
@@ -65,8 +76,8 @@ class Rejected(NamedTuple):
             ``size``: it claims other numbers of examples than the roster, or its model lies much
             farther from the old one than others do. ``names``: its arrays have other names.
             ``shapes``: they have other shapes or dtypes. ``non-finite``: a parameter or a loss is
-            NaN, infinite, or a loss that float32 cannot hold. ``scores``: accuracies, losses or
-            numbers of queries that cannot be.
+            NaN, infinite, or a loss that float32 cannot hold. ``scores``: accuracies, losses (a
+            cross-entropy is never negative) or numbers of queries that cannot be.
             And of replies that answer nothing, see ``first_answers``: ``sender``: another node
             was asked. ``replay``: that was answered before. ``stray``: that was not asked in this
             round.
@@ -119,9 +130,15 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     model: Params,
     asked: Sequence[int],
     examples: Mapping[int, int],
+    most: int,
     aggregate: Aggregate,
 ) -> Accepted | Rejected:
     """Checks a reply against what was asked.
+
+    Losses are finite here, but have no largest value: one client could say 3e38, and with it what
+    the mean of all is. So each counts as at most 104 nats, which is what a model loses that gives
+    the right classes a probability below the least that float32 has. It is no reason to refuse
+    the reply: a model that is about to diverge honestly loses more.
 
     Args:
         reply: What came back.
@@ -130,8 +147,8 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         asked: The clients that the node was asked to train, ascending.
         examples: Training rows of each of them, as the roster has it: a reply that claims
             another number would weigh more than it is worth.
-        aggregate: Says whether the reply holds a mean or each client's model, and what counts
-            as weight.
+        most: How many rows of a client count at most; 1: clients count alike.
+        aggregate: Says whether the reply holds a mean or each client's model.
     """
     if reply.has_error():
         return _error(reply)
@@ -147,17 +164,18 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     if not ids or not _is_split(asked, ids, details.failed):
         named = f"{brief(ids)} answered, {brief(details.failed)} failed"
         return _rejected("clients", f"{few(asked)} were asked, {named}")
-    weights = [examples[client] for client in ids]
-    if not isinstance(num_examples, int) or num_examples != sum(weights):
-        claim = f"{brief(num_examples)} examples are claimed, the roster has {sum(weights)}"
+    rows = [examples[client] for client in ids]
+    if not isinstance(num_examples, int) or num_examples != sum(rows):
+        claim = f"{brief(num_examples)} examples are claimed, the roster has {sum(rows)}"
         return _rejected("size", claim)
     params = _read_params(arrays, model, None if aggregate.additive else len(ids))
     if isinstance(params, Rejected):
         return params
     if not (is_finite(params) and all(abs(loss) <= _LARGEST for loss in details.losses)):
         return _rejected("non-finite", "some parameters or losses are NaN or infinite")
-    if aggregate.weighting == "clients":
-        weights = [1] * len(ids)
+    if min(details.losses) < -_ROUNDING:
+        return _rejected("scores", "losses must be 0 or more")
+    weights = [min(count, most) for count in rows]
     if aggregate.additive:
         updates = [Update(params, float(sum(weights)))]
     else:
@@ -166,7 +184,33 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
             for i, weight in enumerate(weights)
         ]
     failed = dict(zip(details.failed, map(one_line, details.reasons), strict=True))
-    return Accepted(ids, updates, details.losses, failed)
+    return Accepted(ids, updates, [min(loss, _MOST_LOSS) for loss in details.losses], failed)
+
+
+def implausible(
+    accepted: list[tuple[list[int], Accepted]], model: Params
+) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
+    """Parts off replies whose models lie much farther from the old one than most do.
+
+    Finite numbers can be as harmful as infinite ones. With fewer than three replies there is no
+    saying which is odd, unless it is so far away that float32 cannot tell, and another is not.
+    """
+    if len(accepted) < 2:
+        return accepted, []
+    distances = [
+        max(float(norm(add_scaled(update.params, -1.0, model))) for update in reply.updates)
+        for _, reply in accepted
+    ]
+    limit = _FAR * float(np.median(distances)) if len(accepted) > 2 else np.inf
+    comparable = min(distances) < np.inf
+    near, far = [], []
+    for (clients, reply), distance in zip(accepted, distances, strict=True):
+        if distance > limit > 0 or (comparable and distance == np.inf):
+            reason = f"its model moved by {distance:.3g}, {_FAR} times what is usual, or more"
+            far.append((clients, Rejected("size", reason)))
+        else:
+            near.append((clients, reply))
+    return near, far
 
 
 def screen_scores(
@@ -182,6 +226,7 @@ def screen_scores(
     Returns:
         For each client ``before``, ``personalized``, ``own``, ``loss_before``,
         ``loss_personalized`` and ``queries``, as ``strategies.federated.Evaluation`` has them.
+        Finite losses above 104 nats count as that: see ``screen``.
     """
     if reply.has_error():
         return _error(reply)
@@ -199,6 +244,8 @@ def screen_scores(
         return _rejected("clients", f"{few(asked)} were asked, {brief(ids)} answered")
     if reason := _impossible(columns, queries):
         return _rejected("scores", reason)
+    for column in columns[len(_SHARES) :]:
+        column[:] = [min(loss, _MOST_LOSS) if np.isfinite(loss) else loss for loss in column]
     return {
         client: [*scores, float(rows)]
         for client, rows, *scores in zip(ids, queries, *columns, strict=True)
@@ -256,8 +303,9 @@ def _impossible(columns: Sequence[Sequence[float]], queries: Sequence[int]) -> s
     if not ((shares >= 0) & (shares <= 1)).all():
         return "accuracies must lie between 0 and 1"
     losses = table[len(_SHARES) :]
-    if (np.abs(losses[np.isfinite(losses)]) > _LARGEST).any():  # a model that diverged has others
-        return f"losses must be NaN, infinite, or {_LARGEST:.3g} at most"
+    # A model that diverged has NaN or infinity.
+    if ((losses < -_ROUNDING) | ((losses > _LARGEST) & (losses < np.inf))).any():
+        return f"losses must be NaN, infinite, or lie between 0 and {_LARGEST:.3g}"
     if not all(0 < rows < _MOST_ROWS for rows in queries):
         return f"numbers of queries must lie in 1..{_MOST_ROWS - 1}"
     return None

@@ -37,6 +37,7 @@ class SiteStrategy(Strategy):
         self._least = max(1, least)
         self._asked: list[tuple[Message, list[int]]] = []
         self._wanted: set[int] = set()
+        self._bounded: set[int] = set()
         self.left_out: dict[int, str] = {}
 
     def summary(self) -> None:
@@ -128,6 +129,24 @@ class SiteStrategy(Strategy):
         if usable < self._least:
             reasons = "; ".join(f"client {c}: {r}" for c, r in sorted(self.left_out.items())[:10])
             raise RunStopped(f"{usable} of {self._least} sites are usable; {reasons}")
+
+    def name_bounded(self, clients: Iterable[int], max_weight: float) -> dict[str, list[int]]:
+        """Warns, once of each, of clients who claim to weigh more than so many median clients.
+
+        Returns:
+            What a round's metrics say of it: ``bounded``, these clients; nothing if there are none.
+        """
+        bounded = sorted(map(int, clients))
+        for client in bounded:
+            if client not in self._bounded:
+                _log.warning(
+                    "client %d would have more weight, by the rows and the noise that it claims, "
+                    "than max-weight = %g times what the median client has: it counts as that",
+                    client,
+                    max_weight,
+                )
+        self._bounded.update(bounded)
+        return {"bounded": bounded} if bounded else {}
 
 
 def read_split(

@@ -44,6 +44,7 @@ def shared_half_width(
     level: float = 0.95,
     method: Method = "practical",
     weights: Weights = "precision",
+    max_weight: float = np.inf,
 ) -> Array:
     """The server's part: half the width of an interval around each shared coefficient.
 
@@ -68,6 +69,7 @@ def shared_half_width(
         level: 1 - alpha, in (0, 1).
         method: The constants.
         weights: As for ``combine``.
+        max_weight: Likewise.
 
     Returns:
         Shape (d,). Infinite where too many tasks disagree, or too few are left, for a statement.
@@ -75,7 +77,7 @@ def shared_half_width(
     require(0 < level < 1, "level", level, "in (0, 1)")
     require(method in ("practical", "paper"), "method", method, "practical or paper")
     alpha = 1 - level
-    each = median_weights(sites, weights)
+    each = median_weights(sites, weights, max_weight)
     errors = np.stack([site.standard_error for site in sites])
     own = np.stack([site.coef for site in sites])
     reach = np.array([_reach(site.size, alpha) for site in sites])[:, None]

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from engram.checks import require
 from engram.molar.median import weighted_median
 from engram.molar.site import SiteEstimate
+from engram.shares import bounded, weight_limit
 
 __all__ = [
     "Option",
@@ -16,6 +17,7 @@ __all__ = [
     "Weights",
     "combine",
     "median_weights",
+    "outweighing",
     "personalize",
     "shrink",
     "threshold",
@@ -40,7 +42,9 @@ class Shared(NamedTuple):
     size: float
 
 
-def median_weights(sites: Sequence[SiteEstimate], weights: Weights = "precision") -> Array:
+def median_weights(
+    sites: Sequence[SiteEstimate], weights: Weights = "precision", max_weight: float = np.inf
+) -> Array:
     """Returns the weights of the median, shape (M, d); 0 where a coefficient is not determined.
 
     Args:
@@ -49,7 +53,24 @@ def median_weights(sites: Sequence[SiteEstimate], weights: Weights = "precision"
             if it is estimated from few rows. Where some tasks have no noise, they know the truth
             and alone count, by their sizes. ``equal``: 1 for all, so that what a task claims of
             its size and noise buys it no influence.
+        max_weight: The most that a task may weigh in a coordinate, in weights of the median task
+            there, as ``engram.shares.weight_limit`` has it: what a task claims of its size and
+            noise buys it bounded influence. Infinity where all tasks are to be believed.
     """
+    return bounded(_claimed_weights(sites, weights), max_weight)
+
+
+def outweighing(
+    sites: Sequence[SiteEstimate], weights: Weights, max_weight: float
+) -> npt.NDArray[np.bool_]:
+    """Returns which tasks would weigh more somewhere than ``max_weight`` allows, shape (M,)."""
+    each = _claimed_weights(sites, weights)
+    above: npt.NDArray[np.bool_] = np.any(each > weight_limit(each, max_weight), axis=1)
+    return above
+
+
+def _claimed_weights(sites: Sequence[SiteEstimate], weights: Weights) -> Array:
+    """Returns the weights by what tasks say of themselves."""
     known = np.stack([site.determined & np.isfinite(site.sigma) for site in sites])
     if weights == "equal":
         return known.astype(np.float64)
@@ -70,7 +91,8 @@ def _moderated(sites: Sequence[SiteEstimate]) -> Array:
     median of all tasks' sigma^2: as is, a task with one row more than coefficients may by chance
     seem to be free of noise, and outweigh all others. It matters where f is not far above 4.
     """
-    variances = np.array([site.sigma**2 for site in sites])
+    with np.errstate(over="ignore"):  # a task may claim any noise
+        variances = np.square([site.sigma for site in sites])
     freedom = np.array([site.freedom for site in sites])
     some = np.isfinite(variances)
     usual = float(np.median(variances[some])) if some.any() else 0.0
@@ -79,7 +101,9 @@ def _moderated(sites: Sequence[SiteEstimate]) -> Array:
     return np.where(some, mixed, np.inf)
 
 
-def combine(sites: Sequence[SiteEstimate], weights: Weights = "precision") -> Shared:
+def combine(
+    sites: Sequence[SiteEstimate], weights: Weights = "precision", max_weight: float = np.inf
+) -> Shared:
     """The server's part: the weighted median of the tasks' estimates, coordinate by coordinate.
 
     Tasks that do not determine a coefficient have no weight in its median.
@@ -87,13 +111,15 @@ def combine(sites: Sequence[SiteEstimate], weights: Weights = "precision") -> Sh
     Args:
         sites: The tasks' estimates.
         weights: As for ``median_weights``.
+        max_weight: Likewise; sizes are bounded, too.
 
     Raises:
         ValueError: A coefficient is determined by no task, or there is no task.
     """
     require(len(sites) > 0, "number of tasks", 0, "at least 1")
-    each = median_weights(sites, weights)
-    size = sum(site.size for site, own in zip(sites, each, strict=True) if own.any())
+    each = median_weights(sites, weights, max_weight)
+    sizes = [site.size for site, own in zip(sites, each, strict=True) if own.any()]
+    size = sum(bounded(sizes, max_weight).tolist())
     return Shared(weighted_median(np.stack([site.coef for site in sites]), each), float(size))
 
 

@@ -92,7 +92,7 @@ def test_memories_are_the_same_however_a_cohort_is_held(algorithm):
 
 
 @pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES | FIRST_ORDER, STACKED])
-@pytest.mark.parametrize("combine", [None, "clients", "examples"])
+@pytest.mark.parametrize("combine", [None, 1, 25, 2**31])
 def test_blocks_change_nothing(settings, combine):
     e = settings_of(settings)
     groups = [[3, 0], [12], [7, 19, 5, 8]]
@@ -117,11 +117,9 @@ def test_a_group_is_the_mean_of_its_clients(settings):
     model, groups = initial_model(t), [[3, 0, 12], [19]]
     when = {"server_round": 1, "durable": 0}
     each = train_clients(t, model, [3, 0, 12, 19], **when)
-    for combine in ("clients", "examples"):
+    for combine in (1, 25, 2**31):  # clients alike, some of them bounded, and none
         first, second = t.train(model, groups, combine=combine, **when)
-        weights = torch.tensor(
-            [1.0, 1.0, 1.0] if combine == "clients" else [float(n) for n in each.examples[:3]]
-        )
+        weights = torch.tensor([float(min(n, combine)) for n in each.examples[:3]])
         assert len(set(each.examples[:3])) > 1  # or weights would not matter
         expected = {
             name: torch.tensordot(weights / weights.sum(), leaf[:3], dims=1)
@@ -135,10 +133,10 @@ def test_a_group_without_a_usable_client_is_empty_and_spoils_no_other():
     t = trainer(settings_of(SPAN))
     model = initial_model(t)
     t.data.train.x[t.data.train.rows[3]] = torch.nan
-    lost, mixed = t.train(model, [[3], [4, 12]], server_round=1, durable=0, combine="clients")
+    lost, mixed = t.train(model, [[3], [4, 12]], server_round=1, durable=0, combine=1)
     assert (lost.clients, lost.params, list(lost.failures)) == ([], {}, [3])
     healthy = trainer(settings_of(SPAN))
-    (alone,) = healthy.train(model, [[4, 12]], server_round=1, durable=0, combine="clients")
+    (alone,) = healthy.train(model, [[4, 12]], server_round=1, durable=0, combine=1)
     assert_same(mixed.params, alone.params, atol=1e-6)
 
 

@@ -96,7 +96,7 @@ def test_who_else_trains_does_not_bear_on_it(engine):
 def test_nor_do_blocks_and_means(budget):
     e = small(memory_budget=budget, **LOCAL)
     t = trainer(e, noise=simulated_noise(e.seed))
-    (mean,) = t.train(initial_model(t), [CLIENTS], server_round=1, durable=0, combine="clients")
+    (mean,) = t.train(initial_model(t), [CLIENTS], server_round=1, durable=0, combine=1)
     each, _ = trained(**LOCAL)
     assert_same(mean.params, {name: leaf.mean(dim=0) for name, leaf in each.items()}, atol=1e-6)
 

@@ -198,6 +198,49 @@ def test_a_site_is_left_out_of_the_batch_in_which_it_fails_or_lies(tmp_path, cha
     assert np.abs(coefs(store)[2]).max() > 0.1
 
 
+def test_precision_that_a_site_claims_is_bounded_and_named(tmp_path, caplog):
+    def lie(reply):
+        sure = {"sigma": np.array([1e-9]), "freedom": np.array([np.inf])}
+        return with_arrays(reply, coef=np.full((1, 30), 7.0), **sure)
+
+    caplog.set_level("WARNING", logger="flwr.engram")
+    many = {"grid": in_round(9, 2, lie), "num_clients": 14, "nodes": 14}
+    found, _ = run(tmp_path / "bounded", **many)
+    # One of 14 has 5 / (5 + 7) of the weight at most, less than half.
+    assert np.abs(found["shared"]["coef"]).max() < 3
+    rows = RunRecord.open(tmp_path / "bounded").rows()
+    assert [row.get("bounded", []) for row in rows] == [[]] * 8 + [[2]]
+    assert caplog.text.count("client 2 would have more weight") == 1
+    found, _ = run(tmp_path / "believed", max_weight=1e9, **many)
+    assert set(found["shared"]["coef"][0]) == {7.0}
+
+
+def test_one_sites_regret_does_not_make_the_mean(tmp_path):
+    honest, _ = run(tmp_path / "honest")
+    each = np.array(honest["clients"]["regret"])
+    assert honest["regret"] == pytest.approx(each.mean())
+    assert honest["regret-median"] == pytest.approx(np.median(each))
+    found, _ = run(tmp_path / "run", grid=in_round(9, 2, entry("regret", [3e38])))
+    others = np.delete(each, 2)
+    # A hundred times the third smallest of six.
+    assert found["regret"] == pytest.approx((others.sum() + 100 * np.sort(others)[2]) / 6)
+    assert others.min() <= found["regret-median"] <= others.max()
+    assert RunRecord.open(tmp_path / "run").rows()[-1]["regret-median"] == found["regret-median"]
+
+
+@pytest.mark.parametrize("key", ["reward", "regret"])
+def test_rewards_and_regrets_that_no_sum_can_hold_are_refused(tmp_path, key):
+    found, _ = run(tmp_path / "run", grid=in_round(9, 2, entry(key, [1.7e308])))
+    assert list(found["left-out"]) == ["2"]
+
+
+def test_a_site_tells_of_no_more_turns_than_there_were(tmp_path):
+    # It has told of some before the ninth batch, and 256 turns are all that there were.
+    found, _ = run(tmp_path / "run", grid=in_round(9, 2, entry("turns", [256])))
+    assert "its turns, rewards or regrets cannot be" in found["left-out"]["2"]
+    assert 0 < found["clients"]["turns"][2] < 256
+
+
 def test_without_enough_sites_a_run_stops_and_can_go_on(tmp_path):
     grid = in_round(7, 2, lambda reply: None)
     with pytest.raises(RunStopped, match="5 of 6 sites are usable; client 2: no reply"):

@@ -302,21 +302,6 @@ def test_a_minority_moves_the_median_by_a_bounded_amount(tmp_path):
     assert np.average(np.r_[np.full(4, 1e6), owns[4:]], weights=sizes) > 1e5
 
 
-def test_claims_of_precision_are_named_and_buy_nothing_where_all_count_alike(tmp_path, caplog):
-    def lie(client, reply):
-        coef, tiny, sure = np.full((1, 21), 7.0), np.array([1e-9]), np.array([np.inf])
-        return with_arrays(reply, coef=coef, sigma=tiny, freedom=sure)
-
-    grid = odd(lambda client, reply: lie(client, reply) if client == 2 else reply)
-    caplog.set_level("WARNING", logger="flwr.engram")
-    found, _ = run(tmp_path / "taken-in", grid=grid)
-    assert set(found["shared"]["coef"]) == {7.0}
-    # Its 99 degrees of freedom, which are all that it can have, are set beside 4 of what is usual.
-    assert "client 2 has 74 % of the median's weight" in caplog.text
-    found, _ = run(tmp_path / "not", grid=grid, site_weights="equal")
-    assert max(np.abs(found["shared"]["coef"])) < 1
-
-
 def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
     shapes = set()
 

@@ -92,6 +92,7 @@ FAULTS = {
         "instead of float64 of",
     ),
     "rows": ("opinions", entry("rows", [10**6]), "numbers of rows cannot be"),
+    "rows of others' turns": ("opinions", entry("rows", [11]), "numbers of rows cannot be"),
     "rows of nobody": ("opinions", entry("rows", []), "numbers of rows cannot be"),
     "gradient NaN": (
         "slopes",
@@ -110,6 +111,7 @@ FAULTS = {
     ),
     "another round": ("opinions", entry("server-round", 3), "its reply is of round 3"),
     "turns": ("play", entry("turns", 10**6), "its turns, rewards or regrets cannot be"),
+    "others' turns": ("play", entry("turns", 11), "its turns, rewards or regrets cannot be"),
     "reward": ("play", entry("reward", 50.0), "its turns, rewards or regrets cannot be"),
     "regret": ("play", entry("regret", float("nan")), "regret must be a finite number"),
 }
@@ -132,6 +134,20 @@ def test_a_site_that_fails_or_lies_is_named_and_the_run_goes_on(tmp_path, questi
     ]
     assert ("arm" in rows[number - 1]) == (question != "offer" or client != served)
     assert all("arm" in row for row in rows[number:])
+
+
+def test_in_the_end_a_site_tells_of_its_own_turns_only(tmp_path):
+    def lie(node, reply):
+        if node == 1 and reply.metadata.message_type == MessageType.EVALUATE:
+            reply.content.config_records[CLIENTS].update(turns=T, reward=float(T), regret=float(T))
+        return reply
+
+    honest, _ = run(tmp_path / "honest", tell_turns=1)
+    assert honest["told"] == T
+    found, _ = run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, lie), tell_turns=1)
+    assert {k: found[k] for k in ("told", "reward", "regret")} == {
+        k: honest[k] for k in ("told", "reward", "regret")
+    }
 
 
 def test_a_turn_of_a_site_that_is_away_is_nobodys(tmp_path):

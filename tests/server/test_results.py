@@ -22,6 +22,7 @@ def test_summary():
     found = summary(EVALUATION)
     assert found["accuracy"] == pytest.approx(0.8)
     assert found["accuracy-std"] == pytest.approx((0.14 / 3) ** 0.5)  # .3^2 + .2^2 + .1^2 = .14
+    assert found["accuracy-median"] == 0.9
     assert found["accuracy-p10"] == pytest.approx(0.58)  # a fifth of the way from 0.5 to 0.9
     assert found["accuracy-before"] == pytest.approx(0.3)
     assert (found["accuracy-own"], found["own-clients"]) == (pytest.approx(0.8), 2)

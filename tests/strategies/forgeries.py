@@ -293,6 +293,13 @@ def losses(d, rng):
     d.clients["losses"] = given
 
 
+@forgery("scores", "clients")
+def negative_losses(d, rng):
+    given = list(d.clients["losses"])
+    given[rng.integers(len(given))] = pick(rng, [-1e-3, -1.0, -3.4e38])
+    d.clients["losses"] = given
+
+
 @forgery("size", "arrays")
 def far_away(d, rng):
     value = pick(rng, [1e30, -1e30, 3e38, -3e38, 1e20, 1e10])
@@ -429,7 +436,8 @@ def impossible_scores(d, rng):
         rng,
         lambda: put(d, rng, pick(rng, SHARES), pick(rng, [-0.1, 1.1, 1e6, inf, -inf, 1e300])),
         lambda: put(d, rng, pick(rng, SHARES[:2]), nan),
-        lambda: put(d, rng, pick(rng, SCORED_LOSSES), pick(rng, [1e300, -1e300, 3.5e38])),
+        lambda: put(d, rng, pick(rng, SCORED_LOSSES), pick(rng, [1e300, -3.4e38, -1e-3, 3.5e38])),
+        lambda: put(d, rng, pick(rng, SCORED_LOSSES), -inf),
         lambda: put(d, rng, "queries", pick(rng, [0, -1, 2**62, 10**18, HUGE, -HUGE])),
     )
 

@@ -12,6 +12,7 @@ from federation.errors import RunStopped
 from federation.hosting import NodeConfig, hosted_clients
 from federation.wire import to_params, to_record
 from server.record import RunRecord
+from server.results import summary
 from server.roster import query_roster
 from simulations.engine import simulate
 from simulations.grid import InProcessGrid
@@ -216,6 +217,34 @@ def test_scores_that_cannot_be_are_left_out(column, value):
     replies[4].content["clients"][column] = [value]
     strategy.aggregate_evaluate(1, replies)
     assert strategy.evaluation.clients == [c for c in range(20) if c != 4]
+
+
+def scores_of(lie=None):
+    """The summary of three clients' scores, of which the last may say what it likes."""
+    strategy, g, model = strategy_on(3, small(num_clients=3, clients_per_round=3))
+    messages = strategy.configure_evaluate(1, to_record(model), ConfigRecord(), g)
+    replies = list(g.send_and_receive(messages))
+    replies[2].content["clients"].update(lie or {})
+    strategy.aggregate_evaluate(1, replies)
+    return summary(strategy.evaluation), strategy.evaluation.personalized
+
+
+def test_one_of_three_who_lies_about_its_scores_moves_means_by_a_third_at_most():
+    honest, each = scores_of()
+    huge = {"loss_before": [3.4e38], "loss_personalized": [3.4e38]}
+    found, _ = scores_of({"personalized": [1.0], "queries": [2**31 - 1]} | huge)
+    assert found["accuracy"] - honest["accuracy"] == pytest.approx((1 - each[2]) / 3)
+    assert min(each[:2]) <= found["accuracy-median"] <= max(each[:2])
+    # Of 104 nats at most: all have 2.2 to 2.5.
+    assert found["loss"] == pytest.approx(honest["loss"] + 102 / 3, abs=1)
+    assert found["loss-before"] == pytest.approx(honest["loss-before"] + 102 / 3, abs=1)
+
+
+@pytest.mark.parametrize("loss", [-3.4e38, -0.01, float("-inf")])
+@pytest.mark.parametrize("column", ["loss_before", "loss_personalized"])
+def test_a_client_with_negative_losses_is_not_scored(column, loss):
+    found, _ = scores_of({column: [loss]})
+    assert (found["scored"], found["loss"] > 2) == (2, True)
 
 
 def test_an_evaluation_without_scores_forgets_the_one_before():

@@ -194,7 +194,7 @@ def test_hostile_replies_change_nothing_and_are_counted_by_kind(aggregate, volle
             counted += rejections(metrics)
         siege.next_round()
     assert counted.total() == volleys * ROUNDS * (HOSTILE + OUTSIDERS)
-    assert counted.keys() == KINDS - {"scores"}
+    assert counted.keys() == KINDS
     assert not exploded
     check_lines(lines)
 

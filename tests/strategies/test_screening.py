@@ -38,25 +38,33 @@ def reply(params=None, metrics=None, details=None, error=None):
     return Message(content, reply_to=query)
 
 
-def verdict(message, aggregate=None):
+def verdict(message, aggregate=None, most=10**6):
     return screen(
         message,
         server_round=5,
         model=MODEL,
         asked=ASKED,
         examples=EXAMPLES,
+        most=most,
         aggregate=aggregate or mean(),
     )
 
 
 def test_a_good_reply_is_accepted_with_its_weight():
-    for weighting, weight in (("clients", 2.0), ("examples", 60.0)):
-        accepted = verdict(reply(), mean(weighting))
+    for most, weight in ((1, 2.0), (30, 50.0), (2**31, 60.0)):  # of 20 rows and 40
+        accepted = verdict(reply(), most=most)
         assert isinstance(accepted, Accepted)
         (update,) = accepted.updates
         assert_same(update.params, GOOD)
         assert update.weight == weight
         assert accepted.losses == [0.5, 1.5]
+
+
+def test_one_loss_does_not_make_the_mean_and_is_no_reason_to_refuse_a_model():
+    for told, counted in ((3.4e38, 104.0), (1e4, 104.0), (103.0, 103.0), (-1e-9, -1e-9)):
+        accepted = verdict(reply(details=clients(losses=[0.5, told])))
+        assert isinstance(accepted, Accepted)
+        assert accepted.losses == [0.5, counted]
 
 
 def test_part_of_the_clients_may_have_failed():
@@ -115,6 +123,8 @@ HOSTILE = {
     "a failure twice": (reply(details=clients(failed=[3, 3], reasons=["x", "y"])), "clients"),
     "examples as a float": (reply(metrics={"num-examples": 60.0}), "size"),
     "a loss beyond float32": (reply(details=clients(losses=[0.5, 1e300])), "non-finite"),
+    "a negative loss": (reply(details=clients(losses=[0.5, -3.4e38])), "scores"),
+    "a loss below 0": (reply(details=clients(losses=[0.5, -0.01])), "scores"),
     "a false label": (reply(lying(dtype="float64")), "shapes"),
     "NaN": (reply(GOOD | {"b": torch.tensor([1.0, torch.nan, 1.0, 1.0])}), "non-finite"),
     "infinity": (reply(GOOD | {"b": torch.full((4,), torch.inf)}), "non-finite"),

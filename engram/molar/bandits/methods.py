@@ -39,7 +39,9 @@ class Method(NamedTuple, Generic[Sent, Reply]):
     personalize: Callable[[Rows, Reply], Array]
 
 
-def molar(*, c: float, option: Option, sigma: float | None) -> Method[SiteEstimate, Shared]:
+def molar(
+    *, c: float, option: Option, sigma: float | None, max_weight: float = np.inf
+) -> Method[SiteEstimate, Shared]:
     """Algorithm 1: weighted median, and shrinkage towards it."""
     require(c >= 0, "c", c, "at least 0")
 
@@ -49,10 +51,10 @@ def molar(*, c: float, option: Option, sigma: float | None) -> Method[SiteEstima
     def own(rows: Rows, shared: Shared) -> Array:
         return personalize(estimate(rows), shared, option=option, c=c)
 
-    return Method(estimate, _median, own)
+    return Method(estimate, lambda sites: _median(sites, max_weight), own)
 
 
-def _median(sites: Sequence[SiteEstimate]) -> list[Shared | None]:
+def _median(sites: Sequence[SiteEstimate], max_weight: float) -> list[Shared | None]:
     """Combines what is known; a coefficient that no task's rows determine is 0.
 
     For early batches are small, and it may be that nobody has seen a rare feature yet.
@@ -61,7 +63,7 @@ def _median(sites: Sequence[SiteEstimate]) -> list[Shared | None]:
     if not known.any():
         return [None] * len(sites)
     parts = [site._replace(coef=site.coef[known], scale=site.scale[known]) for site in sites]
-    found = combine(parts)
+    found = combine(parts, max_weight=max_weight)
     coef = np.zeros(len(known))
     coef[known] = found.coef
     return [found._replace(coef=coef)] * len(sites)

@@ -119,6 +119,7 @@ def molar_bandit(
     sigma: float | None = None,
     history: History = "batch",
     c_rows: float = 1.0,
+    max_weight: float = np.inf,
 ) -> MultitaskBandit[SiteEstimate, Shared]:
     """MOLARB.
 
@@ -130,8 +131,10 @@ def molar_bandit(
             task estimates it, from the rows that it estimates its coefficients from.
         history: As in ``Site``.
         c_rows: As in ``Site``.
+        max_weight: As in ``shrinkage.median_weights``; infinity where all tasks are believed.
     """
-    return _bandit(methods.molar(c=c, option=option, sigma=sigma), history, c_rows)
+    method = methods.molar(c=c, option=option, sigma=sigma, max_weight=max_weight)
+    return _bandit(method, history, c_rows)
 
 
 def ols_bandit(
