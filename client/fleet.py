@@ -186,7 +186,8 @@ class Fleet:
             request = fleet_pb2.RegisterNodeFleetRequest(public_key=self._public_key)
             self._call(self._stub.RegisterNode, request)
         except KeyRefused as error:
-            if _code(error.__cause__) != ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
+            flower = _flower(error.__cause__)
+            if flower is None or flower.code != ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
                 raise
 
     def _log_out(self, node_id: int) -> None:
@@ -348,7 +349,7 @@ class Fleet:
             raise self._explain(error) from error
         except ValueError as error:  # gRPC's word for a channel that another thread has closed
             raise Unreachable("the session has ended") from error
-        except RecursionError as error:  # Flower reads an error's text as JSON, however deep
+        except RecursionError as error:  # in Flower's interceptors, as in _flower
             raise Unreachable(f"{self._where} answers with what cannot be read") from error
 
     @property
@@ -357,7 +358,7 @@ class Fleet:
 
     def _explain(self, error: grpc.RpcError) -> EngramError:
         code, details = error.code(), one_line(str(error.details() or ""))
-        flower = FlowerError.from_json(error.details())
+        flower = _flower(error)
         if code == grpc.StatusCode.PERMISSION_DENIED and flower:  # and not a proxy's word
             return RunOver("the run is not running any more")
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
@@ -368,10 +369,11 @@ class Fleet:
         return Unreachable(f"{self._where} does not answer: {details}")
 
 
-def _code(error: BaseException | None) -> int | None:
-    details = error.details() if isinstance(error, grpc.RpcError) else None
-    flower = FlowerError.from_json(details)
-    return flower.code if flower else None
+def _flower(error: BaseException | None) -> FlowerError | None:
+    try:
+        return FlowerError.from_json(error.details()) if isinstance(error, grpc.RpcError) else None
+    except RecursionError:  # it is JSON, however deep
+        return None
 
 
 def _proto(reply: Parcel) -> Any:

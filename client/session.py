@@ -7,7 +7,7 @@ that comes meanwhile is told that the node is busy.
 import time
 from collections import deque
 from concurrent.futures import Future, wait
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from logging import getLogger
 from threading import Event
 from typing import NamedTuple
@@ -50,7 +50,7 @@ class _Job(NamedTuple):
 
     def __str__(self) -> str:
         now = time.monotonic()
-        until = datetime.now(UTC) + timedelta(seconds=self.letter.until - now)
+        until = datetime.fromtimestamp(time.time() + self.letter.until - now, UTC)
         return (
             f"at work for run {self.letter.run_id}, since {now - self.since:.0f} s, and until "
             f"{until:%Y-%m-%d %H:%M:%S} UTC at the latest"
