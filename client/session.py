@@ -176,7 +176,8 @@ class Session:
         return True
 
     def _end(self, job: _Job, why: str) -> bool:
-        _log.warning("the work is ended: this node was %s, but %s", job, why)
+        seconds = time.monotonic() - job.since
+        _log.warning("work for run %d ended after %.0f s: %s", job.letter.run_id, seconds, why)
         self._worker.stop_work()
         return False
 
