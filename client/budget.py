@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import psutil
-import torch
 
 from federation.errors import Refused
 
@@ -16,6 +15,8 @@ _CGROUP = Path("/sys/fs/cgroup")
 def available(device: str) -> int:
     """Returns how many bytes are free, now."""
     if device != "cpu":
+        import torch  # noqa: PLC0415 - which a node's main process does not load
+
         return torch.cuda.mem_get_info(device)[0]
     free: int = psutil.virtual_memory().available
     try:  # a container may have less than the machine

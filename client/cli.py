@@ -69,6 +69,12 @@ def node(
         float,
         typer.Option(metavar="DAYS", min=0, help="Forget runs that are older; 0 for never."),
     ] = 0,
+    max_message: Annotated[
+        float,
+        typer.Option(
+            metavar="MIB", min=0, help="Largest message; 0 for a quarter of the free memory."
+        ),
+    ] = 0,
     give_up: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="End when there was no SuperLink for so long."),
@@ -104,7 +110,14 @@ def node(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda signum, frame: stop.set())
     _log.setLevel(logging.INFO)
-    run_node(credentials, Path(config["state"]), config, give_up=give_up, stop=stop)
+    run_node(
+        credentials,
+        Path(config["state"]),
+        config,
+        max_message=int(max_message * 2**20),
+        give_up=give_up,
+        stop=stop,
+    )
 
 
 def _machine(sets: list[str]) -> dict[str, Any]:

@@ -6,16 +6,19 @@ done again, by whoever knows how long to wait.
 
 import contextlib
 import hashlib
-import socket
-import ssl
 import threading
+import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, NamedTuple
 
 import grpc
 
+from client.budget import available
+from client.fab import read_project
+from client.handshake import find_fault, speaks_tls
 from federation.credentials import NodeCredentials
-from federation.errors import EngramError
+from federation.errors import EngramError, Refused, one_line
 from federation.flower import (
     ApiErrorCode,
     FleetStub,
@@ -27,7 +30,6 @@ from federation.flower import (
     fab_from_proto,
     fab_pb2,
     fleet_pb2,
-    get_fused_config_from_fab,
     heartbeat_pb2,
     iterate_object_tree,
     message_pb2,
@@ -38,11 +40,14 @@ from federation.flower import (
 )
 from federation.keys import read_node_key
 
-__all__ = ["Fleet", "KeyRefused", "RunInfo", "RunOver", "Unreachable", "Untrusted"]
+__all__ = ["Fleet", "KeyRefused", "RunInfo", "RunOver", "Unreachable", "Untrusted", "Unusable"]
 
 _HEARTBEAT = 10.0  # seconds; the shortest that a SuperLink allows. It waits for two of them
 _CALL = 20.0  # seconds that a call may take,
 _TRANSFER = 300.0  # and one that carries a part of a model
+_MOST_OBJECTS = 10_000  # of a message; in the pieces that Flower makes, these are 50 GiB
+_LARGEST = 2**29  # bytes of one answer; twice the largest object that a coordinator makes
+_SHARE = 4  # a message may have this part of the memory that is free: it is copied on its way
 _REFUSALS = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -63,7 +68,11 @@ class Untrusted(EngramError):
 
 
 class RunOver(EngramError):
-    """The run that a message belongs to is not running any more."""
+    """The run that a message belongs to is not running any more, or its round is over."""
+
+
+class Unusable(EngramError):
+    """What the SuperLink hands over is too large, or is not what it is said to be."""
 
 
 class RunInfo(NamedTuple):
@@ -71,11 +80,13 @@ class RunInfo(NamedTuple):
 
     Attributes:
         run_id: Its number.
-        settings: Its run config: the app's defaults, and what was overridden.
+        project: Its app's pyproject.toml, which has the defaults of its settings.
+        overrides: Settings that it has other values of.
     """
 
     run_id: int
-    settings: dict[str, Any]
+    project: bytes
+    overrides: dict[str, Any]
 
 
 class Fleet:
@@ -84,13 +95,18 @@ class Fleet:
     Args:
         credentials: Where it is, and as whom to speak to it.
         on_beat: Called whenever the SuperLink has noted that the node is alive.
+        max_message: Bytes that a message may have; 0 for a quarter of the memory that is free.
     """
 
     def __init__(
-        self, credentials: NodeCredentials, on_beat: Callable[[], None] = lambda: None
+        self,
+        credentials: NodeCredentials,
+        on_beat: Callable[[], None] = lambda: None,
+        max_message: int = 0,
     ) -> None:
         self._credentials = credentials
         self._on_beat = on_beat
+        self._max_message = max_message
         self._key = read_node_key(credentials.private_key)
         root = credentials.root_certificate
         self._root = None if root is None else root.read_bytes()
@@ -120,6 +136,7 @@ class Fleet:
             server_address=c.superlink,
             insecure=c.insecure,
             root_certificates=self._root,
+            max_message_length=_LARGEST,
             interceptors=[
                 RuntimeVersionClientInterceptor(component_name="SuperNode"),
                 NodeAuthClientInterceptor(self._key, self._key.public_key()),
@@ -127,7 +144,7 @@ class Fleet:
         )
         self._stub = FleetStub(self._channel)
         if c.insecure:
-            if _speaks_tls(c.superlink):
+            if speaks_tls(c.superlink):
                 raise Untrusted(
                     f"the SuperLink at {c.superlink} speaks TLS, which this node was set up "
                     "without: use a folder that `engram init-federation` made without --insecure"
@@ -138,7 +155,12 @@ class Fleet:
         request = fleet_pb2.ActivateNodeRequest(
             public_key=self._public_key, heartbeat_interval=_HEARTBEAT
         )
-        self._node = node_pb2.Node(node_id=self._call(self._stub.ActivateNode, request).node_id)
+        try:
+            answer = self._call(self._stub.ActivateNode, request)
+        except Unreachable:
+            self._check_certificate()
+            raise
+        self._node = node_pb2.Node(node_id=answer.node_id)
         self._stop = threading.Event()
         threading.Thread(target=self._beat, args=(self._stop,), daemon=True).start()
         return int(self._node.node_id)
@@ -150,13 +172,22 @@ class Fleet:
             self._log_out(self._node.node_id)
             self._channel.close()
 
+    def _check_certificate(self) -> None:
+        """Looks for a reason why there is no connection that is worth more words."""
+        root = self._credentials.root_certificate
+        fault = None if root is None else find_fault(self._credentials.superlink, root)
+        if fault is not None:
+            kind = Untrusted if fault.final else Unreachable
+            raise kind(f"{self._where} {fault.text}")
+
     def _register(self) -> None:
         """Makes the key known to a SuperLink that takes anybody."""
         try:
             request = fleet_pb2.RegisterNodeFleetRequest(public_key=self._public_key)
             self._call(self._stub.RegisterNode, request)
         except KeyRefused as error:
-            if _code(error.__cause__) != ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
+            flower = _flower(error.__cause__)
+            if flower is None or flower.code != ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
                 raise
 
     def _log_out(self, node_id: int) -> None:
@@ -176,27 +207,55 @@ class Fleet:
     # --- Messages ------------------------------------------------------------------------------
 
     def pull(self) -> tuple[int, Parcel] | None:
-        """Fetches the next message for this node, with its run; None if there is none.
+        """Fetches the next message for this node, without its content, and its run; or None.
 
         Raises:
             Unreachable: The SuperLink does not answer.
             KeyRefused: It does not know this node any more.
-            RunOver: The message's run has ended; the message is dropped.
+            Unusable: What comes is no message; it is lost.
         """
         answer = self._call(self._stub.PullMessages, fleet_pb2.PullMessagesRequest(node=self._node))
         if not answer.messages_list:
             return None
+        if not answer.message_object_trees:
+            raise Unusable("a message came without saying what is in it")
         header, tree = answer.messages_list[0], answer.message_object_trees[0]
-        run_id = header.metadata.run_id
-        names = dict.fromkeys(part.object_id for part in iterate_object_tree(tree))
-        objects = {name: self._pull_object(run_id, name) for name in names}
-        self._call(
-            self._stub.ConfirmMessageReceived,
-            message_pb2.ConfirmMessageReceivedRequest(
-                node=self._node, run_id=run_id, message_object_id=tree.object_id
-            ),
-        )
-        return run_id, Parcel(header.SerializeToString(), tree.SerializeToString(), objects)
+        parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), {})
+        return header.metadata.run_id, parcel
+
+    def fetch(self, run_id: int, message: Parcel, *, until: float) -> Parcel:
+        """Returns a message that was pulled, with its content.
+
+        Args:
+            run_id: Its run.
+            message: It, without.
+            until: When nobody waits for its reply any more, in ``time.monotonic`` seconds.
+
+        Raises:
+            Unreachable: The SuperLink does not answer.
+            RunOver: The message's run has ended, or nobody waits any more.
+            Unusable: The content is too large, incomplete, or not what the message names.
+        """
+        parts = iterate_object_tree(message_pb2.ObjectTree.FromString(message.tree))
+        names = [part.object_id for part in islice(parts, _MOST_OBJECTS + 1)]
+        if len(names) > _MOST_OBJECTS:
+            raise Unusable(f"the message has more than {_MOST_OBJECTS} parts")
+        limit = self._max_message or available("cpu") // _SHARE
+        objects: dict[str, bytes] = {}
+        size = 0
+        for name in dict.fromkeys(names):
+            if time.monotonic() > until:
+                raise RunOver("its round is over")
+            objects[name] = self._pull_object(run_id, name)
+            size += len(objects[name])
+            if size > limit:
+                whose = "its --max-message" if self._max_message else "a quarter of its free memory"
+                raise Unusable(
+                    f"the message has more than the {limit / 2**20:.1f} MiB that this node takes, "
+                    f"{whose}"
+                )
+        self.confirm(run_id, message)
+        return message._replace(objects=objects)
 
     def _pull_object(self, run_id: int, name: str) -> bytes:
         request = message_pb2.PullObjectRequest(node=self._node, run_id=run_id, object_id=name)
@@ -206,12 +265,21 @@ class Fleet:
             if answer.object_available:
                 content: bytes = answer.object_content
                 if hashlib.sha256(content).hexdigest() != name:
-                    raise RunOver(f"object {name} came with other bytes than its name says")
+                    raise Unusable("a part of the message has other bytes than its name says")
                 return content
             if not answer.object_found or wait > _CALL:
-                raise RunOver(f"object {name} of a message is not there (any more)")
+                raise Unusable("a part of the message is not there (any more)")
             self._stop.wait(wait)  # its sender is still uploading it
             wait *= 2
+
+    def confirm(self, run_id: int, message: Parcel) -> None:
+        """Says that a message's content is not needed any more; errors as ``fetch``."""
+        request = message_pb2.ConfirmMessageReceivedRequest(
+            node=self._node,
+            run_id=run_id,
+            message_object_id=message_pb2.ObjectTree.FromString(message.tree).object_id,
+        )
+        self._call(self._stub.ConfirmMessageReceived, request)
 
     def push(self, run_id: int, reply: Parcel) -> None:
         """Sends a reply. Sent twice, it counts once.
@@ -228,7 +296,7 @@ class Fleet:
                 message_object_trees=[message_pb2.ObjectTree.FromString(reply.tree)],
             ),
         )
-        for name in answer.objects_to_push:
+        for name in dict.fromkeys(answer.objects_to_push):
             if name not in reply.objects:
                 raise RunOver("the SuperLink asks for what was never part of the reply")
             request = message_pb2.PushObjectRequest(
@@ -241,6 +309,16 @@ class Fleet:
             if not self._call(self._stub.PushObject, request, timeout=_TRANSFER).stored:
                 raise RunOver("the reply came too late to be stored")
 
+    def check_run(self, run_id: int) -> Any:
+        """Returns a run as the SuperLink describes it.
+
+        Raises:
+            Unreachable: The SuperLink does not answer.
+            RunOver: The run is not running any more.
+        """
+        request = run_pb2.GetRunRequest(node=self._node, run_id=run_id)
+        return self._call(self._stub.GetRun, request).run
+
     def run_info(self, run_id: int) -> RunInfo:
         """Fetches a run's settings, and checks that its app bundle is the one that the run names.
 
@@ -249,16 +327,18 @@ class Fleet:
 
         Raises:
             Unreachable: The SuperLink does not answer.
-            RunOver: The run has ended, or its bundle is not what the run says.
+            RunOver: The run has ended.
+            Unusable: Its bundle is too large, or is not what the run says.
         """
-        run = run_from_proto(
-            self._call(self._stub.GetRun, run_pb2.GetRunRequest(node=self._node, run_id=run_id)).run
-        )
+        run = run_from_proto(self.check_run(run_id))
         request = fab_pb2.GetFabRequest(node=self._node, hash_str=run.fab_hash, run_id=run_id)
         fab = fab_from_proto(self._call(self._stub.GetFab, request, timeout=_TRANSFER).fab)
         if hashlib.sha256(fab.content).hexdigest() != run.fab_hash:
-            raise RunOver(f"the app bundle of run {run_id} is not the one that the run names")
-        return RunInfo(run_id, dict(get_fused_config_from_fab(fab.content, run)))
+            raise Unusable(f"the app bundle of run {run_id} is not the one that the run names")
+        try:
+            return RunInfo(run_id, read_project(fab.content), dict(run.override_config))
+        except Refused as error:
+            raise Unusable(f"the app bundle of run {run_id} {error}") from error
 
     # --- Calls ---------------------------------------------------------------------------------
 
@@ -269,39 +349,31 @@ class Fleet:
             raise self._explain(error) from error
         except ValueError as error:  # gRPC's word for a channel that another thread has closed
             raise Unreachable("the session has ended") from error
+        except RecursionError as error:  # in Flower's interceptors, as in _flower
+            raise Unreachable(f"{self._where} answers with what cannot be read") from error
+
+    @property
+    def _where(self) -> str:
+        return f"the SuperLink at {self._credentials.superlink}"
 
     def _explain(self, error: grpc.RpcError) -> EngramError:
-        code, details = error.code(), str(error.details() or "")
-        where = f"the SuperLink at {self._credentials.superlink}"
-        flower = FlowerError.from_json(details)
-        if "handshake" in details.lower() or "CERTIFICATE" in details:
-            return Untrusted(f"{where} is not vouched for by {self._credentials.root_certificate}")
-        if code == grpc.StatusCode.PERMISSION_DENIED:
+        code, details = error.code(), one_line(str(error.details() or ""))
+        flower = _flower(error)
+        if code == grpc.StatusCode.PERMISSION_DENIED and flower:  # and not a proxy's word
             return RunOver("the run is not running any more")
+        if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+            return Unusable(f"{self._where} sends more than {_LARGEST // 2**20} MiB at once")
         if code in _REFUSALS:
-            return KeyRefused(f"{where} refuses this node: {flower.message if flower else details}")
-        return Unreachable(f"{where} does not answer: {details}")
+            says = one_line(flower.message) if flower else details
+            return KeyRefused(f"{self._where} refuses this node: {says}")
+        return Unreachable(f"{self._where} does not answer: {details}")
 
 
-def _speaks_tls(address: str) -> bool:
-    """Returns whether a server answers a TLS greeting; a gRPC without TLS cannot tell."""
-    host, _, port = address.rpartition(":")
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+def _flower(error: BaseException | None) -> FlowerError | None:
     try:
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5) as raw,
-            context.wrap_socket(raw, server_hostname=host),
-        ):
-            return True
-    except OSError:  # of which ssl's errors are some
-        return False
-
-
-def _code(error: BaseException | None) -> int | None:
-    details = error.details() if isinstance(error, grpc.RpcError) else None
-    flower = FlowerError.from_json(details)
-    return flower.code if flower else None
+        return FlowerError.from_json(error.details()) if isinstance(error, grpc.RpcError) else None
+    except RecursionError:  # it is JSON, however deep
+        return None
 
 
 def _proto(reply: Parcel) -> Any:

@@ -14,21 +14,17 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Error, Message
-
-from client.fleet import Fleet, KeyRefused, RunInfo, RunOver, Unreachable, Untrusted
-from client.worker import Work, Worker, WorkerDied
+from client.fleet import Fleet, KeyRefused, Unreachable, Untrusted
+from client.session import Session
+from client.worker import Worker
 from federation.credentials import NodeCredentials
 from federation.errors import EngramError, Refused
 from federation.files import replace_file, sweep
-from federation.flower import ErrorCode, Parcel, error_instead, metadata_of, pack
-from federation.pause import Pauses
 
 __all__ = ["only_one", "run_node"]
 
 _log = getLogger("flwr.engram")
 
-_EAGER, _IDLE = 0.03, 1.0  # seconds between questions for work
 _NODE = "node.json"  # holds the number that the SuperLink gave this node
 _RETRY, _LONGEST = 0.25, 30.0  # seconds until the SuperLink is tried again, doubled each time
 _TAKEN = 25.0  # seconds after which a SuperLink has forgotten a node that died
@@ -39,6 +35,7 @@ def run_node(
     state: Path,
     node_config: Mapping[str, Any],
     *,
+    max_message: int = 0,
     give_up: float | None = None,
     stop: threading.Event,
 ) -> None:
@@ -48,6 +45,7 @@ def run_node(
         credentials: Which SuperLink to serve, and as whom.
         state: Folder of what the node must not forget: its number, and its clients' memories.
         node_config: What its ClientApp is told of it.
+        max_message: Bytes that a message may have; 0 for a quarter of the memory that is free.
         give_up: Seconds without a SuperLink after which to end; None for never.
         stop: Ends it, when set.
 
@@ -57,7 +55,7 @@ def run_node(
     """
     with only_one(state):
         sweep(state)
-        fleet = Fleet(credentials, on_beat=lambda: _touch(state))
+        fleet = Fleet(credentials, on_beat=lambda: _touch(state), max_message=max_message)
         worker = Worker(node_config)
         try:
             _stay(fleet, worker, state, give_up, stop)
@@ -99,8 +97,8 @@ def _stay(
         known, start = True, time.monotonic()
         _log.info("node %d is connected", node_id)
         try:
-            _answer(fleet, worker, node_id, stop)
-        except (Unreachable, KeyRefused, Untrusted) as error:
+            Session(fleet, worker, node_id, stop).serve()
+        except EngramError as error:
             _log.warning("%s; connecting again", error)
         # What breaks every session is not mended by the next one.
         pause = _RETRY if time.monotonic() - start > _LONGEST else min(_LONGEST, 2 * pause)
@@ -131,7 +129,7 @@ def _connect(
             if not known:
                 raise Refused(str(error)) from error
             _log.warning("%s", error)
-        except Unreachable as error:
+        except EngramError as error:  # Unreachable, or it answers something else than an id
             if give_up is not None and time.monotonic() - start > give_up:
                 raise Unreachable(f"{error} (for {give_up:g} s)") from error
             if wait == _RETRY:
@@ -161,54 +159,3 @@ def _last_node_id(state: Path) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return number if isinstance(number, int) else None
-
-
-def _answer(fleet: Fleet, worker: Worker, node_id: int, stop: threading.Event) -> None:
-    """Answers one message after another, as long as the session lasts."""
-    run = RunInfo(0, {})
-    pauses = Pauses(_EAGER, _IDLE)
-    while not stop.is_set():
-        try:
-            pulled = fleet.pull()
-            if pulled is None:
-                stop.wait(pauses.next())
-                continue
-            pauses.found()
-            run_id, message = pulled
-            if run.run_id != run_id:
-                run = _run_info(fleet, run_id)
-            reply = _work(worker, Work(message, run_id, run.settings, node_id), stop)
-            if reply is None:
-                return
-            fleet.push(run_id, reply)
-        except RunOver as error:
-            _log.info("a message is dropped: %s", error)
-        pauses.begin()
-        stop.wait(pauses.next())
-
-
-def _run_info(fleet: Fleet, run_id: int) -> RunInfo:
-    try:
-        return fleet.run_info(run_id)
-    except EngramError:
-        raise
-    except Exception as error:  # Flower reads what a stranger wrote, and raises what it meets
-        raise RunOver(f"run {run_id} cannot be read: {error!r}") from error
-
-
-def _work(worker: Worker, work: Work, stop: threading.Event) -> Parcel | None:
-    """Returns the reply to a message; None if the node was stopped before there was one."""
-    try:
-        metadata = metadata_of(work.message)
-    except Exception as error:  # as above
-        raise RunOver(f"it cannot be read: {error!r}") from error
-    if metadata.created_at + metadata.ttl < time.time():
-        raise RunOver("its round is over")
-    try:
-        return worker.answer(work, stop)
-    except WorkerDied as error:
-        if stop.is_set():
-            return None
-        _log.warning("%s", error)
-        question = error_instead(work.message, ErrorCode.UNKNOWN, "")
-        return pack(Message(Error(ErrorCode.CLIENT_APP_CRASHED, str(error)), reply_to=question))

@@ -9,18 +9,20 @@ import os
 import signal
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from flwr.app import Error, Message
 
-from federation.errors import EngramError
-from federation.flower import ErrorCode, Parcel, node_context, pack, unpack
+from client.fab import read_run_config
+from client.fleet import RunInfo
+from federation.errors import REFUSED, EngramError
+from federation.flower import ErrorCode, Parcel, error_instead, node_context, pack, unpack
 
 __all__ = ["Work", "Worker", "WorkerDied"]
 
-
-_LOOK = 0.2  # seconds between looks at whether the node is to stop
+_PATIENCE = 5.0  # seconds that a process may take to end
 
 
 class WorkerDied(EngramError):
@@ -32,14 +34,12 @@ class Work(NamedTuple):
 
     Attributes:
         message: The message.
-        run_id: Its run's number.
-        run_config: Its run's settings.
+        run: Its run.
         node_id: The node's number.
     """
 
     message: Parcel
-    run_id: int
-    run_config: Mapping[str, Any]
+    run: RunInfo
     node_id: int
 
 
@@ -52,6 +52,9 @@ class Worker:
 
     def __init__(self, node_config: Mapping[str, Any]) -> None:
         self._node_config = dict(node_config)
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._changing = threading.Lock()  # held while the process is replaced or ended
+        self._closed = False
         self._start()
 
     def _start(self) -> None:
@@ -61,23 +64,20 @@ class Worker:
         self._process.start()
         other.close()
 
-    def answer(self, work: Work, stop: threading.Event) -> Parcel | None:
-        """Returns the ClientApp's reply, or one that carries its error.
+    def begin(self, work: Work) -> Future[Parcel]:
+        """Starts to answer a message, after those that were begun before.
 
-        Args:
-            work: The message.
-            stop: If it is set meanwhile, the answer is not waited for, and None is returned.
-
-        Raises:
-            WorkerDied: The process ended instead. The next message finds a new one.
+        Returns:
+            The ClientApp's reply, or one that carries its error; or ``WorkerDied``, if the process
+            ended instead. The next message finds a new one.
         """
+        return self._thread.submit(self._answer, work)
+
+    def _answer(self, work: Work) -> Parcel:
         if not self._process.is_alive():  # it died with nothing to do
             self._restart()
         try:
             self._pipe.send(work)
-            while not self._pipe.poll(_LOOK):
-                if stop.is_set():
-                    return None
             reply: Parcel = self._pipe.recv()
         except (EOFError, OSError) as error:
             code = self._restart()
@@ -87,16 +87,30 @@ class Worker:
 
     def _restart(self) -> int:
         """Starts another process; returns the exit status of the last one."""
-        self._process.join()
-        self._pipe.close()
-        code = self._process.exitcode or 0
-        self._start()
+        with self._changing:
+            self._process.join(_PATIENCE)  # of how it ends, if it does so by itself
+            self._kill()
+            code = self._process.exitcode or 0
+            if not self._closed:
+                self._pipe.close()
+                self._start()
         return code
 
-    def close(self) -> None:
-        """Ends the process, whatever it is at."""
+    def stop_work(self) -> None:
+        """Ends the process, whatever it is at; another one takes the next message."""
+        with self._changing:
+            self._kill()
+
+    def _kill(self) -> None:
         self._process.kill()
-        self._process.join()
+        self._process.join(_PATIENCE)
+
+    def close(self) -> None:
+        """Ends the process for good."""
+        with self._changing:
+            self._closed = True
+            self._kill()
+        self._thread.shutdown()
         self._pipe.close()
 
 
@@ -113,10 +127,14 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
             work: Work = pipe.recv()
         except EOFError:
             return
-        message = unpack(work.message)
-        context = node_context(work.run_id, work.node_id, node_config, dict(work.run_config))
+        message = error_instead(work.message, ErrorCode.UNKNOWN, "")
         try:
+            run_config = read_run_config(work.run.project, work.run.overrides)
+            context = node_context(work.run.run_id, work.node_id, node_config, run_config)
+            message = unpack(work.message)
             reply = app(message, context)
+        except EngramError as error:
+            reply = Message(Error(REFUSED, str(error)), reply_to=message)
         except Exception as error:  # the server's to judge, as with Flower's own nodes
             reason = f"{type(error).__name__}: {error}"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)

@@ -4,7 +4,22 @@ import reprlib
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["DataError", "EngramError", "Refused", "RunStopped", "brief", "few", "one_line"]
+__all__ = [
+    "BUSY",
+    "REFUSED",
+    "DataError",
+    "EngramError",
+    "Refused",
+    "RunStopped",
+    "brief",
+    "few",
+    "one_line",
+]
+
+# Codes of the errors in a node's replies. They stand here, and not beside what else a message has,
+# for a node's main process, which does not load torch.
+REFUSED: Final = 1002  # of a node that cannot do what it is asked, and says why
+BUSY: Final = 1003  # of a node that is at work for another run, and says so
 
 _LONGEST: Final = 300  # characters of somebody else's text that a message shows
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
-from flwr.common.config import get_fused_config_from_fab
+from flwr.common.config import flatten_dict, fuse_dicts
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import (
     fab_from_proto,
@@ -74,8 +74,9 @@ __all__ = [
     "error_instead",
     "fab_from_proto",
     "fab_pb2",
+    "flatten_dict",
     "fleet_pb2",
-    "get_fused_config_from_fab",
+    "fuse_dicts",
     "heartbeat_pb2",
     "iterate_object_tree",
     "local_run",

@@ -1,18 +1,20 @@
 """A resident node: what it does when its SuperLink, its worker or its operator does something."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from client import node
-from client.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted
+from client.fleet import KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
 from client.node import only_one, run_node
 from client.worker import Work, Worker, WorkerDied
 from federation.errors import Refused
@@ -21,7 +23,6 @@ from federation.roster import read_entry
 from federation.wire import CONFIG, REFUSED, ROSTER_QUERY
 from tests.support import small
 
-GO_ON = threading.Event()
 STATION = {"partition-id": 0, "num-partitions": 2}
 
 
@@ -43,37 +44,66 @@ def worker():
     worker.close()
 
 
-def work(message, **settings):
-    return Work(pack(message), 1, small(**settings).to_config(), 7)
+def work(message, project=None, **settings):
+    table = "".join(f"{k} = {json.dumps(v)}\n" for k, v in small(**settings).to_config().items())
+    project = project or f"[tool.flwr.app.config]\n{table}"
+    return Work(pack(message), RunInfo(1, project.encode(), {}), 7)
+
+
+def answer(worker, asked):
+    return unpack(worker.begin(asked).result(60))
 
 
 def test_a_worker_answers_as_the_client_app_does(worker):
-    reply = unpack(worker.answer(work(question()), GO_ON))
+    reply = answer(worker, work(question()))
     assert list(read_entry(reply.content).clients) == list(range(0, 20, 2))
 
 
 def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker):
-    refused = unpack(worker.answer(work(question(MessageType.TRAIN)), GO_ON))
+    refused = answer(worker, work(question(MessageType.TRAIN)))
     assert refused.error.code == REFUSED
     assert "must hold the model" in refused.error.reason
-    raised = unpack(worker.answer(work(question("query.nothing")), GO_ON))
+    raised = answer(worker, work(question("query.nothing")))
     assert raised.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+
+def test_what_cannot_be_read_costs_no_worker(worker):
+    deep = answer(worker, work(question(), project="x = " + "[" * 5000))
+    assert deep.error.code == REFUSED
+    assert "the run's pyproject.toml cannot be read: RecursionError" in deep.error.reason
+    asked = work(question())
+    halved = asked.message._replace(objects=dict(list(asked.message.objects.items())[:1]))
+    raised = answer(worker, asked._replace(message=halved))
+    assert raised.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    assert worker._process.is_alive()
 
 
 def test_a_worker_that_dies_costs_one_message(worker):
     for number in (signal.SIGKILL, signal.SIGSEGV):
         os.kill(worker._process.pid, number)
         with pytest.raises(WorkerDied, match=f"ended with {number.name}"):
-            worker.answer(work(question()), GO_ON)
-        assert unpack(worker.answer(work(question()), GO_ON)).has_content()
+            answer(worker, work(question()))
+        assert answer(worker, work(question())).has_content()
+
+
+def test_work_can_be_stopped_and_the_next_message_is_answered(worker):
+    before = worker._process.pid
+    os.kill(before, signal.SIGSTOP)  # as if it computed for ever
+    done = worker.begin(work(question()))
+    assert not done.done()
+    worker.stop_work()
+    with pytest.raises(WorkerDied, match="ended with SIGKILL"):
+        done.result(60)
+    assert answer(worker, work(question())).has_content()
+    assert worker._process.pid != before
 
 
 def test_a_node_that_stops_does_not_wait_for_its_worker():
-    worker, stop = Worker(STATION), threading.Event()
-    stop.set()
+    worker = Worker(STATION)
     start = time.monotonic()
-    assert worker.answer(work(question()), stop) is None  # it is still loading
+    done = worker.begin(work(question()))  # it is still loading
     worker.close()
+    assert isinstance(done.exception(0), WorkerDied)
     assert time.monotonic() - start < 2
 
 
@@ -105,11 +135,14 @@ class FakeWorker:
     def __init__(self, _):
         self.dies = False
 
-    def answer(self, work, stop):  # noqa: ARG002 - as what it stands in for
+    def begin(self, work):
+        done = Future()
         if self.dies:
             self.dies = False
-            raise WorkerDied("the worker ended with SIGKILL while it handled a message")
-        return pack(Message(RecordDict(), reply_to=unpack(work.message)))
+            done.set_exception(WorkerDied("the worker ended with SIGKILL while it was at work"))
+        else:
+            done.set_result(pack(Message(RecordDict(), reply_to=unpack(work.message))))
+        return done
 
     def close(self): ...
 
@@ -140,8 +173,11 @@ class FakeFleet:
         message = self._next(None)
         return message and (1, pack(message))
 
+    def fetch(self, run_id, message, *, until):  # noqa: ARG002 - as what it stands in for
+        return message
+
     def run_info(self, run_id):
-        return RunInfo(run_id, {})
+        return RunInfo(run_id, b"", {})
 
     def push(self, _, reply):
         self.pushed.append(unpack(reply))
@@ -159,7 +195,7 @@ def start(monkeypatch, tmp_path):
         if waits is not None:
             monkeypatch.setattr(stop, "wait", lambda seconds: waits.append(seconds) or False)
             monkeypatch.setattr(node.time, "monotonic", lambda: sum(waits))
-        monkeypatch.setattr(node, "Fleet", lambda credentials, on_beat: fleet)
+        monkeypatch.setattr(node, "Fleet", lambda credentials, **options: fleet)
         monkeypatch.setattr(node, "Worker", FakeWorker)
         run_node(None, tmp_path / "state", {}, give_up=give_up, stop=stop)
         return fleet
@@ -221,6 +257,11 @@ def test_a_stranger_is_an_end_at_once_unless_it_was_a_friend_before(start):
     assert len(fleet.pushed) == 1
 
 
+def test_an_odd_answer_at_the_beginning_is_no_end(start):
+    fleet = start(RunOver("a proxy forbids it"), Unusable("too large"), 41, question(), waits=[])
+    assert len(fleet.pushed) == 1
+
+
 def test_stale_messages_and_those_of_ended_runs_are_dropped(start):
     stale = question()
     stale.metadata.created_at = time.time() - 100
@@ -235,6 +276,11 @@ def test_a_crash_of_the_worker_is_told_to_the_server(start, monkeypatch):
     assert fleet.pushed[0].error.code == ErrorCode.CLIENT_APP_CRASHED
     assert "SIGKILL" in fleet.pushed[0].error.reason
     assert fleet.pushed[1].has_content()
+
+
+def test_a_node_itself_does_without_torch():
+    code = "import sys, client.node; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_a_folder_is_one_nodes(tmp_path):

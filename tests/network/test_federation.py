@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.chaos import chaos, plan
 from client.memory import DiskStore
+from federation.errors import RunStopped
 from federation.experiment import Experiment, read_defaults
 from federation.settings import read_settings
 from server.record import RunRecord
@@ -218,6 +219,17 @@ def test_turns_of_a_bandit_are_those_of_one_process(tmp_path):
         RunRecord.open(tmp_path / "here").load_checkpoint().model,
         atol=1e-9,
     )
+
+
+def test_work_that_nobody_waits_for_keeps_no_run_waiting(tmp_path):
+    alone = {"num-clients": 1, "clients-per-round": 1, "min-clients": 1, "num-rounds": 1}
+    with LocalFederation(tmp_path / "fed", clients=1) as federation:
+        endless = settings(**alone, **{"adapt-steps": 10**9, "timeout": 6.0})
+        with pytest.raises(RunStopped):
+            run(federation, endless, tmp_path / "endless")
+        run(federation, settings(**alone), tmp_path / "next")
+    said = (tmp_path / "fed" / "logs" / "client-0.log").read_text()
+    assert "s: its round is over" in said
 
 
 def test_kills_cost_no_memory_and_no_round(tmp_path):

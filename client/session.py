@@ -1,0 +1,233 @@
+"""One session with a SuperLink: its messages are answered one after another, by the worker.
+
+Work that nobody waits for any more is ended, so that it keeps nobody else waiting; and another run
+that comes meanwhile is told that the node is busy.
+"""
+
+import time
+from collections import deque
+from concurrent.futures import Future, wait
+from datetime import UTC, datetime
+from logging import getLogger
+from threading import Event
+from typing import NamedTuple
+
+from flwr.app import Error, Message
+
+from client.fleet import Fleet, KeyRefused, RunInfo, RunOver, Unreachable, Untrusted, Unusable
+from client.worker import Work, Worker, WorkerDied
+from federation.errors import BUSY, REFUSED, EngramError, one_line
+from federation.flower import ErrorCode, Parcel, error_instead, metadata_of, pack
+from federation.pause import Pauses
+
+__all__ = ["Session"]
+
+_log = getLogger("flwr.engram")
+
+_EAGER, _IDLE = 0.03, 1.0  # seconds between questions for messages
+# Seconds, while the worker is at work, between looks whether the node is to stop,
+_STOP = 0.2
+_ASIDE = 2.0  # between questions for messages,
+_RUN, _SELDOM = 5.0, 60.0  # and whether the run is running: a tenth of the time at work, in between
+_MOST_WAITING = 16  # messages that wait here for the worker; further ones wait at the SuperLink
+_LONGEST = 30 * 86400.0  # seconds that work may take, whatever its message says
+
+
+class _Letter(NamedTuple):
+    """A message without its content, and until when it is of use, as ``time.monotonic`` counts."""
+
+    run_id: int
+    message: Parcel
+    until: float
+
+
+class _Job(NamedTuple):
+    """What the worker is at, since when, and what comes of it."""
+
+    letter: _Letter
+    since: float
+    reply: Future[Parcel]
+
+    def __str__(self) -> str:
+        now = time.monotonic()
+        until = datetime.fromtimestamp(time.time() + self.letter.until - now, UTC)
+        return (
+            f"at work for run {self.letter.run_id}, since {now - self.since:.0f} s, and until "
+            f"{until:%Y-%m-%d %H:%M:%S} UTC at the latest"
+        )
+
+
+class Session:
+    """What a node does while it is connected.
+
+    Args:
+        fleet: The connection.
+        worker: Who answers the messages.
+        node_id: The node's number.
+        stop: Ends the session, when set.
+    """
+
+    def __init__(self, fleet: Fleet, worker: Worker, node_id: int, stop: Event) -> None:
+        self._fleet = fleet
+        self._worker = worker
+        self._node_id = node_id
+        self._stop = stop
+        self._run = RunInfo(0, b"", {})
+        self._waiting: deque[_Letter] = deque()
+        self._broken: EngramError | None = None
+
+    def serve(self) -> None:
+        """Answers one message after another, as long as the session lasts.
+
+        Raises:
+            Unreachable: The SuperLink does not answer.
+            KeyRefused: It does not know this node any more.
+            Untrusted: It is another one.
+        """
+        pauses = Pauses(_EAGER, _IDLE)
+        while not self._stop.is_set():
+            letter = self._waiting.popleft() if self._waiting else self._pull()
+            if letter is None:
+                self._stop.wait(pauses.next())
+                continue
+            pauses.found()
+            try:
+                self._handle(letter)
+            except RunOver as error:
+                _log.info("a message is dropped: %s", error)
+            if self._broken is not None:
+                raise self._broken
+            pauses.begin()
+            self._stop.wait(0 if self._waiting else pauses.next())
+
+    def _pull(self) -> _Letter | None:
+        """Returns the next message; None if there is none, or none that can be answered."""
+        try:
+            pulled = self._fleet.pull()
+            if pulled is None:
+                return None
+            run_id, message = pulled
+            return _Letter(run_id, message, time.monotonic() + _lifetime(message))
+        except (RunOver, Unusable) as error:
+            _log.warning("a message is dropped: %s", error)
+            return None
+
+    def _handle(self, letter: _Letter) -> None:
+        """Answers a message.
+
+        Raises:
+            RunOver: Nobody waits for the answer.
+        """
+        try:
+            message = self._fleet.fetch(letter.run_id, letter.message, until=letter.until)
+            if self._run.run_id != letter.run_id:
+                self._run = self._run_info(letter.run_id)
+        except Unusable as error:
+            _log.warning("a message of run %d is refused: %s", letter.run_id, error)
+            self._refuse(letter, REFUSED, str(error))
+            return
+        reply = self._worker.begin(Work(message, self._run, self._node_id))
+        job = _Job(letter, time.monotonic(), reply)
+        if self._wait(job):
+            self._push(letter, _reply(job))
+
+    def _run_info(self, run_id: int) -> RunInfo:
+        try:
+            return self._fleet.run_info(run_id)
+        except EngramError:
+            raise
+        except Exception as error:  # Flower reads what a stranger wrote, and raises what it meets
+            raise Unusable(f"run {run_id} cannot be read: {one_line(repr(error))}") from error
+
+    def _refuse(self, letter: _Letter, code: int, reason: str) -> None:
+        """Answers a message by an error; its content is not needed."""
+        self._fleet.confirm(letter.run_id, letter.message)
+        self._push(letter, _error(letter, code, reason))
+
+    def _push(self, letter: _Letter, reply: Parcel) -> None:
+        try:
+            self._fleet.push(letter.run_id, reply)
+        except Unusable as error:
+            raise RunOver(str(error)) from error
+
+    # --- While the worker is at work -----------------------------------------------------------
+
+    def _wait(self, job: _Job) -> bool:
+        """Waits for a reply; returns False if it is not waited for, and the work was ended."""
+        look, aside = job.since + _RUN, job.since + _ASIDE
+        while not wait([job.reply], _STOP).done:
+            now = time.monotonic()
+            if self._stop.is_set():
+                return False
+            if now > job.letter.until:
+                return self._end(job, "its round is over")
+            try:
+                if now > look:
+                    look = now + min(_SELDOM, max(_RUN, (now - job.since) / 10))
+                    self._fleet.check_run(job.letter.run_id)
+                if now > aside and not self._look_aside(job):
+                    aside = now + _ASIDE
+            except RunOver as error:
+                return self._end(job, str(error))
+            except (Unreachable, KeyRefused, Untrusted, Unusable) as error:
+                # No reason to lose the work. But a message may be lost, and comes again only to a
+                # node that connects again.
+                self._broken, aside = error, now + _ASIDE
+        return True
+
+    def _end(self, job: _Job, why: str) -> bool:
+        seconds = time.monotonic() - job.since
+        _log.warning("work for run %d ended after %.0f s: %s", job.letter.run_id, seconds, why)
+        self._worker.stop_work()
+        return False
+
+    def _look_aside(self, job: _Job) -> bool:
+        """Sees to one message that comes while the worker is at another; returns whether one came.
+
+        Raises:
+            RunOver: It is of another run, and the run of the work is not running any more.
+        """
+        letter = self._pull() if len(self._waiting) < _MOST_WAITING else None
+        if letter is None:
+            return False
+        self._waiting.append(letter)
+        if letter.run_id != job.letter.run_id:
+            self._fleet.check_run(job.letter.run_id)
+            try:
+                self._refuse(letter, BUSY, f"this node is {job}")
+            except RunOver as error:
+                _log.info("a message is dropped: %s", error)
+            self._waiting.pop()
+        return True
+
+
+def _lifetime(message: Parcel) -> float:
+    """Returns for how many seconds from now somebody waits for the reply to a message.
+
+    Never more than its time to live: by a clock that is behind the sender's it would be longer.
+
+    Raises:
+        RunOver: Nobody does.
+        Unusable: It cannot be read.
+    """
+    try:
+        metadata = metadata_of(message)
+    except Exception as error:  # as in _run_info
+        raise Unusable(f"it cannot be read: {one_line(repr(error))}") from error
+    left = metadata.ttl + min(0.0, metadata.created_at - time.time())
+    if not left > 0:  # or not a number
+        raise RunOver("its round is over, by this machine's clock")
+    return min(left, _LONGEST)
+
+
+def _reply(job: _Job) -> Parcel:
+    try:
+        return job.reply.result()
+    except WorkerDied as error:
+        _log.warning("%s", error)
+        return _error(job.letter, ErrorCode.CLIENT_APP_CRASHED, str(error))
+
+
+def _error(letter: _Letter, code: int, reason: str) -> Parcel:
+    question = error_instead(letter.message, ErrorCode.UNKNOWN, "")
+    return pack(Message(Error(code, reason), reply_to=question))

@@ -1,0 +1,81 @@
+"""App bundles that are not what they claim to be."""
+
+import struct
+import tracemalloc
+import zipfile
+from io import BytesIO
+
+import pytest
+
+from client.fab import read_project, read_run_config
+from federation.errors import Refused
+from federation.experiment import read_defaults
+from federation.fingerprint import source_root
+
+MIB = 2**20
+
+
+def bundle(project, *, method=zipfile.ZIP_DEFLATED, name="pyproject.toml"):
+    stream = BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        archive.writestr("README.md", "an app")
+        archive.writestr(name, project)
+    return stream.getvalue()
+
+
+def test_the_settings_are_the_apps_defaults_and_what_the_run_overrides():
+    project = (source_root() / "pyproject.toml").read_bytes()
+    assert read_project(bundle(project)) == project
+    assert read_run_config(project, {}) == read_defaults()
+    assert read_run_config(project, {"alpha": 0.5}) == read_defaults() | {"alpha": 0.5}
+    with pytest.raises(Refused, match="Key 'alhpa' is not present"):
+        read_run_config(project, {"alhpa": 0.5})
+
+
+def claims(data, size):
+    """The same archive, whose directory says that its last file has so many bytes."""
+    at = data.rindex(b"PK\x01\x02") + 24
+    return data[:at] + struct.pack("<I", size) + data[at + 4 :]
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda: bundle(b"#" * 99 * MIB), "has a pyproject.toml of more than 1048576 bytes"),
+        (lambda: claims(bundle(b"#" * 99 * MIB), 10), "is no archive with|of more than"),
+        (lambda: bundle(b"#" * 50 * MIB, method=zipfile.ZIP_BZIP2), "neither stored nor deflated"),
+        (lambda: bundle(b"#" * 50 * MIB, method=zipfile.ZIP_LZMA), "neither stored nor deflated"),
+        (lambda: b"x" * (10 * MIB + 1), "has 10485761 bytes, more than 10485760"),
+        (lambda: bundle(b"", name="setup.py"), "is no archive with a pyproject.toml: KeyError"),
+        (lambda: b"", "is no archive with a pyproject.toml: BadZipFile"),
+        (lambda: bundle(b"a = 1")[:-30], "is no archive with a pyproject.toml: BadZipFile"),
+    ],
+)
+def test_a_bundle_takes_no_more_room_than_it_may(made, says):
+    data = made()
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match=says):
+            read_project(data)
+        assert tracemalloc.get_traced_memory()[1] < 8 * MIB
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "project",
+    [
+        b"x = " + b"[" * 5000,
+        b"x = " + b"{a=" * 5000,
+        b"\xff",
+        b"tool = 1",
+        b"[tool.flwr.app]\nconfig = 3",
+        b"[tool.flwr.app.config]\nx = [1]",
+        b"",
+    ],
+)
+def test_a_project_that_cannot_be_read_is_refused_in_a_line(project):
+    with pytest.raises(Refused, match=r"the run's pyproject\.toml cannot be read") as caught:
+        read_run_config(project, {})
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,182 @@
+"""What a starting node makes of whatever answers at its SuperLink's address."""
+
+import datetime
+import socket
+import ssl
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from client import handshake
+from client.fleet import Fleet, Unreachable, Untrusted
+from federation.credentials import NodeCredentials
+from server import certificates
+from server.certificates import certificate_pem, key_pem, new_authority, new_key, node_key_files
+
+OWN, OTHER, KEY = new_authority("ward"), new_authority("ward"), new_key()
+
+
+def certificate(authority=OWN, hosts=("127.0.0.1",), begins=0, *, days=10):
+    """A server's certificate that is made as many days from now as ``begins`` says."""
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.datetime.now(tz) + datetime.timedelta(days=begins)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificates, "datetime", Clock)
+        return authority.sign(KEY, list(hosts), days)
+
+
+@pytest.fixture
+def listen():
+    """Starts a listener on loopback that does something to each connection; returns its address."""
+    servers, held = [], []
+
+    def listen(handle):
+        server = socket.create_server(("127.0.0.1", 0))
+        servers.append(server)
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                threading.Thread(target=handle, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+    yield listen
+    for each in servers + held:
+        each.close()
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    private, public = node_key_files("client-0")
+    files = {"key": private, "pub": public, "ca.crt": certificate_pem(OWN.certificate)}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+        (tmp_path / name).chmod(0o600)
+
+    def fleet(address):
+        files = [tmp_path / "key", tmp_path / "pub", tmp_path / "ca.crt"]
+        return Fleet(NodeCredentials("ward", address, 0, 1, False, *files))
+
+    return fleet
+
+
+@pytest.fixture
+def with_tls(tmp_path):
+    """Returns what answers with a certificate, and then does something with the connection."""
+
+    def with_tls(own, then=lambda connection: connection.recv(2**16)):
+        path = tmp_path / "server.pem"
+        path.write_bytes(certificate_pem(own) + key_pem(KEY))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(path)
+        context.set_alpn_protocols(["h2"])
+
+        def handle(connection):
+            try:
+                with context.wrap_socket(connection, server_side=True) as wrapped:
+                    then(wrapped)
+            except OSError:
+                pass
+
+        return handle
+
+    return with_tls
+
+
+def reset(connection):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def reset_later(connection):
+    connection.recv(16)
+    reset(connection)
+
+
+def close_later(connection):
+    connection.recv(2**16)
+    connection.close()
+
+
+def half_close(connection):
+    connection.shutdown(socket.SHUT_WR)
+
+
+def answer_plainly(connection):
+    connection.recv(2**16)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4)
+
+
+def greet_in_http2(connection):
+    connection.sendall(bytes.fromhex("000000040000000000"))
+
+
+def greet_halfway(connection):  # a TLS record of 122 bytes, of which two come
+    connection.recv(2**16)
+    connection.sendall(bytes.fromhex("160303007a0200"))
+    connection.close()
+
+
+BROKEN = [reset, reset_later, socket.socket.close, close_later, half_close, greet_halfway]
+
+
+@pytest.mark.parametrize("handle", BROKEN, ids=lambda handle: handle.__name__)
+def test_a_connection_that_breaks_is_tried_again(listen, fleet, handle):
+    with pytest.raises(Unreachable, match="does not answer"):
+        fleet(listen(handle)).open(None)
+
+
+@pytest.mark.parametrize("handle", [answer_plainly, greet_in_http2], ids=lambda h: h.__name__)
+def test_what_speaks_no_tls_is_tried_again_and_told(listen, fleet, handle):
+    with pytest.raises(Unreachable, match=r"does not speak TLS .*\(wrong version number\)"):
+        fleet(listen(handle)).open(None)
+
+
+def test_what_says_nothing_is_tried_again(listen, fleet, monkeypatch):
+    monkeypatch.setattr(handshake, "_PATIENCE", 0.2)
+    monkeypatch.setattr(Fleet._call, "__kwdefaults__", {"timeout": 0.2})
+    for quiet in (lambda connection: None, socket.socket.detach):
+        with pytest.raises(Unreachable, match="does not answer"):
+            fleet(listen(quiet)).open(None)
+
+
+def test_who_proves_himself_and_then_goes_is_tried_again(listen, fleet, with_tls):
+    with pytest.raises(Unreachable, match="does not answer"):
+        fleet(listen(with_tls(certificate(), then=lambda c: None))).open(None)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ({"authority": OTHER}, r"is not vouched for by .*ca\.crt: unable to get local issuer"),
+        ({"begins": -20}, r"has expired: on the server, `engram init-federation FOLDER --renew`"),
+        ({"hosts": ["10.9.8.7"]}, r"for other names than 127\.0\.0\.1: .*--host 127\.0\.0\.1`"),
+        ({"hosts": ["elsewhere"]}, r"for other names than 127\.0\.0\.1"),
+        ({"authority": OTHER, "begins": -20}, "is not vouched for by"),
+    ],
+)
+def test_a_certificate_that_fails_is_final(listen, fleet, with_tls, made, says):
+    with pytest.raises(Untrusted, match=says):
+        fleet(listen(with_tls(certificate(**made)))).open(None)
+
+
+def test_a_clock_that_is_behind_may_be_set_later(listen, fleet, with_tls):
+    with pytest.raises(Unreachable, match="not valid yet: is this machine's clock right"):
+        fleet(listen(with_tls(certificate(begins=20)))).open(None)
+
+
+def test_a_root_that_went_missing_is_not_the_servers_fault(listen, with_tls):
+    address = listen(with_tls(certificate()))
+    assert handshake.find_fault(address, Path("/nowhere/ca.crt")) is None

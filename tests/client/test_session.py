@@ -1,0 +1,257 @@
+"""What a node does with messages that come while its worker is at work, on a clock of its own."""
+
+import logging
+import math
+from concurrent.futures import Future
+from threading import Event
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from client import session
+from client.fleet import RunInfo, RunOver, Unreachable, Unusable
+from client.session import Session
+from client.worker import WorkerDied
+from federation.flower import Parcel, local_run, name_message, pack, unpack
+from federation.wire import BUSY, CONFIG, REFUSED
+
+WALL = 1_700_000_000.0  # seconds; the time at which every test begins
+
+
+def message(number=0, *, ttl=600.0, created=0.0):
+    """A message that lives for ``ttl`` seconds from ``created``, by the test's clock."""
+    local_run()
+    content = RecordDict({CONFIG: ConfigRecord({"number": number})})
+    made = Message(content, dst_node_id=7, message_type="train")
+    made.metadata.created_at, made.metadata.ttl = WALL + created, ttl
+    name_message(made, made.object_id)
+    return pack(made)
+
+
+class World:
+    """A clock, a SuperLink and a worker. Whoever waits moves the clock, and nothing else does."""
+
+    def __init__(self, mail, takes, over):
+        self.now = 0.0
+        self.stop = Event()
+        self.end = 200.0
+        self.mail = sorted(mail, key=lambda item: item[0])  # when, run, message
+        self.takes = dict(takes)  # seconds of work, by run
+        self.over = dict(over)  # when a run is over
+        self.down = []  # when the SuperLink is not there: from, until
+        self.calls, self.fetched, self.confirmed, self.answers, self.stopped = [], [], [], [], []
+        self._working = None
+
+    # The clock
+
+    def advance(self, seconds):
+        self.now += seconds
+        if self.now > self.end:
+            self.stop.set()
+
+    def wait(self, futures, seconds):
+        (future,) = futures
+        ready, reply = self._working or (math.inf, None)
+        if self.now + seconds >= ready:
+            self.advance(max(0.0, ready - self.now))
+            self._working = None
+            future.set_result(reply)
+        else:
+            self.advance(seconds)
+        return SimpleNamespace(done={future} if future.done() else set())
+
+    # The SuperLink
+
+    def _call(self, name, run_id=None):
+        self.calls.append(name)
+        if any(start <= self.now < end for start, end in self.down):
+            raise Unreachable("gone")
+        if run_id is not None and self.now >= self.over.get(run_id, math.inf):
+            raise RunOver("the run is not running any more")
+
+    def pull(self):
+        self._call("pull")
+        if not self.mail or self.mail[0][0] > self.now:
+            return None
+        _, run_id, parcel = self.mail.pop(0)
+        return run_id, parcel._replace(objects={}) if isinstance(parcel, Parcel) else parcel
+
+    def fetch(self, run_id, parcel, *, until):  # noqa: ARG002 - as what it stands in for
+        self._call("fetch", run_id)
+        self.fetched.append(run_id)
+        return parcel
+
+    def confirm(self, run_id, parcel):  # noqa: ARG002
+        self._call("confirm", run_id)
+        self.confirmed.append(run_id)
+
+    def check_run(self, run_id):
+        self._call("check_run", run_id)
+
+    def run_info(self, run_id):
+        return RunInfo(run_id, b"", {})
+
+    def push(self, run_id, reply):
+        self._call("push", run_id)
+        self.answers.append((round(self.now, 1), run_id, unpack(reply)))
+
+    # The worker
+
+    def begin(self, work):
+        done = Future()
+        question = session.error_instead(work.message, 0, "")
+        reply = pack(Message(RecordDict(), reply_to=question))
+        self._working = (self.now + self.takes.get(work.run.run_id, 0.1), reply)
+        self._future = done
+        return done
+
+    def stop_work(self):
+        self.stopped.append(self.now)
+        self._working = None
+        self._future.set_exception(WorkerDied("killed"))
+
+
+@pytest.fixture
+def play(monkeypatch):
+    """Plays what comes to a node; returns the world afterwards."""
+
+    def play(*mail, takes=None, over=None, end=200.0, down=()):
+        world = World(mail, takes or {}, over or {})
+        world.end, world.down = end, list(down)
+        clock = SimpleNamespace(monotonic=lambda: world.now, time=lambda: WALL + world.now)
+        monkeypatch.setattr(session, "time", clock)
+        monkeypatch.setattr(session, "wait", world.wait)
+        monkeypatch.setattr(world.stop, "wait", world.advance)
+        world.error = None
+        try:
+            Session(world, world, 7, world.stop).serve()
+        except Unreachable as error:
+            world.error = error
+        return world
+
+    return play
+
+
+def kinds(world):
+    """When each answer was given, to which run, and the code of its error."""
+    return [
+        (when, run, reply.error.code if reply.has_error() else None)
+        for when, run, reply in world.answers
+    ]
+
+
+def test_short_work_costs_no_call_more(play):
+    world = play((0, 1, message()), takes={1: 1.9})
+    assert world.calls[:4] == ["pull", "fetch", "push", "pull"]
+
+
+def test_work_is_ended_with_its_round(play, caplog):
+    caplog.set_level(logging.INFO)
+    world = play((0, 1, message(ttl=15.0)), (60, 1, message(2)), takes={1: math.inf}, end=90)
+    assert [round(when) for when in world.stopped] == [15]
+    assert world.answers == []
+    (line,) = (r.message for r in caplog.records if "ended" in r.message)
+    assert line == "work for run 1 ended after 15 s: its round is over"
+
+
+@pytest.mark.parametrize(
+    ("created", "ends"),
+    [(0, 15), (-5, 10), (1000, 15), (math.nan, 15)],  # the second came late, by a slow SuperLink
+)
+def test_a_clock_that_differs_makes_no_work_longer(play, created, ends):
+    world = play((0, 1, message(ttl=15.0, created=created)), takes={1: math.inf})
+    assert [round(when) for when in world.stopped] == [ends]
+
+
+@pytest.mark.parametrize("ttl", [0.0, -1.0, math.nan])
+def test_what_nobody_waits_for_is_not_begun(play, ttl):
+    world = play((0, 1, message(ttl=ttl)), takes={1: math.inf}, end=9)
+    assert (world.fetched, world.stopped, world.answers) == ([], [], [])
+
+
+def test_no_time_to_live_is_too_long(play):
+    world = play((0, 1, message(ttl=math.inf)), (5, 2, message()), takes={1: math.inf}, end=9)
+    assert kinds(world) == [(pytest.approx(6.2, abs=0.5), 2, BUSY)]
+
+
+def test_work_is_ended_with_its_run(play):
+    world = play((0, 1, message()), takes={1: math.inf}, over={1: 32})
+    assert 32 <= world.stopped[0] < 38
+    assert world.answers == []
+
+
+def test_long_work_does_not_ask_all_the_time(play):
+    world = play((0, 1, message(ttl=1e5)), takes={1: 36_000}, end=36_000)
+    assert world.calls.count("check_run") < 700  # in ten hours
+
+
+def test_another_run_is_told_at_once_that_the_node_is_busy(play):
+    world = play((0, 1, message()), (42, 2, message()), takes={1: 100})
+    (busy, done) = world.answers
+    assert kinds(world)[0] == (pytest.approx(43, abs=1.5), 2, BUSY)
+    assert busy[2].error.reason.startswith("this node is at work for run 1, since 4")
+    assert busy[2].error.reason.endswith("2023-11-14 22:23:20 UTC at the latest")
+    assert "\n" not in busy[2].error.reason
+    assert done[:2] == (100, 1)
+    assert (world.fetched, world.confirmed) == ([1], [2])  # its content stays where it is
+
+
+def test_a_new_run_does_not_wait_for_one_that_is_over(play):
+    mail = (0, 1, message(1)), (10.5, 1, message(2)), (11, 2, message(3))
+    world = play(*mail, takes={1: math.inf}, over={1: 10.9})
+    assert [when < 14 for when in world.stopped] == [True]
+    assert [(run, code) for _, run, code in kinds(world)] == [(2, None)]
+
+
+def test_the_same_run_waits_its_turn(play):
+    mail = [(0, 1, message(0)), *((3, 1, message(n)) for n in range(1, 40))]
+    world = play(*mail, takes={1: 20}, end=39 * 20 + 30)
+    replied = [reply.metadata.reply_to_message_id for _, _, reply in world.answers]
+    assert replied == [session.metadata_of(parcel).message_id for _, _, parcel in mail[:30]]
+    assert [when for when, _, _ in world.answers] == [20.0 * n for n in range(1, 31)]
+
+
+def test_no_more_messages_wait_than_a_node_has_room_for(play):
+    mail = [(3, 1, message(n)) for n in range(1, 100)]
+    world = play((0, 1, message()), *mail, takes={1: 150}, end=149)
+    assert len(world.mail) == 99 - 16  # these wait at the SuperLink
+
+
+def test_work_goes_on_without_the_superlink_and_the_session_ends_afterwards(play):
+    mail = (0, 1, message(ttl=900.0)), (50, 2, message())
+    world = play(*mail, takes={1: 100}, down=[(20, 80)])
+    assert kinds(world)[-1] == (100, 1, None)
+    assert str(world.error) == "gone"  # a message may have been lost: who connects gets it again
+
+
+def test_a_busy_node_loses_no_message_that_it_could_not_answer(play, monkeypatch):
+    refuse, calls = World.confirm, []
+
+    def confirm(self, run_id, parcel):
+        calls.append(run_id)
+        if len(calls) == 1:
+            raise Unreachable("a moment")
+        refuse(self, run_id, parcel)
+
+    monkeypatch.setattr(World, "confirm", confirm)
+    world = play((0, 1, message()), (10, 2, message()), takes={1: 30})
+    assert kinds(world)[0] == (30, 1, None)
+    assert str(world.error) == "a moment"
+
+
+def test_what_cannot_be_used_is_refused_in_a_line(play, monkeypatch):
+    def fetch(self, run_id, parcel, *, until):
+        raise Unusable("the message has more than 10000 parts")
+
+    monkeypatch.setattr(World, "fetch", fetch)
+    world = play((0, 1, message()), end=5)
+    assert kinds(world) == [(0.0, 1, REFUSED)]
+    assert world.answers[0][2].error.reason == "the message has more than 10000 parts"
+    assert world.confirmed == [1]
+
+
+def test_what_is_no_message_is_dropped(play):
+    junk = Parcel(b"\x0a\x02junk", b"", {})
+    world = play((0, 1, junk), (1, 1, message()), end=9)
+    assert [run for _, run, _ in world.answers] == [1]
