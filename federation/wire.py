@@ -15,6 +15,7 @@ from federation.errors import brief
 
 __all__ = [
     "ARRAYS",
+    "BUSY",
     "CLIENTS",
     "CONFIG",
     "DIVERGED",
@@ -48,6 +49,7 @@ ROSTER_QUERY: Final = "query.roster"
 REFUSED: Final = 1002  # error code of a node that cannot do what it is asked, and says why
 _NUMPY: Final = "numpy.ndarray"  # how Flower calls numpy's format
 DIVERGED: Final = 1001  # error code of a node all of whose clients' models became non-finite
+BUSY: Final = 1003  # error code of a node that is at work for another run, and says so
 
 
 def to_params(record: ArrayRecord) -> Params:
