@@ -102,7 +102,7 @@ class Answers:
         if others:
             _log.warning(
                 "%s says that it hosts clients %s, which are others': they are not taken from it "
-                "(the federation has %d clients; so should num-partitions in its node.toml say)",
+                "(federation.toml has %d clients, and its node.toml must have as many)",
                 self.called(node),
                 few(others),
                 self._membership.clients,

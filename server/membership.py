@@ -61,12 +61,12 @@ class Membership(NamedTuple):
         except EngramError:  # this is for a message about another error
             return "", ""
         gone = found.pop("unregistered", 0)
-        told = f"the SuperLink knows {found.total()} nodes, {found['online']} of them on line"
-        told += f", and {gone} that were unregistered" if gone else ""
+        here = f"on line: {found['online']}" + (f", unregistered: {gone}" if gone else "")
+        told = f"the SuperLink knows {found.total()} of the federation's {self.clients} nodes"
         if self.insecure or found.total() >= self.clients:
-            return told, ""
-        told += f", of a federation of {self.clients}"
-        return told, f"register the others' keys: `engram register {shlex.quote(str(self.folder))}`"
+            return f"{told} ({here})", ""
+        command = f"engram register {shlex.quote(str(self.folder))}"
+        return f"{told} ({here})", f"register the others' keys: `{command}`"
 
 
 def membership_of(grid: Grid) -> Membership | None:

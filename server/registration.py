@@ -83,11 +83,12 @@ def unregister_client(folder: Path, client: str, *, control: str | None = None) 
     if credentials.tls is None:
         raise Refused(f"{folder} is of an insecure federation, in which nobody is registered")
     name = f"client-{client.removeprefix('client-')}"
-    public = folder / "clients" / f"{name}.pub"
+    clients = folder / "clients"
+    public = clients / f"{name}.pub"
     if not re.fullmatch(r"client-\d+", name) or not public.is_file():
         there = ", ".join(path.stem for path in credentials.public_keys[:20]) or "none"
         raise Refused(
-            f"the client must be one with a key in {public.parent}, {there}, got {client[:40]!r}"
+            f"the client must be one with a key in {clients}, {there}, got {client[:40]!r}"
         )
     number = _number(public)
     if number is None:

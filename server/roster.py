@@ -225,12 +225,11 @@ class Attendance:
         self._nodes, self._rivals = frozenset(self._hosts.values()), []
         for node, entry in self._answers.entries.items():
             others = [c for c in self._claims(node) if self._hosts.get(c) != node]
-            reason = f"other nodes host clients {few(sorted(others))} already"
             if others and entry.kind == self._kind:
                 self._rivals.append(node)
-            else:
-                reason = entry.kind.unlike(self._kind)
             if others and node not in self._settled:
+                alike = entry.kind == self._kind
+                reason = "other nodes host them already" if alike else entry.kind.unlike(self._kind)
                 called = self._answers.called(node)
                 _log.warning("%s takes no part with clients %s: %s", called, few(others), reason)
             self._settled.add(node)
