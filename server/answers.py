@@ -20,6 +20,8 @@ __all__ = ["Answers"]
 _log = getLogger("flwr.engram")
 
 _TOLD = 10  # nodes that a message names
+_GLANCE = 2.0  # seconds for answers; those that take longer are found at a later look
+_DATA = 600.0  # the same in a simulation, where nobody is there to go on with meanwhile
 _SOON, _LATER = 5.0, 60.0  # seconds until a node that is busy, or cannot serve, is asked again
 
 
@@ -50,11 +52,10 @@ class Answers:
         self._busy: set[int] = set()  # of these, those that have other work
         self._names: Mapping[int, str] = {}
 
-    def ask(self, timeout: float) -> bool:
+    def ask(self) -> bool:
         """Asks nodes that have come since; returns whether anything new is known.
 
-        Args:
-            timeout: Seconds to wait for answers. Who is late is asked again.
+        Nobody is waited for who has to load data first: the answer is there at a later call.
         """
         now = time.monotonic()
         unknown = set(self._grid.get_node_ids()) - self.entries.keys()
@@ -63,7 +64,7 @@ class Answers:
             return False
         self._names = {**self._names, **names(self._grid)}
         known = len(self.entries), len(self.refusals)
-        for node, reply in self._replies(nodes, timeout):
+        for node, reply in self._replies(nodes):
             try:
                 self.entries[node] = self._own(node, _read(reply))
                 self.refusals.pop(node, None)
@@ -72,16 +73,23 @@ class Answers:
                 self._refused(node, str(error), busy=_is_busy(reply))
         return known != (len(self.entries), len(self.refusals))
 
-    def _replies(self, nodes: list[int], timeout: float) -> list[tuple[int, Message]]:
+    def _replies(self, nodes: list[int]) -> list[tuple[int, Message]]:
+        said = self._grid.said if isinstance(self._grid, PatientGrid) else {}
+        found = [(node, said.pop(node)) for node in nodes if node in said]
         config = ConfigRecord({"fingerprint": fingerprint(), TRAINING: self._training})
         query = RecordDict({CONFIG: config})
-        messages = [Message(query, dst_node_id=n, message_type=ROSTER_QUERY) for n in nodes]
-        replies = {
-            reply.metadata.reply_to_message_id: reply
-            for reply in self._grid.send_and_receive(messages, timeout=timeout)
+        messages = {
+            node: Message(query, dst_node_id=node, message_type=ROSTER_QUERY)
+            for node in sorted(set(nodes) - dict(found).keys())
         }
-        asked = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
-        return [(node, replies[name]) for name, node in asked.items() if name in replies]
+        timeout = _DATA if self.fixed else _GLANCE
+        sent = self._grid.send_and_receive(messages.values(), timeout=timeout) if messages else ()
+        replies = {reply.metadata.reply_to_message_id: reply for reply in sent}
+        return found + [
+            (node, replies[message.metadata.message_id])
+            for node, message in messages.items()
+            if message.metadata.message_id in replies
+        ]
 
     def _refused(self, node: int, reason: str, *, busy: bool) -> None:
         self._again[node] = time.monotonic() + (_SOON if busy else _LATER)
@@ -116,17 +124,17 @@ class Answers:
 
     def refusal(self, client: int) -> str | None:
         """Returns why the node that is registered as a client's does not serve, if so."""
-        for node, reason in self.refusals.items():
-            if self._membership and self._membership.is_named(self._names.get(node, ""), client):
-                return f"its node {reason}"
+        if self._membership is None:
+            return None
+        for node in [*self.refusals, *self.silent]:
+            if self._membership.is_named(self._names.get(node, ""), client):
+                return f"its node {self.at_work(node)}"
         return None
 
     def at_work(self, node: int) -> str:
-        """Returns why a node that is on line cannot be asked."""
+        """Returns why a node that is on line is not asked: the end of a sentence about it."""
         busy = self._grid.busy.get(node) if isinstance(self._grid, PatientGrid) else None
-        return (
-            f"its node is busy: {busy}" if busy else "it has not answered since it missed a round"
-        )
+        return f"is busy: {busy}" if busy else self.refusals.get(node, "has not answered")
 
     @property
     def silent(self) -> set[int]:
@@ -151,8 +159,8 @@ class Answers:
 
     def in_words(self) -> tuple[str, str]:
         """Returns what is known of nodes that do not serve, and what helps; empty for nothing."""
-        told = [f"{self.called(node)} {reason}" for node, reason in self.refusals.items()]
-        told += [f"{self.called(node)} has not answered" for node in sorted(self.silent)]
+        nodes = [*self.refusals, *sorted(self.silent)]
+        told = [f"{self.called(node)} {self.at_work(node)}" for node in nodes]
         known, remedy = self._membership.known() if self._membership else ("", "")
         return "; ".join(filter(None, [*told[:_TOLD], known])), remedy
 

@@ -93,13 +93,15 @@ class PatientGrid(Grid):
     Attributes:
         membership: As given. From nodes that it bars nothing is taken, and nobody waits for them.
         fixed: Whether all nodes are there from the beginning, as in a simulation.
-        busy: What nodes are at that have been asked whether they are free, as they say.
+        said: The answers of nodes that have been asked whether they are free: to the roster query.
+        busy: What those are at that are not, as they say.
     """
 
     def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
         self._grid = grid
         self.membership = membership
         self.fixed = simulated(grid)
+        self.said: dict[int, Message] = {}
         self.busy: dict[int, str] = {}
         self._replies = replies(grid)
         self._tells = hasattr(grid, "get_nodes")
@@ -163,6 +165,8 @@ class PatientGrid(Grid):
             if reply is not None and _is_busy(reply):
                 self._note_busy(node, reply)
             elif reply is not None:
+                _open(reply)
+                self.said[node] = reply
                 del self._absent[node]
                 self.busy.pop(node, None)
             elif self._is_lost(asked) or self._again.get(node, math.inf) <= time.monotonic():

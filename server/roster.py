@@ -75,7 +75,7 @@ class Attendance:
         deadline, end = now + self._patience, now + timeout
         while len(self._hosts) < self._num_clients:
             late = time.monotonic() > deadline  # who has come meanwhile is asked first
-            if self._answers.ask(self._patience or timeout):
+            if self._answers.ask():
                 self._kind = self._given or self._usual()
                 self._hosts = self._seated({}, self._answers.entries)
                 deadline = time.monotonic() + self._patience
@@ -108,7 +108,7 @@ class Attendance:
         A client moves when its node is off line and another one hosts it, with as much data: nodes
         without identities get new numbers.
         """
-        new = self._answers.ask(self._patience)
+        new = self._answers.ask()
         found = (new or bool(self._rivals)) and self._take_in(new=new)
         self._absent = self.absent()
         return found
@@ -163,7 +163,8 @@ class Attendance:
             if node is None:
                 found[client] = self._why(client)
             elif node in away:
-                found[client] = self._answers.at_work(node) if node in on_line else "off line"
+                reason = f"its node {self._answers.at_work(node)}"
+                found[client] = reason if node in on_line else "off line"
         return found
 
     def too_few(self, least: int) -> str:
