@@ -8,8 +8,9 @@ For a later release, check that each import still exists, and that
   SHA-256 of its bytes (``pack`` and ``unpack``);
 - the Fleet API's calls still are those that client/fleet.py makes, in that order, as
   ``flwr.client.grpc_rere_client.connection`` makes them;
-- a SuperLink's nodes still tell when they were activated (``activations``), and ``HttpGrid`` still
-  fetches a reply as ``Inbox`` does.
+- a SuperLink's nodes still tell when they were activated and how they are called (``activations``,
+  ``names``), and ``HttpGrid`` still fetches a reply as ``Inbox`` does, from ``_addr``, where the
+  Control API is, too (``api_of``).
 """
 
 import itertools
@@ -70,6 +71,7 @@ __all__ = [
     "Run",
     "RuntimeVersionClientInterceptor",
     "activations",
+    "api_of",
     "create_channel",
     "error_instead",
     "fab_from_proto",
@@ -83,6 +85,7 @@ __all__ = [
     "message_pb2",
     "metadata_of",
     "name_message",
+    "names",
     "node_context",
     "node_pb2",
     "pack",
@@ -92,6 +95,7 @@ __all__ = [
     "replies",
     "run_from_proto",
     "run_pb2",
+    "simulated",
     "unpack",
 ]
 
@@ -191,6 +195,31 @@ def activations(grid: Grid) -> Mapping[int, str]:
     """
     nodes: Callable[[], Any] | None = getattr(grid, "get_nodes", None)
     return {node.node_id: node.last_activated_at for node in nodes()} if nodes else {}
+
+
+def names(grid: Grid) -> Mapping[int, str]:
+    """Returns what nodes that are on line were called by whoever registered their keys.
+
+    A node has no say in it. Empty for grids that do not tell, and where nobody registers.
+    """
+    nodes: Callable[[], Any] | None = getattr(grid, "get_nodes", None)
+    return {node.node_id: node.name for node in nodes() if node.name} if nodes else {}
+
+
+def simulated(grid: Grid) -> bool:
+    """Whether a grid's nodes are Ray's: there from the beginning, and no others come."""
+    from flwr.superlink.grid import InMemoryGrid  # noqa: PLC0415 - brings a database
+
+    return isinstance(grid, InMemoryGrid)
+
+
+def api_of(grid: Grid) -> str | None:
+    """Returns HOST:PORT at which a ServerApp reaches its SuperLink; None if it has none.
+
+    The Control API listens there, too.
+    """
+    address: str | None = getattr(grid, "_addr", None)
+    return address
 
 
 def recorddict_to_bytes(content: RecordDict) -> bytes:

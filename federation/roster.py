@@ -5,12 +5,42 @@ from typing import NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
 
+from federation.errors import brief
 from federation.fingerprint import fingerprint, source_root
 from federation.wire import ROSTER, read_int, read_list
 
-__all__ = ["NodeEntry", "Roster", "Sites", "describe_node", "read_entry"]
+__all__ = ["Kind", "NodeEntry", "Roster", "Sites", "describe_node", "read_entry"]
 
 _MOST_ROWS = 2**31  # more than one client has; they are weights
+
+
+class Kind(NamedTuple):
+    """What a node's data are; those of one run are alike.
+
+    Attributes:
+        input_shape: Shape of one example; empty for tables.
+        num_classes: Number of classes; 0 for tables.
+        columns: What the columns of a table are called, in their order.
+    """
+
+    input_shape: tuple[int, ...] = ()
+    num_classes: int = 0
+    columns: tuple[str, ...] = ()
+
+    def unlike(self, most: "Kind") -> str:
+        """Says what differs from what most nodes have."""
+        if not (self.columns and most.columns):
+            return f"it has {self._in_words()}, and most nodes have {most._in_words()}"
+        if len(self.columns) != len(most.columns):
+            return f"it has {len(self.columns)} columns, and most sites have {len(most.columns)}"
+        pairs = enumerate(zip(self.columns, most.columns, strict=True))
+        k, (one, other) = next((k, pair) for k, pair in pairs if pair[0] != pair[1])
+        return f"its column {k} is {brief(one)}, and most sites' {brief(other)}"
+
+    def _in_words(self) -> str:
+        if self.columns:
+            return f"a table of {len(self.columns)} columns"
+        return f"examples of shape {brief(self.input_shape)} in {brief(self.num_classes)} classes"
 
 
 class NodeEntry(NamedTuple):
@@ -32,27 +62,36 @@ class NodeEntry(NamedTuple):
     num_classes: int
     columns: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> Kind:
+        """What its data are."""
+        if self.columns:
+            return Kind(columns=self.columns)
+        return Kind(self.input_shape, self.num_classes)
+
 
 class Roster(NamedTuple):
     """The clients of a federation.
 
     Attributes:
-        nodes: For each client 0..n-1, the node that hosts it.
-        examples: For each client, its number of training rows.
+        nodes: For each client 0..n-1, the node that hosts it; None if it has not come yet.
+        examples: For each client, its number of training rows; 0 if it has not come yet.
         input_shape: Shape of one example.
         num_classes: Number of classes.
     """
 
-    nodes: Sequence[int]
+    nodes: Sequence[int | None]
     examples: Sequence[int]
     input_shape: tuple[int, ...]
     num_classes: int
 
     def by_node(self, clients: Sequence[int]) -> Mapping[int, list[int]]:
-        """Returns the clients grouped by their nodes, both in ascending order."""
+        """Returns those that have come grouped by their nodes, both in ascending order."""
         groups: dict[int, list[int]] = {}
         for client in sorted(clients):
-            groups.setdefault(self.nodes[client], []).append(client)
+            node = self.nodes[client]
+            if node is not None:
+                groups.setdefault(node, []).append(client)
         return dict(sorted(groups.items()))
 
 

@@ -12,6 +12,7 @@ from federation.experiment import Experiment
 from federation.hosting import run_folder
 from server.coordinator import coordinate
 from server.grid import PatientGrid
+from server.membership import membership_of
 from server.tables import RUNS, in_words
 
 __all__ = ["app"]
@@ -31,7 +32,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         experiment = Experiment.from_config(context.run_config)
         folder = run_folder(experiment, context.run_id)
-        patient = PatientGrid(grid, least=experiment.min_clients)
+        membership = membership_of(grid)
+        patient = PatientGrid(grid, least=experiment.min_clients, membership=membership)
         if experiment.algorithm in TABLES:
             found = RUNS[experiment.algorithm](patient, experiment, folder, engine="flower")
             _log.info("%s; recorded in %s", in_words(found), folder)

@@ -70,8 +70,8 @@ def play(
         RunStopped: Too few sites can take part.
     """
     e, bandit = experiment, BANDITS[experiment.algorithm]
-    record, training, sites, absent = open_run(grid, e, folder, engine=engine)
-    strategy = bandit.strategy(e, sites)
+    record, training, attendance = open_run(grid, e, folder, engine=engine)
+    strategy = bandit.strategy(e, attendance.sites())
     with record.hold():
         if e.resume:
             record.write_config(e, engine=engine, training=training)
@@ -81,19 +81,22 @@ def play(
         for number in range(checkpoint.server_round + 1, e.rounds + 1):
             start, spent = time.perf_counter(), _spent(grid)
             config["durable"] = checkpoint.server_round
+            if attendance.look():  # who comes late has a state from now on
+                strategy.sites = attendance.sites()
             done = train_round(grid, strategy, number, arrays, config, timeout=e.timeout)
-            arrays, left_out = done.arrays, absent | strategy.left_out
+            arrays = done.arrays
+            left_out = attendance.left_out(strategy.cohort, strategy.left_out)
             row = {
                 "round": number,
                 **done.metrics,
                 "cohort": sorted({*strategy.cohort, *left_out}),
                 "left-out": len(left_out),
-                "absent": {str(client): left_out[client] for client in sorted(left_out)},
+                "absent": {str(client): reason for client, reason in left_out.items()},
                 "ms": (time.perf_counter() - start) * 1000,
                 **{name: total - spent.get(name, 0.0) for name, total in _spent(grid).items()},
             }
             if number == 1:
-                row["columns"] = sites.columns
+                row["columns"] = strategy.sites.columns
             record.append(row)
             on_round(row)
             if number == e.rounds or number % e.checkpoint_every == 0:

@@ -17,10 +17,10 @@ from rich.table import Table
 from federation.addresses import Address, check_host
 from federation.credentials import read_server
 from federation.errors import Refused
-from server.identity import add_client, init_federation, renew_server
+from server.identity import add_client, init_federation, new_client_key, renew_server
 from server.launch import CONTROL, check_free, superlink_addresses, superlink_command, warnings
 from server.record import RunRecord
-from server.registration import register_clients
+from server.registration import register_clients, unregister_client
 from server.status import costs, members, participation
 
 __all__ = ["app"]
@@ -73,15 +73,23 @@ def init(
     add: Annotated[
         bool, typer.Option("--add-client", help="Instead: add a client to FOLDER.")
     ] = False,
+    new_key: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Instead: give client N of FOLDER a new key."),
+    ] = None,
     renew: Annotated[
         bool, typer.Option("--renew", help="Instead: renew the server's certificate in FOLDER.")
     ] = False,
 ) -> None:
     """Make a federation: its certificates, and a folder for the server and for each client."""
     options = {"--clients": clients, "--superlink": superlink, "--insecure": insecure}
+    others = options | {"--host": host, "--days": days, "--renew": renew}
     if add:
-        _refuse(options | {"--host": host, "--days": days, "--renew": renew}, "--add-client")
+        _refuse(others | {"--new-key": new_key is not None}, "--add-client")
         print(_added(folder, add_client(folder)))
+    elif new_key is not None:
+        _refuse(others, "--new-key")
+        print(_with_new_key(folder, new_client_key(folder, new_key)))
     elif renew:
         _refuse(options, "--renew")
         tls = renew_server(folder, host or [], _DAYS if days is None else days)
@@ -138,6 +146,23 @@ def register(server: _Server, control: _Control = None) -> None:
     """Register all clients' keys with the running SuperLink; those it knows already stay so."""
     for client, node in register_clients(server, control=control):
         print(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
+
+
+@app.command()
+def unregister(
+    server: _Server,
+    client: Annotated[
+        str, typer.Argument(metavar="CLIENT", help="The client, such as `client-3` or `3`.")
+    ],
+    control: _Control = None,
+) -> None:
+    """Take a client's key from the running SuperLink: it is refused at once, and for good."""
+    name, node = unregister_client(server, client, control=control)
+    number = name.removeprefix("client-")
+    print(
+        f"{name}: its key (node {node}) is refused from now on\n"
+        f"To take it in again: engram init-federation FOLDER --new-key {number}, and on from there"
+    )
 
 
 @app.command()
@@ -214,6 +239,16 @@ def _added(folder: Path, new: Path) -> str:
         f"{new}: for the new client's machine, and for nobody else",
         f"{folder}/server: for the coordinator's machine again; {_next(folder)}",
         f"{folder}/client-*/node.toml: for the other clients' machines again, as there is one more",
+    ]
+    return "\n".join(lines)
+
+
+def _with_new_key(folder: Path, own: Path) -> str:
+    server = folder / "server"
+    lines = [
+        f"{own}: client.key and client.pub for the client's machine, and for nobody else",
+        f"{server}/clients/{own.name}.pub: for the coordinator's machine; engram register "
+        f"{shlex.quote(str(server))} lets it in, and takes the key that it had before",
     ]
     return "\n".join(lines)
 

@@ -13,9 +13,10 @@ from flwr.serverapp.strategy import Strategy
 
 from engram.types import Params
 from federation.data.federated import model_for
-from federation.errors import RunStopped, few
+from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
+from federation.roster import Kind
 from federation.server_steps import server_step_notes
 from federation.streams import Stream, torch_generator
 from federation.wire import TRAINING, to_params, to_record
@@ -23,7 +24,7 @@ from server.grid import PatientGrid
 from server.ledger import Ledger
 from server.record import Checkpoint, Memories, RunRecord
 from server.results import results, summary
-from server.roster import Movers, query_roster
+from server.roster import Attendance, attendance_of
 from strategies.federated import Federated
 
 __all__ = ["Round", "coordinate", "train_round"]
@@ -71,14 +72,19 @@ def coordinate(
 
     Raises:
         Refused: The folder is not free, or not of a run that could go on so.
-        RunStopped: The nodes cannot serve, the run diverged, or a round had no usable reply.
+        RunStopped: Too few clients can take part, the run diverged, or a round had too few usable
+            replies.
     """
-    training = secrets.token_hex(8)
+    training, kind = secrets.token_hex(8), None
     if experiment.resume:
         record = RunRecord.open(folder)
         record.check_resumable(experiment, engine=engine)
-        training = record.config["training"]
-    roster = query_roster(grid, experiment.num_clients, training=training)
+        training, kind = record.config["training"], _kind(record)
+    attendance = attendance_of(grid, experiment, training=training, kind=kind)
+    # A simulation's nodes are not waited for later, if one of them does not serve.
+    least = experiment.num_clients if attendance.fixed else experiment.min_clients
+    attendance.wait(least)
+    roster = attendance.roster()
     network = model_for(experiment, roster.input_shape, roster.num_classes)
     strategy = Federated(
         experiment.aggregate(noise),
@@ -110,7 +116,7 @@ def coordinate(
             training,
             memories,
             on_round,
-            Movers(grid, roster.nodes, training),
+            attendance,
         )
         checkpoint = course.open(model)
         asked = folder / "clients-asked.txt" if noise is secret_noise else None
@@ -134,7 +140,7 @@ class _Course(NamedTuple):
     training: str
     memories: Memories | None
     on_round: Callable[[dict[str, Any]], None]
-    movers: Movers
+    attendance: Attendance
 
     def open(self, model: Params) -> Checkpoint:
         """Returns the checkpoint to start from: the last one, or that of the initial model."""
@@ -143,7 +149,9 @@ class _Course(NamedTuple):
         if checkpoint is None:
             strategy.state = strategy.aggregate.init(model)
             record.forget_after(-1)
-            self._report(0, {}, self._evaluate(0, to_record(model)))
+            roster = strategy.roster
+            kind = {"input-shape": list(roster.input_shape), "num-classes": roster.num_classes}
+            self._report(0, kind, self._evaluate(0, to_record(model)))
             return record.save_checkpoint(0, model, strategy.state, self.memories)
         strategy.state = checkpoint.state
         if self.memories is not None:
@@ -159,8 +167,8 @@ class _Course(NamedTuple):
             start = time.perf_counter()
             arrays, metrics = self._train(server_round, arrays, checkpoint, ledger)
             metrics |= {"ms": (time.perf_counter() - start) * 1000, **ledger.spent}
-            if self.strategy.left_out:
-                metrics["absent"] = self.strategy.left_out
+            if absent := self.attendance.left_out(self.strategy.cohort, self.strategy.left_out):
+                metrics["absent"] = absent
             if isinstance(self.grid, PatientGrid):
                 metrics |= self.grid.last.summary()
             final = server_round == e.rounds
@@ -199,18 +207,13 @@ class _Course(NamedTuple):
         least = self.experiment.min_clients
         end = time.monotonic() + self.experiment.timeout
         while True:
-            moved = self.movers.look(self.strategy.roster)
-            if moved:
-                _log.warning("clients %s are on other nodes now", few(sorted(moved)))
-                self.strategy.move(moved)
+            if self.attendance.look():
+                self.strategy.roster = self.attendance.roster()
             there = self.strategy.askable(self.grid)
             if there >= least:
                 return
             if time.monotonic() > end:
-                raise RunStopped(
-                    f"only {there} clients are on line, and min-clients is {least}: start the "
-                    "missing nodes, and resume"
-                )
+                raise RunStopped(self.attendance.too_few(least))
             time.sleep(0.5)
 
     def _evaluate(self, server_round: int, arrays: ArrayRecord) -> dict[str, Any]:
@@ -224,6 +227,14 @@ class _Course(NamedTuple):
         row = {"round": server_round, **metrics, **scores}
         self.record.append(row)
         self.on_round(row)
+
+
+def _kind(record: RunRecord) -> Kind | None:
+    """Returns what the run's data are, as its first row says; None if there is none."""
+    row = next(iter(record.rows()), {})
+    if "input-shape" not in row:
+        return None
+    return Kind(tuple(row["input-shape"]), row["num-classes"])
 
 
 def train_round(

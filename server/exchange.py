@@ -19,6 +19,7 @@ from server.coordinator import train_round
 from server.grid import PatientGrid
 from server.opening import open_run
 from server.record import Memories
+from server.roster import Attendance
 from strategies.exchange import Exchange, Scores
 
 __all__ = ["exchange"]
@@ -57,9 +58,9 @@ def exchange(
         Refused: The folder is not free, or not of a run that could go on so.
         RunStopped: Too few sites can take part.
     """
-    record, training, sites, absent = open_run(grid, experiment, folder, engine=engine)
+    record, training, attendance = open_run(grid, experiment, folder, engine=engine)
     strategy = Exchange(
-        sites,
+        attendance.sites(),
         intercept=experiment.intercept,
         family=experiment.family,
         weights=experiment.site_weights,
@@ -74,9 +75,11 @@ def exchange(
         checkpoint, before = record.load_checkpoint(), record.rows()
         if checkpoint is None:
             record.forget_after(0)
-            row, arrays = _estimate(grid, strategy, config, experiment.timeout, absent)
+            row, arrays = _estimate(grid, strategy, config, experiment.timeout, attendance)
         else:
             row, arrays = before[-1], to_record(checkpoint.model)
+        if attendance.look():  # who comes after the estimates gets what is shared all the same
+            strategy.sites = attendance.sites()
         messages = strategy.configure_evaluate(1, arrays, config, grid)
         strategy.aggregate_evaluate(1, grid.send_and_receive(messages, timeout=experiment.timeout))
         if strategy.scores is None:
@@ -86,25 +89,25 @@ def exchange(
             record.append(row)
             record.save_checkpoint(1, to_params(arrays), {}, memories)
         on_round(row)
-        found = _results(experiment, sites.columns, arrays, strategy.scores, row)
+        found = _results(experiment, strategy.sites.columns, arrays, strategy.scores, row)
         record.finish(found)
     return found
 
 
 def _estimate(
-    grid: Grid, strategy: Exchange, config: ConfigRecord, timeout: float, absent: dict[int, str]
+    grid: Grid, strategy: Exchange, config: ConfigRecord, timeout: float, attendance: Attendance
 ) -> tuple[dict[str, Any], ArrayRecord]:
     """Returns the metrics of the exchange, and what is shared."""
     start = time.perf_counter()
     done = train_round(grid, strategy, 1, ArrayRecord(), config, timeout=timeout)
-    left_out = absent | strategy.left_out
+    left_out = attendance.left_out(strategy.cohort, strategy.left_out)
     row: dict[str, Any] = {
         "round": 1,
         **done.metrics,
         "cohort": sorted({*strategy.cohort, *left_out}),
         "left-out": len(left_out),
         "ms": (time.perf_counter() - start) * 1000,
-        "absent": {str(client): left_out[client] for client in sorted(left_out)},
+        "absent": {str(client): reason for client, reason in left_out.items()},
         "lacking": {str(client): note for client, note in sorted(strategy.notes.items())},
         "columns": strategy.sites.columns,
     }

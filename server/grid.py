@@ -5,22 +5,27 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from logging import getLogger
+from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, bundled_size, unbundle
-from federation.errors import Refused
-from federation.flower import ErrorCode, Run, activations, replies
+from federation.errors import Refused, one_line
+from federation.flower import ErrorCode, Run, activations, replies, simulated
 from federation.pause import Pauses
-from federation.wire import CLIENTS, CONFIG, ROSTER_QUERY, SECONDS, TRAINING, config_of
+from federation.wire import BUSY, CLIENTS, CONFIG, ROSTER_QUERY, SECONDS, TRAINING, config_of
+from server.membership import Membership
 
 __all__ = ["Exchange", "PatientGrid"]
+
+_log = getLogger("flwr.engram")
 
 _EAGER, _IDLE = 0.03, 0.5  # seconds between looks for replies
 _SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: these, and so many times the model
 _LOOK = 1.0  # seconds between looks at who has come back, or has gone
+_SOON = 5.0  # seconds until a node that is busy is asked again
 _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
@@ -83,10 +88,21 @@ class PatientGrid(Grid):
         grid: Flower's. Its public methods are used, and, where it has them, its nodes' times of
             activation.
         least: Clients whose replies are enough, if all nodes that are missing are off line.
+        membership: What is known of the nodes beside what the SuperLink says, if it is there.
+
+    Attributes:
+        membership: As given. From nodes that it bars nothing is taken, and nobody waits for them.
+        fixed: Whether all nodes are there from the beginning, as in a simulation.
+        said: The answers of nodes that have been asked whether they are free: to the roster query.
+        busy: What those are at that are not, as they say.
     """
 
-    def __init__(self, grid: Grid, *, least: int) -> None:
+    def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
         self._grid = grid
+        self.membership = membership
+        self.fixed = simulated(grid)
+        self.said: dict[int, Message] = {}
+        self.busy: dict[int, str] = {}
         self._replies = replies(grid)
         self._tells = hasattr(grid, "get_nodes")
         self._least = least
@@ -97,6 +113,7 @@ class PatientGrid(Grid):
         self._limit = _SPARE  # bytes that a reply may have
         self._gone: set[str] = set()  # messages that the SuperLink has deleted, as it says
         self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
+        self._again: dict[int, float] = {}  # when those of them that are busy are asked again
         self.last = Exchange(0.0, {}, {}, 0, 0)
         """What the last ``send_and_receive`` cost."""
         self.spent: Counter[str] = Counter()
@@ -130,6 +147,10 @@ class PatientGrid(Grid):
         """Returns the replies that have come."""
         return self._grid.pull_messages(message_ids)
 
+    def get_nodes(self) -> Iterable[Any]:
+        """Returns what the SuperLink says of the nodes that are on line, whatever they are at."""
+        return self._grid.get_nodes()
+
     def get_node_ids(self) -> Iterable[int]:
         """Returns the nodes that are on line and have nothing else to do."""
         present: Iterable[int] = self._look()
@@ -137,14 +158,29 @@ class PatientGrid(Grid):
             present = self._grid.get_node_ids()
         present = list(present)
         missed = {node: self._absent[node] for node in present if node in self._absent}
-        free = self._arrived([_name(asked) for asked in missed.values()])
-        answered = {reply.metadata.reply_to_message_id for reply in free}
+        asked_now = [_name(asked) for node, asked in missed.items() if node not in self._again]
+        answers = {r.metadata.reply_to_message_id: r for r in self._arrived(asked_now)}
         for node, asked in missed.items():
-            if _name(asked) in answered:
+            reply = answers.get(_name(asked))
+            if reply is not None and _is_busy(reply):
+                self._note_busy(node, reply)
+            elif reply is not None:
+                _open(reply)
+                self.said[node] = reply
                 del self._absent[node]
-            elif self._is_lost(asked):
+                self.busy.pop(node, None)
+            elif self._is_lost(asked) or self._again.get(node, math.inf) <= time.monotonic():
+                self._again.pop(node, None)
                 self._absent[node] = self._question(asked)
         return [node for node in present if node not in self._absent]
+
+    def _note_busy(self, node: int, reply: Message) -> None:
+        """Keeps a node that is at work for another run from being asked, and asks it again soon."""
+        reason = one_line(reply.error.reason or "")
+        if node not in self.busy:
+            _log.warning("node %d is busy: %s", node, reason)
+        self.busy[node] = reason
+        self._again[node] = time.monotonic() + _SOON
 
     def on_line(self) -> set[int]:
         """Returns all nodes that are on line, whatever they are at."""
@@ -189,8 +225,11 @@ class PatientGrid(Grid):
                 break
             if time.monotonic() - self._looked > _LOOK:
                 waiting = self._send_again(waiting, end)
+        barred = self._barred()
+        found = [reply for reply in found if reply.metadata.src_node_id not in barred]
         for asked in waiting.values():
-            self._absent[_node(asked)] = self._question(asked)
+            if _node(asked) not in barred:
+                self._absent[_node(asked)] = self._question(asked)
         self._gone.clear()
         seconds = time.monotonic() - start
         self.last = Exchange(seconds, latencies, training, self._sent, received)
@@ -224,10 +263,15 @@ class PatientGrid(Grid):
         }
 
     def _send_again(self, waiting: dict[str, _Asked], end: float) -> dict[str, _Asked]:
-        """Sends again what is lost."""
+        """Sends again what is lost; nobody waits for a node that was unregistered."""
         self._look()
+        barred = self._barred()
+        waiting = {name: asked for name, asked in waiting.items() if _node(asked) not in barred}
         lost = [name for name, asked in waiting.items() if self._is_lost(asked)]
         return waiting | self._send([waiting.pop(name) for name in lost], end)
+
+    def _barred(self) -> set[int]:
+        return self.membership.barred() if self.membership else set()
 
     def _question(self, missed: _Asked) -> _Asked:
         """Asks a node something that it can answer only once it is free."""
@@ -256,6 +300,10 @@ class PatientGrid(Grid):
 
     def _is_off_line(self, asked: _Asked) -> bool:
         return self._tells and _node(asked) not in self._activated
+
+
+def _is_busy(reply: Message) -> bool:
+    return reply.has_error() and reply.error.code == BUSY
 
 
 def _open(reply: Message) -> int:

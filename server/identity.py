@@ -37,7 +37,7 @@ from server.certificates import (
 )
 from server.folders import make_folder, replace_file
 
-__all__ = ["add_client", "init_federation", "renew_server"]
+__all__ = ["add_client", "init_federation", "new_client_key", "renew_server"]
 
 Settings = dict[str, Scalar]
 
@@ -112,6 +112,35 @@ def add_client(folder: Path) -> Path:
     content = _toml(common | {"clients": number + 1, "insecure": settings.insecure})
     replace_file(folder / "server" / "federation.toml", content)
     return new
+
+
+def new_client_key(folder: Path, number: int) -> Path:
+    """Gives a client a new key, in the place of one that was lost or unregistered.
+
+    Args:
+        folder: The federation's folder.
+        number: The client's.
+
+    Returns:
+        Its folder, all of which but its memories is new.
+
+    Raises:
+        Refused: There is no such client, or the folder is none, or cannot be written.
+    """
+    settings = _federation(folder)
+    if not 0 <= number < settings.clients:
+        raise Refused(f"the client must be one of 0..{settings.clients - 1}, got {number}")
+    common: Settings = {"federation": settings.federation, "superlink": settings.superlink}
+    root = None if settings.insecure else _read(folder / "ca.crt")
+    own, files = folder / f"client-{number}", _client(common, number, settings.clients, root)
+    if own.exists():
+        for path, data in files.items():
+            replace_file(own / path, data)
+    else:
+        make_folder(own, files)
+    public = folder / "server" / "clients" / f"client-{number}.pub"
+    replace_file(public, files["client.pub"])
+    return own
 
 
 def renew_server(folder: Path, hosts: Sequence[str], days: int) -> ServerTls:

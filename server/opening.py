@@ -7,9 +7,9 @@ from typing import NamedTuple
 from flwr.serverapp import Grid
 
 from federation.experiment import Experiment
-from federation.roster import Sites
+from federation.roster import Kind
 from server.record import RunRecord
-from server.roster import query_sites
+from server.roster import Attendance, attendance_of
 
 __all__ = ["Opened", "open_run"]
 
@@ -20,14 +20,12 @@ class Opened(NamedTuple):
     Attributes:
         record: Its folder.
         training: The name that sites keep memories under.
-        sites: Those that are there.
-        absent: Those that are not, and why.
+        attendance: The sites that are there, and those that are not.
     """
 
     record: RunRecord
     training: str
-    sites: Sites
-    absent: dict[int, str]
+    attendance: Attendance
 
 
 def open_run(grid: Grid, experiment: Experiment, folder: Path, *, engine: str) -> Opened:
@@ -45,21 +43,15 @@ def open_run(grid: Grid, experiment: Experiment, folder: Path, *, engine: str) -
         Refused: The folder is not free, or not of a run that could go on so.
         RunStopped: Too few sites can take part.
     """
-    e, training, columns = experiment, secrets.token_hex(8), None
+    e, training, kind = experiment, secrets.token_hex(8), None
     if e.resume:
         record = RunRecord.open(folder)
         record.check_resumable(e, engine=engine)
         training = record.config["training"]
         rows = record.rows()
-        columns = rows[0]["columns"] if rows else None
-    sites, absent = query_sites(
-        grid,
-        e.num_clients,
-        least=e.min_clients,
-        columns=columns,
-        training=training,
-        patience=min(60.0, e.timeout),
-    )
+        kind = Kind(columns=tuple(rows[0]["columns"])) if rows else None
+    attendance = attendance_of(grid, e, training=training, kind=kind)
+    attendance.wait(e.min_clients)
     if not e.resume:
         record = RunRecord.create(folder, e, engine=engine, training=training)
-    return Opened(record, training, sites, absent)
+    return Opened(record, training, attendance)

@@ -1,258 +1,258 @@
-"""The query that opens every run: who is there, with which clients, running which source."""
+"""Who is there: which node hosts which client, from before the first round until after the last."""
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from logging import getLogger
-from pathlib import Path
 
-from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from federation.errors import RunStopped, brief, few, one_line
-from federation.fingerprint import ROOMS, fingerprint, source_root
-from federation.roster import NodeEntry, Roster, Sites, read_entry
-from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, TRAINING
-from server.grid import PatientGrid
+from federation.errors import RunStopped, few
+from federation.experiment import Experiment
+from federation.roster import Kind, Roster, Sites
+from server.answers import Answers
 
-__all__ = ["Movers", "query_roster", "query_sites"]
+__all__ = ["Attendance", "attendance_of", "query_roster"]
 
 _log = getLogger("flwr.engram")
 
+_TOLD = 10  # reasons that an error names
 
-def query_roster(
-    grid: Grid,
-    num_clients: int,
-    *,
-    training: str = "",
-    patience: float = 60,
-    timeout: float = 600,
-) -> Roster:
+
+class Attendance:
+    """The clients that have come, and the nodes that host them.
+
+    Who comes first keeps a client: of two nodes that claim it, the other one is left out with a
+    warning, until the first has gone off line. So is a node with data of another kind.
+
+    Args:
+        grid: The nodes.
+        num_clients: Clients of the run.
+        training: The training's name, which nodes keep memories under.
+        kind: What the run's data are, where that is known from before. None: what most nodes have;
+            of as many, the one with the lowest client.
+        patience: Seconds without news after which those that are there must do.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        num_clients: int,
+        *,
+        training: str = "",
+        kind: Kind | None = None,
+        patience: float = 60,
+    ) -> None:
+        self._grid = grid
+        self._patience = patience
+        self._num_clients = num_clients
+        self._answers = Answers(grid, training)
+        self._given = kind
+        self._kind = kind or Kind()
+        self._hosts: dict[int, int] = {}
+        self._nodes: frozenset[int] = frozenset()  # those that host somebody
+        self._rivals: list[int] = []  # nodes with clients that others host, too
+        self._absent: dict[int, str] = {}  # who was not there at the last look, and why
+        self._settled: set[int] = set()  # nodes of which it was said if they are left out
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all nodes are there from the beginning, as in a simulation."""
+        return self._answers.fixed
+
+    def wait(self, least: int, *, timeout: float = 600) -> None:
+        """Waits until all clients have come, or enough of them and nobody else for a while.
+
+        Args:
+            least: Clients without whom there is nothing to do.
+            timeout: Seconds that nodes have for their answers as long as too few clients are
+                there; they may have to load data first.
+
+        Raises:
+            RunStopped: There are fewer than ``least``; it says what is known of the others.
+        """
+        now = time.monotonic()
+        deadline, end = now + self._patience, now + timeout
+        while len(self._hosts) < self._num_clients:
+            late = time.monotonic() > deadline  # who has come meanwhile is asked first
+            if self._answers.ask():
+                self._kind = self._given or self._usual()
+                self._hosts = self._seated({}, self._answers.entries)
+                deadline = time.monotonic() + self._patience
+                continue
+            enough = len(self._hosts) >= least
+            if self._answers.complete or (late and self._is_over(end, enough=enough)):
+                if not enough:
+                    raise RunStopped(self.too_few(least))
+                break
+            time.sleep(0.1)
+        self._settle()
+        _log.info(
+            "roster: %d clients on %d nodes, all running this source",
+            len(self._hosts),
+            len(self._nodes),
+        )
+        self._absent = self.absent()
+        if self._absent:
+            _log.warning("the run goes on without some clients, for now: %s", self._reasons())
+
+    def _is_over(self, end: float, *, enough: bool) -> bool:
+        """Whether nothing is to be gained by waiting for answers that have not come so far."""
+        if not self._answers.silent or time.monotonic() > end:
+            return True
+        return enough and not self.fixed
+
+    def look(self) -> bool:
+        """Asks nodes that have come since; returns whether clients have come with them, or moved.
+
+        A client moves when its node is off line and another one hosts it, with as much data: nodes
+        without identities get new numbers.
+        """
+        new = self._answers.ask()
+        found = (new or bool(self._rivals)) and self._take_in(new=new)
+        self._absent = self.absent()
+        return found
+
+    def _take_in(self, *, new: bool) -> bool:
+        before = self._hosts
+        self._hosts = self._seated(before, self._answers.entries if new else self._rivals)
+        came = sorted(self._hosts.keys() - before.keys())
+        moved = sorted(c for c, node in before.items() if self._hosts[c] != node)
+        if came:
+            _log.info("clients %s have come, and take part from now on", few(came))
+        if moved:
+            _log.warning("clients %s are on other nodes now", few(moved))
+        if new or moved:
+            self._settle()
+        return bool(came or moved)
+
+    # --- What is known -----------------------------------------------------------------------
+
+    def roster(self) -> Roster:
+        """Returns the clients and their nodes."""
+        everyone = range(self._num_clients)
+        nodes = [self._hosts.get(client) for client in everyone]
+        rows = [0 if node is None else self._rows(node, c) for c, node in enumerate(nodes)]
+        return Roster(nodes, rows, self._kind.input_shape, self._kind.num_classes)
+
+    def sites(self) -> Sites:
+        """Returns the clients that have come, and their nodes."""
+        nodes = dict(sorted(self._hosts.items()))
+        rows = {client: self._rows(node, client) for client, node in nodes.items()}
+        return Sites(nodes, rows, list(self._kind.columns))
+
+    def left_out(self, cohort: Collection[int], others: Mapping[int, str]) -> dict[int, str]:
+        """Returns who had no part in a round, and why, ascending.
+
+        Args:
+            cohort: Who was asked.
+            others: Who of them had no part all the same.
+        """
+        absent = {client: why for client, why in self._absent.items() if client not in cohort}
+        return dict(sorted({**absent, **others}.items()))
+
+    def absent(self) -> dict[int, str]:
+        """Returns the clients that cannot be asked at the moment, and why."""
+        away = self._nodes.difference(self._grid.get_node_ids())
+        if not away and len(self._hosts) == self._num_clients:
+            return {}
+        on_line = self._answers.on_line()
+        found = {}
+        for client in range(self._num_clients):
+            node = self._hosts.get(client)
+            if node is None:
+                found[client] = self._why(client)
+            elif node in away:
+                reason = f"its node {self._answers.at_work(node)}"
+                found[client] = reason if node in on_line else "off line"
+        return found
+
+    def too_few(self, least: int) -> str:
+        """Says that there are too few clients, and all that is known of the others."""
+        absent = self.absent()
+        there = self._num_clients - len(absent)
+        told = [f"{there} of {self._num_clients} clients can take part, and min-clients is {least}"]
+        known, remedy = self._answers.in_words()
+        remedy = remedy or "start the missing nodes, or lower min-clients"
+        return "; ".join(filter(None, [*told, self._reasons(), known, remedy]))
+
+    def _reasons(self) -> str:
+        groups: dict[str, list[int]] = {}
+        for client, reason in self.absent().items():
+            groups.setdefault(reason, []).append(client)
+        told = [f"clients {few(clients)}: {reason}" for reason, clients in groups.items()]
+        more = f"; ... {len(told)} in all" if len(told) > _TOLD else ""
+        return "; ".join(told[:_TOLD]) + more
+
+    def _why(self, client: int) -> str:
+        """Returns why a client is hosted by nobody."""
+        for entry in self._answers.entries.values():
+            if client in entry.clients:
+                return entry.kind.unlike(self._kind)
+        return self._answers.refusal(client) or "no node hosts it"
+
+    # --- Who hosts whom ----------------------------------------------------------------------
+
+    def _claims(self, node: int) -> dict[int, int]:
+        """Returns the run's clients of a node, with their rows."""
+        clients = self._answers.entries[node].clients
+        return {client: rows for client, rows in clients.items() if client < self._num_clients}
+
+    def _rows(self, node: int, client: int) -> int:
+        return self._answers.entries[node].clients[client]
+
+    def _usual(self) -> Kind:
+        """Returns what most nodes' data are, of those with clients of the run."""
+        first = {n: min(self._claims(n)) for n in self._answers.entries if self._claims(n)}
+        ordered = sorted(first, key=lambda node: first[node])
+        counts = Counter(self._answers.entries[node].kind for node in ordered)
+        return max(counts, key=lambda kind: counts[kind], default=Kind())  # the first of equals
+
+    def _seated(self, hosts: dict[int, int], nodes: Iterable[int]) -> dict[int, int]:
+        """Returns who hosts whom, once these nodes have got the clients that they may have."""
+        present, found = self._answers.on_line(), dict(hosts)
+        for node in nodes:
+            if self._answers.entries[node].kind != self._kind:
+                continue
+            for client, rows in self._claims(node).items():
+                host = found.get(client)
+                gone = host not in present and node in present
+                if host is None or (gone and rows == self._rows(host, client)):
+                    found[client] = node
+        return found
+
+    def _settle(self) -> None:
+        """Notes which nodes have clients that others host; names each once, when it is new."""
+        self._nodes, self._rivals = frozenset(self._hosts.values()), []
+        for node, entry in self._answers.entries.items():
+            others = [c for c in self._claims(node) if self._hosts.get(c) != node]
+            if others and entry.kind == self._kind:
+                self._rivals.append(node)
+            if others and node not in self._settled:
+                alike = entry.kind == self._kind
+                reason = "other nodes host them already" if alike else entry.kind.unlike(self._kind)
+                called = self._answers.called(node)
+                _log.warning("%s takes no part with clients %s: %s", called, few(others), reason)
+            self._settled.add(node)
+
+
+def attendance_of(grid: Grid, e: Experiment, *, training: str, kind: Kind | None) -> Attendance:
+    """Returns an experiment's attendance, before anybody has been asked."""
+    patience = min(60.0, e.timeout)
+    return Attendance(grid, e.num_clients, training=training, kind=kind, patience=patience)
+
+
+def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:
     """Asks every node for its clients until each of ``0..num_clients-1`` is hosted.
 
     Args:
         grid: The nodes.
         num_clients: Clients of the federation.
-        training: The training's name, which nodes keep memories under.
-        patience: Seconds to wait for a further node before giving up.
-        timeout: Seconds that a node has for its answer; it may have to load data first.
+        patience: As of ``Attendance``.
 
     Raises:
-        RunStopped: A node runs another source, cannot serve, or has other data than the rest;
-            two nodes host the same client; or a client is hosted by none.
+        RunStopped: A client is hosted by nobody.
     """
-    entries, owners = _await(grid, num_clients, None, training, patience, timeout)
-    return _roster(entries, owners, num_clients)
-
-
-def query_sites(
-    grid: Grid,
-    num_clients: int,
-    *,
-    least: int,
-    columns: Sequence[str] | None = None,
-    training: str = "",
-    patience: float = 60,
-    timeout: float = 600,
-) -> tuple[Sites, dict[int, str]]:
-    """Asks every node for its clients; those that do not come, or have other columns, are left out.
-
-    Args:
-        grid: The nodes.
-        num_clients: Clients of the federation.
-        least: Clients without whom there is nothing to do.
-        columns: What their columns are called, where that is known from before. None: as most
-            nodes have them; of as many, as that of the lowest client.
-        training: The run's name.
-        patience: Seconds to wait for a further node before going on without.
-        timeout: Seconds that a node has for its answer.
-
-    Returns:
-        The sites that are there, and why each of the others is not.
-
-    Raises:
-        RunStopped: They are fewer than ``least``, or two nodes host the same client.
-    """
-    entries, owners = _await(grid, num_clients, least, training, patience, timeout)
-    left_out = {c: "no node hosts it" for c in range(num_clients) if c not in owners}
-    held = {c: entries[owners[c]].columns for c in sorted(owners) if c < num_clients}
-    if columns is None:
-        nodes = dict.fromkeys(owners[client] for client in held)
-        counts = Counter(entries[node].columns for node in nodes)  # the first of equals wins
-        columns = max(counts, key=lambda names: counts[names]) if counts else ()
-    for client, names in held.items():
-        if names != tuple(columns):
-            left_out[client] = _other_columns(names, tuple(columns))
-    there = {client: owners[client] for client in held if client not in left_out}
-    if len(there) < least:
-        few_reasons = sorted(left_out.items())[:10]
-        reasons = "; ".join(f"client {c}: {reason}" for c, reason in few_reasons)
-        raise RunStopped(f"{len(there)} of {least} sites can take part; {reasons}")
-    rows = {client: entries[node].clients[client] for client, node in there.items()}
-    return Sites(there, rows, list(columns)), left_out
-
-
-def _other_columns(names: tuple[str, ...], columns: tuple[str, ...]) -> str:
-    if len(names) != len(columns):
-        return f"it has {len(names)} columns, and most sites have {len(columns)}"
-    k = next(i for i, (one, other) in enumerate(zip(names, columns, strict=True)) if one != other)
-    return f"its column {k} is {brief(names[k])}, and most sites' {brief(columns[k])}"
-
-
-def _await(
-    grid: Grid, num_clients: int, least: int | None, training: str, patience: float, timeout: float
-) -> tuple[dict[int, NodeEntry], dict[int, int]]:
-    """Waits for all clients, or after ``patience`` seconds without news for ``least`` at least.
-
-    With ``least``, a node that cannot serve is no reason to stop; it is named in a warning.
-    """
-    entries: dict[int, NodeEntry] = {}
-    failed: set[int] = set()
-    deadline = time.monotonic() + patience
-    while True:
-        new = sorted(set(grid.get_node_ids()) - entries.keys() - failed)
-        for message, reply in _replies(grid, new, training, timeout) if new else ():
-            if reply is None:  # it may be away, and is asked again when it is back
-                continue
-            node = message.metadata.dst_node_id
-            try:
-                entries[node] = _read(message, reply)
-            except RunStopped as error:
-                if least is None:
-                    raise
-                failed.add(node)
-                _log.warning("%s; it takes no part", error)
-        if new:
-            deadline = time.monotonic() + patience
-        owners = _owners(entries)
-        missing = [client for client in range(num_clients) if client not in owners]
-        late = time.monotonic() > deadline
-        if not missing or (late and least is not None and len(owners) >= least):
-            return entries, owners
-        if late:
-            raise RunStopped(
-                f"clients {few(missing)} are hosted by none of the {len(entries)} nodes that "
-                f"answered in {patience:g} s: start the missing nodes, or lower num-clients"
-            )
-        time.sleep(0.1)
-
-
-class Movers:
-    """Looks for clients that have moved to other nodes: those without identities get new numbers.
-
-    Args:
-        grid: The nodes.
-        known: Nodes that are in the roster, and need not be asked.
-        training: As for ``query_roster``.
-    """
-
-    def __init__(self, grid: Grid, known: Iterable[int], training: str) -> None:
-        self._grid = grid
-        self._known = set(known)
-        self._training = training
-        self._claims: dict[int, NodeEntry] = {}
-
-    def look(self, roster: Roster, *, timeout: float = 60) -> dict[int, int]:
-        """Asks nodes that have joined since for their clients; says who has moved.
-
-        A client moves when its node is away and another one hosts it, with as much data. Whoever
-        cannot serve is left alone, with a warning.
-
-        Args:
-            roster: Where the clients have been.
-            timeout: Seconds to wait for answers.
-
-        Returns:
-            The new nodes of clients that have moved.
-        """
-        new = sorted(set(self._grid.get_node_ids()) - self._known)
-        for message, reply in _replies(self._grid, new, self._training, timeout) if new else ():
-            if reply is None:
-                continue
-            node = message.metadata.dst_node_id
-            self._known.add(node)
-            try:
-                self._claims[node] = _read(message, reply)
-            except RunStopped as error:
-                _log.warning("%s; it takes no part", error)
-        if not self._claims:
-            return {}
-        grid = self._grid  # stragglers have not gone anywhere
-        present = grid.on_line() if isinstance(grid, PatientGrid) else set(grid.get_node_ids())
-        return {
-            client: node
-            for node, entry in self._claims.items()
-            for client, examples in entry.clients.items()
-            if node in present
-            and client < len(roster.nodes)
-            and roster.nodes[client] not in present
-            and roster.examples[client] == examples
-        }
-
-
-def _replies(
-    grid: Grid, nodes: list[int], training: str, timeout: float
-) -> list[tuple[Message, Message | None]]:
-    config = ConfigRecord({"fingerprint": fingerprint(), TRAINING: training})
-    query = RecordDict({CONFIG: config})
-    messages = [Message(query, dst_node_id=n, message_type=ROSTER_QUERY) for n in nodes]
-    replies = {
-        r.metadata.reply_to_message_id: r for r in grid.send_and_receive(messages, timeout=timeout)
-    }
-    return [(message, replies.get(message.metadata.message_id)) for message in messages]
-
-
-def _read(message: Message, reply: Message) -> NodeEntry:
-    node = message.metadata.dst_node_id
-    ours = f"this coordinator runs {fingerprint()} from {source_root()}"
-    if reply.has_error():
-        reason = one_line(_last_line(reply.error.reason or ""))
-        if reply.error.code == REFUSED:  # our source, which says what is wrong
-            raise RunStopped(f"node {node} cannot serve this run: {reason}")
-        raise RunStopped(f"node {node} cannot serve this run: {reason}{_decoy()}; {ours}")
-    try:
-        entry = read_entry(reply.content)
-    except ValueError as error:
-        raise RunStopped(f"node {node} runs something else ({error}){_decoy()}; {ours}") from error
-    if entry.fingerprint != fingerprint():
-        theirs = one_line(f"{entry.fingerprint} from {entry.source}")
-        raise RunStopped(f"node {node} runs {theirs}; {ours}")
-    return entry
-
-
-def _owners(entries: dict[int, NodeEntry]) -> dict[int, int]:
-    owners: dict[int, int] = {}
-    for node, entry in entries.items():
-        for client in entry.clients:
-            if client in owners:
-                raise RunStopped(
-                    f"client {client} is hosted by two nodes, {owners[client]} and {node}: give "
-                    "each node a partition-id of its own"
-                )
-            owners[client] = node
-    return owners
-
-
-def _roster(entries: dict[int, NodeEntry], owners: dict[int, int], num_clients: int) -> Roster:
-    kinds = {(entry.input_shape, entry.num_classes) for entry in entries.values()}
-    if len(kinds) > 1:
-        raise RunStopped(f"nodes hold data of different kinds, (shape, classes): {sorted(kinds)}")
-    ((input_shape, num_classes),) = kinds
-    nodes = [owners[client] for client in range(num_clients)]
-    examples = [entries[node].clients[client] for client, node in enumerate(nodes)]
-    _log.info("roster: %d clients on %d nodes, all running this source", num_clients, len(entries))
-    return Roster(nodes, examples, input_shape, num_classes)
-
-
-def _decoy() -> str:
-    """Points at folders that a Ray worker would import instead of ours: it looks there first."""
-    here = Path.cwd()
-    decoys = [str(here / room) for room in ROOMS if (here / room).is_dir()]
-    if here == source_root() or not decoys:
-        return ""
-    return f" (a worker started in {here} imports {', '.join(decoys)} first)"
-
-
-def _last_line(reason: str) -> str:
-    lines = [line.strip() for line in reason.splitlines() if line.strip(" '>\t")]
-    return lines[-1] if lines else "no reason given"
+    attendance = Attendance(grid, num_clients, patience=patience)
+    attendance.wait(num_clients)
+    return attendance.roster()

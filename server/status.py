@@ -18,7 +18,8 @@ class Member(NamedTuple):
     Attributes:
         name: Its client, such as ``client-0``; empty if that is not known here.
         node_id: What Flower calls it.
-        status: ``registered`` (it has not come yet), ``online`` or ``offline``.
+        status: ``registered`` (it has not come yet), ``online``, ``offline`` or ``unregistered``
+            (its key is refused for good).
         since: When it came or went, in UTC; empty if it never did.
     """
 
@@ -35,7 +36,7 @@ class ClientShare(NamedTuple):
         client: The client.
         asked: Rounds in which it was asked.
         took_part: Rounds whose model learned from it.
-        reasons: Why it did not in the others, and how often.
+        reasons: Why it did not, and how often: when it was asked, or could not be.
     """
 
     client: int
@@ -59,29 +60,31 @@ def members(folder: Path, *, control: str | None = None) -> list[Member]:
     answer = ask(folder, "supernode", "list", control=control, what="the nodes")
     found = []
     for node in answer["nodes"]:
-        since = {"online": node["online-at"], "offline": node["offline-at"]}
+        times = {"online": "online-at", "offline": "offline-at", "unregistered": "deleted-at"}
         number, status = int(node["node-id"]), str(node["status"])
-        when = str(since.get(status, "N/A"))
+        when = str(node.get(times.get(status, ""), "N/A"))
         found.append(Member(called.get(number, ""), number, status, "" if when == "N/A" else when))
     return sorted(found)
 
 
 def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
-    """Counts, for every client that was asked, in which rounds of a run it took part.
+    """Counts in which rounds of a run every client that was asked, or was absent, took part.
 
     Args:
         rows: The run's metrics.
     """
     asked: Counter[int] = Counter()
+    took_part: Counter[int] = Counter()
     reasons: dict[int, Counter[str]] = {}
     for row in rows:
-        asked.update(row.get("cohort", []))
-        for client, reason in row.get("absent", {}).items():
+        cohort, absent = row.get("cohort", []), row.get("absent", {})
+        asked.update(cohort)
+        took_part.update(client for client in cohort if str(client) not in absent)
+        for client, reason in absent.items():
             reasons.setdefault(int(client), Counter())[reason] += 1
     return [
-        ClientShare(client, times, times - reasons.get(client, Counter()).total(), found)
-        for client, times in sorted(asked.items())
-        for found in [dict(reasons.get(client, Counter()))]
+        ClientShare(client, asked[client], took_part[client], dict(reasons.get(client, {})))
+        for client in sorted(asked.keys() | reasons.keys())
     ]
 
 

@@ -71,7 +71,7 @@ class Federated(Strategy):
 
     Args:
         aggregate: The server's share of the algorithm.
-        roster: The clients, and the nodes that host them.
+        roster: The clients, and the nodes that host them. Who has not come yet is not asked.
         clients_per_round: Clients asked each round; 1..len(roster.nodes).
         seed: Root of the sampling stream.
         shards: As in ``draw_cohort``.
@@ -80,7 +80,7 @@ class Federated(Strategy):
 
     Attributes:
         aggregate: As given.
-        roster: As given, but for clients that have moved.
+        roster: As given, but for clients that have come or moved since.
         state: What the aggregate remembers; None until the first round starts. Set it to go on
             from a checkpoint.
         evaluation: The last evaluation's scores of every client, or None.
@@ -113,7 +113,7 @@ class Federated(Strategy):
 
     @property
     def roster(self) -> Roster:
-        """The clients, and where they are."""
+        """The clients, and where they are; set it when some have come, or have moved."""
         return self._roster
 
     @roster.setter
@@ -127,7 +127,7 @@ class Federated(Strategy):
         _log.info(
             "%d clients on %d nodes, %d a round, seed %d",
             len(self.roster.nodes),
-            len(set(self.roster.nodes)),
+            len(self._nodes - {None}),
             self._clients_per_round,
             self._seed,
         )
@@ -168,11 +168,6 @@ class Federated(Strategy):
     def cohort(self) -> list[int]:
         """The clients whom the last messages ask, ascending."""
         return sorted(client for _, clients in self._asked for client in clients)
-
-    def move(self, clients: Mapping[int, int]) -> None:
-        """Notes that clients are on other nodes now."""
-        nodes = [clients.get(client, node) for client, node in enumerate(self.roster.nodes)]
-        self.roster = self.roster._replace(nodes=nodes)
 
     def askable(self, grid: Grid) -> int:
         """Returns how many clients are on nodes that can be asked at the moment."""

@@ -29,6 +29,7 @@ class SiteStrategy(Strategy):
         least: Sites without whose usable replies a round cannot be.
 
     Attributes:
+        sites: As given, but for sites that have come or moved since.
         left_out: Whose reply to the last round was not usable, and why.
     """
 

@@ -1,5 +1,7 @@
 """A bandit between sites plays as the library's does in one place, batch by batch."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from flwr.app import MessageType
@@ -17,6 +19,7 @@ from server import bandits as module
 from server.bandits import play
 from server.record import RunRecord
 from simulations.grid import InProcessGrid
+from tests.server.late import Late
 from tests.server.sites import odd, with_arrays
 from tests.support import small, write_npz
 
@@ -299,3 +302,16 @@ def test_tables_that_cannot_be_played(tmp_path):
         settings(family="logistic")
     with pytest.raises(ValueError, match="num-rounds must be at most 17 for molar-bandit"):
         settings(num_rounds=100)
+
+
+def test_a_site_that_comes_late_plays_from_then_on(tmp_path):
+    g = partial(Late, comes={3: 4})
+    found, _ = run(tmp_path / "run", grid=g)
+    rows = RunRecord.open(tmp_path / "run").rows()
+    assert [row["absent"] for row in rows] == [{"2": "no node hosts it"}] * 4 + [{}] * 5
+    assert [row["sites"] for row in rows] == [COUNT - 1] * 4 + [COUNT] * 5
+    e, world = settings(), simulated_world(settings(), 2)
+    later = list(batches(e.first_batch, e.horizon))[4:]
+    turns = sum(len(world.rounds(batch.start, batch.stop).contexts) for batch in later)
+    assert found["clients"]["turns"][2] == turns > 0
+    assert found["left-out"] == {}

@@ -20,8 +20,11 @@ from server import coordinator
 from server import record as record_module
 from server.coordinator import coordinate
 from server.record import RunRecord
+from server.status import participation
 from simulations.grid import InProcessGrid
 from simulations.report import find_runs, report_rows
+from strategies.federated import draw_cohort
+from tests.server.late import Late
 from tests.support import (
     assert_same,
     grid,
@@ -290,9 +293,75 @@ def test_a_round_waits_for_the_clients_that_it_needs(tmp_path, monkeypatch):
     monkeypatch.setattr(coordinator.time, "sleep", waits.append)
     e = small(num_clients=4, clients_per_round=4, min_clients=4, num_rounds=4, timeout=30)
     t = trainer(e)
-    with pytest.raises(RunStopped, match=r"only 3 clients are on line, and min-clients is 4"):
+    with pytest.raises(RunStopped, match=r"3 of 4 clients can take part, and min-clients is 4"):
         coordinate(Slow(t, [[0], [1], [2], [3]]), e, tmp_path / "run", engine="vectorized")
     rows = RunRecord.open(tmp_path / "run").rows()
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     assert all(row["left-out"] == 0 for row in rows[1:])
     assert sum(waits) > 30
+
+
+FEW = {"num_clients": 6, "clients_per_round": 4, "min_clients": 2, "timeout": 0.2}
+
+
+def late_run(
+    folder, comes=(), goes=(), hosts=(range(0, 6, 3), range(1, 6, 3), range(2, 6, 3)), **s
+):
+    e = small(**FEW | s)
+    store = DiskStore(folder.with_suffix(".memory"))
+    g = Late(trainer(e, store), hosts, comes, goes)
+    return coordinate(g, e, folder, engine="flower")
+
+
+def cohorts(folder):
+    return {row["round"]: row["cohort"] for row in RunRecord.open(folder).rows() if row["round"]}
+
+
+def test_a_run_begins_with_enough_clients_and_the_others_join(tmp_path, warnings_of_engram):
+    found = late_run(tmp_path / "run", comes={2: 2, 3: 3}, num_rounds=6)
+    rows = RunRecord.open(tmp_path / "run").rows()
+    away = {0: {1, 2, 4, 5}, 1: {1, 2, 4, 5}, 2: {1, 2, 4, 5}, 3: {2, 5}}
+    for row in rows[1:]:
+        absent = away.get(row["round"], set())
+        assert row["cohort"] == draw_cohort(0, row["round"], 6, 4, absent=absent)
+        assert row["clients"] == len(row["cohort"])
+        expected = {str(c): "no node hosts it" for c in sorted(absent - set(row["cohort"]))}
+        assert row.get("absent", {}) == expected
+    assert found["scored"] == 6
+    assert "clients [1, 4] have come, and take part from now on" in warnings_of_engram.messages
+    shares = {share.client: share for share in participation(rows)}
+    assert shares[0].took_part == shares[0].asked
+    assert shares[2].reasons == {"no node hosts it": 3}
+
+
+def test_too_few_clients_begin_nothing(tmp_path):
+    with pytest.raises(RunStopped) as caught:
+        late_run(tmp_path / "run", comes={2: 1, 3: 1}, min_clients=3)
+    assert str(caught.value) == (
+        "2 of 6 clients can take part, and min-clients is 3; clients [1, 2, 4, 5]: no node hosts "
+        "it; start the missing nodes, or lower min-clients"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_resumed_with_fewer_and_on_data_of_the_same_kind(tmp_path):
+    folder = tmp_path / "run"
+    late_run(folder, num_rounds=2)
+    assert RunRecord.open(folder).rows()[0]["input-shape"] == [1, 8, 8]
+    late_run(folder, comes={1: 9}, num_rounds=4, resume=str(folder))
+    assert all({0, 3}.isdisjoint(cohort) for r, cohort in cohorts(folder).items() if r > 2)
+    own = write_npz(
+        tmp_path / "o.npz", x=np.random.default_rng(0).random((600, 9)), y=np.arange(600) % 10
+    )
+    e = small(**FEW, num_rounds=6, resume=str(folder))
+    other = trainer(small(**FEW, num_rounds=6, dataset=own))
+    with pytest.raises(RunStopped, match=r"0 of 6 .*: it has examples of shape \(9,\) in 10"):
+        coordinate(Late(other, [range(6)]), e, folder, engine="flower")
+
+
+def test_a_client_that_has_gone_is_named_and_replaced(tmp_path):
+    late_run(tmp_path / "run", goes={3: 1}, num_rounds=4)
+    rows = RunRecord.open(tmp_path / "run").rows()
+    assert [sorted(row.get("absent", {})) for row in rows] == [[], [], [], ["2", "5"], ["2", "5"]]
+    assert rows[3]["absent"]["2"] == "off line"
+    assert rows[3]["cohort"] == [0, 1, 3, 4]

@@ -16,11 +16,13 @@ from server.exchange import exchange
 from server.record import RunRecord
 from server.tables import in_words
 from simulations.grid import InProcessGrid
+from tests.server.late import Late
 from tests.server.sites import (
     SITES_THERE,
     assert_as_in_one_place,
     error_instead,
     in_one_place,
+    memories,
     nan_coefficient,
     odd,
     run,
@@ -117,6 +119,33 @@ def test_sites_that_never_come_are_left_out(tmp_path):
     }
 
 
+def test_a_site_that_comes_after_the_estimates_gets_what_the_others_share(tmp_path):
+    experiment, store = settings(min_clients=3), RamStore()
+    sites = TableSites(experiment, table_data(experiment), store)
+    g = Late(sites, [[client] for client in range(SITES_THERE)], comes={5: 1})
+    found = exchange(g, experiment, tmp_path / "run", engine="vectorized", memories=store)
+    assert (found["sites"], found["left-out"]) == (SITES_THERE - 1, {"4": "no node hosts it"})
+    assert found["clients"]["ids"] == list(range(SITES_THERE))
+    model = in_one_place(settings(), leave_out=[4])
+    transferred = model.transfer(*table_data(settings()).train[4][:2], task=4)
+    kept = memories(store, sites.names, SITES_THERE)
+    np.testing.assert_allclose(kept[4][0, :20], transferred.coef_[-1], rtol=1e-10)
+
+
+def test_a_site_that_was_never_there_gets_it_when_the_run_is_resumed(tmp_path):
+    experiment, store = settings(num_clients=4), RamStore()
+    sites = TableSites(experiment, table_data(experiment), store)
+    hosts = [[client] for client in range(4)]
+    found = exchange(
+        Late(sites, hosts, comes={2: 9}), experiment, tmp_path / "run", engine="flower"
+    )
+    assert found["clients"]["ids"] == [0, 2, 3]
+    again = settings(num_clients=4, resume=str(tmp_path / "run"))
+    later = exchange(Late(sites, hosts, comes={3: 9}), again, tmp_path / "run", engine="flower")
+    assert later["clients"]["ids"] == [0, 1, 3]
+    assert later["shared"] == found["shared"]
+
+
 def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, caplog):
     grid = odd(
         lambda client, reply: error_instead(reply, "no such file") if client == 3 else reply,
@@ -125,7 +154,7 @@ def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, caplog):
     caplog.set_level("WARNING", logger="flwr.engram")
     found, _ = run(tmp_path / "run", grid=grid)
     assert found["left-out"] == {"3": "no node hosts it"}
-    assert "cannot serve this run: no such file; it takes no part" in caplog.text
+    assert "node 4 cannot serve this run: no such file; it is asked again" in caplog.text
 
 
 def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, caplog):
@@ -264,7 +293,7 @@ def test_a_run_that_goes_on_keeps_its_columns(tmp_path):
     ]
     exchange(grids[0], experiment, tmp_path / "run", engine="vectorized")
     again = settings(num_clients=3, resume=str(tmp_path / "run"))
-    with pytest.raises(RunStopped, match="0 of 1 sites can take part; client 0: its column 0 is"):
+    with pytest.raises(RunStopped, match=r"0 of 3 clients .*clients \[0, 1, 2\]: its column 0 is"):
         exchange(grids[1], again, tmp_path / "run", engine="vectorized")
 
 

@@ -92,6 +92,9 @@ def test_init_insecure(engram):
         ("--add-client --clients 3", "--clients is no option of --add-client"),
         ("--add-client --host a", "--host is no option of --add-client"),
         ("--add-client --renew", "--renew is no option of --add-client"),
+        ("--new-key 0 --clients 3", "--clients is no option of --new-key"),
+        ("--add-client --new-key 0", "--new-key is no option of --add-client"),
+        ("--new-key 0", "fed is not a federation's folder"),
         ("--renew --insecure", "--insecure is no option of --renew"),
         ("--renew", "fed is not a federation's folder"),
         ("--add-client", "fed is not a federation's folder"),
@@ -108,6 +111,21 @@ def test_add_client(engram):
     assert status == 0
     assert "fed/client-1: for the new client's machine" in out
     assert read_node(FED / "client-1").num_partitions == 2
+
+
+def test_new_key(engram):
+    engram("init-federation fed --clients 2")
+    before = read_node(FED / "client-1").public_key.read_bytes()
+    (FED / "client-1" / "state").mkdir()
+    status, out, _ = engram("init-federation fed --new-key 1")
+    assert status == 0
+    assert "fed/client-1: client.key and client.pub for the client's machine" in out
+    own = read_node(FED / "client-1").public_key.read_bytes()
+    assert own != before
+    assert (SERVER / "clients" / "client-1.pub").read_bytes() == own
+    assert (FED / "client-1" / "state").is_dir()
+    assert (FED / "client-1" / "client.key").stat().st_mode & 0o777 == 0o600
+    refused(engram("init-federation fed --new-key 2"), "the client must be one of 0..1, got 2")
 
 
 def test_renew(engram):
@@ -283,6 +301,79 @@ def test_register_refuses(engram):
     refused(engram("register safe/server"), "safe/server/clients must have a client-N.pub")
 
 
+# --- unregister ------------------------------------------------------------------------------
+
+
+def registered(engram, said, clients=2):
+    engram(f"init-federation fed --clients {clients}")
+    said += [{"success": True, "node-id": 17 + n} for n in range(clients)]
+    engram("register fed/server")
+
+
+@pytest.mark.parametrize("named", ["client-1", "1"])
+def test_unregister(engram, answers, named):
+    said, asked = answers
+    registered(engram, said)
+    key = (SERVER / "clients" / "client-1.pub").read_bytes()
+    said.append({"success": True, "node-id": 18})
+    status, out, err = engram(f"unregister fed/server {named}")
+    assert (status, err) == (0, "")
+    assert out.startswith("client-1: its key (node 18) is refused from now on\n")
+    assert "engram init-federation FOLDER --new-key 1" in out
+    assert asked[-1][0][1:4] == ["supernode", "unregister", "18"]
+    assert registration.unregistered(SERVER) == {18: "client-1"}
+    assert registration.names(SERVER) == {17: "client-0", 18: "client-1"}
+    assert (SERVER / "clients" / "client-1.18.unregistered").read_bytes() == key
+    # It is not registered again.
+    said.append(failure("[code: 23] Public key already in use."))
+    assert engram("register fed/server")[1] == "client-0: known already\n"
+    nodes = [node(17, "online"), node(18, "unregistered", **{"deleted-at": "2026-01-02 03:04:05Z"})]
+    said.append({"success": True, "nodes": nodes})
+    assert engram("status fed/server --json")[1].count("2026-01-02") == 1
+
+
+def test_unregister_again_after_it_was_interrupted(engram, answers):
+    said, _ = answers
+    registered(engram, said)
+    said.append(subprocess.TimeoutExpired("flwr", 60))
+    status, _, err = engram("unregister fed/server 1")
+    assert (status, err) == (
+        1,
+        "engram: client-1 cannot be unregistered: no answer for 60 seconds\n",
+    )
+    assert registration.unregistered(SERVER) == {}
+    said.append(failure("[code: 24] Node not found."))
+    assert engram("unregister fed/server 1")[0] == 0
+    assert registration.unregistered(SERVER) == {18: "client-1"}
+
+
+def test_unregister_refuses(engram, answers):
+    _, asked = answers
+    engram("init-federation fed --clients 2")
+    for client in ("2", "client-7", "../server", "client-x", "''"):
+        refused(
+            engram(f"unregister fed/server {client}"),
+            "the client must be one with a key in fed/server/clients, client-0, client-1, got",
+        )
+    refused(engram("unregister fed/server 0"), "client-0 was not registered from fed/server")
+    engram("init-federation open --clients 1 --insecure")
+    refused(engram("unregister open/server 0"), "in which nobody is registered")
+    assert not asked
+
+
+def test_a_client_has_one_key(engram, answers):
+    said, asked = answers
+    registered(engram, said)
+    engram("init-federation fed --new-key 1")
+    known = failure("[code: 23] Public key already in use.")
+    said += [known, {"success": True, "node-id": 30}, {"success": True, "node-id": 18}]
+    status, out, _ = engram("register fed/server")
+    assert (status, out) == (0, "client-0: known already\nclient-1: registered as 30\n")
+    assert asked[-1][0][1:4] == ["supernode", "unregister", "18"]
+    assert registration.unregistered(SERVER) == {18: "client-1"}
+    assert registration.names(SERVER) == {17: "client-0", 18: "client-1", 30: "client-1"}
+
+
 # --- status ----------------------------------------------------------------------------------
 
 
@@ -327,16 +418,26 @@ def test_status_of_a_run_counts_who_took_part(engram):
     rows = [
         {"round": 0},
         {"round": 1, "cohort": [0, 1], "bytes-sent": 2**20, "seconds-waiting": 1.5},
-        {"round": 2, "cohort": [1, 2], "absent": {"2": "no reply"}, "bytes-sent": 2**20},
-        {"round": 3, "cohort": [1, 2], "absent": {"2": "shapes", "1": "no reply"}},
+        {
+            "round": 2,
+            "cohort": [1, 2],
+            "absent": {"0": "off line", "2": "no reply"},
+            "bytes-sent": 2**20,
+        },
+        {
+            "round": 3,
+            "cohort": [1, 2],
+            "absent": {"0": "off line", "1": "no reply", "2": "shapes", "3": "no node hosts it"},
+        },
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     _, out, _ = engram("status run --json")
     found = json.loads(out)
     assert [list(share.values()) for share in found["clients"]] == [
-        [0, 1, 1, {}],
+        [0, 1, 1, {"off line": 2}],
         [1, 3, 2, {"no reply": 1}],
         [2, 2, 0, {"no reply": 1, "shapes": 1}],
+        [3, 0, 0, {"no node hosts it": 1}],
     ]
     assert (found["costs"]["bytes-sent"], found["costs"]["seconds-waiting"]) == (2**21, 1.5)
     status, out, _ = engram("status run")

@@ -10,8 +10,9 @@ from flwr.serverapp import Grid
 import server.grid
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.flower import ErrorCode, local_run, name_message
-from federation.wire import ARRAYS, CLIENTS, CONFIG, ROSTER_QUERY
+from federation.wire import ARRAYS, BUSY, CLIENTS, CONFIG, ROSTER_QUERY
 from server.grid import PatientGrid
+from server.membership import Membership
 
 
 class Clock:
@@ -33,8 +34,9 @@ class Node:
     What it was at when it went down is lost; what it had not fetched by then waits for it.
     """
 
-    def __init__(self, work=1.0, away=()):
+    def __init__(self, work=1.0, away=(), busy_until=0.0):
         self.work = work
+        self.busy_until = busy_until  # with another run, of which it says so
         self.away = list(away)
         self.free = 0.0
         self.handled = []
@@ -101,6 +103,8 @@ class Link(Grid):
             expires = message.metadata.created_at + message.metadata.ttl
             content = bundle(RecordDict({ARRAYS: ArrayRecord([np.ones(2)])}))
             node = message.metadata.dst_node_id
+            if self.clock.now < self.nodes[node].busy_until:
+                content = Error(BUSY, "round 7 of run 5")
             self.messages[name] = (node, when, expires, Message(content, reply_to=message))
         return [message.metadata.message_id for message in messages]
 
@@ -307,3 +311,38 @@ def _reply():
     (message,) = ask([5])
     name_message(message, "never sent")
     return Message(RecordDict(), reply_to=message)
+
+
+def test_a_node_that_says_it_is_busy_is_asked_again_until_it_is_free(clock):
+    begin = clock.now
+    nodes = {1: Node(1.0), 2: Node(25.0, busy_until=begin + 70)}
+    who, _, grid = exchange(clock, nodes, timeout=10)
+    assert who == [1]
+    nodes[2].work = 1.0
+    while grid.get_node_ids() == [1]:
+        clock.now += 1
+        if 30 < clock.now - begin < 70:
+            assert grid.busy == {2: "round 7 of run 5"}
+    assert 70 <= clock.now - begin <= 77
+    assert grid.busy == {}
+    assert nodes[2].handled.count(ROSTER_QUERY) <= 15  # and not without a pause
+    assert exchange(clock, nodes, grid=grid, timeout=10)[0] == [1, 2]
+
+
+def test_nothing_is_taken_from_a_node_that_was_unregistered_and_nobody_waits_for_it(
+    clock, tmp_path
+):
+    (tmp_path / "clients").mkdir()
+
+    class Taken(Link):
+        def pull_messages(self, message_ids):
+            if self.clock.now > begin + 3:  # node 2 has answered by then, and node 3 has not
+                for node in (2, 3):
+                    (tmp_path / "clients" / f"client-{node}.{node}.unregistered").touch()
+            return super().pull_messages(message_ids)
+
+    begin = clock.now
+    link = Taken(clock, {1: Node(6.0), 2: Node(1.0), 3: Node(900.0)})
+    grid = PatientGrid(link, least=3, membership=Membership(tmp_path, 3))
+    assert exchange(clock, None, grid=grid, timeout=600)[0] == [1]
+    assert clock.now - begin < 10

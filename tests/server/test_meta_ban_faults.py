@@ -1,5 +1,7 @@
 """What a site of Meta-Ban that fails or lies costs, and what leaves one that does not."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from federation.opinions import ARMS, OPINIONS, Question, question_for
 from federation.wire import ARRAYS, CLIENTS, to_record
 from simulations.grid import InProcessGrid
 from strategies.meta_ban import summed
+from tests.server.late import Late
 from tests.server.sites import Odd, error_instead
 from tests.server.turns import COUNT, DISCREET, T, rows_of, run, settings
 
@@ -161,6 +164,17 @@ def test_a_turn_of_a_site_that_is_away_is_nobodys(tmp_path):
     turns = [drawn_world(settings()).round(t).user for t in range(T)]
     assert ["arm" in row for row in rows] == [user != 2 for user in turns]
     assert found["clients"]["turns"][2] == 0
+
+
+def test_a_site_that_comes_late_is_served_from_then_on(tmp_path):
+    found, _ = run(tmp_path / "run", grid=partial(Late, comes={3: 20}))
+    rows = rows_of(tmp_path / "run")
+    turns = [drawn_world(settings()).round(t).user for t in range(T)]
+    expected = [user != 2 or t >= 20 for t, user in enumerate(turns)]
+    assert ["arm" in row for row in rows] == expected
+    assert [bool(row["absent"]) for row in rows] == [t < 20 for t in range(T)]
+    assert 2 in set(turns[:20]) & set(turns[20:])
+    assert found["left-out"] == {}
 
 
 def test_each_site_is_asked_about_its_own_rows():

@@ -1,14 +1,22 @@
-"""The roster query: who is there, and whether all run this source."""
+"""The roster query: who is there, whether all run this source, and who comes late."""
 
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from federation.errors import RunStopped
 from federation.fingerprint import fingerprint, source_root
-from federation.roster import describe_node
-from server.roster import Movers, query_roster
+from federation.roster import Kind, describe_node
+from federation.wire import BUSY, REFUSED
+from server import answers, membership
+from server.grid import PatientGrid
+from server.identity import init_federation
+from server.membership import Membership
+from server.roster import Attendance, query_roster
+from server.status import Member
 from simulations.grid import InProcessGrid
 from tests.support import grid, small, trainer
 
@@ -32,6 +40,10 @@ def stopped(*answers, num_clients=4):
         query_roster(Scripted(*answers), num_clients, patience=0)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def warned(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 def entry(clients, **change):
@@ -68,19 +80,49 @@ def test_names_a_folder_that_a_worker_would_import_instead(tmp_path):
     assert re.search(rf"a worker started in .* imports {tmp_path}/client first", message)
 
 
-def test_refuses_a_client_that_two_nodes_host():
-    assert "client 1 is hosted by two nodes, 1 and 2" in stopped(entry([0, 1]), entry([1, 2, 3]))
+def test_who_comes_first_keeps_a_client_that_two_nodes_claim(warnings_of_engram):
+    g = Scripted(entry([0, 1]), entry([1, 2, 3]))
+    assert query_roster(g, 4).nodes == [1, 1, 2, 2]
+    (told,) = warned(warnings_of_engram)
+    assert told == "node 2 takes no part with clients [1]: other nodes host them already"
 
 
-def test_refuses_data_of_different_kinds():
-    message = stopped(entry([0, 1]), entry([2, 3], **{"num-classes": 5}))
-    assert "nodes hold data of different kinds" in message
+def test_data_of_another_kind_are_left_out(warnings_of_engram):
+    other = entry([2, 3], **{"num-classes": 5})
+    message = stopped(entry([0]), entry([1]), other)
+    assert "2 of 4 clients can take part, and min-clients is 4" in message
+    assert "clients [2, 3]: it has examples of shape (1, 8, 8) in 5 classes, and most" in message
+    attendance = Attendance(Scripted(other, entry([0, 1]), entry([4, 5])), 4, patience=0)
+    attendance.wait(2)  # what most nodes with clients of the run have; the first of equals
+    assert attendance.roster().nodes == [2, 2, None, None]
+    assert attendance.roster().num_classes == 10
+    assert "node 1 takes no part with clients [2, 3]: it has" in warnings_of_engram.text
+    attendance = Attendance(Scripted(other, entry([0, 1])), 4, kind=Kind((1, 8, 8), 5), patience=0)
+    attendance.wait(2)
+    assert attendance.roster() == ([None, None, 1, 1], [0, 0, 10, 10], (1, 8, 8), 5)
 
 
 def test_names_clients_that_nobody_hosts():
     message = stopped(entry([0, 2]))
-    assert "clients [1, 3] are hosted by none of the 1 nodes" in message
+    assert "2 of 4 clients can take part, and min-clients is 4" in message
+    assert "clients [1, 3]: no node hosts it; start the missing nodes, or lower" in message
     assert "... 27 in all]" in stopped(entry([0, 1, 2]), num_clients=30)
+
+
+def test_a_node_that_cannot_serve_is_no_reason_to_stop(warnings_of_engram):
+    g = Scripted(entry([0]), Error(REFUSED, "no such file"), entry([2], fingerprint="0" * 16))
+    attendance = Attendance(g, 3, patience=0)
+    attendance.wait(1)
+    assert attendance.roster().nodes == [1, None, None]
+    assert "node 2 cannot serve this run: no such file; it is asked again" in (
+        warnings_of_engram.messages
+    )
+    message = stopped(*g.answers, num_clients=3)
+    assert "node 2 cannot serve this run: no such file" in message
+    assert "node 3 runs 0000000000000000" in message
+
+
+# --- Who comes late --------------------------------------------------------------------------
 
 
 class Moving(Scripted):
@@ -92,29 +134,248 @@ class Moving(Scripted):
         return [node for node in super().get_node_ids() if node not in self.away]
 
 
+def begun(g, num_clients, least=None, **options):
+    attendance = Attendance(g, num_clients, **{"patience": 0, **options})
+    attendance.wait(least or num_clients)
+    return attendance
+
+
+def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, warnings_of_engram):
+    g = Moving(entry([0, 1]), entry([2]), entry([3]))
+    g.away = {2, 3}
+    caplog.set_level("INFO", logger="flwr.engram")
+    attendance = begun(g, 4, least=2)
+    assert attendance.roster() == ([1, 1, None, None], [10, 10, 0, 0], (1, 8, 8), 10)
+    assert attendance.left_out([0, 1], {}) == dict.fromkeys([2, 3], "no node hosts it")
+    assert "without some clients, for now: clients [2, 3]: no node hosts it" in caplog.text
+    assert not attendance.look()
+    g.away = {1, 3}
+    assert attendance.look()
+    assert attendance.roster().nodes == [1, 1, 2, None]
+    assert attendance.left_out([2], {2: "shapes"}) == {
+        **dict.fromkeys([0, 1], "off line"),
+        2: "shapes",
+        3: "no node hosts it",
+    }
+    assert "clients [2] have come, and take part from now on" in warnings_of_engram.messages
+    g.away = ()
+    assert attendance.look()
+    assert attendance.left_out(range(4), {}) == {}
+    assert not attendance.look()
+
+
+def test_who_comes_late_with_other_data_is_left_out(warnings_of_engram):
+    g = Moving(entry([0]), entry([1], **{"input-shape": [1, 9, 9]}))
+    g.away = {2}
+    attendance = begun(g, 2, least=1)
+    g.away = ()
+    assert not attendance.look()
+    assert attendance.roster().nodes == [1, None]
+    reason = "it has examples of shape (1, 9, 9) in 10 classes, and most nodes have examples of"
+    assert attendance.left_out([0], {})[1].startswith(reason)
+    assert f"node 2 takes no part with clients [1]: {reason}" in warnings_of_engram.text
+
+
+def test_waits_without_news_for_no_longer_than_its_patience(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(answers.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(answers.time, "sleep", lambda s: clock.__setitem__(0, clock[0] + s))
+
+    class Coming(Moving):
+        def get_node_ids(self):
+            self.away = {node for node in self._hosts if clock[0] < 20 * (node - 1)}
+            return super().get_node_ids()
+
+    nodes = [entry([client]) for client in range(4)]
+    attendance = begun(Coming(*nodes), 5, least=1, patience=30)
+    assert 60 + 30 <= clock[0] < 60 + 31  # the last of the four came after 60
+    assert attendance.roster().nodes == [1, 2, 3, 4, None]
+    clock[0] = 0.0
+    begun(Coming(*nodes), 4, least=1, patience=30)
+    assert 60 <= clock[0] < 61  # all are there
+    clock[0] = 0.0
+    with pytest.raises(RunStopped, match=r"2 of 5 clients can take part, and min-clients is 3"):
+        begun(Coming(*nodes[:2]), 5, least=3, patience=30)
+    assert 20 + 30 <= clock[0] < 20 + 31
+
+
 def test_a_client_moves_when_its_node_is_away_and_another_hosts_it():
     g = Moving(entry([0, 2]), entry([1, 3]), entry([1, 3]), entry([0, 2]), Error(2, "boom"))
     g.away = {3, 4, 5}
-    roster = query_roster(g, 4)
-    movers = Movers(g, {1, 2}, "")
-    assert movers.look(roster) == {}
-    g.away = {4}
-    assert movers.look(roster) == {}  # the dead node is still taken for alive
-    g.away = {2, 4}
-    assert movers.look(roster) == {1: 3, 3: 3}  # and node 5 is left alone
-    g.away = {2}
-    assert movers.look(roster) == {1: 3, 3: 3}  # node 1 is still there
-    g.answers = ()  # nobody is asked twice
-    g.away = set()
-    assert movers.look(roster) == {}
+    attendance = begun(g, 4)
+
+    def nodes_without(*away):
+        g.away = set(away)
+        found = attendance.look()
+        return found, attendance.roster().nodes
+
+    assert nodes_without(3, 4, 5) == (False, [1, 2, 1, 2])
+    assert nodes_without(4) == (False, [1, 2, 1, 2])  # the dead node is still taken for alive
+    assert nodes_without(2, 4) == (True, [1, 3, 1, 3])  # and node 5 is left alone
+    assert nodes_without(2) == (False, [1, 3, 1, 3])  # node 1 is still there
+    g.answers = [None] * 5  # nobody who serves is asked twice
+    assert nodes_without() == (False, [1, 3, 1, 3])
+    assert nodes_without(1, 2) == (True, [4, 3, 4, 3])
+    assert nodes_without(3, 4) == (True, [1, 2, 1, 2])
 
 
 def test_a_client_with_other_data_is_not_the_one_that_was_there():
     g = Moving(entry([0, 1]), entry([0, 1], examples=[10, 11]))
     g.away = {2}
-    roster = query_roster(g, 2)
+    attendance = begun(g, 2)
     g.away = {1}
-    assert Movers(g, {1}, "").look(roster) == {0: 2}
+    assert attendance.look()
+    assert attendance.roster().nodes == [2, 1]
+
+
+def test_a_node_that_is_busy_says_so_and_is_asked_again(monkeypatch, warnings_of_engram):
+    g = Scripted(entry([0]), Error(BUSY, "it is in round 7 of run 5"))
+    told = "it is in round 7 of run 5"
+    attendance = begun(g, 2, least=1)
+    (line,) = (m for m in warnings_of_engram.messages if m.endswith("it is asked again"))
+    assert line == f"node 2 is busy: {told}; it is asked again"
+    assert f"node 2 is busy: {told}" in stopped(*g.answers, num_clients=2)
+    g.answers = (entry([0]), entry([1]))
+    assert not attendance.look()  # it was asked just now
+    later = answers.time.monotonic() + 6
+    monkeypatch.setattr(answers.time, "monotonic", lambda: later)
+    assert attendance.look()
+    assert attendance.roster().nodes == [1, 2]
+
+
+# --- Nodes that the SuperLink knows by name --------------------------------------------------
+
+
+class Named(Moving):
+    """Nodes whose keys were registered under names."""
+
+    names: tuple[str, ...] = ()
+
+    def get_nodes(self):
+        called = dict(enumerate(self.names, start=1))
+        return [
+            SimpleNamespace(node_id=n, last_activated_at="", name=called.get(n, ""))
+            for n in self.get_node_ids()
+        ]
+
+
+def named(names, *nodes, clients=3, **options):
+    g = Named(*nodes)
+    g.names = names
+    return PatientGrid(g, least=1, membership=Membership(Path("fed/server"), clients, **options))
+
+
+NAMES = ("client-0", "client-1", "client-2")
+
+
+def test_a_node_hosts_the_clients_of_its_name_and_no_others(warnings_of_engram):
+    liar, honest = entry([0, 1, 2]), (entry([1]), entry([2]))
+    attendance = begun(named(NAMES, liar, *honest), 3)
+    assert attendance.roster().nodes == [1, 2, 3]
+    (told,) = warned(warnings_of_engram)
+    assert told.startswith("client-0 (node 1) says that it hosts clients [1, 2], which are others'")
+    # It does not get them by coming first, or alone, either.
+    attendance = begun(named(NAMES, liar), 3, least=1)
+    assert attendance.roster().nodes == [1, None, None]
+
+
+def test_a_node_hosts_every_mth_client_from_its_own():
+    nodes = [entry(range(i, 50, 3)) for i in range(3)]
+    assert query_roster(named(NAMES, *nodes), 50).nodes == [1 + c % 3 for c in range(50)]
+    # One was added, and of two it is not known yet how many there are.
+    nodes = [entry(range(i, 8, 3)) for i in (0, 1)] + [entry([2, 6]), entry([3, 7])]
+    attendance = begun(named((*NAMES, "client-3"), *nodes, clients=4), 8, least=1)
+    assert attendance.roster().nodes == [1, 2, 3, 4, None, None, 3, 4]
+
+
+def test_without_names_who_comes_first_keeps_a_client():
+    claims = entry([0, 1]), entry([1, 2])
+    for g in (
+        named((), *claims),
+        named(("client-1", "client-0"), *claims, insecure=True),
+        named(("north", "south"), *claims),
+    ):
+        assert query_roster(g, 3).nodes == [1, 1, 2]
+
+
+def test_nobody_is_waited_for_when_all_who_are_registered_have_answered():
+    nodes = entry([0]), Error(REFUSED, "no such file"), entry([2])
+    attendance = begun(named(NAMES, *nodes), 3, least=2, patience=60)  # and yet at once
+    assert attendance.roster().nodes == [1, None, 3]
+    assert attendance.left_out([], {}) == {1: "its node cannot serve this run: no such file"}
+    with pytest.raises(RunStopped, match=r"client-1 \(node 2\) cannot serve this run: no such"):
+        begun(named(NAMES, *nodes), 3, patience=60)
+
+
+# --- What a run knows that gives up ----------------------------------------------------------
+
+
+def listed(*statuses):
+    return lambda folder, control: [
+        Member(f"client-{i}", i, status, "") for i, status in enumerate(statuses)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "insecure", "says"),
+    [
+        (
+            (),
+            False,
+            "the SuperLink knows 0 of the federation's 3 nodes (on line: 0); register the others' "
+            "keys: `engram register fed/server`",
+        ),
+        (
+            ("online", "unregistered"),
+            False,
+            "the SuperLink knows 1 of the federation's 3 nodes (on line: 1, unregistered: 1); "
+            "register the others' keys: `engram register fed/server`",
+        ),
+        (
+            ("online", "offline", "registered"),
+            False,
+            "the SuperLink knows 3 of the federation's 3 nodes (on line: 1); start the missing "
+            "nodes, or lower min-clients",
+        ),
+        (
+            (),
+            True,
+            "the SuperLink knows 0 of the federation's 3 nodes (on line: 0); start the missing "
+            "nodes, or lower min-clients",
+        ),
+    ],
+)
+def test_says_what_the_superlink_knows(monkeypatch, statuses, insecure, says):
+    monkeypatch.setattr(membership, "members", listed(*statuses))
+    g = named(("client-0",), *[entry([0])] * ("online" in statuses), insecure=insecure)
+    with pytest.raises(RunStopped) as caught:
+        begun(g, 3)
+    assert str(caught.value).endswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_says_nothing_of_a_superlink_that_does_not_say(monkeypatch):
+    def declines(folder, control):
+        raise RunStopped("no SuperLink answers")
+
+    monkeypatch.setattr(membership, "members", declines)
+    with pytest.raises(RunStopped) as caught:
+        begun(named(()), 3)
+    assert str(caught.value) == (
+        "0 of 3 clients can take part, and min-clients is 3; clients [0, 1, 2]: no node hosts it; "
+        "start the missing nodes, or lower min-clients"
+    )
+
+
+def test_finds_the_federation_whose_superlink_started_it(monkeypatch):
+    found = membership.membership_of(SimpleNamespace(_addr="127.0.0.1:8001"))
+    assert found is None
+    init_federation(Path("fed"), clients=3, hosts=[], superlink="127.0.0.1:9092", days=1)
+    monkeypatch.setenv("FLWR_HOME", str(Path("fed/server/flwr")))
+    found = membership.membership_of(SimpleNamespace(_addr="127.0.0.1:8001"))
+    assert found == (Path("fed/server"), 3, False, "127.0.0.1:8001")
+    Path("fed/server/clients/client-1.71.unregistered").touch()
+    assert found.barred() == {71}
 
 
 @pytest.mark.parametrize(

@@ -326,6 +326,26 @@ def test_nodes_that_are_away_are_neither_asked_to_train_nor_to_be_scored():
     assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
 
 
+def test_clients_that_have_not_come_yet_are_neither_asked_nor_scored():
+    t = trainer(small(num_clients=6, clients_per_round=4))
+    g = grid(t)
+    whole = query_roster(g, 6)
+    some = whole._replace(nodes=[1, None, 3, 4, None, 6], examples=[40, 0, 40, 40, 0, 20])
+    strategy = Federated(t.experiment.aggregate(), some, clients_per_round=4, seed=0)
+    arrays = to_record(initial_model(t))
+    asked = strategy.configure_train(1, arrays, ConfigRecord(), g)
+    assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
+    assert strategy.cohort == draw_cohort(0, 1, 6, 4, absent={1, 4})
+    assert strategy.askable(g) == 4
+    asked = strategy.configure_evaluate(1, arrays, ConfigRecord(), g)
+    assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
+    strategy.summary()
+    strategy.roster = whole
+    assert strategy.askable(g) == 6
+    list(strategy.configure_train(2, arrays, ConfigRecord(), g))
+    assert strategy.cohort == draw_cohort(0, 2, 6, 4)
+
+
 @pytest.mark.parametrize("least", [1, 3, 4])
 def test_a_round_needs_so_many_replies(least):
     t = trainer(small(num_clients=4, clients_per_round=4))

@@ -1,0 +1,207 @@
+"""The roster query: which clients nodes host, running which source; and who cannot say, and why."""
+
+import time
+from collections.abc import Mapping
+from logging import getLogger
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from federation.errors import few, one_line
+from federation.fingerprint import ROOMS, fingerprint, source_root
+from federation.flower import names
+from federation.roster import NodeEntry, read_entry
+from federation.wire import BUSY, CONFIG, REFUSED, ROSTER_QUERY, TRAINING
+from server.grid import PatientGrid
+
+__all__ = ["Answers"]
+
+_log = getLogger("flwr.engram")
+
+_TOLD = 10  # nodes that a message names
+_GLANCE = 2.0  # seconds for answers; those that take longer are found at a later look
+_DATA = 600.0  # the same in a simulation, where nobody is there to go on with meanwhile
+_SOON, _LATER = 5.0, 60.0  # seconds until a node that is busy, or cannot serve, is asked again
+
+
+class Answers:
+    """What nodes have answered. A node that serves is asked once, and the others again.
+
+    Where the SuperLink knows nodes by names, a node hosts the clients of its name and no others,
+    whatever it says.
+
+    Args:
+        grid: The nodes.
+        training: The training's name, which nodes keep memories under.
+
+    Attributes:
+        entries: Of nodes that serve, in the order in which they came.
+        refusals: Why others do not, by node: the end of a sentence about it.
+        fixed: Whether all nodes are there from the beginning, as in a simulation.
+    """
+
+    def __init__(self, grid: Grid, training: str) -> None:
+        self.entries: dict[int, NodeEntry] = {}
+        self.refusals: dict[int, str] = {}
+        self._grid = grid
+        self._training = training
+        self._membership = grid.membership if isinstance(grid, PatientGrid) else None
+        self.fixed = isinstance(grid, PatientGrid) and grid.fixed
+        self._again: dict[int, float] = {}  # when those who do not serve are asked again
+        self._busy: set[int] = set()  # of these, those that have other work
+        self._names: Mapping[int, str] = {}
+
+    def ask(self) -> bool:
+        """Asks nodes that have come since; returns whether anything new is known.
+
+        Nobody is waited for who has to load data first: the answer is there at a later call.
+        """
+        now = time.monotonic()
+        unknown = set(self._grid.get_node_ids()) - self.entries.keys()
+        nodes = sorted(node for node in unknown if self._again.get(node, now) <= now)
+        if not nodes:
+            return False
+        self._names = {**self._names, **names(self._grid)}
+        known = len(self.entries), len(self.refusals)
+        for node, reply in self._replies(nodes):
+            try:
+                self.entries[node] = self._own(node, _read(reply))
+                self.refusals.pop(node, None)
+                self._busy.discard(node)
+            except ValueError as error:
+                self._refused(node, str(error), busy=_is_busy(reply))
+        return known != (len(self.entries), len(self.refusals))
+
+    def _replies(self, nodes: list[int]) -> list[tuple[int, Message]]:
+        said = self._grid.said if isinstance(self._grid, PatientGrid) else {}
+        found = [(node, said.pop(node)) for node in nodes if node in said]
+        config = ConfigRecord({"fingerprint": fingerprint(), TRAINING: self._training})
+        query = RecordDict({CONFIG: config})
+        messages = {
+            node: Message(query, dst_node_id=node, message_type=ROSTER_QUERY)
+            for node in sorted(set(nodes) - dict(found).keys())
+        }
+        timeout = _DATA if self.fixed else _GLANCE
+        sent = self._grid.send_and_receive(messages.values(), timeout=timeout) if messages else ()
+        replies = {reply.metadata.reply_to_message_id: reply for reply in sent}
+        return found + [
+            (node, replies[message.metadata.message_id])
+            for node, message in messages.items()
+            if message.metadata.message_id in replies
+        ]
+
+    def _refused(self, node: int, reason: str, *, busy: bool) -> None:
+        self._again[node] = time.monotonic() + (_SOON if busy else _LATER)
+        (self._busy.add if busy else self._busy.discard)(node)
+        if self.refusals.get(node) != reason:
+            self.refusals[node] = reason
+            _log.warning("%s %s; it is asked again", self.called(node), reason)
+
+    def _own(self, node: int, entry: NodeEntry) -> NodeEntry:
+        """Returns an entry without clients that are not the node's, by its name."""
+        if self._membership is None:
+            return entry
+        name = self._names.get(node, "")
+        if self._membership.number(name) is None:
+            return entry
+        own = {c: n for c, n in entry.clients.items() if self._membership.is_named(name, c)}
+        others = sorted(entry.clients.keys() - own.keys())
+        if others:
+            _log.warning(
+                "%s says that it hosts clients %s, which are others': they are not taken from it "
+                "(federation.toml has %d clients, and its node.toml must have as many)",
+                self.called(node),
+                few(others),
+                self._membership.clients,
+            )
+        return entry._replace(clients=own)
+
+    def called(self, node: int) -> str:
+        """Returns what to call a node in a message."""
+        name = self._names.get(node)
+        return f"{one_line(name)} (node {node})" if name else f"node {node}"
+
+    def refusal(self, client: int) -> str | None:
+        """Returns why the node that is registered as a client's does not serve, if so."""
+        if self._membership is None:
+            return None
+        for node in [*self.refusals, *self.silent]:
+            if self._membership.is_named(self._names.get(node, ""), client):
+                return f"its node {self.at_work(node)}"
+        return None
+
+    def at_work(self, node: int) -> str:
+        """Returns why a node that is on line is not asked: the end of a sentence about it."""
+        busy = self._grid.busy.get(node) if isinstance(self._grid, PatientGrid) else None
+        return f"is busy: {busy}" if busy else self.refusals.get(node, "has not answered")
+
+    @property
+    def silent(self) -> set[int]:
+        """Nodes that are on line, and have not said anything yet."""
+        return self.on_line() - self.entries.keys() - self.refusals.keys()
+
+    def on_line(self) -> set[int]:
+        """Returns all nodes that are on line, whatever they are at."""
+        grid = self._grid
+        return grid.on_line() if isinstance(grid, PatientGrid) else set(grid.get_node_ids())
+
+    @property
+    def complete(self) -> bool:
+        """Whether nobody else can come: in a simulation, or where all who are registered have."""
+        if self.fixed:
+            return not self.silent
+        if self._membership is None or self._membership.insecure:
+            return False
+        heard = self.entries.keys() | (self.refusals.keys() - self._busy)
+        there = {self._membership.number(self._names.get(node, "")) for node in heard}
+        return there.issuperset(range(self._membership.clients)) and not self.silent
+
+    def in_words(self) -> tuple[str, str]:
+        """Returns what is known of nodes that do not serve, and what helps; empty for nothing."""
+        nodes = [*self.refusals, *sorted(self.silent)]
+        told = [f"{self.called(node)} {self.at_work(node)}" for node in nodes]
+        known, remedy = self._membership.known() if self._membership else ("", "")
+        return "; ".join(filter(None, [*told[:_TOLD], known])), remedy
+
+
+def _read(reply: Message) -> NodeEntry:
+    """Returns a node's entry.
+
+    Raises:
+        ValueError: It cannot serve, and why: the end of a sentence about it.
+    """
+    ours = f"this coordinator runs {fingerprint()} from {source_root()}"
+    if reply.has_error():
+        reason = one_line(_last_line(reply.error.reason or ""))
+        if _is_busy(reply):
+            raise ValueError(f"is busy: {reason}")
+        if reply.error.code == REFUSED:  # our source, which says what is wrong
+            raise ValueError(f"cannot serve this run: {reason}")
+        raise ValueError(f"cannot serve this run: {reason}{_decoy()}; {ours}")
+    try:
+        entry = read_entry(reply.content)
+    except ValueError as error:
+        raise ValueError(f"runs something else ({error}){_decoy()}; {ours}") from error
+    if entry.fingerprint != fingerprint():
+        theirs = one_line(f"{entry.fingerprint} from {entry.source}")
+        raise ValueError(f"runs {theirs}; {ours}")
+    return entry
+
+
+def _is_busy(reply: Message) -> bool:
+    return reply.has_error() and reply.error.code == BUSY
+
+
+def _decoy() -> str:
+    """Points at folders that a Ray worker would import instead of ours: it looks there first."""
+    here = Path.cwd()
+    decoys = [str(here / room) for room in ROOMS if (here / room).is_dir()]
+    if here == source_root() or not decoys:
+        return ""
+    return f" (a worker started in {here} imports {', '.join(decoys)} first)"
+
+
+def _last_line(reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines() if line.strip(" '>\t")]
+    return lines[-1] if lines else "no reason given"

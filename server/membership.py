@@ -1,0 +1,87 @@
+"""What a federation's own folder says of its nodes, for a run that its SuperLink has started."""
+
+import contextlib
+import os
+import re
+import shlex
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from flwr.serverapp import Grid
+
+from federation.credentials import read_federation
+from federation.errors import EngramError
+from federation.flower import api_of
+from server.registration import unregistered
+from server.status import members
+
+__all__ = ["Membership", "membership_of"]
+
+
+class Membership(NamedTuple):
+    """A federation, as seen by its coordinator.
+
+    Attributes:
+        folder: The coordinator's folder.
+        clients: How many clients the federation has.
+        insecure: Whether it takes nodes as they come, without names.
+        control: HOST:PORT of its SuperLink's Control API.
+    """
+
+    folder: Path
+    clients: int
+    insecure: bool = False
+    control: str | None = None
+
+    def number(self, name: str) -> int | None:
+        """Returns the number of the client that a node was registered as; None if it was not."""
+        match = re.fullmatch(r"client-(\d{1,9})", name)
+        return int(match[1]) if match and not self.insecure else None
+
+    def is_named(self, name: str, client: int) -> bool:
+        """Whether a node was registered as this client.
+
+        A run may have more clients than the federation: a node has every M-th of them then, from
+        its own number.
+        """
+        return client % self.clients == self.number(name)
+
+    def barred(self) -> set[int]:
+        """Returns the nodes whose keys were taken from the SuperLink by `engram unregister`."""
+        return set(unregistered(self.folder))
+
+    def known(self) -> tuple[str, str]:
+        """Returns what the SuperLink knows of the federation's nodes, and what helps if too few.
+
+        Both are empty if it does not say; the remedy, if none is needed.
+        """
+        try:
+            found = Counter(member.status for member in members(self.folder, control=self.control))
+        except EngramError:  # this is for a message about another error
+            return "", ""
+        gone = found.pop("unregistered", 0)
+        here = f"on line: {found['online']}" + (f", unregistered: {gone}" if gone else "")
+        told = f"the SuperLink knows {found.total()} of the federation's {self.clients} nodes"
+        if self.insecure or found.total() >= self.clients:
+            return f"{told} ({here})", ""
+        command = f"engram register {shlex.quote(str(self.folder))}"
+        return f"{told} ({here})", f"register the others' keys: `{command}`"
+
+
+def membership_of(grid: Grid) -> Membership | None:
+    """Returns the federation whose SuperLink started this process; None if it has no folder.
+
+    Args:
+        grid: The connection to the SuperLink.
+
+    Raises:
+        Refused: The folder is damaged.
+    """
+    folder = Path(os.environ.get("FLWR_HOME", "")).parent
+    path = folder / "federation.toml"
+    with contextlib.suppress(OSError):
+        if os.environ.get("FLWR_HOME") and path.is_file():
+            settings = read_federation(path)
+            return Membership(folder, settings.clients, settings.insecure, api_of(grid))
+    return None

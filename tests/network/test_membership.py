@@ -1,0 +1,112 @@
+"""Real processes: who joins late, who claims another's client, and who is taken out of a run."""
+
+import contextlib
+import json
+import threading
+
+import pytest
+
+from federation.errors import RunStopped
+from federation.experiment import Experiment, read_defaults
+from federation.settings import read_settings
+from server.record import RunRecord
+from server.registration import register_clients, unregister_client
+from server.status import members
+from simulations.deployed import run_deployed
+from simulations.local import LocalFederation
+from tests.network.support import wait_for
+
+pytestmark = pytest.mark.network
+
+CLIENTS = 3
+
+
+def settings(**special):
+    own = {
+        "num-clients": CLIENTS,
+        "clients-per-round": CLIENTS,
+        "min-clients": 1,
+        "timeout": 15.0,
+        "rows-per-class": 20,
+        "test-rows-per-class": 8,
+        "hidden": "16",
+        "num-rounds": 1000,
+        "eval-every": 1000,
+        "checkpoint-every": 20,
+    }
+    return Experiment.from_config({**read_defaults(), **own, **special})
+
+
+def rows_of(folder):
+    return RunRecord(folder).rows()
+
+
+def test_clients_join_late_lie_about_their_number_and_are_unregistered(tmp_path):
+    folder = tmp_path / "run"
+    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+        federation.kill("client-1")
+        federation.kill("client-2")
+        path = tmp_path / "fed" / "client-2" / "node.toml"
+        claims = read_settings(path) | {"partition-id": 0, "num-partitions": 1}  # all of them
+        path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in claims.items()))
+        federation.start("client-2")
+
+        def go():
+            with contextlib.suppress(RunStopped):  # the SuperLink has gone when all was seen
+                run_deployed(
+                    settings(),
+                    folder,
+                    federation.server,
+                    control=federation.control,
+                    patience=1.0,
+                )
+
+        def reaches(what, condition):
+            wait_for(lambda: any(condition(row) for row in rows_of(folder)), 90, what)
+            return rows_of(folder)[-1]["round"]
+
+        thread = threading.Thread(target=go)
+        thread.start()
+        reaches("a round", lambda row: row["round"] == 1)
+        federation.start("client-1")
+        reaches("a round with all", lambda row: row.get("cohort") == [0, 1, 2])
+        unregister_client(federation.server, "client-2", control=federation.control)
+        last = reaches("a round that says it", lambda row: row.get("absent") == {"2": "off line"})
+        reaches("rounds without it", lambda row: row["round"] == last + 3)
+        listed = {m.name: m.status for m in members(federation.server, control=federation.control)}
+        refused = federation.log("client-2").read_text()
+    thread.join(60)
+    rows = rows_of(folder)[1:]
+    assert rows[0]["cohort"] == [0, 2]  # its node hosts what it is registered as, and no more
+    assert rows[0]["absent"] == {"1": "no node hosts it"}
+    there = [2 in row["cohort"] and "2" not in row.get("absent", {}) for row in rows]
+    assert there == sorted(there, reverse=True)  # once it was out, it was out for good
+    assert all(row["ms"] < 10_000 for row in rows[:-2])  # nobody waited for who came or went
+    assert listed["client-2"] == "unregistered"
+    assert "refuses this node: Invalid node ID" in refused
+
+
+def test_after_its_database_was_deleted_a_run_says_what_helps(tmp_path):
+    with LocalFederation(tmp_path / "fed", clients=2) as federation:
+        federation.kill("superlink")
+        for path in federation.server.glob("superlink.db*"):
+            path.unlink()
+        federation.start("superlink")
+        special = {"num-clients": 2, "clients-per-round": 2, "num-rounds": 1, "timeout": 2.0}
+        given = settings(**special)
+        with pytest.raises(RunStopped) as caught:
+            run_deployed(given, tmp_path / "run", federation.server, control=federation.control)
+        assert str(caught.value) == (
+            "0 of 2 clients can take part, and min-clients is 1; clients [0, 1]: no node hosts it; "
+            "the SuperLink knows 0 of the federation's 2 nodes (on line: 0); register the others' "
+            f"keys: `engram register {federation.server}`"
+        )
+        assert all(
+            node for _, node in register_clients(federation.server, control=federation.control)
+        )
+
+        def on_line():
+            found = members(federation.server, control=federation.control)
+            return [member.status for member in found] == ["online"] * 2
+
+        wait_for(on_line, 60, "both nodes on line")  # what it said helps
