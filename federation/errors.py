@@ -4,7 +4,19 @@ import reprlib
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["DataError", "EngramError", "Refused", "RunStopped", "brief", "few", "one_line"]
+__all__ = [
+    "REFUSED",
+    "DataError",
+    "EngramError",
+    "Refused",
+    "RunStopped",
+    "brief",
+    "few",
+    "one_line",
+]
+
+REFUSED: Final = 1002
+"""Code of a message's error that says why something is not done, in words for a user."""
 
 _LONGEST: Final = 300  # characters of somebody else's text that a message shows
 

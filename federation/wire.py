@@ -11,7 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from engram.types import Params
-from federation.errors import brief
+from federation.errors import REFUSED, brief
 
 __all__ = [
     "ARRAYS",
@@ -45,7 +45,6 @@ ROSTER: Final = "roster"
 TRAINING: Final = "training"  # config key: which memories a message is about
 SECONDS: Final = "seconds"  # of a reply's clients: how long the node trained
 ROSTER_QUERY: Final = "query.roster"
-REFUSED: Final = 1002  # error code of a node that cannot do what it is asked, and says why
 _NUMPY: Final = "numpy.ndarray"  # how Flower calls numpy's format
 DIVERGED: Final = 1001  # error code of a node all of whose clients' models became non-finite
 
