@@ -21,7 +21,7 @@ _ARRAYS: Final = "engram.arrays"
 _PIECE: Final = "engram.piece"  # of a large record's arrays, in a record after it,
 _PIECES: Final = "engram.pieces"  # of which there are so many
 _SMALL: Final = 2**20  # bytes; what is larger stays apart from the rest, so that messages share it
-PIECE: Final = 2**24
+PIECE: Final = 2**22
 """Bytes of arrays that one object carries at most: a SuperLink holds several copies of it."""
 
 

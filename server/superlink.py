@@ -17,7 +17,6 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from federation.bundle import PIECE
 from federation.errors import Refused
 from federation.flower import run_superlink
 from server.callers import own_users, private
@@ -26,8 +25,12 @@ from server.replies import GuardedFleet, Limits
 __all__ = ["compact", "main", "serve"]
 
 _log = getLogger("flwr.engram")
-_SPARE = 2**20  # bytes of a message that carries a piece of a model, besides the piece
-_JOURNAL = 2**24  # bytes that the database's journal keeps when it is empty
+_LARGEST = 2**24  # bytes of a message: Flower's app bundles have 10 MB, pieces of models less
+_DATABASE = {  # for each connection, of which a SuperLink has some ten
+    "journal_size_limit": str(2**24),  # bytes that the journal keeps when it is empty
+    "cache_size": "-8000",  # KiB
+    "mmap_size": "0",
+}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -45,8 +48,8 @@ def main(arguments: Sequence[str]) -> None:
         serve=uvicorn.run if own.open_control else serve,
         superexec=[sys.executable, "-P", "-m", "server.superexec"],
         fleet=lambda fleet: GuardedFleet(fleet, Limits(own.max_records, own.max_reply)),
-        largest=PIECE + _SPARE,
-        pragmas={"journal_size_limit": str(_JOURNAL)},
+        largest=_LARGEST,
+        pragmas=_DATABASE,
     )
 
 
