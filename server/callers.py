@@ -43,10 +43,12 @@ def is_from(
         server: Its end here.
         sockets: The kernel's tables. What cannot be read has no connections.
     """
-    found = {
-        user for path in sockets for user in _users(path, _comparable(client), _comparable(server))
-    }
-    return bool(found) and found <= set(users)
+    ends, tables = (_comparable(client), _comparable(server)), list(sockets)
+    for _ in range(2):  # a table that changes while it is read may lack a row
+        found = {user for path in tables for user in _users(path, *ends)}
+        if found:
+            return found <= set(users)
+    return False
 
 
 def _users(path: Path, local: Address, remote: Address) -> Iterator[int]:
