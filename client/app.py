@@ -2,11 +2,11 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from logging import getLogger
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -81,7 +81,7 @@ def _answer(
     bundled = is_bundled(message.content)
     try:
         message.content = unbundle(message.content)
-        experiment = Experiment.from_config(context.run_config).on_machine(context.node_config)
+        experiment = Experiment.from_config(context.run_config).on_machine(_own(context))
         config = read_node_config(context.node_config)
         clients = hosted_clients(experiment.num_clients, config)
         training = str(config_of(message.content).get(TRAINING, ""))
@@ -92,6 +92,12 @@ def _answer(
     if bundled and reply.has_content():
         reply.content = bundle(reply.content)
     return reply
+
+
+def _own(context: Context) -> Mapping[str, Any]:
+    """Returns the machine's own settings; which files it reads is not the coordinator's to say."""
+    own = context.node_config
+    return {"data-dir": own["state"], **own} if own.get("state") else own
 
 
 @lru_cache(maxsize=1)  # a worker answers many messages of one training

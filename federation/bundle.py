@@ -11,19 +11,22 @@ from typing import Any, Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from federation.errors import Refused
+from federation.errors import Refused, brief
 from federation.flower import recorddict_from_bytes, recorddict_to_bytes
 
-__all__ = ["bundle", "bundled_size", "is_bundled", "unbundle"]
+__all__ = ["PIECE", "bundle", "bundled_size", "is_bundled", "unbundle"]
 
 _ALL: Final = "engram.all"
 _ARRAYS: Final = "engram.arrays"
+_PIECE: Final = "engram.piece"  # of a large record's arrays, in a record after it,
+_PIECES: Final = "engram.pieces"  # of which there are so many
 _SMALL: Final = 2**20  # bytes; what is larger stays apart from the rest, so that messages share it
-_LARGE: Final = 2**28  # bytes; what is larger goes in Flower's chunks: databases have their limits
+PIECE: Final = 2**22
+"""Bytes of arrays that one object carries at most: a SuperLink holds several copies of it."""
 
 
-def bundle(content: RecordDict, joined: dict[int, ConfigRecord] | None = None) -> RecordDict:
-    """Returns the content as one string of bytes; or with one for each array record, if large.
+def bundle(content: RecordDict, joined: dict[int, list[ConfigRecord]] | None = None) -> RecordDict:
+    """Returns the content as one string of bytes; or with some for each array record, if large.
 
     A SuperLink keeps equal objects once, so a large model goes to it once for all nodes. What is
     bundled stays as it is.
@@ -41,10 +44,11 @@ def bundle(content: RecordDict, joined: dict[int, ConfigRecord] | None = None) -
         return RecordDict({_ALL: ConfigRecord({_ALL: recorddict_to_bytes(content)})})
     bundled = RecordDict()
     for name, record in content.items():
-        if isinstance(record, ArrayRecord) and sizes[name] <= _LARGE:
+        if isinstance(record, ArrayRecord):
             if id(record) not in joined:
                 joined[id(record)] = _join(record)
-            bundled[name] = joined[id(record)]
+            for number, piece in enumerate(joined[id(record)]):
+                bundled[_piece(name, number)] = piece
         else:
             bundled[name] = record
     return bundled
@@ -61,15 +65,17 @@ def unbundle(content: RecordDict) -> RecordDict:
         return _read_all(content.config_records[_ALL].get(_ALL))
     found = RecordDict()
     for name, record in content.items():
+        if isinstance(record, ConfigRecord) and _PIECE in record:
+            continue
         joined = isinstance(record, ConfigRecord) and _ARRAYS in record
-        found[name] = _split(record) if joined else record
+        found[name] = _split(_whole(content, name)) if joined else record
     return found
 
 
 def bundled_size(content: RecordDict) -> int:
     """Returns the bytes of what is bundled, and of arrays that are not."""
     records = content.config_records.values()
-    parts = (record.get(key) for record in records for key in (_ALL, _ARRAYS))
+    parts = (record.get(key) for record in records for key in (_ALL, _ARRAYS, _PIECE))
     joined = sum(len(part) for part in parts if isinstance(part, bytes))
     return joined + sum(map(_size, content.array_records.values()))
 
@@ -92,14 +98,38 @@ def _size(record: ArrayRecord) -> int:
     return sum(len(array.data) for array in record.values())
 
 
-def _join(record: ArrayRecord) -> ConfigRecord:
+def _join(record: ArrayRecord) -> list[ConfigRecord]:
+    """Returns one record, or several, each with a piece of the bytes."""
     arrays = list(record.values())
     described = [
         (name, array.dtype, list(array.shape), array.stype, len(array.data))
         for name, array in record.items()
     ]
     data = b"".join((json.dumps(described).encode(), b"\n", *(array.data for array in arrays)))
-    return ConfigRecord({_ARRAYS: data})
+    first, *others = (data[i : i + PIECE] for i in range(0, len(data), PIECE))
+    count: dict[str, int] = {_PIECES: len(others)} if others else {}
+    return [ConfigRecord({_ARRAYS: first, **count}), *(ConfigRecord({_PIECE: o}) for o in others)]
+
+
+def _piece(name: str, number: int) -> str:
+    """Returns what a piece of a record is called; the first has the record's name."""
+    return f"{name}.{number}" if number else name
+
+
+def _whole(content: RecordDict, name: str) -> Mapping[str, Any]:
+    """Returns a record with all of its pieces."""
+    first = content.config_records[name]
+    count = first.get(_PIECES, 0)
+    if not count:
+        return first
+    if type(count) is not int or not 0 < count < len(content):
+        raise Refused(f"a bundle must have as many pieces as it says, got {brief(count)}")
+    others = (content.config_records.get(_piece(name, i)) for i in range(1, count + 1))
+    found = [first[_ARRAYS], *(other.get(_PIECE) if other else None for other in others)]
+    pieces = [piece for piece in found if isinstance(piece, bytes)]
+    if len(pieces) < len(found):
+        raise Refused(f"a bundle must have all of its {len(found)} pieces")
+    return {_ARRAYS: b"".join(pieces)}
 
 
 def _split(record: Mapping[str, Any]) -> ArrayRecord:

@@ -8,14 +8,20 @@ For a later release, check that each import still exists, and that
   SHA-256 of its bytes (``pack`` and ``unpack``);
 - the Fleet API's calls still are those that client/fleet.py makes, in that order, as
   ``flwr.client.grpc_rere_client.connection`` makes them;
+- ``flower-superlink`` still names what ``run_superlink`` replaces in it, and its SuperExec starts
+  tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``;
 - a SuperLink's nodes still tell when they were activated and how they are called (``activations``,
   ``names``), and ``HttpGrid`` still fetches a reply as ``Inbox`` does, from ``_addr``, where the
   Control API is, too (``api_of``).
 """
 
+import importlib
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flwr.app import Context, Error, Message, Metadata, RecordDict
@@ -78,6 +84,7 @@ __all__ = [
     "fab_pb2",
     "flatten_dict",
     "fleet_pb2",
+    "forget_push",
     "fuse_dicts",
     "heartbeat_pb2",
     "iterate_object_tree",
@@ -95,6 +102,8 @@ __all__ = [
     "replies",
     "run_from_proto",
     "run_pb2",
+    "run_superexec",
+    "run_superlink",
     "simulated",
     "unpack",
 ]
@@ -317,3 +326,58 @@ def local_run(run_id: int = 1) -> Run:
 def name_message(message: Message, message_id: str) -> None:
     """Gives a message its id, as a SuperLink does on arrival."""
     message.metadata.__dict__["_message_id"] = message_id
+
+
+# --- The SuperLink's processes ---------------------------------------------------------------
+# What follows brings Flower's servers and a database, which nodes and simulations do without.
+
+
+def run_superlink(
+    arguments: Sequence[str],
+    *,
+    serve: Callable[..., None],
+    superexec: Sequence[str],
+    fleet: Callable[[Any], Any],
+    largest: int,
+    pragmas: Mapping[str, str],
+) -> None:
+    """Runs ``flower-superlink`` in this process, until it ends.
+
+    Args:
+        arguments: What that command is given.
+        serve: Called instead of ``uvicorn.run`` with its arguments.
+        superexec: The command that starts a SuperExec, without its arguments.
+        fleet: Given Flower's Fleet API, returns what stands before it.
+        largest: Bytes of the longest message that the Fleet API receives or sends.
+        pragmas: Further settings of each connection with its SQLite database.
+    """
+    flower = importlib.import_module("flwr.superlink.cli.flower_superlink")
+    database = importlib.import_module("flwr.supercore.sql_mixin")
+    command, servicer = flower._get_superexec_command, flower.FleetServicer
+    changes: dict[str, Any] = {
+        "uvicorn": SimpleNamespace(run=serve),
+        "_get_superexec_command": lambda *a, **given: [*superexec, *command(*a, **given)[1:]],
+        "FleetServicer": lambda **given: fleet(servicer(**given)),
+        "GRPC_MAX_MESSAGE_LENGTH": largest,
+    }
+    vars(flower).update(changes)
+    vars(database)["SQLITE_PRAGMAS"] = (*database.SQLITE_PRAGMAS, *pragmas.items())
+    sys.argv = ["flower-superlink", *arguments]
+    flower.flower_superlink()
+
+
+def forget_push(fleet: Any, session: str) -> None:
+    """Deletes a reply, and what of it was stored, that a node has begun to push.
+
+    Args:
+        fleet: Flower's Fleet API.
+        session: What it called the attempt.
+    """
+    fleet.state_factory.state()._cleanup_push_session(session, cleanup_messages=True)
+
+
+def run_superexec(start: Callable[..., Any]) -> None:
+    """Runs ``flower-superexec`` in this process; ``start`` is called instead of ``Popen``."""
+    executor = importlib.import_module("flwr.supercore.superexec.executor.subprocess_executor")
+    vars(executor)["subprocess"] = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+    importlib.import_module("flwr.supercore.cli.flower_superexec").flower_superexec()

@@ -21,6 +21,7 @@ from server.identity import add_client, init_federation, new_client_key, renew_s
 from server.launch import CONTROL, check_free, superlink_addresses, superlink_command, warnings
 from server.record import RunRecord
 from server.registration import register_clients, unregister_client
+from server.replies import Limits
 from server.status import costs, members, participation
 
 __all__ = ["app"]
@@ -28,6 +29,7 @@ __all__ = ["app"]
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092
 _DAYS = 365
+_LIMITS = Limits()
 
 app = typer.Typer()
 _out = Console(highlight=False)
@@ -126,14 +128,39 @@ def start(
         ),
     ] = None,
     control: _Control = None,
+    open_control: Annotated[
+        bool,
+        typer.Option(
+            "--open-control",
+            help="Let whoever reaches --control run programs here as you, other users of this "
+            "machine among them; by default it serves you alone, and root.",
+        ),
+    ] = False,
+    max_records: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Parts (records, arrays, chunks of arrays) that a client's reply may have.",
+        ),
+    ] = _LIMITS.records,
+    max_reply: Annotated[
+        int, typer.Option(metavar="MIB", min=1, help="Size that a client's reply may have.")
+    ] = _LIMITS.mebibytes,
 ) -> None:
     """Start a federation's SuperLink, to which its clients and its users connect."""
     credentials = read_server(server)
-    launch = superlink_command(server, fleet=fleet, control=control)
+    launch = superlink_command(
+        server,
+        fleet=fleet,
+        control=control,
+        open_control=open_control,
+        limits=Limits(max_records, max_reply),
+    )
     at = superlink_addresses(credentials, fleet=fleet, control=control)
     check_free(at.fleet, "--fleet")
     check_free(at.control, "--control")
-    for line in warnings(credentials, at):
+    for line in warnings(credentials, at, open_control=open_control):
         _log.warning(line)
     name = credentials.settings.federation
     print(f"SuperLink of {name}: clients at {at.fleet}, users at {at.control}", flush=True)

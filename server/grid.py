@@ -244,7 +244,7 @@ class PatientGrid(Grid):
 
     def _send(self, asked: list[_Asked], end: float) -> dict[str, _Asked]:
         left = end - time.monotonic()
-        joined: dict[int, ConfigRecord] = {}
+        joined: dict[int, list[ConfigRecord]] = {}
         largest = 0
         for message, clients, _, _ in asked:
             if left < math.inf:

@@ -11,7 +11,9 @@ from federation.addresses import Address, as_ip, parse_address
 from federation.credentials import ServerCredentials, read_server, renewal
 from federation.errors import Refused
 from federation.launch import Launch, program
+from server.callers import SOCKETS
 from server.folders import replace_file
+from server.replies import Limits
 
 __all__ = [
     "CONTROL",
@@ -42,9 +44,14 @@ class Addresses(NamedTuple):
 
 
 def superlink_command(
-    folder: Path, *, fleet: str | None = None, control: str | None = None
+    folder: Path,
+    *,
+    fleet: str | None = None,
+    control: str | None = None,
+    open_control: bool = False,
+    limits: Limits | None = None,
 ) -> Launch:
-    """Prepares the stock ``flower-superlink``, without starting it.
+    """Prepares a SuperLink, Flower's behind our guards, without starting it.
 
     It serves clients with TLS and lets in those alone whose keys are registered; when the
     federation is insecure, it serves whoever comes. What it knows, the registered keys among
@@ -55,12 +62,19 @@ def superlink_command(
         fleet: HOST:PORT where it listens for clients. By default the port that they connect to,
             on this machine only if they are on it too, and else on all its interfaces.
         control: HOST:PORT where it listens for users; by default ``CONTROL``.
+        open_control: Let whoever reaches that start programs here, not only this process's user
+            and root on this machine.
+        limits: What a client's reply may have.
 
     Raises:
-        Refused: The folder, an address, or the installation is not in order.
+        Refused: The folder, an address, or the installation is not in order; or only
+            ``open_control`` would let anybody in.
     """
     credentials = read_server(folder)
     at = superlink_addresses(credentials, fleet=fleet, control=control)
+    if not open_control:
+        _check_private(at.control)
+    limits = limits or Limits()
     security = ["--insecure"]
     if credentials.tls:
         security = [
@@ -70,7 +84,10 @@ def superlink_command(
             "--enable-supernode-auth",
         ]
     return program(
-        "flower-superlink",
+        "python",
+        *("-P", "-m", "server.superlink"),  # -P: nothing is imported from the working directory
+        *("--max-records", str(limits.records), "--max-reply", str(limits.mebibytes)),
+        *(["--open-control"] if open_control else []),
         *security,
         *("--fleet-api-address", str(at.fleet)),
         *("--host", at.control.host, "--port", str(at.control.port)),
@@ -153,7 +170,9 @@ def check_free(address: Address, option: str) -> None:
         raise Refused(f"{cause}, or give another one with {option}") from error
 
 
-def warnings(credentials: ServerCredentials, at: Addresses) -> list[str]:
+def warnings(
+    credentials: ServerCredentials, at: Addresses, *, open_control: bool = False
+) -> list[str]:
     """Returns what whoever starts a SuperLink should know, one line each."""
     found, settings, tls = [], credentials.settings, credentials.tls
     if settings.insecure:
@@ -161,10 +180,10 @@ def warnings(credentials: ServerCredentials, at: Addresses) -> list[str]:
             f"{settings.federation} is insecure: nothing is encrypted, and whoever reaches "
             f"{at.fleet} can take part in its runs"
         )
-    if not at.control.is_loopback:
+    if open_control:
         found.append(
-            f"whoever reaches {at.control} can run programs here: Flower's Control API asks "
-            "nobody who he is"
+            f"whoever reaches {at.control} can run programs here as this user: with "
+            "--open-control nobody is asked who he is"
         )
     if tls and tls.expires - datetime.now(UTC) < _SOON:
         found.append(
@@ -179,6 +198,20 @@ def _all_interfaces(called: Address) -> Address:
     if called.is_loopback:
         return called if ip else called._replace(host="127.0.0.1")
     return called._replace(host="::" if ip and ip.version == 6 else "0.0.0.0")
+
+
+def _check_private(control: Address) -> None:
+    """Refuses a Control API that would refuse those for whom it is meant."""
+    if not control.is_loopback:
+        raise Refused(
+            f"--control must be a loopback address, such as {CONTROL}, got {control}: only this "
+            "user's programs on this machine are let in, unless --open-control lets in everybody"
+        )
+    if not any(table.is_file() for table in SOCKETS):
+        raise Refused(
+            f"this system does not say in {SOCKETS[0]} whose connections are: start the SuperLink "
+            "with --open-control, where nobody else uses this machine"
+        )
 
 
 def _check_host(credentials: ServerCredentials, control: Address) -> None:

@@ -157,12 +157,11 @@ def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):
 def test_a_coordinator_opens_no_file_of_a_node(tmp_path):
     rng = np.random.default_rng(0)
     own = write_npz(tmp_path / "own.npz", x=rng.normal(size=(900, 3)), y=rng.integers(0, 2, 900))
-    settings = {"dataset": own, "partition": "iid", "model": "linear"}
-    reply = ask(
-        ROSTER_QUERY, RecordDict(), {"state": str(tmp_path), "data-dir": "/nowhere"}, **settings
-    )
-    assert reply.error.code == REFUSED
-    assert "is not in this node's data-dir" in reply.error.reason
+    settings = {"dataset": own, "partition": "iid", "model": "linear", "data_dir": "/"}
+    for node in ({"state": str(tmp_path), "data-dir": "/nowhere"}, {"state": str(tmp_path / "s")}):
+        reply = ask(ROSTER_QUERY, RecordDict(), node, **settings)
+        assert reply.error.code == REFUSED
+        assert "is not in this node's data-dir" in reply.error.reason
     for node in ({}, {"state": str(tmp_path), "data-dir": str(tmp_path)}):
         assert not ask(ROSTER_QUERY, RecordDict(), node, **settings).has_error()
 

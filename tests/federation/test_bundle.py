@@ -61,6 +61,33 @@ def test_a_small_message_is_one_record_and_a_large_model_is_apart_from_the_rest(
     assert bundle(other)["arrays"].object_id == bundle(content(2**19))["arrays"].object_id
 
 
+def test_a_large_model_goes_in_pieces(monkeypatch):
+    monkeypatch.setattr("federation.bundle.PIECE", 2**18)
+    made = bundle(content(2**19))
+    assert list(made) == ["arrays", *(f"arrays.{i}" for i in range(1, 9)), "metrics", "config"]
+    assert max(len(next(iter(made[name].values()))) for name in list(made)[:9]) == 2**18
+    assert bundled_size(made) > 2**21
+    same(unbundle(made), content(2**19))
+    assert is_bundled(made)
+    assert bundle(made) is made
+    assert len(bundle(content(2**16))) == 1
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, "2", True, 2**40, 3])
+def test_a_model_without_some_of_its_pieces_is_refused(monkeypatch, count):
+    monkeypatch.setattr("federation.bundle.PIECE", 2**20)
+    made = bundle(content(2**19))
+    assert made["arrays"]["engram.pieces"] == 2
+    made["arrays"]["engram.pieces"] = count
+    with pytest.raises(Refused, match="pieces"):
+        unbundle(made)
+    made["arrays"]["engram.pieces"] = 2
+    same(unbundle(made), content(2**19))
+    made["arrays.2"]["engram.piece"] = "text"
+    with pytest.raises(Refused, match="must have all of its 3 pieces"):
+        unbundle(made)
+
+
 def test_what_is_not_bundled_stays_as_it_is():
     same(unbundle(content(3)), content(3))
     assert not is_bundled(content(3))

@@ -22,6 +22,7 @@ from server.launch import (
     superlink_command,
     warnings,
 )
+from server.replies import Limits
 
 SERVER = Path("fed/server")
 
@@ -40,7 +41,10 @@ def value(launch, option):
 def test_a_superlink_with_tls():
     make()
     launch, here = superlink_command(SERVER), SERVER.absolute()
-    assert launch.argv[0] == str(Path(sys.executable).parent / "flower-superlink")
+    python = str(Path(sys.executable).parent / "python")
+    assert launch.argv[:4] == [python, "-P", "-m", "server.superlink"]
+    assert (value(launch, "--max-records"), value(launch, "--max-reply")) == ("1000", "1024")
+    assert "--open-control" not in launch.argv
     assert value(launch, "--ssl-ca-certfile") == str(here / "ca.crt")
     assert value(launch, "--ssl-certfile") == str(here / "server.crt")
     assert value(launch, "--ssl-keyfile") == str(here / "server.key")
@@ -63,7 +67,8 @@ def test_users_are_served_on_this_machine_unless_asked_otherwise():
     make("coordinator.example.org:9092", hosts=["10.1.2.3"])
     launch = superlink_command(SERVER)
     assert (value(launch, "--host"), value(launch, "--port")) == ("127.0.0.1", "8000")
-    launch = superlink_command(SERVER, control="10.1.2.3:8100")
+    launch = superlink_command(SERVER, control="10.1.2.3:8100", open_control=True)
+    assert "--open-control" in launch.argv
     assert (value(launch, "--host"), value(launch, "--port")) == ("10.1.2.3", "8100")
     launch = superlink_command(SERVER, control="[::1]:8100")
     assert value(launch, "--host") == "::1"
@@ -129,7 +134,7 @@ def test_a_folder_that_is_not_in_order():
 def test_flower_is_not_installed(monkeypatch):
     make()
     monkeypatch.setattr(sys, "executable", "/nowhere/bin/python")
-    with pytest.raises(Refused, match="/nowhere/bin/flower-superlink is not there"):
+    with pytest.raises(Refused, match="/nowhere/bin/python is not there"):
         superlink_command(SERVER)
 
 
@@ -151,7 +156,29 @@ def test_impossible_addresses(given, says):
 
 def test_control_on_all_interfaces_is_reached_by_its_own_apps():
     make()
-    assert value(superlink_command(SERVER, control="0.0.0.0:8000"), "--host") == "0.0.0.0"
+    launch = superlink_command(SERVER, control="0.0.0.0:8000", open_control=True)
+    assert value(launch, "--host") == "0.0.0.0"
+
+
+@pytest.mark.parametrize("control", ["0.0.0.0:8000", "10.1.2.3:8000"])
+def test_control_is_not_for_other_machines_unless_it_is_open(control):
+    make(hosts=["10.1.2.3"])
+    with pytest.raises(Refused, match=f"must be a loopback address, .* got {control}.*open-cont"):
+        superlink_command(SERVER, control=control)
+
+
+def test_control_is_private_only_where_the_system_says_whose_connections_are(monkeypatch):
+    make()
+    monkeypatch.setattr("server.launch.SOCKETS", (Path("/nowhere/tcp"),))
+    with pytest.raises(Refused, match="this system does not say in /nowhere/tcp whose"):
+        superlink_command(SERVER)
+    superlink_command(SERVER, open_control=True)
+
+
+def test_limits_of_replies():
+    make()
+    launch = superlink_command(SERVER, limits=Limits(50, 7))
+    assert (value(launch, "--max-records"), value(launch, "--max-reply")) == ("50", "7")
 
 
 # --- Ports -----------------------------------------------------------------------------------
@@ -180,9 +207,10 @@ def test_a_host_that_is_not_here(host):
 # --- Warnings --------------------------------------------------------------------------------
 
 
-def warned(**given):
+def warned(open_control=False, **given):
     credentials = read_server(SERVER)
-    return warnings(credentials, superlink_addresses(credentials, **given))
+    at = superlink_addresses(credentials, **given)
+    return warnings(credentials, at, open_control=open_control)
 
 
 def test_nothing_to_warn_of():
@@ -200,8 +228,8 @@ def test_warns_of_an_insecure_federation():
 
 def test_warns_of_a_control_api_that_others_reach():
     make()
-    (line,) = warned(control="0.0.0.0:8000")
-    assert line.startswith("whoever reaches 0.0.0.0:8000 can run programs here")
+    (line,) = warned(open_control=True, control="0.0.0.0:8000")
+    assert line.startswith("whoever reaches 0.0.0.0:8000 can run programs here as this user")
 
 
 def test_warns_of_a_certificate_that_ends_soon():

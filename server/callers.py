@@ -1,0 +1,112 @@
+"""Whose a connection is: on a shared host others may connect to the Control API, and run nothing.
+
+Flower's Control API starts programs for whoever reaches it, and the Runtime API beside it hands out
+the running ones' tokens. So a SuperLink asks the kernel, which writes in /proc/net/tcp whose each
+socket of this machine is, and serves its own user's and root's alone. Nobody needs a password.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import Any
+
+from federation.addresses import Address, as_ip
+
+__all__ = ["SOCKETS", "is_from", "own_users", "private"]
+
+SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+"""Where Linux writes this network's sockets, with their users."""
+
+_ESTABLISHED = "01"
+_REFUSAL = (
+    "only the user who started this SuperLink may use its Control API, and only from its machine: "
+    "do it as that user there, or start the SuperLink with --open-control"
+)
+
+
+def own_users() -> frozenset[int]:
+    """Returns the users whom this process serves: its own, and root, who can be anybody."""
+    return frozenset({os.geteuid(), 0})
+
+
+def is_from(
+    users: Collection[int], client: Address, server: Address, sockets: Iterable[Path] = SOCKETS
+) -> bool:
+    """Returns whether a connection's other end belongs to one of these users of this machine.
+
+    Args:
+        users: Their numbers.
+        client: The connection's other end.
+        server: Its end here.
+        sockets: The kernel's tables. What cannot be read has no connections.
+    """
+    ends, tables = (_comparable(client), _comparable(server)), list(sockets)
+    for _ in range(2):  # a table that changes while it is read may lack a row
+        found = {user for path in tables for user in _users(path, *ends)}
+        if found:
+            return found <= set(users)
+    return False
+
+
+def _users(path: Path, local: Address, remote: Address) -> Iterator[int]:
+    """Yields the users of the established sockets between two addresses."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return
+    ports = (f":{local.port:04X}", f":{remote.port:04X}")
+    for _, near, far, state, _, _, _, user, _, inode, *_ in map(str.split, lines):
+        # A socket that its process has closed has no inode any more, and the user's number is 0.
+        if state != _ESTABLISHED or inode == "0" or (near[-5:], far[-5:]) != ports:
+            continue
+        if (_read(near), _read(far)) == (local, remote):
+            yield int(user)
+
+
+def _read(text: str) -> Address:
+    """Reads ADDRESS:PORT, in hexadecimal digits, the address in words of this machine's order."""
+    digits, _, port = text.partition(":")
+    data = bytes.fromhex(digits)
+    if sys.byteorder == "little":
+        data = b"".join(data[i : i + 4][::-1] for i in range(0, len(data), 4))
+    return _comparable(Address(str(ip_address(data)), int(port, 16)))
+
+
+def _comparable(address: Address) -> Address:
+    """Returns an IPv4 address that is written as an IPv6 address as what it is."""
+    ip = as_ip(address.host.partition("%")[0])
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return address if ip is None else address._replace(host=str(ip))
+
+
+def private(protocol: type[Any], users: Collection[int]) -> type[Any]:
+    """Returns a uvicorn protocol that serves these users of this machine, and refuses all others.
+
+    It asks once a connection, as that begins, about its real ends: not about those that a header
+    of a request may claim.
+    """
+
+    class Private(protocol):  # type: ignore[misc]
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if not (
+                self.client
+                and self.server
+                and is_from(users, Address(*self.client), Address(*self.server))
+            ):
+                self.app = _refuse
+
+    return Private
+
+
+async def _refuse(scope: Any, receive: Any, send: Any) -> None:
+    """Answers a request with 403, in the form in which Flower's command shows the reason."""
+    del scope, receive
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 403, "headers": headers})
+    body = json.dumps({"detail": _REFUSAL}).encode()
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,170 @@
+"""What a SuperLink takes from a node: one reply at a time, in its own name, of bounded size.
+
+Flower's Fleet API writes down whatever a registered node pushes, before anybody has looked at it.
+Twenty thousand small records keep its database to themselves for longer than others wait, and a
+reply of some gigabytes is stored whole. What is refused here is answered in the node's place, with
+an error that says why, so that no round waits for it.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from logging import getLogger
+from typing import Any, NamedTuple, NoReturn
+
+import grpc
+
+from federation.errors import REFUSED
+from federation.flower import Parcel, error_instead, fleet_pb2, forget_push, message_pb2, pack
+
+__all__ = ["GuardedFleet", "Limits"]
+
+_log = getLogger("flwr.engram")
+
+_HEADER = 2**20  # bytes of what a reply says of itself, its error included
+
+
+class Limits(NamedTuple):
+    """What a node's reply may have.
+
+    Attributes:
+        records: Parts: records, their arrays, and the arrays' chunks. One of ``engram node`` has a
+            few, whatever the model.
+        mebibytes: MiB of all of them together.
+    """
+
+    records: int = 1000
+    mebibytes: int = 1024
+
+    @property
+    def bytes(self) -> int:
+        """As ``mebibytes``."""
+        return self.mebibytes * 2**20
+
+
+class _Reply:
+    """A reply that a node is sending."""
+
+    def __init__(self, header: Any, left: int) -> None:
+        self.header = header
+        self.left = left  # bytes that it may still have
+        self.session = ""  # Flower's name for this attempt
+
+
+class GuardedFleet:
+    """Flower's Fleet API, which all else is left to, but for what nodes push.
+
+    Args:
+        fleet: Flower's.
+        limits: What a reply may have.
+    """
+
+    def __init__(self, fleet: Any, limits: Limits) -> None:
+        self._fleet = fleet
+        self._limits = limits
+        self._replies: dict[int, _Reply] = {}  # by node; each sends one after another
+        self._counting = threading.Lock()
+        # The database stores one thing at a time. Who waits for it here waits for his turn; who
+        # waits for it there is told after five seconds that it is locked.
+        self._storing = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fleet, name)
+
+    def PushMessages(self, request: Any, context: Any) -> Any:  # noqa: N802 - Flower's name
+        """Takes a reply's header, and the names of its parts."""
+        fault = _fault(request)
+        if fault:
+            _refuse(request.node, context, fault)
+        (header,), (tree,) = request.messages_list, request.message_object_trees
+        most = self._limits.records
+        if next(islice(_parts(tree), most, None), None):
+            reason = f"it must have at most {most} parts, got {sum(1 for _ in _parts(tree))}"
+            self._answer_instead(request.node, header, context, f"{reason} (--max-records)")
+        with self._storing:
+            answer = self._fleet.PushMessages(request, context)
+        with self._counting:
+            reply = self._replies.get(request.node.node_id)
+            if reply is None or reply.header.metadata.message_id != tree.object_id:
+                reply = _Reply(header, self._limits.bytes)
+                self._replies[request.node.node_id] = reply
+            reply.session = answer.session_id
+        return answer
+
+    def PushObject(self, request: Any, context: Any) -> Any:  # noqa: N802 - Flower's name
+        """Takes a part of a reply."""
+        size = len(request.object_content)
+        with self._counting:
+            reply = self._replies.get(request.node.node_id)
+            if reply is None or request.session_id != reply.session:
+                _refuse(request.node, context, "a part must be of the reply that it sent last")
+            reply.left -= size
+            if reply.left < 0:
+                del self._replies[request.node.node_id]
+        if reply.left < 0:
+            with self._storing:
+                forget_push(self._fleet, reply.session)
+            reason = f"it must have at most {self._limits.mebibytes} MiB, and has more"
+            self._answer_instead(request.node, reply.header, context, f"{reason} (--max-reply)")
+        with self._storing:
+            answer = self._fleet.PushObject(request, context)
+        if not answer.stored:
+            with self._counting:
+                reply.left += size
+        return answer
+
+    def _answer_instead(self, node: Any, header: Any, context: Any, reason: str) -> NoReturn:
+        """Refuses a reply, and stores an error in its place."""
+        text = f"the SuperLink does not take its reply: {reason}"
+        parcel = pack(error_instead(Parcel(header.SerializeToString(), b"", {}), REFUSED, text))
+        with self._storing:
+            error = fleet_pb2.PushMessagesRequest(
+                node=node,
+                messages_list=[message_pb2.Message.FromString(parcel.header)],
+                message_object_trees=[message_pb2.ObjectTree.FromString(parcel.tree)],
+            )
+            answer = self._fleet.PushMessages(error, context)
+            for name in answer.objects_to_push:
+                self._fleet.PushObject(
+                    message_pb2.PushObjectRequest(
+                        node=node,
+                        run_id=header.metadata.run_id,
+                        object_id=name,
+                        object_content=parcel.objects[name],
+                        session_id=answer.session_id,
+                    ),
+                    context,
+                )
+        _refuse(node, context, reason)
+
+
+def _fault(request: Any) -> str:
+    """Returns what no honest node's reply is like; nothing, if there is nothing."""
+    if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        return f"one reply must be pushed at a time, got {len(request.messages_list)}"
+    (header,), (tree,) = request.messages_list, request.message_object_trees
+    metadata = header.metadata
+    if metadata.src_node_id != request.node.node_id or not metadata.reply_to_message_id:
+        return "a node must answer, and in its own name"
+    if metadata.message_id != tree.object_id:
+        return "the reply must be named for its content"
+    if header.ByteSize() > _HEADER:
+        return f"the reply's header must have at most {_HEADER} bytes, got {header.ByteSize()}"
+    return ""
+
+
+def _parts(tree: Any) -> Iterator[Any]:
+    """Yields a reply's parts, the same one as often as it is named."""
+    left = [tree]
+    while left:
+        yield (part := left.pop())
+        left.extend(part.children)
+
+
+def _refuse(node: Any, context: Any, reason: str) -> NoReturn:
+    """Ends a call as Flower does when a run is over: the node drops its reply, and goes on."""
+    _log.warning("the reply of node %d is refused: %s", node.node_id, reason)
+    details = {"code": REFUSED, "public_message": f"the SuperLink does not take it: {reason}"}
+    context.abort(grpc.StatusCode.PERMISSION_DENIED, json.dumps(details))
+    raise AssertionError("gRPC's abort does not return")

@@ -1,0 +1,90 @@
+"""A SuperLink for shared machines and for nodes that nobody can vouch for.
+
+Run as ``python -m server.superlink``: it is ``flower-superlink``, with that command's arguments and
+the following of its own. Its Control API serves the SuperLink's own user alone, its Fleet API takes
+replies of bounded size, and its database gives back the room that it does not need.
+"""
+
+import argparse
+import contextlib
+import sqlite3
+import sys
+from collections.abc import Sequence
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from federation.errors import Refused
+from federation.flower import run_superlink
+from server.callers import own_users, private
+from server.replies import GuardedFleet, Limits
+
+__all__ = ["compact", "main", "serve"]
+
+_log = getLogger("flwr.engram")
+_LARGEST = 2**24  # bytes of a message: Flower's app bundles have 10 MB, pieces of models less
+_DATABASE = {  # for each connection, of which a SuperLink has some ten
+    "journal_size_limit": str(2**24),  # bytes that the journal keeps when it is empty
+    "cache_size": "-8000",  # KiB
+    "mmap_size": "0",
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the SuperLink until it is stopped."""
+    limits = Limits()
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--max-records", type=int, default=limits.records)
+    parser.add_argument("--max-reply", type=int, default=limits.mebibytes)
+    parser.add_argument("--open-control", action="store_true")
+    parser.add_argument("--database", type=Path, required=True)
+    own, others = parser.parse_known_args(arguments)
+    compact(own.database)
+    run_superlink(
+        ["--database", str(own.database), *others],
+        serve=uvicorn.run if own.open_control else serve,
+        superexec=[sys.executable, "-P", "-m", "server.superexec"],
+        fleet=lambda fleet: GuardedFleet(fleet, Limits(own.max_records, own.max_reply)),
+        largest=_LARGEST,
+        pragmas=_DATABASE,
+    )
+
+
+def serve(app: Any, **options: Any) -> None:
+    """Serves an app to this process's user alone; ``options`` are those of ``uvicorn.run``."""
+    # Without ws="none" a connection could become one of a protocol that does not ask whose it is.
+    uvicorn.run(app, **options, http=private(AutoHTTPProtocol, own_users()), ws="none")
+
+
+def compact(database: Path) -> None:
+    """Gives back the room that a SuperLink's database does not need, and makes it go on doing so.
+
+    What SQLite deletes it keeps the room of, unless it was told otherwise when it began, or now,
+    while nobody uses it. A new database is made.
+
+    Raises:
+        Refused: The file is no database.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            for statement in ("journal_mode = DELETE", "auto_vacuum = FULL"):
+                connection.execute(f"PRAGMA {statement}").fetchall()
+            connection.execute("VACUUM")
+    except sqlite3.OperationalError as error:  # in use, or the disk is full: no reason not to serve
+        _log.warning("%s is not compacted: %s", database, error)
+    except sqlite3.DatabaseError as error:
+        raise Refused(
+            f"{database} cannot be read ({error}): move it away, start again, and register the "
+            "clients again"
+        ) from error
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except Refused as refusal:
+        print(f"engram: {refusal}", file=sys.stderr)
+        sys.exit(2)
