@@ -90,5 +90,6 @@ def _run(launch: Launch, what: str) -> dict[str, Any]:
     except subprocess.TimeoutExpired as error:
         raise RunStopped(f"{what}: no answer for {_PATIENCE:.0f} seconds") from error
     except ValueError as error:
-        raise Declined(f"{what}: {reason(done.stdout + done.stderr)}") from error
+        said = " ".join((done.stdout + done.stderr).split())
+        raise Declined(f"{what}: {said}") from error
     return answer
