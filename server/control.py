@@ -1,19 +1,22 @@
 """Questions to a running SuperLink, through Flower's own command and its Control API."""
 
 import json
+import re
 import shlex
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-from federation.errors import RunStopped
+from federation.errors import RunStopped, one_line
 from federation.launch import Launch
 from server.launch import CONTROL, flwr_command
 
-__all__ = ["Declined", "ask"]
+__all__ = ["Declined", "ask", "reason"]
 
 _PATIENCE = 60.0
+_COLOR = re.compile(r"\x1b\[[\d;]*m")
+_BOX = re.compile(r"((?:^[│|].*[│|]\n)+)[╰+]", re.MULTILINE)  # its lines, down to the lower edge
 
 
 class Declined(RunStopped):
@@ -44,7 +47,7 @@ def ask(
         answer = _run(launch, what)
         if answer["success"]:
             return answer
-        message = answer["error-message"].strip().splitlines()[-1]
+        message = reason(answer["error-message"])
         if "unavailable" not in message:
             raise Declined(f"{what}: {message}")
         if time.monotonic() >= end:
@@ -53,6 +56,22 @@ def ask(
                 f"`engram superlink {shlex.quote(str(folder))}`"
             )
         time.sleep(0.5)
+
+
+def reason(said: str) -> str:
+    """Returns why Flower's command failed, in one line: what its last box of errors says.
+
+    Where there is no box, it is the last line.
+
+    Args:
+        said: What the command wrote.
+    """
+    lines = [line.strip() for line in _COLOR.sub("", said).splitlines()]
+    boxes = _BOX.findall("\n".join(lines))
+    if boxes:
+        lines = [line[1:-1].strip() for line in boxes[-1].splitlines()]
+        return one_line(" ".join(filter(None, lines)))
+    return one_line(next(filter(None, reversed(lines)), "it said nothing"))
 
 
 def _run(launch: Launch, what: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any
 from federation.errors import EngramError, RunStopped
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
+from server.control import reason
 from server.launch import flwr_command
 from server.record import RunRecord
 
@@ -51,7 +52,7 @@ def run_deployed(
         server: The coordinator's folder of the federation.
         control: HOST:PORT of the SuperLink's Control API.
         patience: Seconds to wait for a SuperLink that does not answer.
-        on_round: Called with each round's metrics; again for rounds that had to be repeated.
+        on_round: Called with each new round's metrics, and with the last one's where a run goes on.
         on_trouble: Called with a line for whatever has to be overcome.
 
     Raises:
@@ -111,7 +112,7 @@ class _Attempt:
         self._said: list[str] = []
         self._process = subprocess.Popen(
             launch.argv,
-            env=launch.env,
+            env=launch.env | {"COLUMNS": "400"},  # a path is not broken into two
             cwd=launch.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -125,7 +126,7 @@ class _Attempt:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._said = [*self._said[-20:], line.strip()]
+            self._said = [*self._said[-20:], line]
             if match := _STARTED.search(line):
                 self.run_id = int(match[1])
             if match := _OURS.match(line):
@@ -149,7 +150,7 @@ class _Attempt:
         if self.run_id is not None:
             self.trouble = "the SuperLink or the coordinator died"
         elif self._said:
-            self.trouble = f"the SuperLink did not take the run: {self._said[-1]}"
+            self.trouble = f"the SuperLink did not take the run: {reason(''.join(self._said))}"
 
     def end(self, *, finished: bool) -> None:
         """Makes sure that nothing goes on with this attempt."""
@@ -178,8 +179,9 @@ class _Attempt:
 def _watch(
     folder: Path, on_round: Callable[[dict[str, Any]], None], goes_on: Callable[[], bool]
 ) -> None:
-    """Reports rounds as they are recorded, as long as it goes on."""
-    reported = -1
+    """Reports rounds as they are recorded, as long as it goes on, and first where it stands."""
+    rows = RunRecord(folder).rows()
+    reported = rows[-1]["round"] - 1 if rows else -1
     more = True
     while more:
         time.sleep(_LOOK)

@@ -140,4 +140,4 @@ def _follow(
             on_trouble=lambda line: err.print(f"engram: {line}", soft_wrap=True),
         )
 
-    run_all({folder: experiment}, execute, again)
+    run_all({folder: experiment}, execute, again, at_once=True)

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,18 +32,24 @@ Report = Callable[[dict[str, Any]], None]
 Execute = Callable[[Experiment, Path, Report], None]
 
 
-Tell = Callable[[int, str], None]  # how much is done, and what has been found
+Tell = Callable[[int, str], None]  # how much is done, and what has been found, if anything
 
 
 @contextmanager
-def progress_lines(unit: str, hint: Callable[[], str]) -> Iterator[Callable[[str, int], Tell]]:
-    """Shows a line of progress for each piece of work, and lets Ctrl-C wait until it can be told.
+def progress_lines(
+    unit: str, hint: Callable[[], str], *, at_once: bool = False
+) -> Iterator[Callable[[str, int], Tell]]:
+    """Shows the progress of each piece of work, and lets Ctrl-C wait until it can be told.
+
+    A terminal has a line for each piece, which moves. A file, a pipe or a container's log gets a
+    new line, at once, whenever something has been found, and when a piece is done.
 
     Yields ``(title, total) -> tell``, to be called when a piece of work begins.
 
     Args:
         unit: What is counted.
         hint: Says how to go on, if Ctrl-C is pressed.
+        at_once: Do not let Ctrl-C wait.
 
     Raises:
         SystemExit: It was; status 130.
@@ -57,16 +64,13 @@ def progress_lines(unit: str, hint: Callable[[], str]) -> Iterator[Callable[[str
     # Shown from the first news on, so that whatever is refused before it is one line.
     progress = Progress(*columns, console=err)
     try:
-        with _interrupt_between_rounds() as check:
+        with _interrupt_between_rounds(at_once) as check:
 
             def begin(title: str, total: int) -> Tell:
-                line = progress.add_task(title, total=total, found="")
-                for old in progress.tasks[:-_LINES]:  # what is running must fit the screen
-                    progress.update(old.id, visible=not old.finished)
+                show = _bar(progress, title, total) if err.is_terminal else _log(unit, title, total)
 
                 def tell(done: int, found: str) -> None:
-                    progress.start()
-                    progress.update(line, completed=done, found=found)
+                    show(done, found)
                     check()
 
                 return tell
@@ -82,13 +86,43 @@ def progress_lines(unit: str, hint: Callable[[], str]) -> Iterator[Callable[[str
             progress.stop()
 
 
-def run_all(work: Mapping[Path, Experiment], execute: Execute, resume: str) -> None:
-    """Runs experiments, each in its folder, with a line of progress for each.
+def _bar(progress: Progress, title: str, total: int) -> Tell:
+    line = progress.add_task(title, total=total, found="")
+    for old in progress.tasks[:-_LINES]:  # what is running must fit the screen
+        progress.update(old.id, visible=not old.finished)
+
+    def show(done: int, found: str) -> None:
+        progress.start()
+        progress.update(line, completed=done)
+        if found:
+            progress.update(line, found=found)
+
+    return show
+
+
+def _log(unit: str, title: str, total: int) -> Tell:
+    start, shown = time.monotonic(), -1
+
+    def show(done: int, found: str) -> None:
+        nonlocal shown
+        if done != shown and (found or done == total):
+            shown = done
+            words = f"{title}: {done} of {total} {unit}, {time.monotonic() - start:.1f} s"
+            err.print(f"{words}, {found}" if found else words, markup=False, soft_wrap=True)
+
+    return show
+
+
+def run_all(
+    work: Mapping[Path, Experiment], execute: Execute, resume: str, *, at_once: bool = False
+) -> None:
+    """Runs experiments, each in its folder, and shows their progress.
 
     Args:
         work: The experiments, by their folders.
         execute: Runs one of them, and calls its last argument with each round's metrics.
         resume: The command that goes on, if this one is interrupted.
+        at_once: Let no interruption wait for the end of a round, which is another process's.
 
     Raises:
         SystemExit: Ctrl-C was pressed; status 130.
@@ -98,35 +132,43 @@ def run_all(work: Mapping[Path, Experiment], execute: Execute, resume: str) -> N
         begun = any((folder / "config.json").is_file() for folder in work)
         return f"go on with: {resume}" if begun else "nothing has been written"
 
-    with progress_lines("rounds", hint) as begin:
+    with progress_lines("rounds", hint, at_once=at_once) as begin:
         for folder, experiment in work.items():
-            title = f"{experiment.algorithm} seed {experiment.seed}"
-            tell, found = begin(title, experiment.rounds), ""
+            tell = begin(f"{experiment.algorithm} seed {experiment.seed}", experiment.rounds)
 
-            def report(row: Mapping[str, Any], tell: Tell = tell) -> None:
-                nonlocal found
-                if "accuracy" in row:
-                    found = f"accuracy {100 * row['accuracy']:.1f} %"
-                if "sites" in row:
-                    found = in_words(row)
-                tell(row["round"], found)
+            def report(
+                row: Mapping[str, Any], tell: Tell = tell, experiment: Experiment = experiment
+            ) -> None:
+                tell(row["round"], _found(row, experiment))
 
             execute(experiment, folder, report)
             report(RunRecord.open(folder).rows()[-1])
 
 
+def _found(row: Mapping[str, Any], experiment: Experiment) -> str:
+    """Returns what an evaluation has found, or "" for a round without one."""
+    if "accuracy" in row:
+        return f"accuracy {100 * row['accuracy']:.1f} %"
+    # Rounds of tables have no evaluation: a log gets a line as often as if they had.
+    due = row["round"] == experiment.rounds or row["round"] % experiment.eval_every == 0
+    return in_words(row) if "sites" in row and (due or err.is_terminal) else ""
+
+
 @contextmanager
-def _interrupt_between_rounds() -> Iterator[Callable[[], None]]:
+def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
     """Makes Ctrl-C, and `kill`, wait until the round is done: yields what then raises it.
 
     Raised inside `torch.func`, a KeyboardInterrupt comes out as an internal error of torch. A
     second Ctrl-C does not wait.
+
+    Args:
+        at_once: Neither does the first.
     """
     asked = False
 
     def ask(signum: int, frame: FrameType | None) -> None:
         nonlocal asked
-        if asked:
+        if asked or at_once:
             signal.default_int_handler(signum, frame)
         asked = True
 

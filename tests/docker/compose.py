@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -94,6 +95,22 @@ def engram_words(service):
     return words[words.index("engram") + 1 :] if "engram" in words else None
 
 
+def healthcheck(service):
+    """The words of a service's healthcheck: its own, or the image's."""
+    kind, *words = service.get("healthcheck", {}).get("test", ["CMD", *image()[2]])
+    return ["/bin/sh", "-c", *words] if kind == "CMD-SHELL" else words
+
+
+def starts_again(service, status, times=0):
+    """Whether Docker starts a container again that ended with a status, and did so before.
+
+    By itself, or with the engine: `docker stop` and `docker kill` are other matters.
+    """
+    policy, _, most = service["restart"].partition(":")
+    failed = policy == "on-failure" and status != 0 and times < int(most or sys.maxsize)
+    return policy == "unless-stopped" or failed
+
+
 # --- Running -----------------------------------------------------------------------------------
 
 
@@ -102,7 +119,8 @@ class Processes:
 
     Everything but the isolation is as in containers: what a service mounts is a folder below
     ``root``, shared with whoever mounts the same; ``/tmp`` is its own; a port is another free one,
-    the same for all. A name of a network is this machine.
+    the same for all. A name of a network is this machine. The interfaces that a container sees are
+    the files of a folder, ``net``, and its first process is the one that was started.
     """
 
     def __init__(self, root, project):
@@ -129,6 +147,7 @@ class Processes:
         self.more[name] = more
         place = self.root / "containers" / name
         (place / "tmp").mkdir(parents=True, exist_ok=True)
+        (place / "net" / "eth0").mkdir(parents=True, exist_ok=True)
         with (place / "log").open("ab") as log:
             self.running[name] = subprocess.Popen(
                 [*self._here(name, command_line(self.services[name])), *more],
@@ -152,8 +171,11 @@ class Processes:
         )
 
     def healthy(self, name):
-        """Runs the image's healthcheck in a service."""
-        words, environment = self._here(name, image()[2]), self._environment(name)
+        """Runs a service's healthcheck."""
+        first = self.running.get(name)
+        kill = f"kill {first.pid}" if first else "false"  # and not this machine's first process
+        words = [re.sub(r"\bkill\b[^;]*", kill, word) for word in healthcheck(self.services[name])]
+        words, environment = self._here(name, words), self._environment(name)
         done = subprocess.run(words, env=environment, capture_output=True, check=False, timeout=30)
         return done.returncode == 0
 
@@ -161,14 +183,14 @@ class Processes:
         """Starts a service once more, as it was started."""
         self.start(name, *self.more[name])
 
-    def keep(self, name, seconds=300, restarts=9):
-        """Waits until a service ends well, and starts again what ends otherwise: `on-failure`."""
-        deadline = time.monotonic() + seconds
+    def keep(self, name, seconds=300):
+        """Waits until a service ends well, and starts again what Docker would start again."""
+        deadline, times = time.monotonic() + seconds, Counter()
         while self.running[name].poll() != 0:
             for other, process in list(self.running.items()):
-                if status := process.poll():
-                    restarts -= 1
-                    assert restarts, f"{other} ends with {status}:\n{self.log(other)}"
+                status = process.poll()
+                if status is not None and starts_again(self.services[other], status, times[other]):
+                    times[other] += 1
                     self.again(other)
             assert time.monotonic() < deadline, f"{name} goes on:\n{self.log(name)}"
             time.sleep(1)
@@ -219,7 +241,8 @@ class Processes:
         return [self._translate(name, word) for word in words]
 
     def _translate(self, name, text):
-        places = {"/tmp": self.root / "containers" / name / "tmp"}
+        own = self.root / "containers" / name
+        places = {"/tmp": own / "tmp", "/sys/class/net": own / "net"}
         for source, inside, target, _ in mounts(self.services[name]):
             places[target] = self.root / source / inside
         known = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))

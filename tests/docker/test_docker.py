@@ -3,11 +3,13 @@
 import os
 import re
 import runpy
+import shlex
 import socket
 import time
 
 import crossplane
 import jsonschema
+import pathspec
 import pytest
 import typer
 from check_jsonschema.builtin_schemas import get_builtin_schema
@@ -23,6 +25,7 @@ from tests.docker.compose import (
     instructions,
     load,
     mounts,
+    starts_again,
 )
 
 PROJECT = load("compose.yml")
@@ -50,10 +53,32 @@ def test_a_service_has_no_rights_and_bounded_means(name):
     assert not service.keys() & {"privileged", "cap_add", "pid", "ipc", "devices", "env_file"}
 
 
-@services
-def test_what_crashes_is_started_again(name):
-    # But for `init`: what it refuses once, it refuses always, and `up` is to say so.
-    assert SERVICES[name]["restart"] == ("no" if name == "init" else "on-failure")
+# --- What is started again ---------------------------------------------------------------------
+
+OK, FAILED, REFUSED, TERMINATED, KILLED = 0, 1, 2, 143, 137
+resident = pytest.mark.parametrize("name", ["front", "superlink", *CLIENTS])
+
+
+@resident
+def test_what_is_to_be_there_is_started_again_whatever_it_ends_with(name):
+    # A client that is stopped in good order, as when the machine is switched off, ends with 0.
+    for status in (OK, FAILED, REFUSED, TERMINATED, KILLED):
+        assert starts_again(SERVICES[name], status, times=10**6)
+
+
+@pytest.mark.parametrize("name", ["register", "coordinator"])
+def test_what_ends_is_tried_again_a_few_times_when_it_fails(name):
+    assert not starts_again(SERVICES[name], OK)
+    for status in (FAILED, REFUSED, TERMINATED, KILLED):
+        assert starts_again(SERVICES[name], status, times=2)
+        assert not starts_again(SERVICES[name], status, times=10)
+
+
+def test_what_init_refuses_is_said_at_once():
+    assert not starts_again(SERVICES["init"], REFUSED)
+
+
+# --- Ports -------------------------------------------------------------------------------------
 
 
 def test_the_images_user_is_a_number_and_not_root():
@@ -181,9 +206,32 @@ def test_a_service_calls_engram_as_it_wants_to_be_called(name):
     commands[words[0]].make_context(words[0], words[1:])  # reads the options, and starts nothing
 
 
+@pytest.mark.parametrize("name", ["superlink", "coordinator"])
+@pytest.mark.parametrize("interface", [True, False], ids=("there", "gone"))
+def test_who_loses_his_network_ends_to_join_the_next(name, interface, tmp_path):
+    here = Processes(tmp_path, PROJECT)
+    here.services = {name: SERVICES[name] | {"entrypoint": ["sleep"], "command": ["60"]}}
+    here.start(name)
+    try:
+        eth0 = here.path(name, "/sys/class/net/eth0")
+        assert eth0.exists()
+        with socket.create_server(("127.0.0.1", here.ports[FLEET])):
+            if not interface:
+                eth0.rmdir()
+            assert here.healthy(name) == interface
+        if interface:
+            assert here.running[name].poll() is None
+        else:
+            status = here.wait(name, seconds=5)
+            assert starts_again(SERVICES[name], status)
+    finally:
+        here.down()
+
+
 @pytest.mark.parametrize("name", ["superlink", *CLIENTS])
 def test_health(name, tmp_path):
     here = Processes(tmp_path, PROJECT)
+    here.path(name, "/sys/class/net/eth0").mkdir(parents=True)
     assert not here.healthy(name)
     if name == "superlink":
         with socket.create_server(("127.0.0.1", here.ports[FLEET])):
@@ -207,6 +255,17 @@ def test_the_image_is_made_of_the_source_and_nothing_else():
     ignored = (source_root() / ".dockerignore").read_text().splitlines()
     assert "*" in ignored
     assert {line[1:] for line in ignored if line.startswith("!")} == copied | bound
+
+
+def test_a_configuration_for_pip_is_there_for_the_build_alone():
+    assert SERVICES["init"]["build"]["secrets"] == ["pip"]
+    assert load("compose.yml")["secrets"]["pip"]["file"] == "/dev/null"  # none is needed
+    assert load("compose.yml", PIP_CONF="mine.conf")["secrets"]["pip"]["file"] == "mine.conf"
+    pips = [rest for name, rest in instructions(0) if name == "RUN" and "pip install" in rest]
+    assert pips
+    for rest in pips:  # the user's, not /etc/pip.conf, which an empty one would hide
+        assert "--mount=type=secret,id=pip,target=/root/.config/pip/pip.conf" in rest
+    assert not any(name in {"ARG", "ENV"} and "PIP_CONF" in rest for name, rest in instructions(0))
 
 
 def test_the_image_says_what_containers_need():
@@ -236,6 +295,33 @@ def test_an_image_is_made_with_the_torch_that_was_asked_for(wanted, cuda, fine, 
     said = complaint(wanted, tmp_path)
     assert (said is None) == fine
     assert fine or wanted in said
+
+
+# --- README ------------------------------------------------------------------------------------
+
+
+def test_what_the_readmes_commands_leave_here_is_not_committed():
+    ignored = (source_root() / ".gitignore").read_text().splitlines()
+    spec = pathspec.GitIgnoreSpec.from_lines(ignored)
+    for path in ("results/config.json", "client-3.tar", "client-3/client.key", "memory-3/alive"):
+        assert spec.match_file(f"docker/{path}"), path
+    assert not spec.match_file("docker/compose.yml")
+
+
+def test_a_client_on_another_machine_has_its_folders_and_comes_back():
+    text = (source_root() / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```console\n([^`]*docker run [^`]*)```", text)
+    before, _, command = block.partition("$ docker run ")
+    words = shlex.split(command.replace("\\\n", " "))
+    for mount in (words[i + 1] for i, word in enumerate(words) if word == "--volume"):
+        folder = mount.split(":")[0].removeprefix("./")
+        # Docker would make a missing one, which is then root's.
+        assert re.search(rf"(mkdir|tar -xf) {folder}\b", before), folder
+    assert "--init" in words
+    assert starts_again({"restart": words[words.index("--restart") + 1]}, OK)
+    commands = typer.main.get_command(app).commands
+    line = words[words.index("engram") + 1 :]
+    commands[line[0]].make_context(line[0], line[1:])
 
 
 # --- nginx -------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The engram command, as a user types it."""
 
+import io
 import json
 import re
 import signal
@@ -15,7 +16,7 @@ from rich.console import Console
 from federation.experiment import read_defaults
 from federation.fingerprint import source_root
 from server.record import RunRecord
-from simulations import cli
+from simulations import cli, terminal
 from simulations.__main__ import main
 from tests.support import write_npz
 
@@ -80,6 +81,42 @@ def test_config_files_and_overrides_in_their_order(engram):
     assert status == 0
     settings = RunRecord.open(Path("a")).config["settings"]
     assert (settings["algorithm"], settings["eta"]) == ("fedavg", 0.05)
+
+
+def test_without_a_terminal_each_evaluation_is_a_line(engram):
+    status, out, err = engram("run", *SETS, "--out", "mine", "--json")
+    assert status == 0
+    rows = [row for row in RunRecord.open(Path("mine")).rows() if "accuracy" in row]
+    assert [row["round"] for row in rows] == [0, 2, 4]
+    lines = [
+        rf"local-moml seed 0: {row['round']} of 4 rounds, \d+\.\d s, "
+        rf"accuracy {100 * row['accuracy']:.1f} %"
+        for row in rows
+    ]
+    assert re.fullmatch("".join(f"{line}\n" for line in lines), err)
+    assert json.loads(out.splitlines()[-1])["run"] == "mine"
+    assert " of 4 rounds" not in out
+
+
+def test_without_a_terminal_tables_are_a_line_as_often(engram):
+    sets = bad("algorithm=meta-ban", "dataset=linear-groups", "num-rounds=5", "eval-every=2")
+    _, _, err = engram("run", *sets, "--out", "t")
+    assert re.findall(r"(\d) of 5 rounds.*regret", err) == ["2", "4", "5"]
+
+
+def test_a_terminal_has_a_bar_instead(engram, monkeypatch):
+    screen = io.StringIO()
+    terminal_of_ours = Console(file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(terminal, "err", terminal_of_ours)
+    assert engram("run", *SETS, "--out", "mine")[0] == 0
+    assert "4/4 rounds accuracy" in re.sub(r"\x1b\[[\d;?]*\w", "", screen.getvalue())
+    assert " of 4 rounds" not in screen.getvalue()
+
+
+def test_compare_names_each_run_in_its_lines(engram):
+    _, _, err = engram("compare", "fedavg", "pfedme", "--seeds", "1", *SETS, "--out", "c")
+    told = re.findall(r"^(\S+) seed 0: (\d) of 4 rounds", err, re.MULTILINE)
+    assert told == [(name, done) for name in ("fedavg", "pfedme") for done in "024"]
 
 
 def test_resume_goes_on(engram):

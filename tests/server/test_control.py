@@ -1,0 +1,43 @@
+"""What Flower's command says, in one line."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.panel import Panel
+
+from server.control import reason
+
+LONG = "Connection to the SuperLink is unavailable. " * 3 + "See /etc/engram for its address."
+
+
+def boxed(text, **options):
+    """What typer prints for an error, on a terminal of 80 columns."""
+    screen = io.StringIO()
+    options = {"force_terminal": False} | options
+    Console(file=screen, width=80, **options).print(Panel(text, title="Error", title_align="left"))
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (f"Using SuperLink: fed\n{boxed('no such file')}", "no such file"),
+        (f"Usage: flwr run\n{boxed(LONG)}", LONG),
+        (boxed(LONG, force_terminal=True, color_system="standard"), LONG),
+        (boxed("one\n\ntwo | 2"), "one two | 2"),
+        (f"{boxed('a warning')}goes on\n{boxed('the error')}", "the error"),
+        ("+- Error -----+\n| no such     |\n| option      |\n+-------------+\n", "no such option"),
+        ("Using SuperLink: fed\n\nit is full\n\n", "it is full"),
+        ("", "it said nothing"),
+    ],
+    ids=("box", "wrapped", "colored", "blank", "last", "ascii", "plain", "nothing"),
+)
+def test_the_reason_is_what_stands_in_the_last_box(said, expected):
+    assert reason(said) == expected
+
+
+def test_a_reason_is_one_line_of_bounded_length():
+    found = reason(boxed("word " * 1000))
+    assert len(found) <= 300
+    assert "\n" not in found

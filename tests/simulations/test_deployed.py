@@ -1,0 +1,84 @@
+"""The process that watches a run on a federation; Flower's command is a script here."""
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from federation.errors import RunStopped
+from federation.experiment import Experiment, read_defaults
+from federation.launch import Launch
+from simulations import deployed
+from simulations.deployed import run_deployed
+from simulations.terminal import progress_lines
+
+BOX = """Using SuperLink: fed (127.0.0.1:8000)
+╭─ Error ──────────────────────────────────────────────────────────────────────╮
+│ Connection to the SuperLink is unavailable. Please check your network        │
+│ connection and 'address' in the SuperLink connection configuration.          │
+╰──────────────────────────────────────────────────────────────────────────────╯
+"""
+
+
+@pytest.fixture
+def flwr(monkeypatch, tmp_path):
+    """Puts a script in the place of Flower's command; returns what sets it."""
+    (tmp_path / "server" / "flwr").mkdir(parents=True)
+
+    def runs(script):
+        def command(folder, *words, control=None):
+            del words, control
+            return Launch([sys.executable, "-c", script], {}, folder)
+
+        monkeypatch.setattr(deployed, "flwr_command", command)
+
+    return runs
+
+
+def run(tmp_path, **options):
+    experiment = Experiment.from_config(read_defaults() | {"num-rounds": 5})
+    run_deployed(experiment, tmp_path / "run", tmp_path / "server", **options)
+
+
+def test_why_the_superlink_did_not_take_a_run_is_said_in_one_line(flwr, tmp_path):
+    flwr(f"import sys; sys.exit({BOX!r})")
+    with pytest.raises(RunStopped) as stopped:
+        run(tmp_path, patience=0)
+    assert str(stopped.value) == (
+        "the SuperLink did not take the run: Connection to the SuperLink is unavailable. Please "
+        "check your network connection and 'address' in the SuperLink connection configuration. "
+        "(for 0 s)"
+    )
+
+
+def test_rounds_that_were_told_before_are_not_told_again(tmp_path):
+    # A run that goes on after a crash: rows 0 to 3 are there, and 4 and 5 are new.
+    def add(*rounds):
+        with (tmp_path / "metrics.jsonl").open("a") as metrics:
+            metrics.writelines(f'{{"round": {number}}}\n' for number in rounds)
+
+    def goes_on():
+        add(4, 5)
+        return False
+
+    add(0, 1, 2, 3)
+    told = []
+    deployed._watch(tmp_path, lambda row: told.append(row["round"]), goes_on)
+    assert told == [3, 4, 5]
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_only_watched_ends_at_once(sign, capsys):
+    # Not between rounds, of which none may come: a container is killed after 30 seconds.
+    def watched():
+        with progress_lines("rounds", lambda: "go on", at_once=True):
+            os.kill(os.getpid(), sign)
+            time.sleep(5)
+        raise AssertionError("it was not interrupted")
+
+    with pytest.raises(SystemExit) as ended:
+        watched()
+    assert ended.value.code == 130
+    assert "interrupted; go on" in capsys.readouterr().err
