@@ -49,21 +49,27 @@ def _array(array):
     }
 
 
-def differences(one, other, *, exact, where=""):
-    """Yields where two records differ; without ``exact``, by more than 1e-6 of a number."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for key in sorted(one.keys() | other.keys()):
-            if key == DIGEST and not exact:
-                continue
-            if key not in one or key not in other:
-                yield f"{where}.{key} is in one of them alone"
+def differences(recorded, found, *, exact, where=""):
+    """Yields what was found otherwise than it is recorded; there may be more in it by now.
+
+    Args:
+        recorded: As ``read`` has it.
+        found: As ``plain`` returns it.
+        exact: To the last bit; otherwise 1e-6 of a number is allowed.
+        where: In what.
+    """
+    if isinstance(recorded, Mapping) and isinstance(found, Mapping):
+        for key in recorded.keys() - ({DIGEST} if not exact else set()):
+            if key in found:
+                inside = f"{where}.{key}"
+                yield from differences(recorded[key], found[key], exact=exact, where=inside)
             else:
-                yield from differences(one[key], other[key], exact=exact, where=f"{where}.{key}")
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for i, (a, b) in enumerate(zip(one, other, strict=True)):
+                yield f"{where}.{key} is missing"
+    elif isinstance(recorded, list) and isinstance(found, list) and len(recorded) == len(found):
+        for i, (a, b) in enumerate(zip(recorded, found, strict=True)):
             yield from differences(a, b, exact=exact, where=f"{where}[{i}]")
-    elif not _same(one, other, exact):
-        yield f"{where}: {one!r} is not {other!r}"
+    elif not _same(recorded, found, exact):
+        yield f"{where} was {recorded!r}, and is {found!r}"
 
 
 def _same(one, other, exact):

@@ -34,5 +34,6 @@ def test_a_difference_is_found():
     assert list(differences(one, one, exact=True)) == []
     assert list(differences(one, near, exact=False)) == []
     assert len(list(differences(one, near, exact=True))) == 2
-    assert list(differences(one, near | {"c": 1}, exact=False)) == [".c is in one of them alone"]
+    assert list(differences(one, one | {"c": 1}, exact=True)) == []
+    assert list(differences(one | {"c": 1}, one, exact=True)) == [".c is missing"]
     assert len(list(differences(one, one | {"a": [1.0]}, exact=False))) == 1
