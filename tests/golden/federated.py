@@ -102,7 +102,7 @@ def kept(folder):
     return {
         "rows": record.rows(),
         "model": checkpoint.model,
-        "state": checkpoint.state,
+        "state": {name: leaf.numpy() for name, leaf in checkpoint.state.items()},  # may get more
         "memories": dict(sorted(memories.items())),
     }
 
