@@ -45,7 +45,7 @@ def run_node(
         credentials: Which SuperLink to serve, and as whom.
         state: Folder of what the node must not forget: its number, and its clients' memories.
         node_config: What its ClientApp is told of it.
-        max_message: Bytes that a message may have; 0 for a quarter of the memory that is free.
+        max_message: Bytes that a message may have; 0 for an eighth of the memory that is free.
         give_up: Seconds without a SuperLink after which to end; None for never.
         stop: Ends it, when set.
 
