@@ -50,7 +50,8 @@ def run_node(
         stop: Ends it, when set.
 
     Raises:
-        Refused: Another node uses the folder or the key, or the SuperLink does not know the key.
+        Refused: Another node uses the folder or the key, the SuperLink does not know the key, or,
+            before there was a session, its certificate failed its verification.
         Unreachable: ``give_up`` seconds have passed.
     """
     with only_one(state):
