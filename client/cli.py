@@ -72,7 +72,7 @@ def node(
     max_message: Annotated[
         float,
         typer.Option(
-            metavar="MIB", min=0, help="Largest message; 0 for a quarter of the free memory."
+            metavar="MIB", min=0, help="Largest message; 0 for an eighth of what is free."
         ),
     ] = 0,
     give_up: Annotated[

@@ -45,9 +45,9 @@ __all__ = ["Fleet", "KeyRefused", "RunInfo", "RunOver", "Unreachable", "Untruste
 _HEARTBEAT = 10.0  # seconds; the shortest that a SuperLink allows. It waits for two of them
 _CALL = 20.0  # seconds that a call may take,
 _TRANSFER = 300.0  # and one that carries a part of a model
-_MOST_OBJECTS = 10_000  # of a message; in the pieces that Flower makes, these are 50 GiB
+_MOST_OBJECTS = 10_000  # of a message; in pieces of 4 MiB, these are 40 GiB
 _LARGEST = 2**29  # bytes of one answer; twice the largest object that a coordinator makes
-_SHARE = 4  # a message may have this part of the memory that is free: it is copied on its way
+_SHARE = 8  # part of the free memory that a message may have: until it is read, it takes six times
 _REFUSALS = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -95,7 +95,7 @@ class Fleet:
     Args:
         credentials: Where it is, and as whom to speak to it.
         on_beat: Called whenever the SuperLink has noted that the node is alive.
-        max_message: Bytes that a message may have; 0 for a quarter of the memory that is free.
+        max_message: Bytes that a message may have; 0 for an eighth of the memory that is free.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class Fleet:
             objects[name] = self._pull_object(run_id, name)
             size += len(objects[name])
             if size > limit:
-                whose = "its --max-message" if self._max_message else "a quarter of its free memory"
+                whose = "its --max-message" if self._max_message else "an eighth of its free memory"
                 raise Unusable(
                     f"the message has more than the {limit / 2**20:.1f} MiB that this node takes, "
                     f"{whose}"

@@ -45,12 +45,13 @@ def run_node(
         credentials: Which SuperLink to serve, and as whom.
         state: Folder of what the node must not forget: its number, and its clients' memories.
         node_config: What its ClientApp is told of it.
-        max_message: Bytes that a message may have; 0 for a quarter of the memory that is free.
+        max_message: Bytes that a message may have; 0 for an eighth of the memory that is free.
         give_up: Seconds without a SuperLink after which to end; None for never.
         stop: Ends it, when set.
 
     Raises:
-        Refused: Another node uses the folder or the key, or the SuperLink does not know the key.
+        Refused: Another node uses the folder or the key, the SuperLink does not know the key, or,
+            before there was a session, its certificate failed its verification.
         Unreachable: ``give_up`` seconds have passed.
     """
     with only_one(state):

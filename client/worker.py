@@ -4,6 +4,7 @@ It is a process of its own so that whatever happens in it, a segmentation fault 
 for want of memory, costs one message and not the node.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from flwr.app import Error, Message
@@ -23,6 +25,7 @@ from federation.flower import ErrorCode, Parcel, error_instead, node_context, pa
 __all__ = ["Work", "Worker", "WorkerDied"]
 
 _PATIENCE = 5.0  # seconds that a process may take to end
+_FIRST_TO_GO = "500"  # of 1000, to Linux
 
 
 class WorkerDied(EngramError):
@@ -119,6 +122,8 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C, and what a supervisor sends to all,
         signal.signal(number, signal.SIG_IGN)  # are for the node
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    with contextlib.suppress(OSError):  # if memory runs out, it is not the node that is ended
+        Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
     # PLC0415: what the node itself can do without, and seconds to load.
     from client.app import app  # noqa: PLC0415
 

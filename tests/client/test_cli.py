@@ -53,6 +53,7 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
     engram("memory", "new-key", "key")
     words = ("--data", "npz:own.npz", "--set", "device=cuda", "--set", "data-dir=data")
     bounds = ("--memory-key", "key", "--memory-limit", 5, "--memory-days", 9, "--give-up", 60)
+    bounds += ("--max-message", 1.5)
     status, _, err = engram("node", folder, *words, *bounds)
     assert (status, err) == (0, "")
     ((credentials, state, config), options) = started[0]
@@ -69,7 +70,7 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
         "memory-limit": 5,
         "memory-days": 9,
     }
-    assert options["give_up"] == 60
+    assert (options["give_up"], options["max_message"]) == (60, 3 * 2**19)
 
 
 @pytest.mark.parametrize(

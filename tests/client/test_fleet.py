@@ -105,7 +105,7 @@ def question(size=4, seconds=60.0):
     import numpy as np
 
     local_run()
-    content = RecordDict({"arrays": ArrayRecord([np.zeros(size, dtype=np.float32)])})
+    content = RecordDict({"arrays": ArrayRecord([np.arange(size, dtype=np.float32)])})
     message = Message(content, dst_node_id=7, message_type="train")
     message.metadata.ttl = seconds
     name_message(message, message.object_id)
@@ -134,10 +134,10 @@ def test_a_message_of_too_many_parts_is_not_fetched(connect, monkeypatch):
 
 @pytest.mark.parametrize(
     ("options", "whose"),
-    [({"max_message": 2**20}, "its --max-message"), ({}, "a quarter of its free memory")],
+    [({"max_message": 2**20}, "its --max-message"), ({}, "an eighth of its free memory")],
 )
 def test_a_message_that_is_too_large_is_left_where_it_is(connect, monkeypatch, options, whose):
-    monkeypatch.setattr(fleet_module, "available", lambda device: 2**22)
+    monkeypatch.setattr(fleet_module, "available", lambda device: 2**23)
     pulled = []
     pull = Stub.PullObject
     monkeypatch.setattr(

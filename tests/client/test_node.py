@@ -78,6 +78,12 @@ def test_what_cannot_be_read_costs_no_worker(worker):
     assert worker._process.is_alive()
 
 
+def test_it_is_the_worker_that_ends_when_memory_does(worker):
+    answer(worker, work(question()))
+    score = Path(f"/proc/{worker._process.pid}/oom_score_adj").read_text()
+    assert int(score) > int(Path("/proc/self/oom_score_adj").read_text())
+
+
 def test_a_worker_that_dies_costs_one_message(worker):
     for number in (signal.SIGKILL, signal.SIGSEGV):
         os.kill(worker._process.pid, number)
