@@ -23,10 +23,10 @@ def weight_limit(weights: npt.ArrayLike, multiple: float) -> Array:
 
         k c m / (k c m + (n // 2 + 1 - k) m) = k c / (k c + n // 2 + 1 - k)
 
-    For a single one it is ``c / (c + n // 2)``, less than half if n >= 2 c and n >= 3; and ``c / (c
-    + n - 1)`` where the others are alike. Of two clients the smaller sets the limit: the share of
-    the other is c / (c + 1) at most. One client alone has all. Bounded weights have the same
-    limit, since c >= 1.
+    For a single one it is ``c / (c + n // 2)``, less than half if n // 2 >= c and n >= 3; and
+    ``c / (c + n - 1)`` where the others are alike. Of two clients the smaller sets the limit: the
+    share of the other is c / (c + 1) at most. One client alone has all. Bounded weights have the
+    same limit, since c >= 1.
 
     Args:
         weights: Shape (M,) or (M, d), at least 0; each column apart. 0: the client does not count.
