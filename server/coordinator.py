@@ -207,7 +207,7 @@ class _Course(NamedTuple):
         end = time.monotonic() + self.experiment.timeout
         while True:
             if self.attendance.look():
-                self.strategy.move(self.attendance.roster())
+                self.strategy.roster = self.attendance.roster()
             there = self.strategy.askable(self.grid)
             if there >= least:
                 return

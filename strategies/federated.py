@@ -71,7 +71,7 @@ class Federated(Strategy):
 
     Attributes:
         aggregate: As given.
-        roster: As given, but for clients that have come or moved since.
+        roster: As given; set it anew when clients have come or moved.
         state: What the aggregate remembers; None until the first round starts. Set it to go on
             from a checkpoint.
         evaluation: The last evaluation's scores of every client, or None.
@@ -90,7 +90,7 @@ class Federated(Strategy):
     ) -> None:
         self.aggregate = aggregate
         self._least = least
-        self.move(roster)
+        self.roster = roster
         self._clients_per_round = clients_per_round
         self._seed = seed
         self._shards = shards
@@ -99,6 +99,16 @@ class Federated(Strategy):
         self.state: Params | None = None
         self.evaluation: Evaluation | None = None
         self.left_out: dict[int, str] = {}
+
+    @property
+    def roster(self) -> Roster:
+        """The clients, and where they are."""
+        return self._roster
+
+    @roster.setter
+    def roster(self, roster: Roster) -> None:
+        self._roster = roster
+        self._nodes = frozenset(roster.nodes)
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
@@ -146,11 +156,6 @@ class Federated(Strategy):
     def cohort(self) -> list[int]:
         """The clients whom the last messages ask, ascending."""
         return sorted(client for _, clients in self._asked for client in clients)
-
-    def move(self, roster: Roster) -> None:
-        """Notes that clients have come, or are on other nodes now."""
-        self.roster = roster
-        self._nodes = frozenset(roster.nodes)
 
     def askable(self, grid: Grid) -> int:
         """Returns how many clients are on nodes that can be asked at the moment."""
