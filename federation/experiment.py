@@ -177,8 +177,8 @@ class Experiment(TableSettings):
     )
     min_clients: Int = Field(
         ge=1,
-        description="clients without whose replies a round does not go on; a run that has fewer "
-        "stops, and can be resumed",
+        description="clients without whose replies a round does not go on, and a run does not "
+        "begin; one that has fewer stops, and can be resumed",
     )
     device: _Device = Field(description="cpu, cuda, or cuda:N")
     cpu_threads: Int = Field(

@@ -114,6 +114,7 @@ class Attendance:
         return found
 
     def _take_in(self, *, new: bool) -> bool:
+        """Gives nodes the clients that they may have now; returns whether there are such."""
         before = self._hosts
         self._hosts = self._seated(before, self._answers.entries if new else self._rivals)
         came = sorted(self._hosts.keys() - before.keys())
@@ -171,7 +172,7 @@ class Attendance:
         """Says that there are too few clients, and all that is known of the others."""
         absent = self.absent()
         there = self._num_clients - len(absent)
-        told = [f"{there} of {self._num_clients} clients can take part, and min-clients is {least}"]
+        told = [f"{there} of {self._num_clients} clients can take part, and it takes {least}"]
         known, remedy = self._answers.in_words()
         remedy = remedy or "start the missing nodes, or lower min-clients"
         return "; ".join(filter(None, [*told, self._reasons(), known, remedy]))
@@ -187,7 +188,7 @@ class Attendance:
     def _why(self, client: int) -> str:
         """Returns why a client is hosted by nobody."""
         for entry in self._answers.entries.values():
-            if client in entry.clients:
+            if client in entry.clients and entry.kind != self._kind:
                 return entry.kind.unlike(self._kind)
         return self._answers.refusal(client) or "no node hosts it"
 

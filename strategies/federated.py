@@ -80,7 +80,7 @@ class Federated(Strategy):
 
     Attributes:
         aggregate: As given.
-        roster: As given, but for clients that have come or moved since.
+        roster: As given; set it anew when clients have come or moved.
         state: What the aggregate remembers; None until the first round starts. Set it to go on
             from a checkpoint.
         evaluation: The last evaluation's scores of every client, or None.
