@@ -18,7 +18,7 @@ from client.budget import available
 from client.fab import read_project
 from client.handshake import find_fault, speaks_tls
 from federation.credentials import NodeCredentials
-from federation.errors import EngramError, Refused, one_line
+from federation.errors import REFUSED, EngramError, Refused, one_line
 from federation.flower import (
     ApiErrorCode,
     FleetStub,
@@ -359,6 +359,10 @@ class Fleet:
     def _explain(self, error: grpc.RpcError) -> EngramError:
         code, details = error.code(), one_line(str(error.details() or ""))
         flower = _flower(error)
+        if flower and flower.code == REFUSED:  # by our SuperLink, which says why
+            return RunOver(one_line(flower.message))
+        if "SERVER: Received message larger than max" in details:
+            return RunOver(f"{self._where} does not take it: {details}")
         if code == grpc.StatusCode.PERMISSION_DENIED and flower:  # and not a proxy's word
             return RunOver("the run is not running any more")
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:

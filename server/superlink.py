@@ -69,7 +69,7 @@ def compact(database: Path) -> None:
         Refused: The file is no database.
     """
     try:
-        with contextlib.closing(sqlite3.connect(database)) as connection:
+        with contextlib.closing(sqlite3.connect(database, timeout=1.0)) as connection:
             for statement in ("journal_mode = DELETE", "auto_vacuum = FULL"):
                 connection.execute(f"PRAGMA {statement}").fetchall()
             connection.execute("VACUUM")

@@ -11,6 +11,7 @@ import pytest
 
 from federation.experiment import Experiment, read_defaults
 from federation.fingerprint import ROOMS, source_root
+from federation.hosting import read_node_config
 
 ROOT = source_root()
 ARROWS = {
@@ -188,3 +189,17 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
         assert capsys.readouterr().out
     else:
         assert command in {"git", "cd", "source"}, line
+
+
+def test_the_readmes_supernode_starts_and_reads_no_files_but_its_own():
+    from flwr.common.config import parse_config_args
+    from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+
+    (line,) = [text for text in blocks("console") if "flower-supernode" in text]
+    prompt, command, *words = shlex.split(line.replace("\\\n", " "))
+    assert (prompt, command) == ("$", "flower-supernode")
+    config = parse_config_args([_parse_args_run_supernode().parse_args(words).node_config])
+    assert config["data-dir"] != config["state"]
+    node = read_node_config(config)
+    assert (node.partition_id, node.num_partitions) == (0, 3)
+    assert str(node.state) == config["state"]

@@ -170,7 +170,7 @@ def test_the_commands(tmp_path):
     with running(launch, tmp_path / "superlink.log") as superlink:
         wait_for(federation.answers, 60, "the SuperLink's Control API")
         assert f"clients at 127.0.0.1:{federation.fleet}" in superlink.said()
-        assert "flower-superlink" in " ".join(psutil.Process(superlink.pid).cmdline())
+        assert "server.superlink" in " ".join(psutil.Process(superlink.pid).cmdline())
         options = {"env": launch.env, "cwd": tmp_path, "capture_output": True, "text": True}
         second = subprocess.run(argv, **options, timeout=60, check=False)
         assert second.returncode == 2

@@ -9,6 +9,8 @@ import grpc
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
+from client.fleet import Fleet as Node
+from client.fleet import RunOver
 from federation.errors import REFUSED
 from federation.flower import (
     Parcel,
@@ -270,6 +272,33 @@ def test_one_after_another_is_stored(fleet):
     for sender in senders:
         sender.join()
     assert (len(fleet.parts), fleet.busiest) == (8, 1)
+
+
+class Answer(grpc.RpcError):
+    """A call that ended otherwise than well."""
+
+    def __init__(self, code, details):
+        self.code, self.details = lambda: code, lambda: details
+
+
+def test_a_node_drops_a_reply_that_is_refused_and_says_why(fleet):
+    class Told(Context):
+        def abort(self, code, details):
+            raise Answer(code, details)
+
+    with pytest.raises(Answer) as told:
+        guarded(fleet, records=1).PushMessages(push(answer(question(), 1)), Told())
+    credentials = SimpleNamespace(superlink="127.0.0.1:9092", private_key="", root_certificate=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("client.fleet.read_node_key", lambda _: None)
+        node = Node(credentials)
+    error = node._explain(told.value)
+    assert isinstance(error, RunOver)
+    assert "at most 1 parts, got 3 (--max-records)" in str(error)
+    large = "SERVER: Received message larger than max (200000174 vs. 16777216)"
+    error = node._explain(Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, large))
+    assert isinstance(error, RunOver)
+    assert large in str(error)
 
 
 # --- With Flower's own ------------------------------------------------------------------------

@@ -1,0 +1,205 @@
+"""The SuperLink's own entry: its arguments, its database, and how it starts the coordinator."""
+
+import importlib
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+import uvicorn
+
+from federation.bundle import PIECE
+from federation.errors import Refused
+from federation.flower import run_superexec, run_superlink
+from server import superlink
+from server.replies import GuardedFleet, Limits
+from server.superexec import start
+from server.superlink import compact, main, serve
+
+FLOWER = "flwr.superlink.cli.flower_superlink"
+
+
+# --- Arguments -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """What Flower's command would be run with."""
+    found = {}
+    monkeypatch.setattr(
+        superlink, "run_superlink", lambda words, **more: found.update(more, words=words)
+    )
+    return found
+
+
+def test_flowers_arguments_are_handed_on(given, tmp_path):
+    main(["--max-records", "5", "--database", "some.db", "--host", "127.0.0.1", "--insecure"])
+    assert given["words"] == ["--database", "some.db", "--host", "127.0.0.1", "--insecure"]
+    assert given["superexec"] == [sys.executable, "-P", "-m", "server.superexec"]
+    assert given["serve"] is serve
+    assert given["largest"] > 2 * PIECE
+    guard = given["fleet"]("Flower's")
+    assert isinstance(guard, GuardedFleet)
+    assert guard._limits == Limits(5, Limits().mebibytes)
+    assert (tmp_path / "some.db").is_file()
+
+
+def test_an_open_control_api_is_flowers(given):
+    main(["--open-control", "--max-reply", "7", "--database", "some.db"])
+    assert given["serve"] is uvicorn.run
+    assert given["fleet"]("Flower's")._limits == Limits(Limits().records, 7)
+
+
+def test_flower_has_what_is_replaced_in_it(monkeypatch):
+    flower = importlib.import_module(FLOWER)
+    database = importlib.import_module("flwr.supercore.sql_mixin")
+    before = dict(vars(flower))
+    pragmas, argv, run = database.SQLITE_PRAGMAS, sys.argv, []
+    monkeypatch.setattr(flower, "flower_superlink", lambda: run.append(list(sys.argv)))
+    try:
+        run_superlink(
+            ["--some", "words"],
+            serve=print,
+            superexec=["ours"],
+            fleet=lambda fleet: ("guarded", fleet),
+            largest=123,
+            pragmas={"mmap_size": "0"},
+        )
+        assert run == [["flower-superlink", "--some", "words"]]
+        command = flower._get_superexec_command("here:1", None, None, 7, False)
+        assert command[:4] == ["ours", "--insecure", "--runtime-api-address", "here:1"]
+        made = {"state_factory": 1, "objectstore_factory": 2, "enable_supernode_auth": True}
+        kind, fleet = flower.FleetServicer(**made)
+        assert (kind, vars(fleet).items() >= made.items()) == ("guarded", True)
+        assert flower.uvicorn.run is print
+        assert database.SQLITE_PRAGMAS[-1] == ("mmap_size", "0")
+        assert flower.GRPC_MAX_MESSAGE_LENGTH == 123
+        changed = {name for name, value in before.items() if getattr(flower, name) is not value}
+        assert len(changed) == 5  # what the command is, and what is replaced in it
+    finally:
+        vars(flower).update(before)
+        database.SQLITE_PRAGMAS, sys.argv = pragmas, argv
+
+
+# --- The database ----------------------------------------------------------------------------
+
+
+def fill(path, size):
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS t (x BLOB)")
+        connection.execute("INSERT INTO t VALUES (?)", (bytes(size),))
+    connection.close()
+
+
+def empty(path):
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("DELETE FROM t")
+    connection.close()
+
+
+def test_a_large_old_database_is_compacted_and_stays_small(tmp_path):
+    path = tmp_path / "superlink.db"
+    fill(path, 2**22)
+    empty(path)
+    assert path.stat().st_size > 2**22
+    for _ in range(2):
+        compact(path)
+        assert path.stat().st_size < 2**16
+        fill(path, 2**22)
+        empty(path)
+        assert path.stat().st_size < 2**16
+
+
+def test_a_new_database_stays_small(tmp_path):
+    path = tmp_path / "superlink.db"
+    compact(path)
+    fill(path, 2**22)
+    assert path.stat().st_size > 2**22
+    empty(path)
+    assert path.stat().st_size < 2**16
+
+
+def test_what_is_in_a_database_is_kept(tmp_path):
+    path = tmp_path / "superlink.db"
+    fill(path, 10)
+    empty(path)
+    fill(path, 20)
+    compact(path)
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT length(x) FROM t").fetchall() == [(20,)]
+    connection.close()
+
+
+def test_a_database_in_use_is_served_as_it_is(tmp_path, warnings_of_engram):
+    path = tmp_path / "superlink.db"
+    fill(path, 10)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN EXCLUSIVE")
+    compact(path)
+    connection.close()
+    assert "superlink.db is not compacted: database is locked" in warnings_of_engram.text
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    path = tmp_path / "superlink.db"
+    path.write_bytes(b"no database at all, but long enough to be looked at" * 20)
+    before = path.read_bytes()
+    with pytest.raises(Refused, match=r"cannot be read \(file is not a database\): move it away"):
+        compact(path)
+    assert path.read_bytes() == before
+
+
+# --- The coordinator -------------------------------------------------------------------------
+
+PRINT = """
+import os, sys
+from types import SimpleNamespace
+from flwr.common.args import try_obtain_flwr_app_token
+at = sys.argv.index("--token-file")
+words = open("/proc/self/cmdline").read() if os.path.exists("/proc") else ""
+kept = os.stat(sys.argv[at + 1])
+print(try_obtain_flwr_app_token(SimpleNamespace(token_file=sys.argv[at + 1])))
+print("s3cret" in words + str(os.environ), oct(kept.st_mode & 0o777), kept.st_nlink, sys.argv[-1])
+"""
+
+
+def test_a_token_reaches_the_coordinator_and_nobody_else(tmp_path, monkeypatch):
+    own = tmp_path / "tmp"
+    own.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(own))
+    (tmp_path / "flwr-serverapp").write_text(PRINT)
+    words = [sys.executable, str(tmp_path / "flwr-serverapp"), "--token", "s3cret", "--insecure"]
+    process = start(words, stdout=subprocess.PIPE)
+    said, _ = process.communicate(timeout=60)
+    assert said.decode().split() == ["s3cret", "False", "0o600", "0", "--insecure"]
+    assert "s3cret" not in " ".join(map(str, process.args))
+    assert not list(own.iterdir())
+
+
+def test_flowers_superexec_starts_it_so(monkeypatch):
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.superexec.executor import ExecutionSpec, subprocess_executor
+
+    started = []
+    monkeypatch.setattr(subprocess_executor, "subprocess", subprocess_executor.subprocess)
+    command = importlib.import_module("flwr.supercore.cli.flower_superexec")
+    spec = ExecutionSpec(
+        task_type=TaskType.SERVER_APP,
+        runtime_api_address="127.0.0.1:1",
+        token="s3cret",
+        insecure=True,
+        root_certificates_path=None,
+        runtime_dependency_install=False,
+        parent_pid=1,
+        suppress_output=True,
+        task_id=1,
+    )
+    monkeypatch.setattr(
+        command, "flower_superexec", lambda: subprocess_executor.SubprocessExecutor().launch(spec)
+    )
+    run_superexec(lambda words, **options: started.append((words, options)))
+    ((words, options),) = started
+    assert words[words.index("--token") + 1] == "s3cret"
+    assert words[0] == "flwr-serverapp"
+    assert options == {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
