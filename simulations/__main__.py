@@ -4,8 +4,12 @@ import logging
 import os
 import signal
 import sys
+import time
 
 __all__ = ["main"]
+
+_RESIDENT = {"node", "superlink"}  # Docker starts them again at once, whatever they end with
+_PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before they end; set in the image
 
 
 def main() -> None:
@@ -47,6 +51,12 @@ def main() -> None:
 
 def _end(message: str, status: int) -> None:
     print(f"engram: {message}", file=sys.stderr)
+    pause = os.environ.get(_PAUSE, "")
+    if status == 2 and _RESIDENT.intersection(sys.argv[1:2]) and pause.isdecimal():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda signum, frame: os._exit(status))
+        print(f"engram: it would be refused again; ending in {pause} s", file=sys.stderr)
+        time.sleep(int(pause))
     raise SystemExit(status) from None
 
 

@@ -66,6 +66,14 @@ def test_what_is_to_be_there_is_started_again_whatever_it_ends_with(name):
         assert starts_again(SERVICES[name], status, times=10**6)
 
 
+@resident
+def test_what_is_refused_is_not_tried_again_within_seconds(name):
+    words = engram_words(SERVICES[name])
+    if words is not None:  # `front` refuses nothing
+        assert words[0] in {"node", "superlink"}  # which wait, see tests/simulations/test_cli.py
+        assert int(image()[1]["ENGRAM_REFUSAL_PAUSE"]) >= 60
+
+
 @pytest.mark.parametrize("name", ["register", "coordinator"])
 def test_what_ends_is_tried_again_a_few_times_when_it_fails(name):
     assert not starts_again(SERVICES[name], OK)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -366,12 +367,51 @@ def test_a_diverging_run_names_round_and_clients(engram):
     assert RunRecord.open(Path("d")).load_checkpoint().server_round == 0
 
 
+@pytest.mark.parametrize(
+    ("command", "pause", "slept"),
+    [
+        (["node", "none"], "300", [300]),
+        (["superlink", "none"], "300", [300]),
+        (["node", "--nonsense"], "300", [300]),
+        (["node", "none"], None, []),
+        (["run", "--set", "beta=0"], "300", []),
+        (["register", "none"], "300", []),
+    ],
+    ids=str,
+)
+def test_what_a_supervisor_starts_again_pauses_after_a_refusal(
+    engram, command, pause, slept, monkeypatch
+):
+    monkeypatch.delenv("ENGRAM_REFUSAL_PAUSE", raising=False)
+    if pause:
+        monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", pause)
+    seconds = []
+    monkeypatch.setattr("simulations.__main__.time", SimpleNamespace(sleep=seconds.append))
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        status, _, err = engram(*command)
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert (status, seconds) == (2, slept)
+    assert ("ending in 300 s" in err) == bool(slept)
+
+
 # --- As processes ----------------------------------------------------------------------------
 
 
 def start(*args, cwd):
     engram = Path(sys.executable).parent / "engram"
     return subprocess.Popen([engram, *args], cwd=cwd, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_pause_ends_when_it_is_told_to(tmp_path, monkeypatch):
+    monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", "600")
+    process = start("node", "none", cwd=tmp_path)
+    while "ending in 600 s" not in process.stderr.readline():
+        assert process.poll() is None
+    process.terminate()
+    assert process.wait(timeout=60) == 2
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
