@@ -50,8 +50,7 @@ def open_run(grid: Grid, experiment: Experiment, folder: Path, *, engine: str) -
         record = RunRecord.open(folder)
         record.check_resumable(e, engine=engine)
         training = record.config["training"]
-        rows = record.rows()
-        columns = rows[0]["columns"] if rows else None
+        columns = next((row["columns"] for row in record.rows() if "columns" in row), None)
     sites, absent = query_sites(
         grid,
         e.num_clients,
