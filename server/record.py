@@ -2,8 +2,7 @@
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round),
 ``checkpoints/round-N/`` (the last two), ``results.json`` (once it is finished); on nodes, if the
-run is private, ``clients-asked.txt`` (see ``server.ledger``). Settings, metrics and checkpoints have
-checksums, since a run that goes on builds on them.
+run is private, ``clients-asked.txt`` (see ``server.ledger``). The first four have checksums.
 """
 
 import contextlib
@@ -172,7 +171,12 @@ class RunRecord:
             Refused: They are damaged.
         """
         path = self.folder / "results.json"
-        return read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        results = _checked(read_json(path))
+        if results is None:
+            raise Refused(f"{path} is damaged: its checksum is wrong; --resume makes it again")
+        return results
 
     def check_resumable(self, experiment: Experiment, *, engine: str) -> None:
         """Refuses settings with which the run could not go on as it began.
@@ -241,7 +245,7 @@ class RunRecord:
     def rows(self) -> list[Row]:
         """Returns the metrics of all rounds so far.
 
-        A line that a crash cut off is left out; and so is any other that is damaged, with a warning.
+        A line that a crash cut off is left out, and any other that is damaged, with a warning.
 
         Raises:
             Refused: They cannot be read.
@@ -279,7 +283,7 @@ class RunRecord:
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Writes the results."""
-        self._write("results.json", json.dumps(results, indent=2, allow_nan=False))
+        self._write("results.json", json.dumps(_summed(results), indent=2, allow_nan=False))
 
     # --- Checkpoints -----------------------------------------------------------------------
 

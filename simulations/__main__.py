@@ -19,7 +19,7 @@ def main() -> None:
         # PLC0415: inside, since it takes seconds.
         import click  # noqa: PLC0415
 
-        from federation.errors import EngramError, Refused  # noqa: PLC0415
+        from federation.errors import EngramError, Refused, one_line  # noqa: PLC0415
 
         if sys.argv[1:2] in (["node"], ["memory"]):  # a node is back in half a second, not in five
             from client.cli import app  # noqa: PLC0415
@@ -38,7 +38,7 @@ def main() -> None:
         error.show()
         raise SystemExit(2) from None
     except click.ClickException as error:
-        _end(error.format_message(), error.exit_code)
+        _end(one_line(error.format_message(), longest=2000), error.exit_code)
     except EngramError as error:
         _end(str(error), 2 if isinstance(error, Refused) else 1)
     except OSError as error:

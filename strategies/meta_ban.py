@@ -205,7 +205,8 @@ class MetaBanTurns(SiteStrategy):
 
         def read(content: RecordDict, clients: list[int]) -> None:
             counts = read_list(content.config_records[CLIENTS], "rows", int)
-            if len(counts) != len(clients) or not all(0 <= n <= turn.number for n in counts):
+            possible = min(counts, default=0) >= 0 and sum(counts) <= turn.number  # one a turn
+            if len(counts) != len(clients) or not possible:
                 raise ValueError("its clients' numbers of rows cannot be")
             record = content.array_records[OPINIONS]
             places = [came.index(client) for client in clients]

@@ -50,7 +50,7 @@ def test_with_a_key_what_was_made_without_it_is_refused():
 def test_a_readable_memory_is_refused_until_it_is_encrypted(tmp_path):
     DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
     store = DiskStore(tmp_path, key=KEY)
-    with pytest.raises(MemoryMismatch, match="not encrypted.*`engram memory encrypt`.*remove it"):
+    with pytest.raises(MemoryMismatch, match=r"not encrypted.*`engram memory encrypt`.*remove it"):
         store.load(3, LIKE, before=2)
     assert store.encrypt() == 1
     assert store.encrypt() == 0

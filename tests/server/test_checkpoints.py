@@ -245,7 +245,7 @@ def test_a_changed_setting_in_the_record_is_found(record):
     with pytest.raises(Refused, match="it lacks settings"):
         _ = record.config
     path.write_text("[" * 100_000)
-    with pytest.raises(Refused, match="config.json is damaged"):
+    with pytest.raises(Refused, match=r"config\.json is damaged"):
         _ = record.config
 
 
