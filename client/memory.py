@@ -130,7 +130,7 @@ class DiskStore:
         self.folder = folder
         self._key = key
         self._limit = limit
-        self._total = sum(path.stat().st_size for path in folder.glob("client-*/round-*.memory"))
+        self._total = sum(path.lstat().st_size for path in folder.glob("client-*/round-*.memory"))
 
     def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
@@ -149,7 +149,7 @@ class DiskStore:
         """
         path = self._path(client, server_round)
         data = seal(tensors_to_bytes(memory), _label(client, server_round), self._key)
-        replaced = path.stat().st_size if path.exists() else 0
+        replaced = path.lstat().st_size if path.exists() else 0
         if self._limit is not None and self._total - replaced + len(data) > self._limit:
             raise MemoryFull(
                 f"client {client}'s memory of {len(data)} bytes does not fit the bound of "
@@ -170,7 +170,7 @@ class DiskStore:
         floor = max((r for r in versions if r <= min(durable, server_round - 1)), default=0)
         for version, old in versions.items():
             if version < floor or version > server_round:
-                self._total -= old.stat().st_size
+                self._total -= old.lstat().st_size
                 old.unlink(missing_ok=True)
 
     def read(self, client: int, version: int) -> Params:

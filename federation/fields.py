@@ -31,9 +31,8 @@ Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
 
 def widths(value: object) -> str:
     """Returns whole numbers with commas as text; `hidden=40` and `hidden="40,40"` are natural."""
-    ok = isinstance(value, str | int) and not isinstance(value, bool)
-    text = brief(value) if isinstance(value, int) else str(value).replace(" ", "")
-    ok = ok and re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", text)
+    text = value.replace(" ", "") if isinstance(value, str) else brief(value)
+    ok = re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", text, re.ASCII)
     require(bool(ok), "hidden", value, "whole numbers with commas, such as 40,40")
     layers = text.split(",") if text else []
     small = len(layers) <= _DEEPEST and all(

@@ -78,6 +78,7 @@ class RunRecord:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._told: list[int] = []  # damaged lines of the metrics that have been warned of
 
     @classmethod
     def create(
@@ -259,7 +260,8 @@ class RunRecord:
             raise Refused(f"{path} cannot be read: {error.strerror}") from error
         rows = [_row(line) for line in lines]
         damaged = [number for number, row in enumerate(rows[:-1], 1) if row is None]
-        if damaged:
+        if damaged != self._told:
+            self._told = damaged
             _log.warning("%s: lines %s are damaged, and left out", path, few(damaged))
         return [row for row in rows if row is not None]
 
@@ -329,7 +331,7 @@ class RunRecord:
             for name, reason in damaged.items():
                 _log.warning("%s: checkpoint %s is damaged: %s", self.folder, name, reason)
             if damaged:
-                _log.warning("%s: the one before is used, of round %d", self.folder, number)
+                _log.warning("%s: that of round %d is used instead", self.folder, number)
             if not has_manifest(found[number]):
                 _log.warning(
                     "%s: checkpoint round-%d is of an earlier version, and has no checksums",
@@ -350,21 +352,10 @@ class RunRecord:
         self, server_round: int, folder: Path, model: Params | None, state: Params | None
     ) -> Checkpoint:
         files = read_checkpoint(folder, server_round)
-        parts = []
-        for name, like in ((_MODEL, model), (_STATE, state)):
-            try:
-                part = tensors_from_bytes(files[name])
-            except KeyError as error:
-                raise DamagedCheckpoint(f"it lacks {name}") from error
-            except ValueError as error:
-                raise DamagedCheckpoint(f"{name}: {one_line(str(error))}") from error
-            wrong = None if like is None else difference(part, like)
-            if wrong is not None:
-                raise DamagedCheckpoint(f"{name} is not this run's: {one_line(wrong)}")
-            parts.append(part)
+        found_model, found_state = _tensors(files, _MODEL, model), _tensors(files, _STATE, state)
         if server_round and not any(row["round"] == server_round for row in self.rows()):
             raise DamagedCheckpoint("metrics.jsonl lacks its round")
-        return Checkpoint(server_round, *parts, files.get(_MEMORIES))
+        return Checkpoint(server_round, found_model, found_state, files.get(_MEMORIES))
 
     def checkpoints(self) -> dict[int, Path]:
         """Returns the checkpoints' folders by their rounds, ascending."""
@@ -385,6 +376,20 @@ def _lock(handle: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _tensors(files: Mapping[str, bytes], name: str, like: Params | None) -> Params:
+    """Returns a checkpoint's tensors, if they are like others."""
+    try:
+        found = tensors_from_bytes(files[name])
+    except KeyError as error:
+        raise DamagedCheckpoint(f"it lacks {name}") from error
+    except ValueError as error:
+        raise DamagedCheckpoint(f"{name}: {one_line(str(error))}") from error
+    wrong = None if like is None else difference(found, like)
+    if wrong is not None:
+        raise DamagedCheckpoint(f"{name} is not this run's: {one_line(wrong)}")
+    return found
 
 
 def _summed(contents: Mapping[str, Any]) -> Row:

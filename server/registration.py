@@ -1,17 +1,20 @@
 """Makes a federation's clients known to its SuperLink, by their public keys."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from federation.credentials import read_server
 from federation.errors import Refused
+from federation.files import read_file
 from server.control import Declined, ask
 from server.folders import replace_file
 
 __all__ = ["Registration", "names", "register_clients"]
 
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
+_DIGITS = 100  # of a node's number, and more
 _IN_USE = "[code: 23]"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
 
 
@@ -54,8 +57,11 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
 
 def names(folder: Path) -> dict[int, str]:
     """Returns the clients that were registered from this folder, by what Flower calls them."""
-    files = (folder / "clients").glob("client-*.node")
-    return {int(path.read_text(encoding="ascii")): path.stem for path in files}
+    found = {}
+    for path in (folder / "clients").glob("client-*.node"):
+        with contextlib.suppress(OSError, ValueError):  # a client without a name is shown as such
+            found[int(read_file(path, most=_DIGITS))] = path.stem
+    return found
 
 
 def _register(folder: Path, path: Path, control: str | None) -> int | None:

@@ -17,6 +17,8 @@ def main() -> None:
         signal.signal(signal.SIGINT, lambda signum, frame: os._exit(130))
     try:
         # PLC0415: inside, since it takes seconds.
+        import errno  # noqa: PLC0415
+
         import click  # noqa: PLC0415
 
         from federation.errors import EngramError, Refused, one_line  # noqa: PLC0415
@@ -42,7 +44,8 @@ def main() -> None:
     except EngramError as error:
         _end(str(error), 2 if isinstance(error, Refused) else 1)
     except OSError as error:
-        _end(f"{error.filename or 'output'}: {error.strerror}", 1)
+        named = error.errno == errno.ENAMETOOLONG  # as only a user names files
+        _end(f"{one_line(str(error.filename or 'output'))}: {error.strerror}", 2 if named else 1)
 
 
 def _end(message: str, status: int) -> None:

@@ -57,9 +57,9 @@ def _print(found: Found, seed: int) -> None:
     alike: dict[tuple[str, str, str], list[int]] = {}
     for entry, number, verdict, told in found.findings:
         alike.setdefault((entry, verdict, told), []).append(number)
-    for (entry, verdict, told), numbers in alike.items():
-        print(f"\n--- {verdict}: --seed {seed} --only {entry!r} --number {numbers[0]}", end=" ")
-        print(f"({len(numbers)} in all)\n{told}")
+    for (entry, verdict, told), cases in alike.items():
+        print(f"\n--- {verdict}: --seed {seed} --only {entry!r} --number {cases[0]}", end=" ")
+        print(f"({len(cases)} in all)\n{told}")
 
 
 if __name__ == "__main__":

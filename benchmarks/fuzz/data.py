@@ -76,14 +76,11 @@ def _change(rng: random.Random, arrays: dict[str, npt.NDArray[Any]]) -> None:
         arrays[rng.choice(("x", "y", "task", "x_train", "x_names", "task_names", "é"))] = _array(
             rng
         )
-    elif what == 2 and arrays[name].size:
-        spoilt = (
-            arrays[name].astype(rng.choice(("f8", "i8")), copy=True)
-            if _real(arrays[name])
-            else arrays[name]
-        )
-        numbers = (-1, 2**40, 2**62, 7) if spoilt.dtype.kind == "i" else (np.nan, np.inf, 1e300, -1)
-        spoilt.flat[rng.randrange(spoilt.size)] = rng.choice(numbers) if _real(spoilt) else "x"
+    elif what == 2 and arrays[name].size and _real(arrays[name]):
+        spoilt = arrays[name].astype(rng.choice(("f8", "i8")))
+        whole = spoilt.dtype.kind == "i"
+        numbers = (-1, 2**40, 2**62, 7) if whole else (np.nan, np.inf, 1e300, -1)
+        spoilt.flat[rng.randrange(spoilt.size)] = rng.choice(numbers)
         arrays[name] = spoilt
     elif what == 3:
         arrays[name] = (
@@ -106,7 +103,7 @@ def _write_npz(rng: random.Random, path: Path, arrays: dict[str, npt.NDArray[Any
             _change(rng, arrays)
     how = rng.random()
     if how < 0.5:
-        np.savez(path, **arrays)
+        np.savez(path, **dict[str, Any](arrays))
     else:
         _strange_archive(rng, path, arrays)
     if how > 0.8:
@@ -250,8 +247,8 @@ def _use_table(rng: random.Random, here: Path, dataset: str) -> None:
         "dataset": dataset,
         "algorithm": algorithm,
         "num-clients": 4,
-        "target-column": rng.choice(("y", "y", "y", "z", "")),
-        "task-column": rng.choice(("task", "task", "task", "y", "x")),
+        "target-column": rng.choice(("y",) * 9 + ("z", "")),
+        "task-column": rng.choice(("task",) * 9 + ("y", "x")),
         "family": rng.choice(("linear", "logistic", "poisson"))
         if algorithm == "molar"
         else "linear",
@@ -305,7 +302,9 @@ def _write_csv(rng: random.Random, path: Path, names: list[str], rows: list[list
     for _ in range(rng.choice((0, 1, 1, 3))):
         what = rng.randrange(8) if rows else 1
         if what == 0:
-            rng.choice(rows)[rng.randrange(len(names))] = rng.choice(_CELLS)
+            row = rng.choice(rows)
+            row[-1:] = [rng.choice(_CELLS)]
+            rng.shuffle(row)
         elif what == 1:
             names[rng.randrange(len(names))] = rng.choice(
                 ["", "y", "task", "x", "\0", "a" * 10_000]
@@ -371,5 +370,4 @@ def ratings_csv(rng: random.Random, here: Path) -> None:
     rows = [[str(i % 7), str(i % 11), str(i % 5 + 1)] for i in range(150)]
     path = here / "ratings.csv"
     _write_csv(rng, path, ["user", "item", "rating"], rows)
-    few = {"top_users": rng.choice((2, 7, 2000)), "top_items": rng.choice((2, 11)), "groups": 2}
-    read_ratings(path, **few)
+    read_ratings(path, top_users=rng.choice((2, 7, 2000)), top_items=rng.choice((2, 11)), groups=2)

@@ -68,11 +68,11 @@ def judge(case: Case, rng: random.Random, folder: Path) -> tuple[str, str]:
     os.chdir(folder)
     try:
         case(rng, folder)
-    except (EngramError, click.ClickException) as error:
-        # What click says is cut by `engram`, which shows it.
-        usage = isinstance(error, click.ClickException)
-        text = one_line(error.format_message()) if usage else str(error)
-        clear = "\n" not in text and 0 < len(text) <= _LONGEST
+    except click.ClickException as error:  # of which `engram` makes a line
+        return "refused", one_line(error.format_message())
+    except EngramError as error:
+        text = str(error)
+        clear = text.isprintable() and 0 < len(text) <= _LONGEST
         return ("refused" if clear else "unclear"), text[:_LONGEST]
     except _Hang as error:
         return "hang", _where(error)

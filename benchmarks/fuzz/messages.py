@@ -41,7 +41,7 @@ __all__ = ["bundles", "estimates", "rosters", "rounds"]
 _PLAIN: Final = tuple(
     v for v in VALUES if isinstance(v, bool | float | str | bytes) or type(v) is int
 )
-_LISTS: Final = (
+_LISTS: Final[tuple[Any, ...]] = (
     [],
     [0],
     [1, 1],

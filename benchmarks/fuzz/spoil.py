@@ -38,7 +38,7 @@ _TEXTS: Final = (
     "~",
     "/",
 )
-_OTHERS: Final = (None, [], [1], {}, {"a": 1}, b"x", date(2026, 1, 1), [[]] * 1000)
+_OTHERS: Final[tuple[Any, ...]] = (None, [], [1], {}, {"a": 1}, b"x", date(2026, 1, 1), [[]] * 1000)
 VALUES: Final[tuple[Any, ...]] = (*HUGE, *_SMALL, *_FLOATS, *_TEXTS, *_OTHERS)
 
 

@@ -12,7 +12,7 @@ import tokenize
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import IO, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +89,6 @@ def _size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
     return size
 
 
-def _described(stream: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _described(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     shape, _, dtype = _HEADER[np.lib.format.read_magic(stream)](stream)
     return shape, dtype

@@ -32,6 +32,8 @@ __all__ = [
 _Array = npt.NDArray[Any]
 _SIMULATED: Final = "sparse-"
 _OTHERWISE: Final = "code it by numbers, leave it out, or name it as the task"
+_MOST_COLUMNS: Final = 20_000  # pandas takes a second for some thousands
+_LINE: Final = 2**24  # bytes of a line that are looked at
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -181,7 +183,9 @@ def _frame(path: Path, **how: Any) -> Any:
     try:
         # Else pandas would wait for a pipe, fetch what looks like a URL, or take the first columns
         # for an index where rows are longer than the header.
-        with open_file(path), warnings.catch_warnings():
+        with open_file(path) as file, warnings.catch_warnings():
+            if max(file.readline(_LINE).count(b",") for _ in "ab") >= _MOST_COLUMNS:
+                raise ValueError(f"it has more than {_MOST_COLUMNS} columns")
             warnings.simplefilter("error", pd.errors.ParserWarning)
             return pd.read_csv(path, index_col=False, **how)
     except OSError as error:

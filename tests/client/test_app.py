@@ -47,7 +47,6 @@ def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None,
 def test_a_nodes_own_memory_budget_counts_whatever_the_run_says():
     reply = train({"memory-budget": 1e-6}, memory_budget=100.0)
     assert "KiB are allowed" in reply.error.reason
-    assert not train({"memory-budget": 1.0}, memory_budget=1e-6).has_error()
 
 
 def model_of(reply):

@@ -127,7 +127,7 @@ def test_a_damaged_newest_checkpoint_costs_rounds_and_no_numbers(tmp_path, warni
         assert numbers(folder) == numbers(tmp_path / "whole")
         (noted,) = RunRecord.open(folder).config["damaged"]
         assert (noted["resumed-from"], list(noted["checkpoints"])) == (2, ["round-3"])
-        assert "the one before is used, of round 2" in warnings_of_engram.text
+        assert "that of round 2 is used instead" in warnings_of_engram.text
         assert list(RunRecord.open(folder).checkpoints()) == [4, 5]
         warnings_of_engram.clear()
 
@@ -225,7 +225,7 @@ def test_a_cut_line_is_left_out_and_a_damaged_one_is_said(record, warnings_of_en
         b"\n",
     ):
         path.write_bytes(b"".join([lines[0], damage, *lines[2:]]))
-        assert [row["round"] for row in record.rows()] == [0, 2, 3]
+        assert [row["round"] for row in RunRecord.open(record.folder).rows()] == [0, 2, 3]
         assert "metrics.jsonl: lines [2] are damaged, and left out" in warnings_of_engram.text
         warnings_of_engram.clear()
 
