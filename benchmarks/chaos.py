@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 import torch
-from safetensors.torch import load_file
 
 from client.memory import DiskStore
 from engram.types import Params
 from federation.errors import EngramError
 from federation.experiment import Experiment, read_defaults
+from federation.tensors import tensors_from_bytes
 from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.engine import simulate
@@ -180,7 +180,7 @@ def _compare(
         raise EngramError("a run ended without a checkpoint")
     rows = RunRecord.open(run).rows()
     whole = Counter(row["round"] for row in rows if not row.get("left-out"))
-    theirs = load_file(wanted.memories)
+    theirs = tensors_from_bytes(wanted.memories or b"")
     training = RunRecord.open(run).config["training"]
     lost, apart = 0, 0.0
     for client in range(_CLIENTS):

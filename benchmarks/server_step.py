@@ -32,7 +32,7 @@ from engram.models import cross_entropy
 from engram.online.server_step import has_exp_concave, universal_step
 from engram.types import Params
 from federation.data.federated import FederatedData, federated_data, model_for
-from federation.data.sources import read_npz
+from federation.data.npz import read_npz
 from federation.errors import EngramError
 from federation.experiment import Experiment, read_defaults
 from simulations.reproduce.server_steps import STEPS, play, tune

@@ -248,6 +248,25 @@ def forget(
     print(f"forgotten: {', '.join(path.name for path in removed) or 'nothing'}")
 
 
+@memory.command()
+def encrypt(
+    folder: _Folder,
+    memory_key: Annotated[
+        Path, typer.Option(metavar="FILE", help="The key, as `engram memory new-key` makes one.")
+    ],
+    state: _State = None,
+) -> None:
+    """Encrypt memories from before there was a key. The node must not be running."""
+    from client.memory import DiskStore  # noqa: PLC0415 - loads torch
+    from client.node import only_one  # noqa: PLC0415
+
+    root, key = _root(folder, state), read_key(memory_key)
+    with only_one(root.parent):
+        trainings = sorted(path for path in root.glob("*") if path.is_dir())
+        count = sum(DiskStore(path, key=key).encrypt() for path in trainings)
+    print(f"encrypted: {count} memories")
+
+
 @memory.command("new-key")
 def make_key(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="A new file for the key.")],

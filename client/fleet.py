@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from client.budget import available
 from client.fab import read_project
 from client.handshake import find_fault, speaks_tls
 from federation.credentials import NodeCredentials
@@ -39,6 +38,7 @@ from federation.flower import (
     run_pb2,
 )
 from federation.keys import read_node_key
+from federation.machine import available
 
 __all__ = ["Fleet", "KeyRefused", "RunInfo", "RunOver", "Unreachable", "Untrusted", "Unusable"]
 

@@ -5,18 +5,18 @@ that a round which is run again (its run was killed and resumed) starts from the
 started from at first, and gives the same numbers.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from safetensors import SafetensorError
-from safetensors.torch import load, load_file, save
-
-from client.sealed import Damaged, seal, unseal
+from client.sealed import Damaged, Unencrypted, seal, unseal
 from engram.types import Params
 from federation.errors import EngramError
-from federation.files import replace_file
+from federation.files import read_file, replace_file
+from federation.tensors import tensors_from_bytes, tensors_to_bytes
 
 __all__ = ["DiskStore", "MemoryFull", "MemoryMismatch", "MemoryStore", "RamStore"]
 
@@ -86,29 +86,29 @@ class RamStore:
         kept = {max(earlier): versions[max(earlier)]} if earlier else {}
         self._versions[client] = kept | {server_round: memory}
 
-    def dump(self, path: Path) -> None:
-        """Writes the newest memory of every client to one file."""
+    def dump(self) -> bytes:
+        """Returns the newest memory of every client, as one file holds them."""
         tensors: Params = {}
         for client, versions in self._versions.items():
             newest = max(versions)
             for name, leaf in versions[newest].items():
                 tensors[f"{client}/{newest}/{name}"] = leaf
-        replace_file(path, _bytes(tensors))
+        return tensors_to_bytes(tensors)
 
-    def restore(self, path: Path) -> None:
-        """Replaces all memories by those of a file that ``dump`` wrote.
+    def restore(self, data: bytes) -> None:
+        """Replaces all memories by those that ``dump`` returned.
 
         Raises:
-            MemoryMismatch: It is none, or not there.
+            MemoryMismatch: They are none.
         """
+        versions: dict[int, dict[int, Params]] = defaultdict(dict)
         try:
-            tensors = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise MemoryMismatch(f"{path} is damaged or missing: {error}") from error
-        self._versions.clear()
-        for key, leaf in tensors.items():
-            client, version, name = key.split("/", 2)
-            self._versions[int(client)].setdefault(int(version), {})[name] = leaf
+            for key, leaf in tensors_from_bytes(data).items():
+                client, version, name = key.split("/", 2)
+                versions[int(client)].setdefault(int(version), {})[name] = leaf
+        except ValueError as error:
+            raise MemoryMismatch(f"the checkpoint holds no memories: {error}") from error
+        self._versions = versions
 
 
 class MemoryFull(EngramError):
@@ -130,7 +130,7 @@ class DiskStore:
         self.folder = folder
         self._key = key
         self._limit = limit
-        self._total = sum(path.stat().st_size for path in folder.glob("client-*/round-*.memory"))
+        self._total = sum(path.lstat().st_size for path in folder.glob("client-*/round-*.memory"))
 
     def load(self, client: int, like: Params | None, *, before: int) -> Params | None:
         """As ``MemoryStore.load``."""
@@ -148,8 +148,8 @@ class DiskStore:
             MemoryFull: It does not fit the bound, or the disk. The old memory stays.
         """
         path = self._path(client, server_round)
-        data = seal(_bytes(memory), _label(client, server_round), self._key)
-        replaced = path.stat().st_size if path.exists() else 0
+        data = seal(tensors_to_bytes(memory), _label(client, server_round), self._key)
+        replaced = path.lstat().st_size if path.exists() else 0
         if self._limit is not None and self._total - replaced + len(data) > self._limit:
             raise MemoryFull(
                 f"client {client}'s memory of {len(data)} bytes does not fit the bound of "
@@ -170,35 +170,75 @@ class DiskStore:
         floor = max((r for r in versions if r <= min(durable, server_round - 1)), default=0)
         for version, old in versions.items():
             if version < floor or version > server_round:
-                self._total -= old.stat().st_size
+                self._total -= old.lstat().st_size
                 old.unlink(missing_ok=True)
 
     def read(self, client: int, version: int) -> Params:
         """Returns the memory that a round made, as it was written.
 
         Raises:
-            MemoryMismatch: It is damaged, or encrypted with another key.
+            MemoryMismatch: It is damaged, encrypted with another key, or not encrypted although
+                there is a key.
         """
         path = self._path(client, version)
-        try:
-            return load(unseal(path.read_bytes(), _label(client, version), self._key))
-        except (Damaged, SafetensorError) as error:
-            raise MemoryMismatch(
-                f"the memory {path} cannot be used: {error}; remove it to go on without"
-            ) from error
+        with _named(path):
+            return tensors_from_bytes(unseal(read_file(path), _label(client, version), self._key))
+
+    def encrypt(self) -> int:
+        """Encrypts the memories that are readable, with the key; returns how many they were.
+
+        Raises:
+            MemoryMismatch: One is damaged. Those before it are encrypted.
+        """
+        count = 0
+        for client in self.clients():
+            for version, path in self.versions(client).items():
+                label = _label(client, version)
+                with _named(path):
+                    data = read_file(path)
+                    try:
+                        unseal(data, label, self._key)
+                    except Unencrypted:
+                        replace_file(path, seal(unseal(data, label, None), label, self._key))
+                        count += 1
+        return count
 
     def clients(self) -> list[int]:
         """Returns the clients that have a memory here, ascending."""
-        folders = self.folder.glob("client-*")
-        return sorted(int(path.name.removeprefix("client-")) for path in folders)
+        return sorted(_numbered(self.folder, "client-", ""))
 
     def versions(self, client: int) -> dict[int, Path]:
         """Returns the rounds that made the client's memories, ascending, and their files."""
-        files = (self.folder / f"client-{client}").glob("round-*.memory")
-        return dict(sorted((int(path.stem.removeprefix("round-")), path) for path in files))
+        files = _numbered(self.folder / f"client-{client}", "round-", ".memory")
+        return dict(sorted(files.items()))
 
     def _path(self, client: int, version: int) -> Path:
         return self.folder / f"client-{client}" / f"round-{version}.memory"
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Says of what cannot be used which file it is, and what to do."""
+    try:
+        yield
+    except Unencrypted as error:
+        raise MemoryMismatch(
+            f"the memory {path} cannot be used: {error}; if it is this client's own, from before "
+            "there was a key, `engram memory encrypt` takes it over, else remove it"
+        ) from error
+    except (Damaged, ValueError) as error:
+        raise MemoryMismatch(
+            f"the memory {path} cannot be used: {error}; remove it to go on without"
+        ) from error
+    except OSError as error:
+        raise MemoryMismatch(f"the memory {path} cannot be used: {error.strerror}") from error
+
+
+def _numbered(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
+    """Returns what is in a folder by its number; what has another name is not ours."""
+    name = re.compile(rf"{prefix}(0|[1-9]\d{{0,17}}){re.escape(suffix)}", re.ASCII)
+    found = ((name.fullmatch(path.name), path) for path in folder.glob(f"{prefix}*{suffix}"))
+    return {int(match[1]): path for match, path in found if match}
 
 
 def _label(client: int, version: int) -> str:
@@ -219,7 +259,3 @@ def _checked(client: int, memory: Params, like: Params | None) -> Params:
             f"client {client}'s memory has shapes {found}, but the model has {wanted}"
         )
     return {name: memory[name].to(leaf) for name, leaf in like.items()}
-
-
-def _bytes(tensors: Params) -> bytes:
-    return save({name: leaf.detach().cpu().contiguous() for name, leaf in tensors.items()})

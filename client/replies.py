@@ -9,7 +9,7 @@ from pathlib import Path
 from flwr.app import Message
 
 from client.sealed import Damaged, seal, unseal
-from federation.files import replace_file
+from federation.files import read_file, replace_file
 from federation.flower import Parcel, pack, unpack
 
 __all__ = ["Replies"]
@@ -32,11 +32,11 @@ class Replies:
     def find(self, message: Message) -> Message | None:
         """Returns what was answered to this content, as an answer to this message."""
         try:
-            data = unseal(self._path.read_bytes(), _LABEL, self._key)
+            data = unseal(read_file(self._path), _LABEL, self._key)
         except (OSError, Damaged):
             return None  # then it is trained again, from the memory it was trained from at first
-        asked, reply = data[:64].decode(), data[64:]
-        if asked != message.content.object_id:
+        asked, reply = data[:64], data[64:]
+        if asked != message.content.object_id.encode():
             return None
         return Message(unpack(Parcel.from_bytes(reply)).content, reply_to=message)
 

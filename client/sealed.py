@@ -9,9 +9,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from federation.errors import EngramError, Refused
-from federation.files import replace_file
+from federation.files import open_file, replace_file
 
-__all__ = ["Damaged", "new_key", "read_key", "seal", "unseal"]
+__all__ = ["Damaged", "Unencrypted", "new_key", "read_key", "seal", "unseal"]
 
 _MAGIC: Final = b"engram sealed 1\n"  # 1: version of this format
 _PLAIN: Final = b"p"  # then SHA-256 of label and body, then the body
@@ -22,6 +22,10 @@ _KEY: Final = 32
 
 class Damaged(EngramError):
     """A file is not what was written, or is written with another key."""
+
+
+class Unencrypted(Damaged):
+    """A file is in order, and readable by everybody, where a key says that it must not be."""
 
 
 def seal(body: bytes, label: str, key: bytes | None) -> bytes:
@@ -41,8 +45,12 @@ def seal(body: bytes, label: str, key: bytes | None) -> bytes:
 def unseal(data: bytes, label: str, key: bytes | None) -> bytes:
     """Returns the body of what ``seal`` made.
 
+    With a key nothing is accepted that was made without it: a checksum anybody can compute, so a
+    readable file may be somebody else's.
+
     Raises:
         Damaged: It is cut off or altered, another's, or made with another key.
+        Unencrypted: It was made without a key, and there is one.
     """
     start = len(_MAGIC) + 1
     kind = data[len(_MAGIC) : start]
@@ -52,10 +60,14 @@ def unseal(data: bytes, label: str, key: bytes | None) -> bytes:
         checksum, body = data[start : start + 32], data[start + 32 :]
         if checksum != _digest(body, label):
             raise Damaged("it is damaged: its checksum is wrong")
+        if key is not None:
+            raise Unencrypted("it is not encrypted, although there is a key")
         return body
     if key is None:
         raise Damaged("it is encrypted, and no key is given")
     nonce, body = data[start : start + _NONCE], data[start + _NONCE :]
+    if len(nonce) < _NONCE:
+        raise Damaged("it is damaged: it ends early")
     try:
         return AESGCM(key).decrypt(nonce, body, label.encode())
     except InvalidTag as error:
@@ -80,8 +92,9 @@ def read_key(path: Path) -> bytes:
         Refused: There is none, or others may read it.
     """
     try:
-        key = bytes.fromhex(path.read_text(encoding="ascii").strip())
-        mode = path.stat().st_mode
+        with open_file(path) as file:
+            mode = os.fstat(file.fileno()).st_mode
+            key = bytes.fromhex(file.read(4 * _KEY).decode("ascii").strip())
     except OSError as error:
         raise Refused(f"the key {path} cannot be read: {error.strerror}") from error
     except ValueError:

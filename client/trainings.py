@@ -37,7 +37,7 @@ def kept(root: Path) -> Iterator[Kept]:
             versions = store.versions(client)
             if versions:
                 newest = max(versions)
-                stat = versions[newest].stat()
+                stat = versions[newest].lstat()
                 yield Kept(folder.name, client, newest, stat.st_size, stat.st_mtime)
 
 
@@ -54,6 +54,6 @@ def prune(folder: Path, *, days: float | None) -> None:
     for other in folder.parent.iterdir():
         if other == folder or not other.is_dir():
             continue
-        files = [path.stat().st_mtime for path in other.rglob("*")]
+        files = [path.lstat().st_mtime for path in other.rglob("*")]
         if max([other.stat().st_mtime, *files]) < oldest:
             shutil.rmtree(other, ignore_errors=True)

@@ -33,6 +33,7 @@ class Model(NamedTuple):
             None if that is the flattened inputs.
         dense_layers: Number of the dense layers, with ReLU, that all networks end in.
         activations: Numbers that the layers make of one example.
+        parameters: Numbers in its parameters.
     """
 
     init: Callable[[Generator], Params]
@@ -40,6 +41,7 @@ class Model(NamedTuple):
     features: Callable[[Params, Tensor], Tensor] | None
     dense_layers: int
     activations: int
+    parameters: int
 
 
 def build_model(
@@ -105,7 +107,14 @@ def _dense(inputs: int, widths: Sequence[int]) -> Model:
             x = functional.linear(x, params[f"dense{layer}.weight"], params[f"dense{layer}.bias"])
         return x
 
-    return Model(init, apply, None, dense_layers=len(widths), activations=sum(widths))
+    return Model(
+        init,
+        apply,
+        None,
+        dense_layers=len(widths),
+        activations=sum(widths),
+        parameters=sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes)),
+    )
 
 
 def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
@@ -139,7 +148,16 @@ def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
         return head.apply(params, features(params, x))
 
     maps = (_CHANNELS[0] + _CHANNELS[1] // 4) * height * width  # before pooling
-    return Model(init, apply, features, head.dense_layers, maps + head.activations)
+    filters = (channels * _KERNEL**2 + 1) * _CHANNELS[0]
+    filters += (_CHANNELS[0] * _KERNEL**2 + 1) * _CHANNELS[1]
+    return Model(
+        init,
+        apply,
+        features,
+        head.dense_layers,
+        maps + head.activations,
+        filters + head.parameters,
+    )
 
 
 class _ChannelsLast(torch.autograd.Function):

@@ -1,8 +1,9 @@
 """The ways in which a run can fail, by what its user can do about it."""
 
-import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+from engram.brief import brief
 
 __all__ = [
     "BUSY",
@@ -13,6 +14,7 @@ __all__ = [
     "RunStopped",
     "brief",
     "few",
+    "few_names",
     "one_line",
 ]
 
@@ -22,10 +24,18 @@ REFUSED: Final = 1002  # of a node that cannot do what it is asked, and says why
 BUSY: Final = 1003  # of a node that is at work for another run, and says so
 
 _LONGEST: Final = 300  # characters of somebody else's text that a message shows
+_MESSAGE: Final = 2000  # characters of a message
 
 
 class EngramError(Exception):
-    """Base of all errors that are meant for a user: one line, no traceback needed."""
+    """Base of all errors that are meant for a user: one line, no traceback needed.
+
+    Whatever the message repeats of what a user, a file or another machine gave, its length is
+    bounded.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message, longest=_MESSAGE))
 
 
 class Refused(EngramError, ValueError):
@@ -46,36 +56,24 @@ def few(clients: Sequence[int]) -> str:
     return f"[{shown}, ... {len(clients)} in all]" if len(clients) > 20 else f"[{shown}]"
 
 
-def one_line(text: str) -> str:
+def few_names(names: Iterable[object]) -> str:
+    """Returns names for a message: all of them, or the first where there are many."""
+    some = list(map(str, names))
+    shown = ", ".join(map(one_line, some[:20]))
+    return f"{shown}, ... {len(some)} in all" if len(some) > 20 else shown
+
+
+def one_line(text: str, *, longest: int = _LONGEST) -> str:
     """Returns what somebody else wrote, for a message: one line, printable, of bounded length.
 
     What is not printable is escaped, so that it neither starts a line nor moves the cursor. Of a
     long text both ends are shown: an exception says what happened at its end.
     """
-    plain = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in _cut(text))
-    return _cut("".join(plain))
+    cut = _cut(text, longest)
+    plain = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+    return _cut("".join(plain), longest)
 
 
-def brief(value: object) -> str:
-    """Returns the ``repr`` of what somebody else sent, without ever making a long one."""
-    return _SHORT.repr(value)
-
-
-def _cut(text: str) -> str:
-    half = (_LONGEST - 5) // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]} ... {text[-half:]}"
-
-
-class _Short(reprlib.Repr):
-    """Adds what ``reprlib`` does in full before it shortens it, or not at all."""
-
-    def repr_bytes(self, x: bytes, level: int) -> str:
-        del level
-        return repr(x[: self.maxstring]) + ("..." if len(x) > self.maxstring else "")
-
-    def repr_int(self, x: int, level: int) -> str:
-        digits = x.bit_length() <= 128  # Python refuses to write out thousands
-        return super().repr_int(x, level) if digits else f"<integer of {x.bit_length()} bits>"
-
-
-_SHORT: Final = _Short()
+def _cut(text: str, longest: int) -> str:
+    half = (longest - 5) // 2
+    return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"

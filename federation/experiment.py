@@ -11,7 +11,7 @@ from engram.aggregates import Aggregate
 from engram.checks import require
 from engram.types import LocalRule, LossFn
 from federation.algorithms import ALGORITHMS, TABLES
-from federation.errors import Refused
+from federation.errors import Refused, brief, one_line
 from federation.fields import Float, Int, known_algorithm, known_device, widths
 from federation.fingerprint import source_root
 from federation.noise import Noise, secret_noise
@@ -23,6 +23,7 @@ from federation.table_settings import TableSettings
 __all__ = ["Experiment", "read_defaults"]
 
 
+_TOLD = 10  # unknown keys that a message names
 _MOST_TURNS = 2**16  # of a bandit: some 50 MB for each site
 
 _Widths = Annotated[str, BeforeValidator(widths)]
@@ -62,6 +63,7 @@ class Experiment(TableSettings):
     )
     num_classes: Int = Field(
         ge=0,
+        le=10**6,
         description="npz: classes there are, where the rows at hand may lack some of them; 0: as "
         "many as they have",
     )
@@ -71,7 +73,7 @@ class Experiment(TableSettings):
         "dirichlet, pathological, natural (by the data's task column), blocks (the first rows, the "
         "next ones, and so on)"
     )
-    num_clients: Int = Field(ge=1, description="clients in the federation")
+    num_clients: Int = Field(ge=1, le=10**6, description="clients in the federation")
     rows_per_class: Int = Field(ge=2, description="halves: a for the training rows")
     test_rows_per_class: Int = Field(ge=2, description="halves: a for the test rows")
     dirichlet_alpha: Float = Field(
@@ -173,7 +175,9 @@ class Experiment(TableSettings):
     checkpoint_every: Int = Field(ge=1, description="rounds between checkpoints")
     seed: Int = Field(ge=0, lt=2**32, description="root of every random stream")
     timeout: Float = Field(
-        gt=0, description="seconds that a round waits for replies before it goes on without them"
+        gt=0,
+        le=10**8,
+        description="seconds that a round waits for replies before it goes on without them",
     )
     min_clients: Int = Field(
         ge=1,
@@ -189,6 +193,7 @@ class Experiment(TableSettings):
     )
     memory_budget: Float = Field(
         ge=0,
+        le=2**20,
         description="GiB that a process may use to train clients at once; 0: a quarter of what "
         "is free. With less, clients train in smaller blocks: the same numbers, to rounding",
     )
@@ -200,6 +205,7 @@ class Experiment(TableSettings):
         if self.algorithm in TABLES:
             self._check_tables()
             return self
+        require(self.num_classes != 1, "num-classes", self.num_classes, "0, or at least 2")
         require(
             self.clients_per_round <= self.num_clients,
             "clients-per-round",
@@ -243,6 +249,8 @@ class Experiment(TableSettings):
             require(bool(self.hidden_widths), "hidden", self.hidden, "one or more for meta-ban")
         if self.algorithm == "molar-bandit":
             require(self.family == "linear", "family", self.family, "linear for molar-bandit")
+            few = self.first_batch <= _MOST_TURNS
+            require(few, "first-batch", self.first_batch, f"at most {_MOST_TURNS}")
             most = _MOST_TURNS // self.first_batch
             require(
                 self.num_rounds <= most.bit_length(),
@@ -323,7 +331,10 @@ class Experiment(TableSettings):
             Refused: One line that names every unknown, missing, or impossible setting.
         """
         known = [_key(name) for name in cls.model_fields]
-        wrong = [_unknown(key, known) for key in config if key not in known]
+        unknown = [key for key in config if key not in known]
+        wrong = [_unknown(key, known) for key in unknown[:_TOLD]]
+        if len(unknown) > _TOLD:
+            wrong.append(f"... {len(unknown)} keys are not settings")
         try:
             experiment = cls.model_validate({k: v for k, v in config.items() if k in known})
         except ValidationError as error:
@@ -345,9 +356,10 @@ def _key(field: str) -> str:
 
 
 def _unknown(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key.replace("_", "-"), known, n=1, cutoff=0.5)
+    short = one_line(key)
+    near = difflib.get_close_matches(short.replace("_", "-"), known, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    return f"{key} is not a setting{hint}"
+    return f"{short} is not a setting{hint}"
 
 
 def _one_line(detail: dict[str, Any]) -> str:
@@ -359,4 +371,4 @@ def _one_line(detail: dict[str, Any]) -> str:
         return f"{key} is missing"
     message = message.removeprefix("Input should be ").removeprefix("value must be ")
     message = message.removeprefix("String should ").split(", got ")[0]
-    return f"{key} must be {message}, got {detail['input']!r}"
+    return f"{key} must be {message}, got {brief(detail['input'])}"

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from engram.brief import brief
 from engram.checks import require
 from federation.algorithms import ALGORITHMS, TABLES
 
@@ -19,22 +20,32 @@ def no_bool(value: object) -> object:
     return value
 
 
-Int = Annotated[int, BeforeValidator(no_bool)]
+_WIDEST = 2**20  # of a layer
+_DEEPEST = 64  # hidden layers
+
+Int = Annotated[int, BeforeValidator(no_bool), Field(le=2**32)]
+"""A whole number that sums and products of many of still fit 64 bits."""
+
 Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
 
 
 def widths(value: object) -> str:
     """Returns whole numbers with commas as text; `hidden=40` and `hidden="40,40"` are natural."""
-    text = str(value).replace(" ", "")
-    ok = not isinstance(value, bool) and re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", text)
+    text = value.replace(" ", "") if isinstance(value, str) else brief(value)
+    ok = re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", text, re.ASCII)
     require(bool(ok), "hidden", value, "whole numbers with commas, such as 40,40")
+    layers = text.split(",") if text else []
+    small = len(layers) <= _DEEPEST and all(
+        len(width) <= len(str(_WIDEST)) and int(width) <= _WIDEST for width in layers
+    )
+    require(small, "hidden", value, f"at most {_DEEPEST} widths of at most {_WIDEST}")
     return text
 
 
 def known_algorithm(value: str) -> str:
     """Returns an algorithm's name; for another, says which may have been meant."""
     known = [*ALGORITHMS, *TABLES]
-    near = difflib.get_close_matches(value, known, n=1)
+    near = difflib.get_close_matches(value[:100], known, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     require(value in known, "algorithm", value, f"one of {', '.join(known)}{hint}")
     return value

@@ -1,14 +1,74 @@
-"""Writing files that a crash at any instant leaves as they were, or whole and new."""
+"""Reading files that somebody else put there; writing files that a crash leaves old or new."""
 
 import contextlib
+import errno
+import json
 import os
+import stat
 import tempfile
 from pathlib import Path
+from typing import Any, BinaryIO
 
-__all__ = ["NEW", "replace_file", "sweep", "sync"]
+from federation.errors import Refused, one_line
+
+__all__ = ["NEW", "open_file", "read_file", "read_json", "replace_file", "sweep", "sync"]
 
 NEW = ".new-"
 """How the names begin of files that are not in their place yet."""
+
+
+def open_file(path: Path) -> BinaryIO:
+    """Opens a regular file to be read, and nothing else: a pipe or a device would block for ever.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file; ``strerror`` says so.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except ValueError as error:  # it holds a NUL, or what no file system can write
+        raise OSError(errno.EINVAL, "No possible name of a file") from error
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        what = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "Not a regular file"
+        raise OSError(errno.EINVAL, what)
+    return os.fdopen(handle, "rb")
+
+
+def read_file(path: Path, *, most: int | None = None) -> bytes:
+    """Returns what a regular file holds.
+
+    Args:
+        path: The file.
+        most: Bytes that such a file can have; None for no bound.
+
+    Raises:
+        OSError: As for ``open_file``; or it is larger.
+    """
+    with open_file(path) as file:
+        if most is None:
+            return file.read()
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"Larger than {most} bytes")
+    return data
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Returns the object that a JSON file holds.
+
+    Raises:
+        Refused: It cannot be read, or holds none.
+    """
+    try:
+        contents = json.loads(read_file(path))
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"{path} is damaged: {one_line(str(error))}") from error
+    if not isinstance(contents, dict):
+        raise Refused(f"{path} is damaged: it holds no object")
+    return contents
 
 
 def replace_file(path: Path, data: bytes) -> None:

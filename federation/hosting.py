@@ -5,10 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from federation.errors import Refused
+from federation.errors import Refused, brief
 from federation.experiment import Experiment
 
 __all__ = ["NodeConfig", "hosted_clients", "memory_folder", "read_node_config", "run_folder"]
+
+
+_MOST = 2**40  # more than any of these numbers can be
 
 
 class NodeConfig(NamedTuple):
@@ -43,15 +46,15 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
         Refused: A value is missing or impossible.
     """
     own, among = config.get("partition-id"), config.get("num-partitions")
-    if not (isinstance(own, int) and isinstance(among, int)):
+    if not (isinstance(own, int) and isinstance(among, int) and max(own, among) < _MOST):
         raise Refused(
             "a node needs --node-config 'partition-id=I num-partitions=N' to know which clients "
-            f"it hosts, got {dict(config)}"
+            f"it hosts, got {brief(own)} and {brief(among)}"
         )
     return NodeConfig(
         own,
         among,
-        data=str(config.get("data", "")),
+        data=_text(config, "data"),
         state=_path(config, "state"),
         memory_key=_path(config, "memory-key"),
         memory_limit=_bound(config, "memory-limit"),
@@ -59,14 +62,22 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
     )
 
 
+def _text(config: Mapping[str, Any], key: str) -> str:
+    value = config.get(key, "")
+    if not isinstance(value, str):
+        raise Refused(f"{key} must be text, got {brief(value)}")
+    return value
+
+
 def _path(config: Mapping[str, Any], key: str) -> Path | None:
-    return Path(str(config[key])) if config.get(key) else None
+    return Path(_text(config, key)) if _text(config, key) else None
 
 
 def _bound(config: Mapping[str, Any], key: str) -> float:
     value = config.get(key, 0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise Refused(f"{key} must be a number, 0 or more, got {value!r}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and 0 <= value < _MOST):
+        raise Refused(f"{key} must be a number, 0 or more, got {brief(value)}")
     return float(value)
 
 

@@ -16,11 +16,13 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from federation.errors import Refused
+from federation.files import read_file
 
 __all__ = ["read_certificate", "read_node_key", "read_public_key", "read_server_key", "same_key"]
 
 _AGAIN = "take it again from the folder that engram init-federation made"
 _Unreadable = (ValueError, TypeError, UnsupportedAlgorithm)
+_LARGEST = 2**20  # bytes
 _NIST = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 
 
@@ -106,7 +108,7 @@ def _read_secret(path: Path) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path, most=_LARGEST)
     except FileNotFoundError as error:
         raise Refused(f"{path} is missing: {_AGAIN}") from error
     except OSError as error:

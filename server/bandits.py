@@ -80,7 +80,7 @@ def play(
         config = ConfigRecord({TRAINING: training})
         for number in range(checkpoint.server_round + 1, e.rounds + 1):
             start, spent = time.perf_counter(), _spent(grid)
-            config["durable"] = checkpoint.server_round
+            config["durable"] = record.durable
             if attendance.look():  # who comes late has a state from now on
                 strategy.sites = attendance.sites()
             done = train_round(grid, strategy, number, arrays, config, timeout=e.timeout)
@@ -102,7 +102,7 @@ def play(
             if number == e.rounds or number % e.checkpoint_every == 0:
                 model = to_params(arrays)
                 checkpoint = record.save_checkpoint(number, model, strategy.state, memories)
-        config["durable"] = checkpoint.server_round
+        config["durable"] = record.durable
         messages = strategy.configure_evaluate(e.rounds, arrays, config, grid)
         replies = grid.send_and_receive(messages, timeout=e.timeout)
         last = strategy.aggregate_evaluate(e.rounds, replies) or MetricRecord()
@@ -123,15 +123,16 @@ def play(
 
 def _opened(record: RunRecord, strategy: Strategy, memories: Memories | None) -> Checkpoint:
     """Returns the checkpoint to go on from: the last one, or one of the beginning."""
-    checkpoint = record.load_checkpoint()
+    # What molar-bandit shares has no form yet in the beginning.
+    model = to_params(strategy.init(record.config["settings"]["num-clients"])) or None
+    checkpoint = record.load_checkpoint(model=model, state=strategy.state)
     if checkpoint is None:
         record.forget_after(0)
-        arrays = strategy.init(record.config["settings"]["num-clients"])
-        return record.save_checkpoint(0, to_params(arrays), strategy.state, memories)
+        return record.save_checkpoint(0, model or {}, strategy.state, memories)
     strategy.state = checkpoint.state
     if memories is not None:
-        memories.restore(checkpoint.memories)
-    record.forget_after(checkpoint.server_round)
+        memories.restore(checkpoint.memories or b"")
+    record.forget_after(checkpoint.server_round, checkpoint.damaged)
     return checkpoint
 
 

@@ -145,9 +145,9 @@ class _Course(NamedTuple):
     def open(self, model: Params) -> Checkpoint:
         """Returns the checkpoint to start from: the last one, or that of the initial model."""
         strategy, record = self.strategy, self.record
-        checkpoint = record.load_checkpoint()
+        strategy.state = strategy.aggregate.init(model)
+        checkpoint = record.load_checkpoint(model=model, state=strategy.state)
         if checkpoint is None:
-            strategy.state = strategy.aggregate.init(model)
             record.forget_after(-1)
             roster = strategy.roster
             kind = {"input-shape": list(roster.input_shape), "num-classes": roster.num_classes}
@@ -155,8 +155,8 @@ class _Course(NamedTuple):
             return record.save_checkpoint(0, model, strategy.state, self.memories)
         strategy.state = checkpoint.state
         if self.memories is not None:
-            self.memories.restore(checkpoint.memories)
-        record.forget_after(checkpoint.server_round)
+            self.memories.restore(checkpoint.memories or b"")
+        record.forget_after(checkpoint.server_round, checkpoint.damaged)
         return checkpoint
 
     def run(self, checkpoint: Checkpoint, ledger: Ledger) -> None:
@@ -184,8 +184,7 @@ class _Course(NamedTuple):
     def _train(
         self, server_round: int, arrays: ArrayRecord, checkpoint: Checkpoint, ledger: Ledger
     ) -> Round:
-        durable = checkpoint.server_round
-        config = ConfigRecord({TRAINING: self.training, "durable": durable})
+        config = ConfigRecord({TRAINING: self.training, "durable": self.record.durable})
         timeout = self.experiment.timeout
         try:
             self._await_clients()
@@ -199,7 +198,8 @@ class _Course(NamedTuple):
                 before=lambda: ledger.note(self.strategy.cohort),
             )
         except RunStopped as error:
-            where = f"the last good checkpoint, of round {durable}, is in {self.record.folder}"
+            last = checkpoint.server_round
+            where = f"the last good checkpoint, of round {last}, is in {self.record.folder}"
             raise RunStopped(f"{error} ({where})") from error
 
     def _await_clients(self) -> None:
@@ -254,8 +254,8 @@ def train_round(
         strategy: Whom to ask, and what to do with the replies.
         server_round: The round, >= 1.
         arrays: The model that it starts from.
-        config: What every client is told: the training's name, and ``durable``, the last round
-            that there is a checkpoint of.
+        config: What every client is told: the training's name, and ``durable``, the round of the
+            oldest checkpoint that is kept, after which a resumed run may start.
         timeout: Seconds to wait for replies.
         before: Called when it is known whom to ask, and nobody has been asked yet.
 

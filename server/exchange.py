@@ -9,10 +9,11 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 
+from engram.molar.shrinkage import Shared
 from engram.molar.site import INTERCEPT
 from engram.shares import bounded
 from federation.errors import RunStopped
-from federation.estimates import read_shared
+from federation.estimates import SharedEstimate, read_shared, shared_record
 from federation.experiment import Experiment
 from federation.wire import TRAINING, to_params, to_record
 from server.coordinator import train_round
@@ -72,7 +73,10 @@ def exchange(
     with record.hold():
         if experiment.resume:
             record.write_config(experiment, engine=engine, training=training)
-        checkpoint, before = record.load_checkpoint(), record.rows()
+        dim = len(strategy.sites.columns) + experiment.intercept
+        like = SharedEstimate(Shared(np.ones(dim), 1.0), np.ones(dim))
+        checkpoint = record.load_checkpoint(model=to_params(shared_record(like)), state={})
+        before = record.rows()
         if checkpoint is None:
             record.forget_after(0)
             row, arrays = _estimate(grid, strategy, config, experiment.timeout, attendance)

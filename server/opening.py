@@ -48,8 +48,8 @@ def open_run(grid: Grid, experiment: Experiment, folder: Path, *, engine: str) -
         record = RunRecord.open(folder)
         record.check_resumable(e, engine=engine)
         training = record.config["training"]
-        rows = record.rows()
-        kind = Kind(columns=tuple(rows[0]["columns"])) if rows else None
+        columns = next((row["columns"] for row in record.rows() if "columns" in row), None)
+        kind = None if columns is None else Kind(columns=tuple(columns))
     attendance = attendance_of(grid, e, training=training, kind=kind)
     attendance.wait(e.min_clients)
     if not e.resume:

@@ -1,30 +1,37 @@
 """A run's folder: its configuration, its metrics as they come, its checkpoints, its results.
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round),
-``checkpoints/round-N/`` (the last one), ``results.json`` (once it is finished); on nodes, if the
-run is private, ``clients-asked.txt`` (see ``server.ledger``).
+``checkpoints/round-N/`` (the last two), ``results.json`` (once it is finished); on nodes, if the
+run is private, ``clients-asked.txt`` (see ``server.ledger``). The first four have checksums.
 """
 
 import contextlib
 import fcntl
 import json
 import os
-import shutil
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-
 from engram.types import Params
-from federation.errors import Refused
+from federation.errors import Refused, few, one_line
 from federation.experiment import Experiment
-from federation.files import NEW, replace_file, sync
+from federation.files import NEW, read_file, read_json, replace_file
 from federation.fingerprint import fingerprint
+from federation.tensors import difference, tensors_from_bytes, tensors_to_bytes
+from server.checkpoints import (
+    DamagedCheckpoint,
+    drop_checkpoint,
+    has_manifest,
+    read_checkpoint,
+    there,
+    write_checkpoint,
+)
 
 __all__ = ["Checkpoint", "Memories", "RunRecord"]
 
@@ -33,15 +40,18 @@ _log = getLogger("flwr.engram")
 Row = dict[str, Any]
 
 _LOCK = "lock"
+_NONE: Mapping[str, str] = MappingProxyType({})
+_SUM = "crc32"  # key of the checksum of what else an object holds
+_MODEL, _STATE, _MEMORIES = (f"{part}.safetensors" for part in ("model", "state", "memory"))
 
 
 class Memories(Protocol):
     """Clients' memories that live in the coordinator's process, and so in its checkpoints."""
 
-    def dump(self, path: Path) -> None:
-        """Writes them to a file."""
+    def dump(self) -> bytes:
+        """Returns them as a file holds them."""
 
-    def restore(self, path: Path) -> None:
+    def restore(self, data: bytes) -> None:
         """Replaces them by those of such a file."""
 
 
@@ -52,18 +62,15 @@ class Checkpoint(NamedTuple):
         server_round: The round; 0 before the first.
         model: The model after it.
         state: What the aggregate remembers.
-        folder: Where it is kept.
+        memories: The clients' memories, as ``Memories.dump`` has them, if they are kept here.
+        damaged: What is wrong with later checkpoints, which are of no use, by name.
     """
 
     server_round: int
     model: Params
     state: Params
-    folder: Path
-
-    @property
-    def memories(self) -> Path:
-        """The file of the clients' memories, if they are kept here."""
-        return self.folder / "memory.safetensors"
+    memories: bytes | None = None
+    damaged: Mapping[str, str] = _NONE
 
 
 class RunRecord:
@@ -71,6 +78,7 @@ class RunRecord:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._told: list[int] = []  # damaged lines of the metrics that have been warned of
 
     @classmethod
     def create(
@@ -113,13 +121,13 @@ class RunRecord:
             "training": training,
             "sources": self._sources(),
             "versions": {name: version(name) for name in ("flwr", "torch", "numpy")},
+            "damaged": self._before("damaged"),
         }
-        self._write("config.json", json.dumps(config, indent=2))
+        self._write_config(config)
 
     def _sources(self) -> list[str]:
         """Returns the fingerprints of all sources that have run this, the present one last."""
-        there = (self.folder / "config.json").is_file()
-        before: list[str] = self.config.get("sources", []) if there else []
+        before = self._before("sources")
         if before and before[-1] != fingerprint():
             _log.warning(
                 "%s was begun by source %s and goes on with %s, whose numbers may differ",
@@ -129,6 +137,14 @@ class RunRecord:
             )
         return before if before[-1:] == [fingerprint()] else [*before, fingerprint()]
 
+    def _before(self, key: str) -> list[Any]:
+        """Returns a list of ``config.json``, empty if there is none yet."""
+        there = (self.folder / "config.json").is_file()
+        return list(self.config.get(key, [])) if there else []
+
+    def _write_config(self, config: Row) -> None:
+        self._write("config.json", json.dumps(_summed(config), indent=2))
+
     @property
     def config(self) -> dict[str, Any]:
         """The contents of ``config.json``.
@@ -136,10 +152,16 @@ class RunRecord:
         Raises:
             Refused: They are damaged.
         """
-        config = self._read_json("config.json")
-        missing = {"settings", "engine", "training"} - config.keys()
+        path = self.folder / "config.json"
+        config = _checked(read_json(path))
+        if config is None:
+            raise Refused(
+                f"{path} is damaged: its checksum is wrong; settings are changed by --set, not here"
+            )
+        kinds = {"settings": dict, "engine": str, "training": str}
+        missing = [key for key, kind in kinds.items() if not isinstance(config.get(key), kind)]
         if missing:
-            raise Refused(f"{self.folder / 'config.json'} is damaged: it lacks {min(missing)}")
+            raise Refused(f"{path} is damaged: it lacks {missing[0]}")
         return config
 
     @property
@@ -149,18 +171,13 @@ class RunRecord:
         Raises:
             Refused: They are damaged.
         """
-        there = (self.folder / "results.json").is_file()
-        return self._read_json("results.json") if there else None
-
-    def _read_json(self, name: str) -> dict[str, Any]:
-        path = self.folder / name
-        try:
-            contents = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise Refused(f"{path} is damaged: {error}") from error
-        if not isinstance(contents, dict):
-            raise Refused(f"{path} is damaged: it holds no object")
-        return contents
+        path = self.folder / "results.json"
+        if not path.exists():
+            return None
+        results = _checked(read_json(path))
+        if results is None:
+            raise Refused(f"{path} is damaged: its checksum is wrong; --resume makes it again")
+        return results
 
     def check_resumable(self, experiment: Experiment, *, engine: str) -> None:
         """Refuses settings with which the run could not go on as it began.
@@ -222,38 +239,60 @@ class RunRecord:
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a round's metrics."""
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(_summed(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def rows(self) -> list[Row]:
-        """Returns the metrics of all rounds so far; a line that a crash cut off is left out."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        rows = []
-        for line in lines:
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return rows
+        """Returns the metrics of all rounds so far.
 
-    def forget_after(self, server_round: int) -> None:
-        """Drops the results, and the metrics of later rounds: a resumed run finds them anew."""
+        A line that a crash cut off is left out, and any other that is damaged, with a warning.
+
+        Raises:
+            Refused: They cannot be read.
+        """
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return []
+        try:
+            lines = read_file(path).split(b"\n")
+        except OSError as error:
+            raise Refused(f"{path} cannot be read: {error.strerror}") from error
+        rows = [_row(line) for line in lines]
+        damaged = [number for number, row in enumerate(rows[:-1], 1) if row is None]
+        if damaged != self._told:
+            self._told = damaged
+            _log.warning("%s: lines %s are damaged, and left out", path, few(damaged))
+        return [row for row in rows if row is not None]
+
+    def forget_after(self, server_round: int, damaged: Mapping[str, str] = _NONE) -> None:
+        """Drops the results, and metrics and checkpoints of later rounds: they are found anew.
+
+        Args:
+            server_round: The last round that stays.
+            damaged: What was wrong with checkpoints that are dropped; it is noted in the record.
+        """
         (self.folder / "results.json").unlink(missing_ok=True)
+        if damaged:
+            config = self.config
+            noted = {"resumed-from": server_round, "checkpoints": dict(damaged)}
+            self._write_config(config | {"damaged": [*config.get("damaged", []), noted]})
+        for number, path in self.checkpoints().items():
+            if number > server_round:
+                drop_checkpoint(path)
         rows = [row for row in self.rows() if row["round"] <= server_round]
-        self._write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        self._write("metrics.jsonl", "".join(json.dumps(_summed(row)) + "\n" for row in rows))
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Writes the results."""
-        self._write("results.json", json.dumps(results, indent=2, allow_nan=False))
+        self._write("results.json", json.dumps(_summed(results), indent=2, allow_nan=False))
 
     # --- Checkpoints -----------------------------------------------------------------------
 
     def save_checkpoint(
         self, server_round: int, model: Params, state: Params, memories: Memories | None
     ) -> Checkpoint:
-        """Replaces the checkpoint; a crash at any instant leaves the old one or the new one.
+        """Adds a checkpoint, of which the last two are kept; a crash leaves it whole, or not there.
 
         Args:
             server_round: The round that it follows.
@@ -261,46 +300,71 @@ class RunRecord:
             state: What the aggregate remembers.
             memories: The clients' memories, if they live in this process.
         """
-        root = self.folder / "checkpoints"
-        new, final = root / "new", root / f"round-{server_round}"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        checkpoint = Checkpoint(server_round, model, state, new)
-        save_file(_contiguous(model), new / "model.safetensors")
-        save_file(_contiguous(state), new / "state.safetensors")
+        files = {_MODEL: tensors_to_bytes(model), _STATE: tensors_to_bytes(state)}
         if memories is not None:
-            memories.dump(checkpoint.memories)
-        for path in new.iterdir():
-            sync(path)
-        new.rename(final)
-        sync(root)
-        for other, path in self.checkpoints().items():
-            if other != server_round:
-                shutil.rmtree(path)
-        return checkpoint._replace(folder=final)
+            files[_MEMORIES] = memories.dump()
+        write_checkpoint(self.folder / "checkpoints", server_round, files)
+        return Checkpoint(server_round, model, state, files.get(_MEMORIES))
 
-    def load_checkpoint(self) -> Checkpoint | None:
-        """Returns the newest checkpoint, or None if there is none yet.
+    def load_checkpoint(
+        self, *, model: Params | None = None, state: Params | None = None
+    ) -> Checkpoint | None:
+        """Returns the newest checkpoint that is whole, or None if there is none at all yet.
+
+        Of the format of earlier versions, which had no manifest, nothing can be checked but whether
+        it fits the model: such a one is used where there is no other, with a warning.
+
+        Args:
+            model: What the experiment's model is like: names, shapes and types; None to take any.
+            state: What the aggregate's state is like, likewise.
 
         Raises:
-            Refused: It is damaged.
+            Refused: All are damaged.
         """
-        checkpoints = self.checkpoints()
-        if not checkpoints:
+        found, damaged = self.checkpoints(), {}
+        for number in sorted(found, key=lambda n: (has_manifest(found[n]), n), reverse=True):
+            try:
+                checkpoint = self._load(number, found[number], model, state)
+            except DamagedCheckpoint as error:
+                damaged[f"round-{number}"] = str(error)
+                continue
+            for name, reason in damaged.items():
+                _log.warning("%s: checkpoint %s is damaged: %s", self.folder, name, reason)
+            if damaged:
+                _log.warning("%s: that of round %d is used instead", self.folder, number)
+            if not has_manifest(found[number]):
+                _log.warning(
+                    "%s: checkpoint round-%d is of an earlier version, and has no checksums",
+                    self.folder,
+                    number,
+                )
+            return checkpoint._replace(damaged=damaged)
+        if not damaged:
             return None
-        newest = max(checkpoints)
-        folder = checkpoints[newest]
-        try:
-            model = load_file(folder / "model.safetensors")
-            state = load_file(folder / "state.safetensors")
-        except (OSError, SafetensorError) as error:
-            raise Refused(f"{folder} is damaged: {error}") from error
-        return Checkpoint(newest, model, state, folder)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in damaged.items())
+        root = self.folder / "checkpoints"
+        raise Refused(
+            f"each checkpoint in {root} is damaged ({reasons}): restore one from a backup, or "
+            f"remove {root}, and the run begins anew when it is resumed"
+        )
+
+    def _load(
+        self, server_round: int, folder: Path, model: Params | None, state: Params | None
+    ) -> Checkpoint:
+        files = read_checkpoint(folder, server_round)
+        found_model, found_state = _tensors(files, _MODEL, model), _tensors(files, _STATE, state)
+        if server_round and not any(row["round"] == server_round for row in self.rows()):
+            raise DamagedCheckpoint("metrics.jsonl lacks its round")
+        return Checkpoint(server_round, found_model, found_state, files.get(_MEMORIES))
 
     def checkpoints(self) -> dict[int, Path]:
-        """Returns the checkpoints' folders, by their rounds."""
-        folders = (self.folder / "checkpoints").glob("round-*")
-        return {int(path.name.removeprefix("round-")): path for path in folders}
+        """Returns the checkpoints' folders by their rounds, ascending."""
+        return there(self.folder / "checkpoints")
+
+    @property
+    def durable(self) -> int:
+        """The round of the oldest checkpoint: a run that is resumed may start after it."""
+        return min(self.checkpoints(), default=0)
 
     def _write(self, name: str, text: str) -> None:
         replace_file(self.folder / name, text.encode())
@@ -314,5 +378,44 @@ def _lock(handle: int) -> bool:
     return True
 
 
-def _contiguous(params: Params) -> Params:
-    return {name: leaf.detach().cpu().contiguous() for name, leaf in params.items()}
+def _tensors(files: Mapping[str, bytes], name: str, like: Params | None) -> Params:
+    """Returns a checkpoint's tensors, if they are like others."""
+    try:
+        found = tensors_from_bytes(files[name])
+    except KeyError as error:
+        raise DamagedCheckpoint(f"it lacks {name}") from error
+    except ValueError as error:
+        raise DamagedCheckpoint(f"{name}: {one_line(str(error))}") from error
+    wrong = None if like is None else difference(found, like)
+    if wrong is not None:
+        raise DamagedCheckpoint(f"{name} is not this run's: {one_line(wrong)}")
+    return found
+
+
+def _summed(contents: Mapping[str, Any]) -> Row:
+    """Returns an object with its checksum."""
+    return {**contents, _SUM: _checksum(contents)}
+
+
+def _checked(contents: Row) -> Row | None:
+    """Returns an object without its checksum; None if that is wrong.
+
+    Those of earlier versions have none.
+    """
+    rest = {key: value for key, value in contents.items() if key != _SUM}
+    return rest if contents.get(_SUM) in (None, _checksum(rest)) else None
+
+
+def _checksum(contents: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(contents).encode()):08x}"
+
+
+def _row(line: bytes) -> Row | None:
+    """Returns the metrics that a line holds; None if it holds none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or type(row.get("round")) is not int:
+        return None
+    return _checked(row)

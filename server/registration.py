@@ -5,6 +5,7 @@ In ``clients/`` of the coordinator's folder are ``client-N.pub``, the client's k
 from the SuperLink, ``client-N.NODE_ID.unregistered``, which is what was ``client-N.pub``.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import NamedTuple
 
 from federation.credentials import read_server
 from federation.errors import Refused
+from federation.files import read_file
 from server.control import Declined, ask
 from server.folders import replace_file
 
 __all__ = ["Registration", "names", "register_clients", "unregister_client", "unregistered"]
 
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
+_DIGITS = 100  # of a node's number, and more
 _IN_USE = "[code: 23]"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
 _NOT_FOUND = "[code: 24]"  # Flower's NODE_NOT_FOUND
 _GONE = re.compile(r"(client-\d+)\.(\d+)\.unregistered")
@@ -113,9 +116,11 @@ def unregistered(folder: Path) -> dict[int, str]:
 
 def names(folder: Path) -> dict[int, str]:
     """Returns clients that are or were registered from this folder, by what Flower calls them."""
-    files = (folder / "clients").glob("client-*.node")
-    known = {int(path.read_text(encoding="ascii")): path.stem for path in files}
-    return unregistered(folder) | known
+    found = unregistered(folder)
+    for path in (folder / "clients").glob("client-*.node"):
+        with contextlib.suppress(OSError, ValueError):  # a client without a name is shown as such
+            found[int(read_file(path, most=_DIGITS))] = path.stem
+    return found
 
 
 def _register(folder: Path, path: Path, control: str | None) -> int | None:

@@ -21,9 +21,11 @@ def main() -> None:
         signal.signal(signal.SIGINT, lambda signum, frame: os._exit(130))
     try:
         # PLC0415: inside, since it takes seconds.
+        import errno  # noqa: PLC0415
+
         import click  # noqa: PLC0415
 
-        from federation.errors import EngramError, Refused  # noqa: PLC0415
+        from federation.errors import EngramError, Refused, one_line  # noqa: PLC0415
 
         if sys.argv[1:2] in (["node"], ["memory"]):  # a node is back in half a second, not in five
             from client.cli import app  # noqa: PLC0415
@@ -42,11 +44,12 @@ def main() -> None:
         error.show()
         raise SystemExit(2) from None
     except click.ClickException as error:
-        _end(error.format_message(), error.exit_code)
+        _end(one_line(error.format_message(), longest=2000), error.exit_code)
     except EngramError as error:
         _end(str(error), 2 if isinstance(error, Refused) else 1)
     except OSError as error:
-        _end(f"{error.filename or 'output'}: {error.strerror}", 1)
+        named = error.errno == errno.ENAMETOOLONG  # as only a user names files
+        _end(f"{one_line(str(error.filename or 'output'))}: {error.strerror}", 2 if named else 1)
 
 
 def _end(message: str, status: int) -> None:

@@ -35,10 +35,10 @@ def show_exchange(record: RunRecord, as_json: bool) -> None:
             err.print(f"client {client} {kind}: {reason}", soft_wrap=True)
     out.print(in_words(found), soft_wrap=True)
     files = ["results.json", "metrics.jsonl"]
-    if "regret" in found:
+    if "regret" in found and record.rows():  # else they are damaged, and it has been said
         draw_regret(record, record.folder / "regret.png")
         files.insert(0, "regret.png")
-    elif found["scored"]:
+    elif found.get("scored"):
         draw_losses(found, record.folder / "losses.png")
         files.insert(0, "losses.png")
     out.print(f"recorded in {record.folder}: {', '.join(files)}", soft_wrap=True)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
-from federation.errors import Refused
+from federation.errors import Refused, brief
 from federation.experiment import Experiment, read_defaults
 from federation.settings import read_settings
 from simulations.terminal import out as console
@@ -78,7 +78,7 @@ def overrides_of(config: Sequence[Path] | None, sets: Sequence[str] | None) -> d
     for text in sets or ():
         key, equals, value = text.partition("=")
         if not (key.strip() and equals):
-            raise Refused(f"--set needs KEY=VALUE, got {text!r}")
+            raise Refused(f"--set needs KEY=VALUE, got {brief(text)}")
         overrides[key.strip()] = value.strip().strip("\"'")
     return overrides
 
@@ -101,7 +101,11 @@ def data_name(experiment: Experiment) -> str:
 def new_folder(named: Path | None, default: str) -> Path:
     """Returns a folder that is not in use: the one that was named, or one in runs/."""
     if named is not None:
-        if named.exists() and (not named.is_dir() or any(named.iterdir())):
+        try:
+            used = named.exists() and (not named.is_dir() or any(named.iterdir()))
+        except OSError as error:
+            raise Refused(f"--out {named} cannot be used: {error.strerror}") from error
+        if used:
             raise Refused(f"{named} is there already: name another --out, or --resume it")
         return named
     stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
@@ -122,4 +126,4 @@ def find_run(run: str) -> Path:
     for folder in (Path(run), Path("runs") / run):
         if folder.is_dir():
             return folder
-    raise Refused(f"no run {run!r}: it is neither a folder nor a name in runs/")
+    raise Refused(f"no run {brief(run)}: it is neither a folder nor a name in runs/")

@@ -19,6 +19,7 @@ from rich.progress import (
 
 from federation.algorithms import TABLES
 from federation.experiment import Experiment
+from federation.files import replace_file
 from server.record import RunRecord
 from server.tables import in_words
 from simulations.console import err, out
@@ -208,7 +209,7 @@ def _show_runs(folder: Path, as_json: bool) -> None:
         if any(record.results for records in runs.values() for record in records):
             plots.plot_clients(runs, folder / "clients.png")
         if (folder / PLAN).is_file():
-            (folder / "results.json").write_text(json.dumps(rows, indent=2))
+            replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
         out.print(report_table(rows))
     for records in runs.values():
         for record in records:

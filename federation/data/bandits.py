@@ -10,7 +10,8 @@ import numpy.typing as npt
 from engram.bandits.logged import Logged, logged
 from engram.bandits.worlds.classes import Rows
 from engram.bandits.worlds.ratings import Rated, rated
-from federation.data.sources import PERMUTED, load, read_npz
+from federation.data.npz import read_npz
+from federation.data.sources import PERMUTED, load
 from federation.data.tables import numbers, read_frame
 from federation.errors import DataError
 from federation.streams import Stream, generator

@@ -13,6 +13,7 @@ from federation.data.partitions import Rows, check_size, partition
 from federation.data.sources import Arrays, load
 from federation.errors import Refused
 from federation.experiment import Experiment
+from federation.machine import check_room
 
 __all__ = ["FederatedData", "Split", "federated_data", "has_device", "model_for", "own_data"]
 
@@ -89,7 +90,7 @@ def model_for(experiment: Experiment, input_shape: tuple[int, ...], num_classes:
     if num_classes < 2:
         raise Refused(f"number of classes must be at least 2, got {num_classes}")
     try:
-        return build_model(
+        model = build_model(
             experiment.model,
             input_shape=input_shape,
             outputs=num_classes,
@@ -97,6 +98,9 @@ def model_for(experiment: Experiment, input_shape: tuple[int, ...], num_classes:
         )
     except ValueError as error:
         raise Refused(str(error)) from error
+    # Float32, of which there are three at least: the server's, a client's, and its gradient.
+    check_room(f"a model of {model.parameters} parameters", 12 * model.parameters, "lower hidden")
+    return model
 
 
 def federated_data(experiment: Experiment) -> FederatedData:

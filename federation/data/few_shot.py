@@ -6,7 +6,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.sources import fetch, load, read_npz
+from federation.data.npz import read_npz
+from federation.data.sources import fetch, load
 from federation.errors import DataError
 
 __all__ = ["WAYS", "FewShot", "load_few_shot"]

@@ -35,6 +35,12 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[
         DataError: There are not enough rows; the message names the class or client, and says
             what to change.
     """
+    for part, labels in (("training", arrays.y_train), ("test", arrays.y_test)):
+        if experiment.num_clients > len(labels):
+            raise DataError(
+                f"num-clients must be at most the number of {part} rows, {len(labels)}, got "
+                f"{experiment.num_clients}"
+            )
     if experiment.partition == "halves":
         split = (
             _halves(arrays.y_train, arrays.num_classes, experiment, "rows-per-class"),
@@ -76,16 +82,15 @@ def _halves(y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str)
     """
     a = e.rows_per_class if setting == "rows-per-class" else e.test_rows_per_class
     first, n_even = classes // 2, (e.num_clients + 1) // 2
-    wanted = np.zeros((e.num_clients, classes), dtype=np.int64)
-    wanted[:n_even, :first] = a
-    for turn, client in enumerate(range(n_even, e.num_clients)):
-        wanted[client, turn % first] = a // 2
-        wanted[client, first + turn % (classes - first)] = 2 * a
+    turns = np.arange(e.num_clients - n_even)
     held: list[list[Rows]] = [[] for _ in range(e.num_clients)]
     for label in range(classes):
         rng = generator(e.seed, Stream.PARTITION, label, 0 if setting == "rows-per-class" else 1)
         rows = rng.permutation(np.flatnonzero(y == label))
-        ends = wanted[:, label].cumsum()
+        even = np.full(n_even, a if label < first else 0, dtype=np.int64)
+        odd = np.where(turns % first == label, a // 2, 0)
+        odd += np.where(first + turns % (classes - first) == label, 2 * a, 0)
+        ends = np.concatenate([even, odd]).cumsum()
         if ends[-1] > len(rows):
             raise DataError(
                 f"class {label} has {len(rows)} rows, but partition halves needs {ends[-1]} of it: "

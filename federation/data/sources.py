@@ -2,8 +2,6 @@
 
 import pickle
 import shutil
-import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,10 +9,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from federation.errors import DataError
+from federation.data.npz import read_npz
+from federation.errors import DataError, brief
 from federation.streams import Stream, generator
 
-__all__ = ["FILES", "PERMUTED", "Arrays", "fetch", "load", "read_npz"]
+__all__ = ["FILES", "PERMUTED", "Arrays", "fetch", "load"]
 
 _Array = npt.NDArray[Any]
 FILES: Final = ("npz", "csv")  # kinds of data sets that are files, named as KIND:PATH
@@ -67,7 +66,7 @@ def load(
     if dataset in _TORCHVISION:
         return _torchvision(dataset, data_dir)
     known = ", ".join(["digits", *_TORCHVISION, "npz:PATH"])
-    raise DataError(f"dataset must be one of {known}, got {dataset!r}")
+    raise DataError(f"dataset must be one of {known}, got {brief(dataset)}")
 
 
 def _digits(test_fraction: float, seed: int) -> Arrays:
@@ -119,6 +118,8 @@ def _npz(path: Path, test_fraction: float, seed: int, num_classes: int) -> Array
     if parts <= arrays.keys():
         n = arrays["y_train"].size
         labels = [arrays[name].reshape(-1) for name in ("y_train", "y_test")]
+        for part in labels:
+            _check_labels(path, part)
         y, classes = _classes(path, np.concatenate(labels), num_classes)
         x_train = _inputs(path, "x_train", arrays["x_train"], y[:n])
         x_test = _inputs(path, "x_test", arrays["x_test"], y[n:])
@@ -134,30 +135,8 @@ def _npz(path: Path, test_fraction: float, seed: int, num_classes: int) -> Array
     )
 
 
-def read_npz(path: Path) -> dict[str, _Array]:
-    """Returns a file's arrays by name.
-
-    Raises:
-        DataError: It cannot be read, or is no such file.
-    """
-    try:
-        file = np.load(path, allow_pickle=False)
-        if isinstance(file, np.lib.npyio.NpzFile):
-            with file:
-                return {name: file[name] for name in file.files}
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
-        pass  # it is no such file; what numpy says of it would not help
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    raise DataError(f"{path} must be an .npz file of plain arrays, as numpy.savez writes it")
-
-
 def _classes(path: Path, y: _Array, num_classes: int) -> tuple[_Array, int]:
-    whole = y.ndim == 1 and np.issubdtype(y.dtype, np.integer) and y.size > 0 and y.min() >= 0
-    if not whole:
-        raise DataError(
-            f"{path}: y must be one class number 0, 1, ... a row, got {y.dtype} of shape {y.shape}"
-        )
+    _check_labels(path, y)
     numbers = np.unique(y)
     if num_classes:
         if numbers[-1] >= num_classes:
@@ -174,10 +153,19 @@ def _classes(path: Path, y: _Array, num_classes: int) -> tuple[_Array, int]:
     return y.astype(np.int64), len(numbers)
 
 
+def _check_labels(path: Path, y: _Array) -> None:
+    whole = y.ndim == 1 and np.issubdtype(y.dtype, np.integer) and y.size > 0 and y.min() >= 0
+    if not whole:
+        raise DataError(
+            f"{path}: y must be one class number 0, 1, ... a row, got {y.dtype} of shape {y.shape}"
+        )
+
+
 def _inputs(path: Path, name: str, x: _Array, y: _Array) -> _Array:
     _same_length(path, name, x, y)
     channels = x.ndim != 4 or {x.shape[1], x.shape[3]} & {1, 3}
-    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif" or not channels:
+    empty = 0 in x.shape[1:]
+    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif" or not channels or empty:
         raise DataError(
             f"{path}: {name} must be numbers of shape (rows, features), (rows, height, width), or "
             "with 1 or 3 channels (rows, height, width, channels) or (rows, channels, height, "

@@ -1,5 +1,6 @@
 """Tables for regressions: every site's rows, from a file with a column that says whose they are."""
 
+import warnings
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,9 +12,11 @@ from engram.checks import require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
-from federation.data.sources import read_npz
-from federation.errors import DataError
+from federation.data.npz import read_npz
+from federation.errors import DataError, brief, few_names, one_line
 from federation.experiment import Experiment
+from federation.files import open_file
+from federation.machine import check_room
 from federation.streams import Stream, generator
 
 __all__ = [
@@ -29,6 +32,8 @@ __all__ = [
 _Array = npt.NDArray[Any]
 _SIMULATED: Final = "sparse-"
 _OTHERWISE: Final = "code it by numbers, leave it out, or name it as the task"
+_MOST_COLUMNS: Final = 20_000  # pandas takes a second for some thousands
+_LINE: Final = 2**24  # bytes of a line that are looked at
 _ROWS, _COLUMNS, _DIFFERING = 200, 20, 2  # of a simulated site, and coefficients that differ there
 
 
@@ -152,7 +157,7 @@ def read_table(
         return _without(drop, Path(path), _npz(Path(path), target, task, one_task))
     raise DataError(
         f"a table must be csv:PATH or npz:PATH, or sparse-linear, sparse-logistic or "
-        f"sparse-poisson (simulated), got {dataset!r}"
+        f"sparse-poisson (simulated), got {brief(dataset)}"
     )
 
 
@@ -176,17 +181,25 @@ def _frame(path: Path, **how: Any) -> Any:
     import pandas as pd  # noqa: PLC0415 - slow to import, not always needed
 
     try:
-        return pd.read_csv(path, **how)
+        # Else pandas would wait for a pipe, fetch what looks like a URL, or take the first columns
+        # for an index where rows are longer than the header.
+        with open_file(path) as file, warnings.catch_warnings():
+            if max(file.readline(_LINE).count(b",") for _ in "ab") >= _MOST_COLUMNS:
+                raise ValueError(f"it has more than {_MOST_COLUMNS} columns")
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return pd.read_csv(path, index_col=False, **how)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, pd.errors.ParserError) as error:
-        raise DataError(f"{path} is no table: {' '.join(str(error).split())}") from error
+    except pd.errors.ParserWarning as error:
+        raise DataError(f"{path} is no table: its first row is longer than its header") from error
+    except (ValueError, MemoryError, OverflowError) as error:
+        raise DataError(f"{path} is no table: {one_line(' '.join(str(error).split()))}") from error
 
 
 def _check_columns(path: Path, wanted: Collection[str], columns: Collection[str]) -> None:
     for name in wanted:
         if name not in columns:
-            raise DataError(f"{path} has no column {name!r}; it has {', '.join(columns)}")
+            raise DataError(f"{path} has no column {name!r}; it has {few_names(columns)}")
 
 
 def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:
@@ -213,7 +226,7 @@ def _check_task(path: Path, task: str, columns: Collection[str], one_task: bool)
     if not one_task and task not in columns:
         raise DataError(
             f"{path} must have a task column, {task!r}, that says whose row each is; it has "
-            f"{', '.join(columns)}"
+            f"{few_names(columns)}"
         )
 
 
@@ -227,7 +240,7 @@ def _check_drop(drop: Collection[str], path: Path, features: Collection[str]) ->
     for name in drop:
         if name not in features:
             raise DataError(
-                f"{path} has no feature {name!r} to be left out; it has {', '.join(features)}"
+                f"{path} has no feature {name!r} to be left out; it has {few_names(features)}"
             )
 
 
@@ -245,7 +258,7 @@ def numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.f
         strange = (pd.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
         row = int(np.argmax(strange))
         raise DataError(
-            f"{path}: column {name} must hold numbers, got {column.iloc[row]!r} in row {row}: "
+            f"{path}: column {name} must hold numbers, got {brief(column.iloc[row])} in row {row}: "
             f"{advice}"
         ) from error
 
@@ -265,7 +278,7 @@ def _npz(path: Path, target: str, task: str, one_task: bool) -> Table:
         names = arrays.get("y_names", np.array([f"y{k}" for k in range(y.shape[1])])).tolist()
         if target not in names:
             raise DataError(
-                f"{path}: y has the columns {', '.join(map(str, names))}: choose one by "
+                f"{path}: y has the columns {few_names(names)}: choose one by "
                 f"target-column, got {target!r}"
             )
         y = y[:, names.index(target)]
@@ -284,7 +297,7 @@ def _npz(path: Path, target: str, task: str, one_task: bool) -> Table:
     default = [f"x{k}" for k in range(x.shape[1])]
     columns = [str(name) for name in arrays.get("x_names", np.array(default)).tolist()]
     if len(set(columns)) < len(columns):
-        raise DataError(f"{path}: x_names must be different, got {', '.join(columns)}")
+        raise DataError(f"{path}: x_names must be different, got {few_names(columns)}")
     if len(columns) != x.shape[1]:
         raise DataError(f"{path}: x_names must name {x.shape[1]} columns, got {len(columns)}")
     return Table(x.astype(np.float64), y.astype(np.float64), labels, columns)
@@ -296,8 +309,10 @@ def _simulated(experiment: Experiment) -> TableData:
     if family != experiment.family:
         raise DataError(
             f"dataset must be sparse-{experiment.family} for family = {experiment.family}, got "
-            f"{experiment.dataset!r}"
+            f"{brief(experiment.dataset)}"
         )
+    size = experiment.num_clients * _ROWS * _COLUMNS * 8
+    check_room(experiment.dataset, size, "lower num-clients", kind=DataError)
     rng = generator(experiment.seed, Stream.PARTITION)
     truth = sparse_parameters(rng, experiment.num_clients, _COLUMNS, _DIFFERING)
     train: list[Rows | None] = []

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from client.budget import available
 from engram.molar.bandits.environments import Model, World, sparse_worlds
 from engram.molar.bandits.play import play
 from engram.molar.bandits.policies import (
@@ -26,6 +25,7 @@ from engram.molar.bandits.policies import (
 )
 from federation.errors import Refused
 from federation.files import replace_file
+from federation.machine import available
 from simulations.reproduce.report import Row
 
 __all__ = [

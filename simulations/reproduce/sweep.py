@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from client.budget import available
 from engram.derivatives import Differentiated
 from engram.meta.single_node import Episode, MetaRule, Room, in_memory
 from engram.stacks import Layout
 from engram.types import Batch, Params
 from federation.errors import Refused
+from federation.machine import available
 from simulations.reproduce.lottery import Lottery
 from simulations.reproduce.methods import METHODS, Method, Setting, maml_batches
 from simulations.reproduce.rooms import mapped

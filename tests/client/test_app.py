@@ -44,6 +44,11 @@ def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None,
     return ask(MessageType.TRAIN, content, node_config, **settings)
 
 
+def test_a_nodes_own_memory_budget_counts_whatever_the_run_says():
+    reply = train({"memory-budget": 1e-6}, memory_budget=100.0)
+    assert "KiB are allowed" in reply.error.reason
+
+
 def model_of(reply):
     assert not reply.has_error(), reply.error
     return to_params(reply.content.array_records[ARRAYS])

@@ -138,6 +138,16 @@ def test_encrypted_memories_need_their_key(engram, folder):
         read_key(Path("key"))
 
 
+def test_memories_from_before_the_key_are_encrypted(engram, folder):
+    remember(folder)
+    engram("memory", "new-key", "key")
+    where = (folder, TRAINING, 1, "--memory-key", "key")
+    status, _, err = engram("memory", "show", *where)
+    assert (status, "`engram memory encrypt`" in err) == (1, True)
+    assert "2 memories" in engram("memory", "encrypt", folder, "--memory-key", "key")[1]
+    assert engram("memory", "show", *where)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from client.budget import available, block_size
+from client.budget import block_size
 from client.cohort import each_in_turn, stacked
 from client.dense_cohort import dense
 from client.memory import RamStore
@@ -11,6 +11,7 @@ from engram.dense import Plain
 from engram.span import Span
 from federation.algorithms import ALGORITHMS
 from federation.errors import Refused
+from federation.machine import available
 from tests.support import assert_same, initial_model, small, train_clients, trainer
 
 # Rows of 64 pixels. A client draws fewer rows than that (span), or more (plain); or its network
@@ -176,7 +177,7 @@ def test_the_order_of_a_models_arrays_does_not_matter(settings):
 
 
 def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):
-    monkeypatch.setattr("client.budget._CGROUP", tmp_path)
+    monkeypatch.setattr("federation.machine._CGROUP", tmp_path)
     whole = available("cpu")
     (tmp_path / "memory.max").write_text("max\n")
     assert available("cpu") == pytest.approx(whole, rel=0.2)
@@ -189,3 +190,8 @@ def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):
     assert block_size(2**17, 0, device="cpu") == 6
     with pytest.raises(Refused, match="takes about 5120 KiB, but 3072 KiB are free"):
         block_size(5 * 2**20, 0, device="cpu")
+    # A run's memory-budget may be more than this machine has.
+    assert block_size(2**20, 2**60, device="cpu") == 3
+    assert block_size(2**20, 2**21, device="cpu") == 2
+    with pytest.raises(Refused, match="takes about 5120 KiB, but 3072 KiB are free"):
+        block_size(5 * 2**20, 2**60, device="cpu")

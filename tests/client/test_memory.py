@@ -51,23 +51,21 @@ def test_returns_the_models_dtypes(store):
     assert store.load(3, LIKE, before=2)["a"].dtype == torch.float32
 
 
-def test_ram_comes_back_from_a_file(tmp_path):
+def test_ram_comes_back_from_bytes():
     store, again = RamStore(), RamStore()
     for client in (3, 11):
         store.save(client, params(client), server_round=1, durable=0)
         store.save(client, params(client + 1), server_round=client, durable=0)
-    store.dump(tmp_path / "m.safetensors")
     again.save(5, params(0), server_round=1, durable=0)
-    again.restore(tmp_path / "m.safetensors")
+    again.restore(store.dump())
     assert_same(again.load(11, LIKE, before=12), params(12))
     assert again.load(11, LIKE, before=11) is None  # only the newest is kept
     assert again.load(5, LIKE, before=9) is None
 
 
-def test_an_empty_store_comes_back_empty(tmp_path):
-    RamStore().dump(tmp_path / "m.safetensors")
+def test_an_empty_store_comes_back_empty():
     store = RamStore()
-    store.restore(tmp_path / "m.safetensors")
+    store.restore(RamStore().dump())
     assert store.load(0, LIKE, before=9) is None
 
 

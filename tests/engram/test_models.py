@@ -72,6 +72,12 @@ def test_second_derivatives_exist_for_a_stack_of_models(kind):
     assert all(leaf.isfinite().all() and leaf.abs().sum() > 0 for leaf in products.values())
 
 
+@pytest.mark.parametrize("kind", ["linear", "mlp", "cnn"])
+def test_knows_how_many_parameters_it_has(kind):
+    model = build_model(kind, input_shape=(3, 8, 8), outputs=7, hidden=(5, 6))
+    assert model.parameters == sum(leaf.numel() for leaf in model.init(generator()).values())
+
+
 def test_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"input of a cnn must be .*, got \(64,\)"):
         build_model("cnn", input_shape=(64,), outputs=3)

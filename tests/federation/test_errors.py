@@ -2,7 +2,7 @@
 
 import pytest
 
-from federation.errors import brief, one_line
+from federation.errors import DataError, EngramError, Refused, RunStopped, brief, one_line
 
 
 def test_a_short_line_stays_as_it_is():
@@ -22,6 +22,16 @@ def test_of_a_long_text_both_ends_are_shown(letter):
     assert shown.endswith("end")
 
 
+@pytest.mark.parametrize("kind", [EngramError, Refused, DataError, RunStopped])
+def test_a_message_is_one_line_of_bounded_length(kind):
+    error = kind("a must be b, got " + "\n\x1b" * 10**5 + ": do this")
+    assert len(str(error)) <= 2000
+    assert str(error).isprintable()
+    assert str(error).startswith("a must be b, got ")
+    assert str(error).endswith(": do this")
+    assert str(kind(str(error))) == str(error)  # as when it comes from another process
+
+
 def test_a_long_value_is_shown_in_brief():
     texts = ["x" * 10**6, b"x" * 10**6, ["x" * 99] * 99]
     for value in [*texts, [1] * 10**6, (2**60,) * 10**6, 10**5000, -(10**5000)]:
@@ -29,5 +39,5 @@ def test_a_long_value_is_shown_in_brief():
 
 
 def test_a_short_value_is_shown_as_it_is():
-    for value in (3, -(2**63), 0.5, "x", b"x", [1, 2], (8, 64), None, True):
+    for value in (3, -(2**63), 0.5, "x", "x" * 100, b"x", [1, 2], (8, 64), None, True):
         assert brief(value) == repr(value)

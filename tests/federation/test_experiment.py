@@ -102,6 +102,52 @@ def test_refuses_values_out_of_range(settings, message):
     assert re.search(message, refusal(**settings))
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["num-clients", "rows-per-class", "test-rows-per-class", "hidden", "num-classes", "timeout"],
+)
+@pytest.mark.parametrize("huge", [10**12, 10**18, 10**30, "9" * 5000, "hex"])
+def test_huge_numbers_are_refused_in_short(key, huge):
+    huge = 16**9000 if huge == "hex" else huge  # of which pytest could make no name
+    message = refusal(**{key: huge})
+    assert message.startswith(f"{key} must be ")
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dataset": 7, "algorithm": "x" * 10**5},
+        {"x" * 10**5: 1},
+        {"hidden": "9" * 10**5},
+        {"model": ["x" * 10**5] * 9},
+        {f"key{i}": i for i in range(10**4)},
+    ],
+)
+def test_refusals_repeat_little_of_what_is_long(settings):
+    assert len(refusal(**settings)) <= 2000
+
+
+@pytest.mark.parametrize(
+    ("hidden", "ok"),
+    [
+        ("1048576", True),
+        ("1048577", False),
+        (",".join("9" * 64), True),
+        (",".join("9" * 65), False),
+    ],
+)
+def test_layers_have_a_largest_width_and_number(hidden, ok):
+    if ok:
+        assert small(hidden=hidden).hidden == hidden
+    else:
+        assert "hidden must be at most 64 widths of at most 1048576" in refusal(hidden=hidden)
+
+
+def test_one_class_is_none():
+    assert "num-classes must be 0, or at least 2, got 1" in refusal(num_classes=1)
+
+
 def test_a_missing_setting_is_named():
     config = read_defaults()
     del config["eta"]

@@ -48,6 +48,14 @@ def test_the_seed_determines_the_partition(partition, tasks):
     assert not all(map(np.array_equal, one.train.rows, other.train.rows))
 
 
+def test_more_clients_than_rows_are_refused_before_room_is_made_for_them():
+    for partition in PARTITIONS:
+        with pytest.raises(DataError, match="num-clients must be at most the number of training r"):
+            federated_data(small(partition=partition, num_clients=10**6))
+    with pytest.raises(DataError, match=r"partition halves needs .*: lower test-rows-per-class"):
+        federated_data(small(test_rows_per_class=2**32))
+
+
 def test_halves_is_the_papers_scheme():
     # Section 6.3, a = 8 and 6, 20 clients, 10 classes.
     _, data = of("halves", None, rows_per_class=8, test_rows_per_class=6)
@@ -149,7 +157,10 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
         ),
         ({"partition": "iid", "num_clients": 400}, "client .* lower num-clients"),
         ({"partition": "blocks", "num_clients": 400}, "client .* lower num-clients"),
-        ({"partition": "iid", "num_clients": 5000}, "cannot be made of 1078 rows for 5000 clients"),
+        (
+            {"partition": "iid", "num_clients": 5000},
+            "num-clients must be at most the number of training rows, 1078, got 5000",
+        ),
     ],
 )
 def test_refuses_too_few_rows_by_name(settings, message):

@@ -122,6 +122,13 @@ def test_tables_that_cannot_be(tmp_path):
         table_data(e)
 
 
+def test_rows_longer_than_the_header_are_no_table(tmp_path):
+    # Else pandas takes the first columns for an index, and the others for what they are not.
+    (tmp_path / "a.csv").write_text("x,y,task\n1,2,3,4\n1,2,3,4\n")
+    with pytest.raises(DataError, match="its first row is longer than its header"):
+        read_table(f"csv:{tmp_path}/a.csv", "y", "task")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,7 @@ from engram.tree import add_scaled
 from federation import algorithms
 from federation.algorithms import ALGORITHMS
 from federation.errors import Refused, RunStopped
-from server import coordinator
-from server import record as record_module
+from server import checkpoints, coordinator
 from server.coordinator import coordinate
 from server.record import RunRecord
 from server.status import participation
@@ -74,7 +74,10 @@ def test_a_run_is_recorded(tmp_path):
     assert rows[-1]["accuracy"] == found["accuracy"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["settings"] == small().to_config()
-    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == ["round-4"]
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == [
+        "round-2",
+        "round-4",
+    ]
 
 
 def test_the_same_experiment_gives_the_same_numbers(tmp_path):
@@ -117,8 +120,9 @@ def instants(monkeypatch, fatal):
         (os, "fsync"),
         (Path, "replace"),
         (Path, "rename"),
-        (record_module, "save_file"),
-        (record_module.shutil, "rmtree"),
+        (Path, "mkdir"),
+        (shutil, "rmtree"),
+        (checkpoints, "_put"),
         (RunRecord, "append"),
     ):
         monkeypatch.setattr(owner, name, counter.wrap(getattr(owner, name)))

@@ -1,0 +1,1 @@
+"""Cases that nobody thought of: spoilt input, at every point where something enters."""

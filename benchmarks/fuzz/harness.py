@@ -1,0 +1,183 @@
+"""Runs cases in a process of their own, with bounds of time and memory, and sorts what comes."""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+import psutil
+
+from federation.errors import EngramError, one_line
+
+__all__ = ["Case", "Finding", "Found", "fuzz", "judge"]
+
+Case = Callable[[random.Random, Path], None]
+"""Does something with spoilt input in an empty folder, and may raise what users are to see."""
+
+_MEMORY: Final = 4 * 2**30  # bytes that a case may take
+_LONGEST: Final = 2100  # characters of a refusal
+_VERDICTS: Final = ("accepted", "refused", "unclear", "traceback", "hang")
+
+
+class Finding(NamedTuple):
+    """A case that did not end as it should.
+
+    Attributes:
+        entry: The entry point.
+        number: The case's number there.
+        verdict: ``unclear`` (a refusal that is no short line), ``traceback`` or ``hang``.
+        told: What was raised, and where.
+    """
+
+    entry: str
+    number: int
+    verdict: str
+    told: str
+
+
+class Found(NamedTuple):
+    """What came of all cases.
+
+    Attributes:
+        counts: By entry point, how many cases had which verdict.
+        findings: Those that did not end as they should.
+    """
+
+    counts: dict[str, Counter[str]]
+    findings: list[Finding]
+
+
+class _Hang(BaseException):
+    """A case takes too long."""
+
+
+def judge(case: Case, rng: random.Random, folder: Path) -> tuple[str, str]:
+    """Runs a case, and returns its verdict, and what was raised."""
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        case(rng, folder)
+    except click.ClickException as error:  # of which `engram` makes a line
+        return "refused", one_line(error.format_message())
+    except EngramError as error:
+        text = str(error)
+        clear = text.isprintable() and 0 < len(text) <= _LONGEST
+        return ("refused" if clear else "unclear"), text[:_LONGEST]
+    except _Hang as error:
+        return "hang", _where(error)
+    except Exception as error:
+        return "traceback", _where(error)
+    finally:
+        os.chdir(here)
+    return "accepted", ""
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "site-packages" not in frame.filename]
+    lines = [
+        f"  {frame.filename}:{frame.lineno} {frame.name}: {frame.line}"
+        for frame in (*ours[-4:], *frames[-1:])
+    ]
+    return "\n".join([f"{type(error).__name__}: {str(error)[:300]}", *lines])
+
+
+def fuzz(
+    entries: Mapping[str, Case],
+    cases: Mapping[str, range],
+    *,
+    seed: int,
+    seconds: float,
+    tell: Callable[[int], None] = lambda done: None,
+) -> Found:
+    """Runs cases of every entry point, one after the other, in a process beside this one.
+
+    Args:
+        entries: What to run, by name.
+        cases: The numbers of the cases of each.
+        seed: Of all cases. A case depends on it, its entry's name and its own number alone.
+        seconds: That a case may take.
+        tell: Is told how many cases are done.
+    """
+    left = [(entry, number) for entry, numbers in cases.items() for number in numbers]
+    counts = {entry: Counter(dict.fromkeys(_VERDICTS, 0)) for entry in cases}
+    findings: list[Finding] = []
+    done = 0
+    while done < len(left):
+        with _worker(entries, left[done:], seed, seconds) as (process, answers):
+            while done < len(left):
+                entry, number = left[done]
+                try:
+                    if not answers.poll(3 * seconds + 20):
+                        raise TimeoutError("it cannot be interrupted")
+                    verdict, told = answers.recv()
+                except TimeoutError as error:
+                    verdict, told = "hang", str(error)
+                except EOFError:
+                    process.join()
+                    verdict, told = "traceback", f"the process ended with {process.exitcode}"
+                counts[entry][verdict] += 1
+                if verdict not in ("accepted", "refused"):
+                    findings.append(Finding(entry, number, verdict, told))
+                done += 1
+                tell(done)
+                if told.startswith(("it cannot be", "the process ended")):
+                    break
+    return Found(counts, findings)
+
+
+@contextlib.contextmanager
+def _worker(
+    entries: Mapping[str, Case], left: list[tuple[str, int]], seed: int, seconds: float
+) -> Iterator[tuple[multiprocessing.process.BaseProcess, Connection]]:
+    forking = multiprocessing.get_context("fork")  # all that is slow to import is there already
+    answers, ours = forking.Pipe(duplex=False)
+    process = forking.Process(target=_work, args=(entries, left, seed, seconds, ours))
+    process.start()
+    ours.close()
+    try:
+        yield process, answers
+    finally:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+def _work(
+    entries: Mapping[str, Case],
+    left: list[tuple[str, int]],
+    seed: int,
+    seconds: float,
+    answers: Connection,
+) -> None:
+    def hang(*_: object) -> None:
+        raise _Hang
+
+    signal.signal(signal.SIGALRM, hang)
+    with Path(os.devnull).open("r+b") as null:
+        for standard in (0, 1, 2):
+            os.dup2(null.fileno(), standard)
+    used = psutil.Process().memory_info().vms
+    resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
+    for entry, number in left:
+        folder = Path(tempfile.mkdtemp(prefix="engram-fuzz-"))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            verdict = judge(entries[entry], random.Random(f"{seed}/{entry}/{number}"), folder)
+        except _Hang:  # between the end of the case and here
+            verdict = ("accepted", "")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            shutil.rmtree(folder, ignore_errors=True)
+        answers.send(verdict)

@@ -1,0 +1,216 @@
+"""What clients send: rosters, replies, bundles, estimates, and whole rounds of such."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from benchmarks.fuzz.folders import quick_experiment
+from benchmarks.fuzz.spoil import HUGE, VALUES, spoil_bytes
+from client.handlers import Request
+from client.hosts import table_host
+from client.memory import RamStore
+from client.trainer import Trainer
+from engram.molar.shrinkage import Shared
+from engram.molar.site import SiteEstimate
+from federation.algorithms import TABLES
+from federation.bundle import bundle, unbundle
+from federation.data.federated import federated_data
+from federation.estimates import (
+    SharedEstimate,
+    parameters_record,
+    read_parameters,
+    read_shared,
+    read_sites,
+    shared_record,
+    site_record,
+)
+from federation.opinions import arms_record, opinions_record, read_arms, read_opinions
+from federation.roster import describe_node, read_entry
+from federation.wire import to_record
+from server.coordinator import coordinate
+from server.tables import RUNS
+from simulations.grid import InProcessGrid
+
+__all__ = ["bundles", "estimates", "rosters", "rounds"]
+
+_PLAIN: Final = tuple(
+    v for v in VALUES if isinstance(v, bool | float | str | bytes) or type(v) is int
+)
+_LISTS: Final[tuple[Any, ...]] = (
+    [],
+    [0],
+    [1, 1],
+    [-1],
+    [2**63 - 1],
+    [0.5],
+    ["x"],
+    [float("nan")],
+    [float("inf")],
+    list(range(5000)),
+)
+
+
+def _value(rng: random.Random) -> Any:
+    return rng.choice(rng.choice((_PLAIN, _LISTS, HUGE[:6])))
+
+
+def spoil_content(rng: random.Random, content: RecordDict) -> RecordDict:
+    """Returns a message's content in which something is not as it should be."""
+    spoilt = RecordDict(dict(content))
+    if not spoilt:
+        return spoilt
+    name = rng.choice(list(spoilt))
+    record, what = spoilt[name], rng.randrange(8)
+    if what == 0:
+        del spoilt[name]
+    elif what == 1:
+        spoilt[rng.choice(("arrays", "clients", "metrics", "roster", "é", ""))] = spoilt.pop(name)
+    elif isinstance(record, ArrayRecord):
+        spoilt[name] = _other_arrays(rng, record)
+    else:
+        kept = {key: held for key, held in record.items() if what != 2 or rng.random() < 0.7}
+        if kept or what == 3:
+            kept[rng.choice([*kept, "x"])] = _value(rng)
+        spoilt[name] = _record(type(record), kept)
+    return spoilt
+
+
+def _record(kind: type[Any], entries: dict[str, Any]) -> Any:
+    found = kind()
+    for key, held in entries.items():
+        try:
+            found[key] = held
+        except (TypeError, ValueError):  # which Flower does not send
+            found[key] = 1
+    return found
+
+
+def _other_arrays(rng: random.Random, record: ArrayRecord) -> ArrayRecord:
+    found = ArrayRecord(dict(record)) if record else ArrayRecord()
+    if not found:
+        return found
+    name = rng.choice(list(found))
+    old = found[name]
+    what = rng.randrange(7)
+    if what == 0:
+        del found[name]
+    elif what == 1:
+        found[rng.choice(("x", "", "coef"))] = found.pop(name)
+    elif what == 2:
+        found[name] = Array(old.dtype, old.shape, old.stype, spoil_bytes(rng, old.data))
+    elif what == 3:
+        shape = rng.choice(((), (0,), (2**40,), (1, 2**62), (-1,), (3, 1)))
+        found[name] = Array(old.dtype, shape, old.stype, old.data)
+    elif what == 4:
+        kind = rng.choice(("object", "int64", "float16", "x", "float64"))
+        found[name] = Array(kind, old.shape, old.stype, old.data)
+    elif what == 5:
+        array = np.array(rng.choice((np.nan, np.inf, -1.0, 1e308, 0.0)), dtype=np.float64)
+        found[name] = Array(np.broadcast_to(array, old.shape).astype(_dtype(old.dtype)))
+    else:
+        found[name] = Array(np.zeros(rng.choice(((0,), (3,), (2, 3))), dtype=_dtype(old.dtype)))
+    return found
+
+
+def _dtype(name: str) -> Any:
+    return name if name in ("float32", "float64", "int64") else "float64"
+
+
+# --- Readers ---------------------------------------------------------------------------------
+
+
+def _documented(read: Callable[[], object], *errors: type[Exception]) -> None:
+    """Reads what may raise these errors, as its callers know."""
+    try:
+        read()
+    except errors:
+        return
+
+
+def rosters(rng: random.Random, here: Path) -> None:
+    """What a node says of itself."""
+    del here
+    content = describe_node({0: 5, 3: 7}, (1, 8, 8), 10, ("a", "b"))
+    for _ in range(rng.choice((1, 1, 2))):
+        content = spoil_content(rng, content)
+    _documented(lambda: read_entry(content), ValueError)
+
+
+def bundles(rng: random.Random, here: Path) -> None:
+    """A message's records as bytes."""
+    del here
+    size = rng.choice((3, 400_000))
+    content = RecordDict(
+        {"arrays": to_record({"w": torch.ones(size)}), "config": ConfigRecord({"a": 1})}
+    )
+    bundled = bundle(content)
+    for record in bundled.config_records.values():
+        for key, held in record.items():
+            if isinstance(held, bytes):
+                record[key] = spoil_bytes(rng, held)
+    if rng.random() < 0.3:
+        bundled = spoil_content(rng, bundled)
+    found = unbundle(bundled)
+    unbundle(spoil_content(rng, found))
+
+
+def estimates(rng: random.Random, here: Path) -> None:
+    """Estimates and opinions, as arrays."""
+    del here
+    site = SiteEstimate(np.ones(3), np.ones(3), 20.0, 1.0, 17.0)
+    shared = Shared(np.ones(3), 20.0)
+    kinds: Sequence[tuple[ArrayRecord, Callable[[ArrayRecord], object]]] = (
+        (site_record([site, site], 3), lambda r: read_sites(r, 2, 3)),
+        (shared_record(SharedEstimate(shared, np.ones(3))), lambda r: read_shared(r, 3)),
+        (parameters_record([shared, None], 3), lambda r: read_parameters(r, 2)),
+        (arms_record(np.ones((4, 3))), lambda r: read_arms(r, 3)),
+        (opinions_record(np.ones((2, 4))), lambda r: read_opinions(r, (2, 4))),
+    )
+    record, read = rng.choice(kinds)
+    spoilt = record
+    for _ in range(rng.choice((1, 1, 2))):
+        spoilt = _other_arrays(rng, spoilt)
+    _documented(lambda: read(spoilt), KeyError, TypeError, ValueError)
+
+
+# --- Rounds ----------------------------------------------------------------------------------
+
+
+class _Spoiling(InProcessGrid):
+    """Nodes some of whose replies are spoilt."""
+
+    def __init__(self, rng: random.Random, host: Any, hosts: Sequence[Sequence[int]]) -> None:
+        super().__init__(host, hosts)
+        self._rng = rng
+        self._share = rng.choice((0.05, 0.3))
+
+    def _answer(self, kind: str, requests: Sequence[Request]) -> list[Message]:
+        replies = super()._answer(kind, requests)
+        for reply in replies:
+            if reply.has_content() and self._rng.random() < self._share:
+                for _ in range(self._rng.choice((1, 1, 3))):
+                    reply.content = spoil_content(self._rng, reply.content)
+        return replies
+
+
+def rounds(rng: random.Random, here: Path) -> None:
+    """Runs with such replies: they end, or say why they stop."""
+    algorithm = rng.choice(("fedavg", "pfedme", "molar", "molar-bandit", "meta-ban"))
+    changes = {"timeout": 0.2, "merge": "mean"}
+    if algorithm not in TABLES:
+        changes["merge"] = rng.choice(("mean", "median"))
+    e = quick_experiment(algorithm)
+    e = e.from_config(e.to_config() | changes)
+    nodes = [[client] for client in range(4)] if rng.random() < 0.7 else [[0, 1], [2, 3]]
+    store = RamStore()
+    if algorithm in TABLES:
+        grid = _Spoiling(rng, table_host(e, store), nodes)
+        RUNS[algorithm](grid, e, here / "run", engine="vectorized", memories=store)
+    else:
+        grid = _Spoiling(rng, Trainer(e, federated_data(e), store), nodes)
+        coordinate(grid, e, here / "run", engine="vectorized", memories=store)

@@ -1,0 +1,32 @@
+"""Values in messages: as they are, or shortened where they are long."""
+
+import reprlib
+from typing import Final
+
+__all__ = ["brief"]
+
+
+def brief(value: object) -> str:
+    """Returns the ``repr`` of a value, without ever making a long one."""
+    return _SHORT.repr(value)
+
+
+class _Short(reprlib.Repr):
+    """Adds what ``reprlib`` does in full before it shortens it, or not at all."""
+
+    def repr_str(self, x: str, level: int) -> str:
+        if level < self.maxlevel or len(x) > _TEXT:
+            return super().repr_str(x, level)
+        return repr(x)
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        del level
+        return repr(x[: self.maxstring]) + ("..." if len(x) > self.maxstring else "")
+
+    def repr_int(self, x: int, level: int) -> str:
+        digits = x.bit_length() <= 128  # Python refuses to write out thousands
+        return super().repr_int(x, level) if digits else f"<integer of {x.bit_length()} bits>"
+
+
+_SHORT: Final = _Short()
+_TEXT: Final = 100  # characters of a text, such as a file's name, that is shown as it is

@@ -1,0 +1,94 @@
+"""Reads .npz files of whoever made them: nothing is unpickled, and no room made that is not there.
+
+A header may claim any shape, and a few kilobytes may unpack to terabytes; so what the headers claim
+is compared with what the archive says that it holds, and with the memory that is free, before
+anything is unpacked.
+"""
+
+import lzma
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from federation.errors import DataError
+from federation.files import open_file
+from federation.machine import check_room
+
+__all__ = ["read_npz"]
+
+_SUFFIX: Final = ".npy"
+_MOST: Final = 1000  # arrays
+_HEADER: Final = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_Unreadable: Final = (  # what zipfile, its decompressors and numpy raise of what they cannot read
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    SyntaxError,
+    EOFError,
+    MemoryError,  # of Python's parser: what is to be read has been measured before
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    tokenize.TokenError,
+)
+
+
+def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Returns a file's arrays by name.
+
+    Raises:
+        DataError: It cannot be read, is no such file, or needs more memory than is free.
+    """
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if len(members) > _MOST:
+                raise ValueError("too many arrays")
+            size = sum(_size(archive, member) for member in members)
+            check_room(str(path), size, "use fewer rows, or a larger machine", kind=DataError)
+            arrays = {}
+            for member in members:
+                with archive.open(member) as stream:
+                    array = np.lib.format.read_array(stream, allow_pickle=False)
+                arrays[member.filename.removesuffix(_SUFFIX)] = array
+            return arrays
+    except DataError:
+        raise
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except _Unreadable as error:  # what it says would not help
+        raise DataError(
+            f"{path} must be an .npz file of plain arrays, as numpy.savez writes it"
+        ) from error
+
+
+def _size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
+    """Returns the bytes of an array, as its header claims and the archive confirms.
+
+    Raises:
+        ValueError: They differ, or it is an array of objects; besides, one of ``_Unreadable``.
+    """
+    with archive.open(member) as stream:
+        shape, dtype = _described(stream)
+        size = math.prod(shape) * dtype.itemsize
+        if dtype.hasobject or min(shape, default=0) < 0 or stream.tell() + size != member.file_size:
+            raise ValueError("it is not what its header claims")
+    return size
+
+
+def _described(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    shape, _, dtype = _HEADER[np.lib.format.read_magic(stream)](stream)
+    return shape, dtype

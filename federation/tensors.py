@@ -1,0 +1,43 @@
+"""Tensors as a file holds them: written alike everywhere, and read from whoever wrote them."""
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from engram.types import Params
+
+__all__ = ["difference", "tensors_from_bytes", "tensors_to_bytes"]
+
+
+def tensors_to_bytes(params: Params) -> bytes:
+    """Returns tensors in the safetensors format."""
+    return save({name: leaf.detach().cpu().contiguous() for name, leaf in params.items()})
+
+
+def tensors_from_bytes(data: bytes) -> Params:
+    """Returns the tensors, on the CPU.
+
+    Raises:
+        ValueError: The bytes are in no such format, or of a type that torch does not have.
+    """
+    try:
+        return load(data)
+    except (SafetensorError, KeyError, AssertionError, RuntimeError) as error:
+        raise ValueError(f"it holds no tensors: {error!r}") from error
+
+
+def difference(found: Params, wanted: Params) -> str | None:
+    """Says how tensors differ in names, shapes or types from others; None if they do not.
+
+    A vector that is empty among the others has grown, and may have any length.
+    """
+    if found.keys() != wanted.keys():
+        return f"names {sorted(found.keys() ^ wanted.keys())[:5]} are not in both"
+    for name, leaf in wanted.items():
+        here = found[name]
+        grown = leaf.shape == (0,) and here.ndim == 1
+        if here.dtype != leaf.dtype or not (here.shape == leaf.shape or grown):
+            return (
+                f"{name} is {here.dtype} of shape {tuple(here.shape)}, and not {leaf.dtype} of "
+                f"shape {tuple(leaf.shape)}"
+            )
+    return None

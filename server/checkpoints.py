@@ -1,0 +1,120 @@
+"""A run's checkpoints on the disk: folders of files, each with a manifest of checksums.
+
+``round-N/`` holds the files and ``manifest.json``: the round, and each file's size and SHA-256. The
+last two are kept, so that a run whose newest one is damaged goes on from the one before.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from federation.errors import EngramError, Refused
+from federation.files import read_file, read_json, sync
+
+__all__ = [
+    "DamagedCheckpoint",
+    "drop_checkpoint",
+    "has_manifest",
+    "read_checkpoint",
+    "there",
+    "write_checkpoint",
+]
+
+_MANIFEST: Final = "manifest.json"
+_KEPT: Final = 2
+_NAME: Final = re.compile(r"round-(0|[1-9]\d{0,17})", re.ASCII)
+
+
+class DamagedCheckpoint(EngramError):
+    """A checkpoint is not what was written, or does not belong to this run."""
+
+
+def there(root: Path) -> dict[int, Path]:
+    """Returns the checkpoints in a folder by their rounds, ascending."""
+    found = ((_NAME.fullmatch(path.name), path) for path in root.glob("round-*"))
+    return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+
+def has_manifest(folder: Path) -> bool:
+    """Returns whether a checkpoint can be checked; those of earlier versions cannot."""
+    return (folder / _MANIFEST).exists()
+
+
+def write_checkpoint(root: Path, server_round: int, files: Mapping[str, bytes]) -> None:
+    """Adds a checkpoint, and removes all but the last two.
+
+    It has its name only once all of it is on the disk, and what is older goes only after that: a
+    crash at any instant leaves at least the checkpoints that there were, or the new one.
+
+    Args:
+        root: Where; made if it is not there.
+        server_round: The round that it follows; later than those of all that are there.
+        files: Contents by name.
+    """
+    new = root / "new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    for name, data in files.items():
+        _put(new / name, data)
+    described = {name: _described(data) for name, data in files.items()}
+    _put(new / _MANIFEST, json.dumps({"round": server_round, "files": described}).encode())
+    sync(new)
+    new.rename(root / f"round-{server_round}")
+    sync(root)
+    for old in list(there(root).values())[:-_KEPT]:
+        drop_checkpoint(old)
+
+
+def drop_checkpoint(folder: Path) -> None:
+    """Removes a checkpoint; a crash leaves it whole, or without its name."""
+    old = folder.with_name("old")
+    shutil.rmtree(old, ignore_errors=True)
+    folder.rename(old)
+    shutil.rmtree(old)
+
+
+def read_checkpoint(folder: Path, server_round: int) -> dict[str, bytes]:
+    """Returns the files of a checkpoint by name, checked against its manifest, if it has one.
+
+    Raises:
+        DamagedCheckpoint: Something is missing, too much, or not as it was written.
+    """
+    wanted = _manifest(folder, server_round) if has_manifest(folder) else None
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.name != _MANIFEST)
+        if wanted is not None and names != sorted(wanted):
+            raise DamagedCheckpoint(f"it holds {names} instead of {sorted(wanted)}")
+        files = {name: read_file(folder / name) for name in names}
+    except OSError as error:
+        raise DamagedCheckpoint(f"it cannot be read: {error.strerror}") from error
+    for name, described in (wanted or {}).items():
+        if _described(files[name]) != described:
+            raise DamagedCheckpoint(f"the checksum of {name} is wrong")
+    return files
+
+
+def _manifest(folder: Path, server_round: int) -> dict[str, Any]:
+    try:
+        found = read_json(folder / _MANIFEST)
+    except Refused as error:
+        raise DamagedCheckpoint(f"its {_MANIFEST} cannot be read") from error
+    files = found.get("files")
+    if found.get("round") != server_round or not isinstance(files, dict):
+        raise DamagedCheckpoint(f"its {_MANIFEST} is of something else")
+    return files
+
+
+def _described(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _put(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

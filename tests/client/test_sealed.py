@@ -1,0 +1,89 @@
+"""What was sealed comes back whole, or is said to be damaged, whatever became of the file."""
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.memory import DiskStore, MemoryMismatch
+from client.replies import Replies
+from client.sealed import Damaged, Unencrypted, read_key, seal, unseal
+from federation.errors import Refused
+from tests.client.test_memory import LIKE, params
+from tests.support import assert_same
+
+KEY = b"k" * 32
+KINDS = pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
+
+
+@KINDS
+def test_every_cut_and_every_changed_byte_is_damage(key):
+    whole = seal(b"what is kept", "client 1", key)
+    assert unseal(whole, "client 1", key) == b"what is kept"
+    for length in range(len(whole)):
+        with pytest.raises(Damaged):
+            unseal(whole[:length], "client 1", key)
+    for place in range(len(whole)):
+        for bits in (1, 0x80, 0xFF, whole[place] ^ ord("p"), whole[place] ^ ord("e")):
+            data = bytearray(whole)
+            data[place] ^= bits
+            if bytes(data) != whole:
+                with pytest.raises(Damaged):
+                    unseal(bytes(data), "client 1", key)
+
+
+@KINDS
+@given(data=st.binary(max_size=80), start=st.booleans())
+def test_anything_else_is_damage(key, data, start):
+    with pytest.raises(Damaged):
+        unseal((b"engram sealed 1\n" if start else b"") + data, "client 1", key)
+
+
+def test_with_a_key_what_was_made_without_it_is_refused():
+    with pytest.raises(Unencrypted, match="is not encrypted, although there is a key"):
+        unseal(seal(b"x", "client 1", None), "client 1", KEY)
+    with pytest.raises(Damaged, match="no key is given"):
+        unseal(seal(b"x", "client 1", KEY), "client 1", None)
+
+
+def test_a_readable_memory_is_refused_until_it_is_encrypted(tmp_path):
+    DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
+    store = DiskStore(tmp_path, key=KEY)
+    with pytest.raises(MemoryMismatch, match=r"not encrypted.*`engram memory encrypt`.*remove it"):
+        store.load(3, LIKE, before=2)
+    assert store.encrypt() == 1
+    assert store.encrypt() == 0
+    assert_same(store.load(3, LIKE, before=2), params(1))
+    with pytest.raises(MemoryMismatch, match="no key is given"):
+        DiskStore(tmp_path).load(3, LIKE, before=2)
+
+
+def test_a_damaged_memory_is_not_encrypted(tmp_path):
+    DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
+    path = tmp_path / "client-3" / "round-1.memory"
+    path.write_bytes(path.read_bytes()[:-1])
+    before = path.read_bytes()
+    with pytest.raises(MemoryMismatch, match="its checksum is wrong"):
+        DiskStore(tmp_path, key=KEY).encrypt()
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_file_does_not_block(tmp_path):
+    (tmp_path / "client-3").mkdir()
+    os.mkfifo(tmp_path / "client-3" / "round-1.memory")
+    with pytest.raises(MemoryMismatch, match="Not a regular file"):
+        DiskStore(tmp_path).load(3, LIKE, before=2)
+    os.mkfifo(tmp_path / "reply")
+    assert Replies(tmp_path).find(None) is None
+    os.mkfifo(tmp_path / "key")
+    with pytest.raises(Refused, match="cannot be read: Not a regular file"):
+        read_key(tmp_path / "key")
+
+
+def test_files_of_other_names_are_not_memories(tmp_path):
+    DiskStore(tmp_path).save(3, params(1), server_round=1, durable=0)
+    for name in ("client-x", "client-", "client-٣", "client-3/round-x.memory"):
+        (tmp_path / name).mkdir()
+    store = DiskStore(tmp_path)
+    assert (store.clients(), list(store.versions(3))) == ([3], [1])

@@ -1,0 +1,82 @@
+"""Only regular files are read, and of bounded size; whatever else is there is refused at once."""
+
+import os
+import socket
+
+import pytest
+
+from federation.credentials import read_federation
+from federation.data.npz import read_npz
+from federation.data.tables import read_frame
+from federation.errors import DataError, Refused
+from federation.files import read_file, read_json
+from federation.keys import read_certificate
+from federation.settings import read_settings
+
+
+@pytest.fixture(params=["pipe", "socket", "folder", "device", "dangling link", "loop", "missing"])
+def strange(request, tmp_path):
+    path = tmp_path / "federation.toml"
+    if request.param == "pipe":
+        os.mkfifo(path)
+    elif request.param == "socket":
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind(path.name)  # in this folder: names of sockets are short
+    elif request.param == "folder":
+        path.mkdir()
+    elif request.param == "device":
+        path.symlink_to("/dev/zero")
+    elif request.param != "missing":
+        path.symlink_to("nowhere" if request.param == "dangling link" else path.name)
+    return path
+
+
+READERS = [read_npz, read_frame, read_settings, read_json, read_certificate, read_federation]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_what_is_no_file_is_refused_without_waiting(strange, read):
+    with pytest.raises(Refused, match=r"cannot be read: |is missing: |has no federation.toml: "):
+        read(strange)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a/" * 5000, "nul\0", "\ud800"])
+@pytest.mark.parametrize("read", [read_npz, read_frame, read_settings, read_json, read_certificate])
+def test_impossible_names_are_refused(tmp_path, read, name):
+    with pytest.raises(Refused) as caught:
+        read(tmp_path / name)
+    assert len(str(caught.value)) <= 2000
+    assert str(caught.value).isprintable()
+
+
+def test_a_table_is_not_fetched(tmp_path):
+    with pytest.raises(DataError, match="cannot be read: No such file"):
+        read_frame(tmp_path / "http://127.0.0.1:1/x.csv")
+
+
+def test_files_of_settings_are_small(tmp_path):
+    path = tmp_path / "big.toml"
+    path.write_bytes(b"#" * 2**20 + b"\n")
+    with pytest.raises(Refused, match="cannot be read: Larger than 1048576 bytes"):
+        read_settings(path)
+    assert len(read_file(path)) == 2**20 + 1
+
+
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 5000, "a = " + "9" * 5000, "a = " + "{b=" * 3000, "\xff", "a = \0"]
+)
+def test_what_is_not_toml_is_one_short_line(tmp_path, text):
+    path = tmp_path / "strange.toml"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(Refused, match="is not TOML: ") as caught:
+        read_settings(path)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "[]", "{", "\xff"])
+def test_what_is_no_json_object_is_one_short_line(tmp_path, text):
+    path = tmp_path / "strange.json"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(Refused, match="is damaged: ") as caught:
+        read_json(path)
+    assert len(str(caught.value)) < 1000
