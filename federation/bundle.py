@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from federation.errors import Refused, brief
+from federation.errors import Refused, brief, one_line
 from federation.flower import recorddict_from_bytes, recorddict_to_bytes
+from federation.room import Room
 
 __all__ = ["PIECE", "bundle", "bundled_size", "is_bundled", "unbundle"]
 
@@ -58,17 +59,17 @@ def unbundle(content: RecordDict) -> RecordDict:
     """Returns what ``bundle`` was given; what is not bundled, as it is.
 
     Raises:
-        Refused: Some record is not what ``bundle`` writes. Nothing else is raised, and no more
-            room is taken than the bytes have, whatever they claim to be.
+        Refused: Some record is not what ``bundle`` writes, or would take much more memory than it
+            has bytes. Nothing else is raised.
     """
     if _ALL in content.config_records:
         return _read_all(content.config_records[_ALL].get(_ALL))
-    found = RecordDict()
+    found, room = RecordDict(), Room()
     for name, record in content.items():
         if isinstance(record, ConfigRecord) and _PIECE in record:
             continue
         joined = isinstance(record, ConfigRecord) and _ARRAYS in record
-        found[name] = _split(_whole(content, name)) if joined else record
+        found[name] = _split(_whole(content, name), room) if joined else record
     return found
 
 
@@ -90,8 +91,10 @@ def _read_all(data: object) -> RecordDict:
         raise Refused(f"a bundle must be bytes, got {type(data).__name__}")
     try:
         return recorddict_from_bytes(data)
+    except Refused as error:
+        raise Refused(f"no bundle of records: {error}") from error
     except Exception as error:  # Flower reads what a stranger wrote, and raises what it meets
-        raise Refused(f"no bundle of records: {error!r}") from error
+        raise Refused(f"no bundle of records: {one_line(repr(error))}") from error
 
 
 def _size(record: ArrayRecord) -> int:
@@ -132,20 +135,22 @@ def _whole(content: RecordDict, name: str) -> Mapping[str, Any]:
     return {_ARRAYS: b"".join(pieces)}
 
 
-def _split(record: Mapping[str, Any]) -> ArrayRecord:
+def _split(record: Mapping[str, Any], room: Room) -> ArrayRecord:
     data = record[_ARRAYS]
     if not isinstance(data, bytes):
         raise Refused(f"bundled arrays must be bytes, got {type(data).__name__}")
+    found, start = ArrayRecord(), data.find(b"\n") + 1
     try:
-        line, _, rest = data.partition(b"\n")
-        found, start = ArrayRecord(), 0
+        line = data[:start]
+        room.take_json(line)
         for name, dtype, shape, stype, size in json.loads(line):
             sizes = [size, *shape]
-            if not all(type(n) is int and n >= 0 for n in sizes) or start + size > len(rest):
-                raise ValueError(f"{name!r} cannot have shape {shape} and {size} bytes")
-            part = rest[start : start + size]
+            if not all(type(n) is int and n >= 0 for n in sizes) or start + size > len(data):
+                odd = f"shape {brief(shape)} and {brief(size)} bytes"
+                raise ValueError(f"{brief(name)} cannot have {odd}")
+            part = data[start : start + size]
             found[name] = Array(dtype=dtype, shape=tuple(shape), stype=stype, data=part)
             start += size
     except (TypeError, ValueError, RecursionError) as error:
-        raise Refused(f"no bundle of arrays: {error}") from error
+        raise Refused(f"no bundle of arrays: {one_line(str(error))}") from error
     return found

@@ -8,6 +8,8 @@ from engram.brief import brief
 __all__ = [
     "BUSY",
     "REFUSED",
+    "UNFINISHED",
+    "UNUSABLE",
     "DataError",
     "EngramError",
     "Refused",
@@ -22,6 +24,8 @@ __all__ = [
 # for a node's main process, which does not load torch.
 REFUSED: Final = 1002  # of a node that cannot do what it is asked, and says why
 BUSY: Final = 1003  # of a node that is at work for another run, and says so
+UNUSABLE: Final = 1004  # in place of a reply that is too large, or that cannot be read
+UNFINISHED: Final = 1005  # in place of a reply of which parts did not come
 
 _LONGEST: Final = 300  # characters of somebody else's text that a message shows
 _MESSAGE: Final = 2000  # characters of a message

@@ -4,6 +4,8 @@ For a later release, check that each import still exists, and that
 
 - ``Message`` still asks ``TaskIdentity`` who it is from, and ``Metadata`` still keeps its id in
   ``_message_id``;
+- a message's parts still are protobuf, JSON or bytes, by their kind, as ``_check_room`` has it,
+  and ``HttpGrid`` still calls by httpx, whose hooks ``Inbox`` uses;
 - a message still travels as its metadata, a tree of object ids, and the objects, each under the
   SHA-256 of its bytes (``pack`` and ``unpack``);
 - the Fleet API's calls still are those that client/fleet.py makes, in that order, as
@@ -18,17 +20,22 @@ For a later release, check that each import still exists, and that
 import importlib
 import itertools
 import json
+import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.config import flatten_dict, fuse_dicts
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import (
+    FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
+    SUPERLINK_NODE_ID,
+    ErrorCode,
+)
 from flwr.common.serde import (
     fab_from_proto,
     message_from_proto,
@@ -49,10 +56,12 @@ from flwr.proto import (
 )
 from flwr.proto.fleet_pb2_grpc import FleetStub
 from flwr.serverapp import Grid
+from flwr.supercore.constant import OBJECT_PUSH_SESSION_TTL_SECONDS
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.grpc import create_channel
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
+    get_object_head_values_from_object_content,
     get_object_tree,
     iterate_object_tree,
     no_object_id_recompute,
@@ -63,15 +72,17 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-if TYPE_CHECKING:
-    from flwr.superlink.grid import HttpGrid
+from federation.errors import Refused, one_line
+from federation.room import Room
 
 __all__ = [
+    "CHUNK",
+    "PUSH_SESSION",
+    "SUPERLINK",
     "ApiErrorCode",
     "ErrorCode",
     "FleetStub",
     "FlowerError",
-    "Inbox",
     "NodeAuthClientInterceptor",
     "Parcel",
     "Run",
@@ -87,6 +98,7 @@ __all__ = [
     "forget_push",
     "fuse_dicts",
     "heartbeat_pb2",
+    "instead",
     "iterate_object_tree",
     "local_run",
     "message_pb2",
@@ -99,14 +111,25 @@ __all__ = [
     "public_key_to_bytes",
     "recorddict_from_bytes",
     "recorddict_to_bytes",
-    "replies",
     "run_from_proto",
     "run_pb2",
     "run_superexec",
     "run_superlink",
+    "runtime_client",
+    "runtime_pb2",
     "simulated",
     "unpack",
 ]
+
+CHUNK: Final = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array that are one part of a message
+PUSH_SESSION: Final = float(OBJECT_PUSH_SESSION_TTL_SECONDS)  # that a SuperLink waits for a part
+SUPERLINK: Final = SUPERLINK_NODE_ID  # a SuperLink's number as a node
+_PROTOBUF: Final[dict[str, Any]] = {  # parts of a message that are; all others but chunks are JSON
+    "Message": message_pb2.Message,
+    "MetricRecord": recorddict_pb2.MetricRecord,
+    "ConfigRecord": recorddict_pb2.ConfigRecord,
+}
+_HEAD, _ID = 100, 65  # bytes of a part's head, and of each id in it
 
 
 class Parcel(NamedTuple):
@@ -135,13 +158,25 @@ class Parcel(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Parcel":
-        """Returns what ``to_bytes`` was given."""
+        """Returns what ``to_bytes`` was given.
+
+        Raises:
+            Refused: It is something else.
+        """
         line, _, rest = data.partition(b"\n")
-        entries = json.loads(line)
-        names = [entry for entry in entries if isinstance(entry, str)]
-        ends = [0, *itertools.accumulate(entries[: len(names) + 2])]
-        header, tree, *objects = (rest[a:b] for a, b in itertools.pairwise(ends))
-        return cls(header, tree, dict(zip(names, objects, strict=True)))
+        try:
+            entries = json.loads(line)
+            names = [entry for entry in entries if isinstance(entry, str)]
+            sizes = entries[: len(entries) - len(names)]
+            if not all(type(size) is int and size >= 0 for size in sizes):
+                raise ValueError("sizes must be whole numbers")
+            if sum(sizes) != len(rest):
+                raise ValueError(f"{len(rest)} bytes follow")
+            ends = [0, *itertools.accumulate(sizes)]
+            header, tree, *objects = (rest[a:b] for a, b in itertools.pairwise(ends))
+            return cls(header, tree, dict(zip(names, objects, strict=True)))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Refused(f"no message in parts: {one_line(str(error))}") from error
 
 
 def pack(message: Message) -> Parcel:
@@ -154,12 +189,21 @@ def pack(message: Message) -> Parcel:
     return Parcel(message_to_proto(header).SerializeToString(), tree, objects)
 
 
-def unpack(parcel: Parcel) -> Message:
+def unpack(parcel: Parcel, limit: float = math.inf) -> Message:
     """Puts a message together again.
 
     Who sent it, and in reply to what, is as its header says, which a SuperLink has checked, and not
     as the sender wrote into the message itself.
+
+    Args:
+        parcel: The message in parts, which may hold anything.
+        limit: Bytes that its arrays may have.
+
+    Raises:
+        Refused: It would take too much memory. What Flower raises of a message that cannot be put
+            together is raised as well, whatever it is.
     """
+    _check_room(parcel, limit)
     metadata = metadata_of(parcel)
     name = metadata.message_id
     message = inflate_object_from_contents(name, parcel.objects, keep_object_contents=True)
@@ -170,24 +214,40 @@ def unpack(parcel: Parcel) -> Message:
     return make_message(metadata=metadata, content=message.content)
 
 
+def _check_room(parcel: Parcel, limit: float) -> None:
+    """Refuses a message that would take much more memory than its parts have bytes."""
+    room, size = Room(), 0
+    longest = _HEAD + _ID * len(parcel.objects)
+    for content in parcel.objects.values():
+        end = content.find(b"\0", 0, longest)
+        if end < 0:
+            raise Refused("a part of it does not say what it is")
+        kind, parts, _ = get_object_head_values_from_object_content(content[: end + 1])
+        body = memoryview(content)[end + 1 :]
+        if kind in _PROTOBUF:
+            room.take_protobuf(body, _PROTOBUF[kind].DESCRIPTOR)
+        elif kind != "ArrayChunk":
+            room.take_json(body)
+        if kind == "Array":  # whose parts count as often as it names them
+            sizes = [len(parcel.objects[part]) for part in parts]
+            size += sum(sizes[i] for i in json.loads(body.tobytes())["arraychunk_ids"])
+    if size > limit:
+        raise Refused(f"its arrays have {size} bytes, and {limit} are the most that they may have")
+
+
 def metadata_of(parcel: Parcel) -> Metadata:
     """Returns what a parcel's header says of its message."""
     return message_from_proto(message_pb2.Message.FromString(parcel.header)).metadata
 
 
-def _unpack_any(parcel: Parcel, limit: int) -> Message:
-    """As ``unpack``; of what cannot be put together it makes the message of an error."""
-    if parcel.size > limit:
-        return error_instead(parcel, ErrorCode.UNKNOWN, f"it has more than {limit} bytes")
-    try:
-        return unpack(parcel)
-    except Exception as error:  # Flower inflates what a stranger sent, and raises what it meets
-        return error_instead(parcel, ErrorCode.UNKNOWN, f"it cannot be put together: {error!r}")
-
-
 def error_instead(parcel: Parcel, code: int, reason: str) -> Message:
     """Returns a message with a parcel's metadata that carries an error."""
     return make_message(metadata=metadata_of(parcel), error=Error(code, reason))
+
+
+def instead(message: Message, code: int, reason: str) -> Message:
+    """Returns a message with another one's metadata that carries an error."""
+    return make_message(metadata=message.metadata, error=Error(code, reason))
 
 
 def node_context(run_id: int, node_id: int, node_config: Any, run_config: Any) -> Context:
@@ -238,79 +298,20 @@ def recorddict_to_bytes(content: RecordDict) -> bytes:
 
 
 def recorddict_from_bytes(data: bytes) -> RecordDict:
-    """Reads what ``recorddict_to_bytes`` wrote; raises anything if it is something else."""
+    """Reads what ``recorddict_to_bytes`` wrote; raises anything if it is something else.
+
+    Raises:
+        Refused: Its records would take much more memory than it has bytes.
+    """
+    Room().take_protobuf(data, recorddict_pb2.RecordDict.DESCRIPTOR)
     return recorddict_from_proto(recorddict_pb2.RecordDict.FromString(data))
 
 
-class Inbox:
-    """The replies that wait at a SuperLink, fetched piece by piece: no call waits for a sender.
-
-    Flower's own ``pull_messages`` waits, for up to three minutes, for the rest of a reply whose
-    sender died half-way through, and for a second or more for one that is not quite there.
-
-    Args:
-        grid: Flower's connection to the SuperLink.
-    """
-
-    def __init__(self, grid: "HttpGrid") -> None:
-        self._grid = grid
-        self._arriving: dict[str, Parcel] = {}
-
-    def replies(self, message_ids: Sequence[str], limit: int) -> list[Message]:
-        """Returns the replies to these messages that are there now, each once.
-
-        Args:
-            message_ids: What they answer. What came of replies to others is forgotten.
-            limit: Bytes that a reply may have; of a larger one comes an error.
-        """
-        for name in self._arriving.keys() - set(message_ids):
-            del self._arriving[name]
-        unseen = [name for name in message_ids if name not in self._arriving]
-        if unseen:
-            request = runtime_pb2.PullAppMessagesRequest(message_ids=unseen)
-            answer = self._grid._runtime_client.PullMessages(request)
-            for header, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-                parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), {})
-                self._arriving[header.metadata.reply_to_message_id] = parcel
-        whole = [name for name in message_ids if self._whole(name, limit)]
-        return [_unpack_any(self._arriving.pop(name), limit) for name in whole]
-
-    def _whole(self, name: str, limit: int) -> bool:
-        """Fetches what there is of a reply; returns whether that is all of it, or too much."""
-        if name not in self._arriving:
-            return False
-        parcel, run_id = self._arriving[name], self._grid.run.run_id
-        tree = message_pb2.ObjectTree.FromString(parcel.tree)
-        for part in iterate_object_tree(tree):
-            if parcel.size > limit:
-                break
-            if part.object_id in parcel.objects:
-                continue
-            request = message_pb2.PullObjectRequest(
-                node=self._grid.node, run_id=run_id, object_id=part.object_id
-            )
-            answer = self._grid._runtime_client.PullObject(request)
-            if not answer.object_available:
-                return False
-            parcel.objects[part.object_id] = answer.object_content
-        self._grid._runtime_client.ConfirmMessageReceived(
-            message_pb2.ConfirmMessageReceivedRequest(
-                node=self._grid.node, run_id=run_id, message_object_id=tree.object_id
-            )
-        )
-        return True
-
-
-def replies(grid: Grid) -> Callable[[Sequence[str], int], Iterable[Message]]:
-    """Returns the function that fetches, without waiting, what has come in reply to messages.
-
-    It takes their ids, and the bytes that a reply may have.
-    """
+def runtime_client(grid: Grid) -> Any:
+    """Returns the client by which a grid calls its SuperLink over HTTP; None of other grids."""
     from flwr.superlink.grid import HttpGrid  # noqa: PLC0415 - brings a database; nodes need none
 
-    if isinstance(grid, HttpGrid):
-        return Inbox(grid).replies
-    return lambda message_ids, limit: grid.pull_messages(message_ids)
+    return grid._runtime_client if isinstance(grid, HttpGrid) else None
 
 
 def local_run(run_id: int = 1) -> Run:

@@ -8,7 +8,7 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from federation.errors import few, one_line
+from federation.errors import UNFINISHED, UNUSABLE, few, one_line
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.flower import names
 from federation.roster import NodeEntry, read_entry
@@ -19,6 +19,7 @@ __all__ = ["Answers"]
 
 _log = getLogger("flwr.engram")
 
+_SAID = (REFUSED, UNUSABLE, UNFINISHED)  # codes of errors that our own source reports
 _TOLD = 10  # nodes that a message names
 _GLANCE = 2.0  # seconds for answers; those that take longer are found at a later look
 _DATA = 600.0  # the same in a simulation, where nobody is there to go on with meanwhile
@@ -176,7 +177,7 @@ def _read(reply: Message) -> NodeEntry:
         reason = one_line(_last_line(reply.error.reason or ""))
         if _is_busy(reply):
             raise ValueError(f"is busy: {reason}")
-        if reply.error.code == REFUSED:  # our source, which says what is wrong
+        if reply.error.code in _SAID:  # by our source, which says what is wrong
             raise ValueError(f"cannot serve this run: {reason}")
         raise ValueError(f"cannot serve this run: {reason}{_decoy()}; {ours}")
     try:

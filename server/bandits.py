@@ -95,6 +95,8 @@ def play(
                 "ms": (time.perf_counter() - start) * 1000,
                 **{name: total - spent.get(name, 0.0) for name, total in _spent(grid).items()},
             }
+            if isinstance(grid, PatientGrid):
+                row |= grid.last.notes()
             if number == 1:
                 row["columns"] = strategy.sites.columns
             record.append(row)

@@ -1,6 +1,5 @@
 """A Grid for real nodes, over Flower's: it waits no longer than it must, and loses no message."""
 
-import contextlib
 import math
 import time
 from collections import Counter
@@ -12,58 +11,36 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from federation.bundle import bundle, bundled_size, unbundle
-from federation.errors import Refused, one_line
-from federation.flower import ErrorCode, Run, activations, replies, simulated
+from federation.errors import BUSY, UNFINISHED, UNUSABLE, Refused, one_line
+from federation.flower import (
+    CHUNK,
+    PUSH_SESSION,
+    SUPERLINK,
+    ErrorCode,
+    Run,
+    activations,
+    instead,
+    simulated,
+)
+from federation.inbox import Limits, replies
 from federation.pause import Pauses
-from federation.wire import BUSY, CLIENTS, CONFIG, ROSTER_QUERY, SECONDS, TRAINING, config_of
+from federation.wire import CLIENTS, CONFIG, ROSTER_QUERY, SECONDS, TRAINING, config_of, read_list
+from server.costs import Exchange
 from server.membership import Membership
+from server.suspensions import Suspensions
 
-__all__ = ["Exchange", "PatientGrid"]
+__all__ = ["PatientGrid"]
 
 _log = getLogger("flwr.engram")
 
 _EAGER, _IDLE = 0.03, 0.5  # seconds between looks for replies
 _SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: these, and so many times the model
+_SLOWEST = 50_000  # bytes a second: a node that sends no more than that is waited for
+_SHORTEST = 15.0  # seconds that any reply may be on its way
+_PARTS = 100  # objects that it may be made of: these, and so many times the model's
 _LOOK = 1.0  # seconds between looks at who has come back, or has gone
 _SOON = 5.0  # seconds until a node that is busy is asked again
 _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
-
-
-class Exchange(NamedTuple):
-    """What a round of messages and replies cost.
-
-    Attributes:
-        seconds: How long it took.
-        latencies: Seconds until each node's reply was here.
-        training: Seconds of these that the node says it trained.
-        sent: Bytes of the models that were sent, again where they were sent again.
-        received: Bytes of the models that came back.
-    """
-
-    seconds: float
-    latencies: dict[int, float]
-    training: dict[int, float]
-    sent: int
-    received: int
-
-    def summary(self) -> dict[str, float]:
-        """Returns its metrics, of the mean node that replied.
-
-        ``seconds-training``, ``seconds-transfer`` (on the way, and until it was noticed) and
-        ``seconds-waiting`` (for the slowest of the others) add up to the exchange.
-        """
-        nodes = len(self.latencies)
-        if not nodes:
-            return {"bytes-sent": self.sent, "bytes-received": self.received}
-        latency = sum(self.latencies.values()) / nodes
-        training = sum(self.training.values()) / nodes
-        return {
-            "bytes-sent": self.sent,
-            "bytes-received": self.received,
-            "seconds-training": training,
-            "seconds-transfer": latency - training,
-            "seconds-waiting": self.seconds - latency,
-        }
 
 
 class _Asked(NamedTuple):
@@ -81,8 +58,8 @@ class PatientGrid(Grid):
     A node that was activated anew has lost what it was sent, so it is sent again; whoever handles
     it twice gives the same reply twice. A message lives as long as its round: what is not fetched
     by then is not delivered, and a reply that comes later goes nowhere. A node that let a round
-    pass is not in ``get_node_ids`` until it has answered a question again, so that it costs no
-    other round anything.
+    pass, or whose reply is of no use, is not in ``get_node_ids`` until it has answered a question
+    again, so that it costs no other round anything; nor is one that ``Suspensions`` leaves out.
 
     Args:
         grid: Flower's. Its public methods are used, and, where it has them, its nodes' times of
@@ -110,14 +87,16 @@ class PatientGrid(Grid):
         self._looked = -math.inf
         self._sent = 0
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
-        self._limit = _SPARE  # bytes that a reply may have
+        self._limits = _limits(_SPARE, _PARTS)
+        self._suspensions = Suspensions()
+        self._hosted: dict[int, list[int]] = {}  # clients of each node, as it was last asked
         self._gone: set[str] = set()  # messages that the SuperLink has deleted, as it says
         self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
         self._again: dict[int, float] = {}  # when those of them that are busy are asked again
-        self.last = Exchange(0.0, {}, {}, 0, 0)
+        self.last = Exchange(0.0, {}, {}, 0, 0, {})
         """What the last ``send_and_receive`` cost."""
         self.spent: Counter[str] = Counter()
-        """Sums of what all of them cost, as ``Exchange.summary``."""
+        """Sums of what all of them cost, as ``Exchange.costs``."""
 
     def set_run(self, run: Run) -> None:
         """Sets the run that the grid operates in."""
@@ -157,19 +136,21 @@ class PatientGrid(Grid):
         if not self._tells:
             present = self._grid.get_node_ids()
         present = list(present)
-        missed = {node: self._absent[node] for node in present if node in self._absent}
-        asked_now = [_name(asked) for node, asked in missed.items() if node not in self._again]
-        answers = {r.metadata.reply_to_message_id: r for r in self._arrived(asked_now)}
-        for node, asked in missed.items():
-            reply = answers.get(_name(asked))
-            if reply is not None and _is_busy(reply):
+        out = self._suspensions.current()
+        missed = {n: self._absent[n] for n in present if n in self._absent and n not in out}
+        silent = {_name(asked): asked for n, asked in missed.items() if n not in self._again}
+        for sealed in self._arrived(silent):
+            asked, reply = silent[sealed.metadata.reply_to_message_id], _opened(sealed)
+            node = _node(asked)
+            del missed[node]
+            if _is_busy(reply):
                 self._note_busy(node, reply)
-            elif reply is not None:
-                _open(reply)
+            elif self._is_usable(reply, asked):
                 self.said[node] = reply
                 del self._absent[node]
                 self.busy.pop(node, None)
-            elif self._is_lost(asked) or self._again.get(node, math.inf) <= time.monotonic():
+        for node, asked in missed.items():
+            if self._is_lost(asked) or self._again.get(node, math.inf) <= time.monotonic():
                 self._again.pop(node, None)
                 self._absent[node] = self._question(asked)
         return [node for node in present if node not in self._absent]
@@ -192,7 +173,8 @@ class PatientGrid(Grid):
         """Sends messages and returns the replies, in the order in which they came.
 
         Returns when all replies are there; when those of ``least`` clients are and the other
-        nodes are off line; or when ``timeout`` seconds have passed.
+        nodes are off line; or when ``timeout`` seconds have passed. In place of a reply that is
+        too large, cannot be read, or does not come to its end, is a message with an error.
         """
         start = time.monotonic()
         end = start + (timeout if timeout is not None else math.inf)
@@ -200,6 +182,7 @@ class PatientGrid(Grid):
         asked_for = [
             _Asked(message, _clients(message), _training_of(message), "") for message in messages
         ]
+        self._hosted |= {_node(asked): named for asked in asked_for if (named := _named(asked))}
         kind = asked_for[0].message.metadata.message_type if asked_for else ""
         waiting = self._send(asked_for, end)
         wanted = min(self._least, sum(asked.clients for asked in waiting.values()))
@@ -211,10 +194,16 @@ class PatientGrid(Grid):
         pauses.begin()
         while waiting and time.monotonic() < end:
             time.sleep(min(pauses.next(), max(0.0, end - time.monotonic())))
-            for reply in self._arrived(list(waiting)):
-                asked = waiting.pop(reply.metadata.reply_to_message_id)
-                received += _open(reply)
+            # What has been on its way for half of the round is as good as not sent.
+            late = time.monotonic() >= end
+            patience = max(_SHORTEST, (end - start) / 2) if late else math.inf
+            for sealed in self._arrived(waiting, patience):
+                asked = waiting.pop(sealed.metadata.reply_to_message_id)
+                received += bundled_size(sealed.content) if sealed.has_content() else 0
+                reply = _opened(sealed)
                 found.append(reply)
+                if not self._is_usable(reply, asked):
+                    continue
                 wanted -= asked.clients
                 node = _node(asked)
                 latencies[node] = time.monotonic() - start
@@ -232,8 +221,9 @@ class PatientGrid(Grid):
                 self._absent[_node(asked)] = self._question(asked)
         self._gone.clear()
         seconds = time.monotonic() - start
-        self.last = Exchange(seconds, latencies, training, self._sent, received)
-        self.spent.update(self.last.summary())
+        out = self._suspensions.current()
+        self.last = Exchange(seconds, latencies, training, self._sent, received, out)
+        self.spent.update(self.last.costs())
         return found
 
     def _look(self) -> Mapping[int, str]:
@@ -245,22 +235,27 @@ class PatientGrid(Grid):
     def _send(self, asked: list[_Asked], end: float) -> dict[str, _Asked]:
         left = end - time.monotonic()
         joined: dict[int, list[ConfigRecord]] = {}
-        largest = 0
         for message, clients, _, _ in asked:
             if left < math.inf:
                 message.metadata.ttl = max(left, 1.0)
             message.metadata.created_at = time.time()  # so that it has another name, sent again
+            arrays = sum(map(len, message.content.array_records.values()))
             message.content = bundle(message.content, joined)
             size = bundled_size(message.content)
             self._sent += size
-            largest = max(largest, size * max(1, clients))
-        self._limit = max(self._limit, _SPARE + _TIMES * largest)
+            self._allow(size * max(1, clients), arrays)
         if asked:
             self._grid.push_messages([item.message for item in asked])
         present = self._look()
         return {
             _name(item): item._replace(activated=present.get(_node(item), "")) for item in asked
         }
+
+    def _allow(self, size: int, arrays: int) -> None:
+        """Allows replies to a message with a model of so many bytes and arrays."""
+        largest = max(self._limits.size, _SPARE + _TIMES * size)
+        parts = _PARTS + _TIMES * arrays + largest // CHUNK
+        self._limits = _limits(largest, max(self._limits.parts, parts))
 
     def _send_again(self, waiting: dict[str, _Asked], end: float) -> dict[str, _Asked]:
         """Sends again what is lost; nobody waits for a node that was unregistered."""
@@ -280,16 +275,42 @@ class PatientGrid(Grid):
         (asked,) = self._send([missed._replace(message=message)], math.inf).values()
         return asked
 
-    def _arrived(self, names: list[str]) -> list[Message]:
-        """Returns the replies that are there; a SuperLink's word that a node is away is none."""
+    def _arrived(self, asked: Mapping[str, _Asked], patience: float = math.inf) -> list[Message]:
+        """Returns the replies that are there; the word that a node is away is none.
+
+        Args:
+            asked: What they answer.
+            patience: Seconds that a reply may have been on its way, if that is less than usual.
+        """
         found = []
-        for reply in self._replies(names, self._limit):
+        limits = self._limits._replace(seconds=min(self._limits.seconds, patience))
+        for reply in self._replies(list(asked), limits):
             name = reply.metadata.reply_to_message_id
-            if reply.has_error() and reply.error.code in _AWAY:
+            if name in asked and self._was_away(reply, asked[name]):
                 self._gone.add(name)
-            elif name in names:
+            elif name in asked:
                 found.append(reply)
         return found
+
+    def _was_away(self, reply: Message, asked: _Asked) -> bool:
+        """Whether there is no reply since its node went away; the message is sent again then."""
+        if not reply.has_error():
+            return False
+        if reply.error.code == UNFINISHED:
+            return self._tells and self._look().get(_node(asked)) != asked.activated
+        # Not if the node says so itself: it would be sent the message again and again.
+        return reply.error.code in _AWAY and reply.metadata.src_node_id == SUPERLINK
+
+    def _is_usable(self, reply: Message, asked: _Asked) -> bool:
+        """Whether a reply can be read; if not, its node has to answer a question first."""
+        node = _node(asked)
+        if not reply.has_error() or reply.error.code not in (UNUSABLE, UNFINISHED):
+            self._suspensions.note_good(node)
+            return True
+        self._absent[node] = self._question(asked)
+        reason = one_line(reply.error.reason or "no reason given")
+        self._suspensions.note_fault(node, self._hosted.get(node, []), reason)
+        return False
 
     def _is_lost(self, asked: _Asked) -> bool:
         """Whether a node that is on line has not got a message, or not any more."""
@@ -306,15 +327,19 @@ def _is_busy(reply: Message) -> bool:
     return reply.has_error() and reply.error.code == BUSY
 
 
-def _open(reply: Message) -> int:
-    """Unbundles a reply; returns the bytes of its bundles."""
+def _limits(size: int, parts: int) -> Limits:
+    return Limits(size, parts, PUSH_SESSION + size / _SLOWEST)
+
+
+def _opened(reply: Message) -> Message:
+    """Unbundles a reply; of one that cannot be unbundled it makes the message of an error."""
     if not reply.has_content():
-        return 0
-    size = bundled_size(reply.content)
-    # What cannot be unbundled stays as it is, for the strategy to refuse.
-    with contextlib.suppress(Refused):
+        return reply
+    try:
         reply.content = unbundle(reply.content)
-    return size
+    except Refused as error:
+        return instead(reply, UNUSABLE, str(error))
+    return reply
 
 
 def _training(reply: Message, latency: float) -> float:
@@ -337,6 +362,12 @@ def _clients(message: Message) -> int:
     """Returns how many clients a message asks; one, where it does not say."""
     clients = config_of(message.content).get(CLIENTS, [0])
     return len(clients) if isinstance(clients, list) else 1
+
+
+def _named(asked: _Asked) -> list[int]:
+    """Returns which clients a message names."""
+    config = config_of(asked.message.content)
+    return read_list(config, CLIENTS, int) if CLIENTS in config else []
 
 
 def _training_of(message: Message) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import grpc
 
-from federation.errors import REFUSED
+from federation.errors import REFUSED, UNUSABLE
 from federation.flower import Parcel, error_instead, fleet_pb2, forget_push, message_pb2, pack
 
 __all__ = ["GuardedFleet", "Limits"]
@@ -117,7 +117,7 @@ class GuardedFleet:
     def _answer_instead(self, node: Any, header: Any, context: Any, reason: str) -> NoReturn:
         """Refuses a reply, and stores an error in its place."""
         text = f"the SuperLink does not take its reply: {reason}"
-        parcel = pack(error_instead(Parcel(header.SerializeToString(), b"", {}), REFUSED, text))
+        parcel = pack(error_instead(Parcel(header.SerializeToString(), b"", {}), UNUSABLE, text))
         with self._storing:
             error = fleet_pb2.PushMessagesRequest(
                 node=node,

@@ -1,5 +1,7 @@
 """What a round waits for, what is sent again, and who is not asked: on a clock of our own."""
 
+import copy
+import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,8 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, Rec
 from flwr.serverapp import Grid
 
 import server.grid
+import server.suspensions
 from federation.bundle import bundle, is_bundled, unbundle
-from federation.flower import ErrorCode, local_run, name_message
+from federation.errors import UNFINISHED
+from federation.flower import SUPERLINK, ErrorCode, instead, local_run, name_message
 from federation.wire import ARRAYS, BUSY, CLIENTS, CONFIG, ROSTER_QUERY
 from server.grid import PatientGrid
 from server.membership import Membership
@@ -31,12 +35,14 @@ class Clock:
 class Node:
     """Takes ``work`` seconds for a message. ``away``: from when till when it is down.
 
-    What it was at when it went down is lost; what it had not fetched by then waits for it.
+    What it was at when it went down is lost; what it had not fetched by then waits for it. What it
+    says, it says in one reply after another, and then its usual answer.
     """
 
-    def __init__(self, work=1.0, away=(), busy_until=0.0):
+    def __init__(self, work=1.0, away=(), busy_until=0.0, says=()):
         self.work = work
         self.busy_until = busy_until  # with another run, of which it says so
+        self.says = list(says)
         self.away = list(away)
         self.free = 0.0
         self.handled = []
@@ -101,11 +107,14 @@ class Link(Grid):
             assert unbundle(message.content)[CONFIG]["training"] == TRAINING
             when = self.nodes[message.metadata.dst_node_id].take(self.clock.now, message)
             expires = message.metadata.created_at + message.metadata.ttl
-            content = bundle(RecordDict({ARRAYS: ArrayRecord([np.ones(2)])}))
             node = message.metadata.dst_node_id
+            said = ANSWER
             if self.clock.now < self.nodes[node].busy_until:
-                content = Error(BUSY, "round 7 of run 5")
-            self.messages[name] = (node, when, expires, Message(content, reply_to=message))
+                said = Error(BUSY, "round 7 of run 5")
+            elif message.metadata.message_type != ROSTER_QUERY and self.nodes[node].says:
+                said = self.nodes[node].says.pop(0)
+            reply = Message(said if isinstance(said, Error) else bundle(said), reply_to=message)
+            self.messages[name] = (node, when, expires, reply)
         return [message.metadata.message_id for message in messages]
 
     def pull_messages(self, message_ids):
@@ -113,31 +122,32 @@ class Link(Grid):
         for name in message_ids:
             node, when, expires, reply = self.messages[name]
             if not self.nodes[node].is_there(now):
-                error = Error(ErrorCode.NODE_UNAVAILABLE, "off line")
-                reply.__dict__["_error"], content = error, reply.__dict__["_content"]
-                found.append(Message(error, reply_to=_asker(reply)))
-                reply.__dict__.update(_error=None, _content=content)
+                found.append(_off_line(reply))
             elif when <= min(now, expires):
                 found.append(reply)
                 self.messages[name] = (node, np.inf, expires, reply)
         return found
 
 
-def _asker(reply):
-    m = reply.metadata
-    message = Message(RecordDict(), dst_node_id=m.src_node_id, message_type=m.message_type)
-    name_message(message, m.reply_to_message_id)
-    return message
+def _off_line(reply):
+    """What a SuperLink says in place of a reply of a node that is away."""
+    found = instead(copy.deepcopy(reply), ErrorCode.NODE_UNAVAILABLE, "off line")
+    found.metadata.__dict__["_src_node_id"] = SUPERLINK
+    return found
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(server.grid, "time", clock)
+    for module in (server.grid, server.suspensions):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
 TRAINING = "0123456789abcdef"
+ANSWER = RecordDict({ARRAYS: ArrayRecord([np.ones(2)])})
+RUBBISH = RecordDict({"engram.all": ConfigRecord({"engram.all": b"\xff\xff"})})
+CUT_OFF = Error(UNFINISHED, "3 of its 4 parts did not come")
 
 
 def ask(clients, kind=MessageType.TRAIN, several=1):
@@ -166,8 +176,9 @@ def exchange(clock, nodes, *, least=1, timeout=60.0, grid=None):
     grid = grid or PatientGrid(Link(clock, nodes), least=least)
     start = clock.now
     replies = list(grid.send_and_receive(ask(grid.get_node_ids()), timeout=timeout))
-    assert all(ARRAYS in reply.content.array_records for reply in replies)
-    return answered(replies), clock.now - start, grid
+    good = [reply for reply in replies if not reply.has_error()]
+    assert all(ARRAYS in reply.content.array_records for reply in good)
+    return answered(good), clock.now - start, grid
 
 
 def test_returns_when_the_slowest_has_answered(clock):
@@ -283,10 +294,7 @@ def test_what_a_superlink_deleted_is_sent_again(clock):
     class Forgetful(Link):
         def pull_messages(self, message_ids):
             if self.clock.now < begin + 2:
-                error = Error(ErrorCode.NODE_UNAVAILABLE, "off line")
-                return [
-                    Message(error, reply_to=_asker(self.messages[name][3])) for name in message_ids
-                ]
+                return [_off_line(self.messages[name][3]) for name in message_ids]
             return super().pull_messages(message_ids)
 
     begin = clock.now
@@ -346,3 +354,156 @@ def test_nothing_is_taken_from_a_node_that_was_unregistered_and_nobody_waits_for
     grid = PatientGrid(link, least=3, membership=Membership(tmp_path, 3))
     assert exchange(clock, None, grid=grid, timeout=600)[0] == [1]
     assert clock.now - begin < 10
+
+
+def test_a_node_that_says_itself_that_it_is_away_is_not_asked_again_and_again(clock):
+    nodes = {2: Node(says=[Error(ErrorCode.NODE_UNAVAILABLE, "off line")] * 100)}
+    who, took, _ = exchange(clock, nodes)
+    assert who == []
+    assert took < 2
+    assert nodes[2].handled == [MessageType.TRAIN]
+
+
+def test_a_reply_that_cannot_be_read_is_an_error_that_says_why(clock):
+    grid = PatientGrid(Link(clock, {1: Node(says=[RUBBISH])}), least=1)
+    (reply,) = grid.send_and_receive(ask([1]), timeout=60)
+    assert "no bundle of records" in reply.error.reason
+    assert reply.metadata.src_node_id == 1
+    assert not grid.last.latencies
+
+
+def test_a_reply_that_does_not_come_to_its_end_costs_no_timeout(clock):
+    nodes = {1: Node(), 2: Node(says=[CUT_OFF])}
+    who, took, _ = exchange(clock, nodes, least=2)
+    assert who == [1]
+    assert took < 2
+
+
+@pytest.mark.parametrize(("began", "reason"), [(5, "cut"), (25, None)])
+def test_what_has_been_on_its_way_for_half_a_round_is_as_good_as_not_sent(clock, began, reason):
+    class Begun(Link):
+        """Has the header of a reply, and nothing else of it."""
+
+        def replies(self, message_ids, limits):
+            if clock.now - start - began < limits.seconds:
+                return []
+            return [instead(self.messages[name][3], UNFINISHED, "cut") for name in message_ids]
+
+    link = Begun(clock, {2: Node()})
+    grid = PatientGrid(link, least=1)
+    grid._replies, start = link.replies, clock.now
+    found = [reply.error.reason for reply in grid.send_and_receive(ask([2]), timeout=40)]
+    assert found == ([reason] if reason else [])
+    assert clock.now - start >= 40  # until then it may still come
+
+
+def test_a_slow_honest_line_is_in_time(clock):
+    link, seen = Link(clock, {2: Node()}), []
+    grid = PatientGrid(link, least=1)
+    grid._replies = lambda names, limits: seen.append(limits) or link.pull_messages(names)
+    (message,) = ask([2])
+    model = 10 * 2**20
+    message.content[ARRAYS] = ArrayRecord([np.zeros(model // 8)])
+    list(grid.send_and_receive([message], timeout=3600))
+    assert seen[-1].seconds > model / 15_000  # bytes a second
+    assert seen[-1].size > 4 * model
+
+
+def test_who_went_away_before_the_end_of_its_reply_is_asked_again(clock):
+    class Cut(Link):
+        """Has the beginning of a reply whose node has gone."""
+
+        def pull_messages(self, message_ids):
+            if self.clock.now >= begin + 4:
+                return super().pull_messages(message_ids)
+            if self.clock.now < begin + 1:
+                return []
+            cut = [self.messages[name] for name in message_ids]
+            self.messages |= {n: (1, np.inf, *self.messages[n][2:]) for n in message_ids}
+            return [instead(reply, UNFINISHED, "cut") for _, when, _, reply in cut if when < np.inf]
+
+    begin = clock.now
+    nodes = {1: Node(0.5, away=[(begin + 0.9, begin + 4)])}
+    grid = PatientGrid(Cut(clock, nodes), least=1)
+    assert exchange(clock, nodes, grid=grid)[0] == [1]
+    assert nodes[1].handled == [MessageType.TRAIN] * 2
+
+
+def test_a_useless_reply_is_none_of_those_that_suffice(clock):
+    nodes = {1: Node(says=[RUBBISH]), 2: Node(3.0, away=[(clock.now + 2, clock.now + 5)])}
+    assert exchange(clock, nodes, least=1)[0] == [2]
+
+
+def lines(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "flwr.engram"]
+
+
+@pytest.fixture
+def log(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    return caplog
+
+
+def rounds(clock, nodes, grid, count):
+    """Who answered in each of so many rounds, of ten seconds each at least."""
+    found = []
+    for _ in range(count):
+        found.append(exchange(clock, nodes, grid=grid, timeout=30)[0])
+        clock.now += 10
+    return found
+
+
+def test_whose_replies_are_of_no_use_repeatedly_is_left_out_for_a_while(clock, log):
+    nodes = {1: Node(), 2: Node(says=[RUBBISH, CUT_OFF])}
+    grid = PatientGrid(Link(clock, nodes), least=1)
+    assert exchange(clock, nodes, grid=grid)[0] == [1]
+    assert "suspended" not in grid.last.summary()
+    clock.now += 1
+    assert grid.get_node_ids() == [1, 2]  # once is no reason
+    assert exchange(clock, nodes, grid=grid)[0] == [1]
+    (line,) = lines(log)
+    until = "1970-01-01 00:17:" + line.split("00:17:")[1][:2] + "+00:00"
+    assert line == (
+        f"node 2 (clients [2]) is left out until {until}, since its replies are of no use: "
+        "3 of its 4 parts did not come"
+    )
+    told = {"clients": [2], "until": until, "reason": "3 of its 4 parts did not come"}
+    assert grid.last.summary()["suspended"] == {"2": told}
+    assert rounds(clock, nodes, grid, 5) == [[1]] * 5
+    assert grid.last.summary()["suspended"] == {"2": told}
+    clock.now += 10
+    assert rounds(clock, nodes, grid, 2) == [[1, 2]] * 2
+    assert "suspended" not in grid.last.summary()
+    trains = [kind for kind in nodes[2].handled if kind == MessageType.TRAIN]
+    assert len(trains) == 4
+
+
+def test_who_goes_on_so_is_left_out_for_longer_and_longer(clock):
+    nodes = {1: Node(0.1), 2: Node(0.1, says=[RUBBISH] * 1000)}
+    grid = PatientGrid(Link(clock, nodes), least=1)
+    rounds(clock, nodes, grid, 2 * 360)
+    asked = nodes[2].handled.count(MessageType.TRAIN)
+    assert 6 <= asked <= 10  # in two hours: 60, 120, ... seconds apart
+
+
+def test_good_replies_in_between_do_not_help_unless_they_are_many(clock):
+    nodes = {1: Node(0.1), 2: Node(0.1, says=[ANSWER, RUBBISH] * 20)}
+    grid = PatientGrid(Link(clock, nodes), least=1)
+    rounds(clock, nodes, grid, 360)
+    assert nodes[2].handled.count(MessageType.TRAIN) < 20
+    nodes = {2: Node(0.1, says=[RUBBISH, *[ANSWER] * 10, RUBBISH])}
+    grid = PatientGrid(Link(clock, nodes), least=1)
+    assert rounds(clock, nodes, grid, 13)[-1] == [2]
+
+
+def test_useless_answers_to_the_question_count_too(clock):
+    class Babel(Link):
+        def pull_messages(self, message_ids):
+            found = super().pull_messages(message_ids)
+            return [instead(reply, UNFINISHED, "cut") for reply in found]
+
+    nodes = {1: Node()}
+    grid = PatientGrid(Babel(clock, nodes), least=1)
+    rounds(clock, nodes, grid, 3)
+    assert grid._suspensions.current()
+    assert nodes[1].handled.count(MessageType.TRAIN) == 1

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from client.fleet import Fleet as Node
 from client.fleet import RunOver
-from federation.errors import REFUSED
+from federation.errors import REFUSED, UNUSABLE
 from federation.flower import (
     Parcel,
     fleet_pb2,
@@ -141,7 +141,7 @@ def test_a_reply_of_many_parts_is_refused_before_anything_of_it_is_written(fleet
     with pytest.raises(Aborted, match=r"at most 9 parts, got 11 \(--max-records\)"):
         guarded(fleet, records=9).PushMessages(push(parcel), Context())
     (instead,) = fleet.pushed
-    assert error_of(instead).code == REFUSED
+    assert error_of(instead).code == UNUSABLE
     assert "does not take its reply: it must have at most 9 parts" in error_of(instead).reason
     metadata = instead.messages_list[0].metadata
     assert metadata.reply_to_message_id == asked.metadata.message_id
@@ -224,7 +224,7 @@ def test_a_large_reply_is_deleted_and_answered_with_an_error(fleet):
     with pytest.raises(Aborted, match=r"at most 1 MiB, and has more \(--max-reply\)"):
         guard.PushObject(part("0" * 64, b"x", session), Context())
     assert fleet.forgotten == [session]
-    assert error_of(fleet.pushed[-1]).code == REFUSED
+    assert error_of(fleet.pushed[-1]).code == UNUSABLE
     stored = len(fleet.parts)
     with pytest.raises(Aborted, match="of the reply that it sent last"):
         guard.PushObject(part("0" * 64, b"x", session), Context())
@@ -353,7 +353,7 @@ def test_flower_stores_an_error_in_place_of_a_large_reply_and_forgets_that(real,
     store = real.fleet.objectstore_factory.store()
     assert len(store) == 1
     found = replies(real)
-    assert found.error.code == REFUSED
+    assert found.error.code == UNUSABLE
     assert "at most 1 MiB" in found.error.reason
     assert store.get(found.metadata.message_id)
 

@@ -1,0 +1,192 @@
+"""The replies that wait at a SuperLink, fetched part by part, and none beyond its limits."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from federation.errors import UNFINISHED, UNUSABLE, Refused, one_line
+from federation.flower import (
+    Parcel,
+    error_instead,
+    iterate_object_tree,
+    message_pb2,
+    runtime_client,
+    runtime_pb2,
+    unpack,
+)
+
+__all__ = ["Inbox", "Limits", "replies"]
+
+_SLICE: Final = 16  # parts of a reply that are fetched before it is another's turn
+_LOOK: Final = 2.0  # seconds after which a look ends, though there may be more to fetch
+_ENVELOPE: Final = 2**10  # bytes of an answer beside the part that is in it
+
+
+class Limits(NamedTuple):
+    """What a reply may be.
+
+    Attributes:
+        size: Bytes that it may have, both as it comes and unpacked.
+        parts: Objects that it may be made of.
+        seconds: How long it may take to come, from its header to its last part.
+    """
+
+    size: int
+    parts: int
+    seconds: float
+
+
+class _Arrival:
+    """A reply that has begun to come: what there is of it, and what is still to be fetched."""
+
+    def __init__(self, header: Any, tree: Any, most: int) -> None:
+        """Lists its parts, but no more than ``most``."""
+        names = [part.object_id for part in islice(iterate_object_tree(tree), most)]
+        self.parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), {})
+        self.name = tree.object_id
+        self.parts = len(names)
+        self.missing = list(dict.fromkeys(names))[::-1]  # the next one is the last
+        self.size = self.parcel.size
+        self.since = time.monotonic()
+
+
+class _TooLarge(Exception):
+    """An answer has more bytes than a reply may have."""
+
+
+class Inbox:
+    """The replies that wait at a SuperLink, fetched part by part: no call waits for a sender.
+
+    Flower's own ``pull_messages`` waits, for up to three minutes, for the rest of a reply whose
+    sender died half-way through, and for a second or more for one that is not quite there.
+
+    Args:
+        grid: Flower's connection to the SuperLink.
+        client: The client by which it makes its calls, as ``runtime_client`` returns it.
+    """
+
+    def __init__(self, grid: Any, client: Any) -> None:
+        self._grid = grid
+        self._client = client
+        self._arriving: dict[str, _Arrival] = {}
+        self._room: int | None = None  # bytes that the next answer may have
+        client._client.event_hooks["response"].append(self._stop)
+
+    def replies(self, message_ids: Sequence[str], limits: Limits) -> list[Message]:
+        """Returns the replies to these messages that are there now, each once.
+
+        All replies are fetched by turns, so that a large one does not keep the others waiting.
+
+        Args:
+            message_ids: What they answer. What came of replies to others is forgotten.
+            limits: What a reply may be. In place of one that is larger, that cannot be put
+                together, or whose parts do not come, is a message with the error ``UNUSABLE`` or
+                ``UNFINISHED``.
+        """
+        for name in self._arriving.keys() - set(message_ids):
+            self._confirm(self._arriving.pop(name))
+        end = time.monotonic() + _LOOK
+        while True:
+            self._begin([n for n in message_ids if n not in self._arriving], limits)
+            found, again = [], False
+            for name in [n for n in message_ids if n in self._arriving]:
+                reply, more = self._fetch(self._arriving[name], limits)
+                again |= more
+                if reply is not None:
+                    self._confirm(self._arriving.pop(name))
+                    found.append(reply)
+            if found or not again or time.monotonic() > end:
+                return found
+
+    def _begin(self, unseen: list[str], limits: Limits) -> None:
+        """Looks which replies have begun to come."""
+        if not unseen:
+            return
+        answer = self._client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=unseen))
+        for header, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+            arrival = _Arrival(header, tree, limits.parts + 1)
+            self._arriving.setdefault(header.metadata.reply_to_message_id, arrival)
+
+    def _fetch(self, arrival: _Arrival, limits: Limits) -> tuple[Message | None, bool]:
+        """Fetches the next parts of a reply.
+
+        Returns:
+            The reply, if all of it is there, or the error in its place; and whether there may be
+            more to fetch at once.
+        """
+        parcel, missing = arrival.parcel, arrival.missing
+        if arrival.parts > limits.parts:
+            return _unusable(parcel, f"it is made of more than {limits.parts} parts"), False
+        for _ in range(_SLICE):
+            if not missing:
+                return _unpacked(parcel, limits), False
+            answer = self._pull(missing[-1], limits.size - arrival.size)
+            if answer is None:
+                return _unusable(parcel, f"it has more than {limits.size} bytes"), False
+            if not answer.object_available:
+                late = time.monotonic() - arrival.since > limits.seconds
+                if answer.object_found and not late:
+                    return None, False
+                reason = f"{len(missing)} of its {arrival.parts} parts did not come"
+                return error_instead(parcel, UNFINISHED, reason), False
+            parcel.objects[missing.pop()] = answer.object_content
+            arrival.size += len(answer.object_content)
+        return None, True
+
+    def _pull(self, name: str, room: int) -> Any:
+        """Asks for a part of a reply; returns None if it is larger than there is room for."""
+        request = message_pb2.PullObjectRequest(
+            node=self._grid.node, run_id=self._grid.run.run_id, object_id=name
+        )
+        self._room = room + _ENVELOPE
+        try:
+            answer = self._client.PullObject(request)
+        except _TooLarge:
+            return None
+        finally:
+            self._room = None
+        return answer if len(answer.object_content) <= room else None
+
+    def _stop(self, response: Any) -> None:
+        """Ends a call before its answer is read, if that says that it is too large."""
+        if self._room is not None and int(response.headers.get("content-length", 0)) > self._room:
+            raise _TooLarge
+
+    def _confirm(self, arrival: _Arrival) -> None:
+        """Lets the SuperLink delete a reply, and refuse what has not come of it."""
+        self._client.ConfirmMessageReceived(
+            message_pb2.ConfirmMessageReceivedRequest(
+                node=self._grid.node,
+                run_id=self._grid.run.run_id,
+                message_object_id=arrival.name,
+            )
+        )
+
+
+def replies(grid: Grid) -> Callable[[Sequence[str], Limits], Iterable[Message]]:
+    """Returns the function that fetches, without waiting, what has come in reply to messages.
+
+    It takes their ids, and what a reply may be.
+    """
+    client = runtime_client(grid)
+    if client is not None:
+        return Inbox(grid, client).replies
+    return lambda message_ids, limits: grid.pull_messages(message_ids)
+
+
+def _unpacked(parcel: Parcel, limits: Limits) -> Message:
+    """As ``unpack``; of what cannot be put together it makes the message of an error."""
+    try:
+        return unpack(parcel, limits.size)
+    except Refused as error:
+        return _unusable(parcel, str(error))
+    except Exception as error:  # Flower inflates what a stranger sent, and raises what it meets
+        return _unusable(parcel, f"it cannot be put together: {one_line(repr(error))}")
+
+
+def _unusable(parcel: Parcel, reason: str) -> Message:
+    return error_instead(parcel, UNUSABLE, reason)
