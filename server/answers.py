@@ -134,8 +134,13 @@ class Answers:
 
     def at_work(self, node: int) -> str:
         """Returns why a node that is on line is not asked: the end of a sentence about it."""
-        busy = self._grid.busy.get(node) if isinstance(self._grid, PatientGrid) else None
-        return f"is busy: {busy}" if busy else self.refusals.get(node, "has not answered")
+        if isinstance(self._grid, PatientGrid):
+            suspended = self._grid.suspensions.current().get(node)
+            if suspended:
+                return f"is left out: {suspended['reason']}"
+            if node in self._grid.busy:
+                return f"is busy: {self._grid.busy[node]}"
+        return self.refusals.get(node, "has not answered")
 
     @property
     def silent(self) -> set[int]:

@@ -72,6 +72,7 @@ class PatientGrid(Grid):
         fixed: Whether all nodes are there from the beginning, as in a simulation.
         said: The answers of nodes that have been asked whether they are free: to the roster query.
         busy: What those are at that are not, as they say.
+        suspensions: Which nodes are left out, since their replies were of no use.
     """
 
     def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
@@ -88,7 +89,7 @@ class PatientGrid(Grid):
         self._sent = 0
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
         self._limits = _limits(_SPARE, _PARTS)
-        self._suspensions = Suspensions()
+        self.suspensions = Suspensions()
         self._hosted: dict[int, list[int]] = {}  # clients of each node, as it was last asked
         self._gone: set[str] = set()  # messages that the SuperLink has deleted, as it says
         self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
@@ -136,7 +137,7 @@ class PatientGrid(Grid):
         if not self._tells:
             present = self._grid.get_node_ids()
         present = list(present)
-        out = self._suspensions.current()
+        out = self.suspensions.current()
         missed = {n: self._absent[n] for n in present if n in self._absent and n not in out}
         silent = {_name(asked): asked for n, asked in missed.items() if n not in self._again}
         for sealed in self._arrived(silent):
@@ -221,7 +222,7 @@ class PatientGrid(Grid):
                 self._absent[_node(asked)] = self._question(asked)
         self._gone.clear()
         seconds = time.monotonic() - start
-        out = self._suspensions.current()
+        out = self.suspensions.current()
         self.last = Exchange(seconds, latencies, training, self._sent, received, out)
         self.spent.update(self.last.costs())
         return found
@@ -305,11 +306,11 @@ class PatientGrid(Grid):
         """Whether a reply can be read; if not, its node has to answer a question first."""
         node = _node(asked)
         if not reply.has_error() or reply.error.code not in (UNUSABLE, UNFINISHED):
-            self._suspensions.note_good(node)
+            self.suspensions.note_good(node)
             return True
         self._absent[node] = self._question(asked)
         reason = one_line(reply.error.reason or "no reason given")
-        self._suspensions.note_fault(node, self._hosted.get(node, []), reason)
+        self.suspensions.note_fault(node, self._hosted.get(node, []), reason)
         return False
 
     def _is_lost(self, asked: _Asked) -> bool:

@@ -15,6 +15,7 @@ from federation.bundle import bundle, is_bundled, unbundle
 from federation.errors import UNFINISHED
 from federation.flower import SUPERLINK, ErrorCode, instead, local_run, name_message
 from federation.wire import ARRAYS, BUSY, CLIENTS, CONFIG, ROSTER_QUERY
+from server.answers import Answers
 from server.grid import PatientGrid
 from server.membership import Membership
 
@@ -469,6 +470,7 @@ def test_whose_replies_are_of_no_use_repeatedly_is_left_out_for_a_while(clock, l
     )
     told = {"clients": [2], "until": until, "reason": "3 of its 4 parts did not come"}
     assert grid.last.summary()["suspended"] == {"2": told}
+    assert Answers(grid, "").at_work(2) == "is left out: 3 of its 4 parts did not come"
     assert rounds(clock, nodes, grid, 5) == [[1]] * 5
     assert grid.last.summary()["suspended"] == {"2": told}
     clock.now += 10
@@ -505,5 +507,5 @@ def test_useless_answers_to_the_question_count_too(clock):
     nodes = {1: Node()}
     grid = PatientGrid(Babel(clock, nodes), least=1)
     rounds(clock, nodes, grid, 3)
-    assert grid._suspensions.current()
+    assert grid.suspensions.current()
     assert nodes[1].handled.count(MessageType.TRAIN) == 1
