@@ -29,15 +29,20 @@ _EAGER, _IDLE = 0.03, 1.0  # seconds between questions for messages
 _STOP = 0.2
 _ASIDE = 2.0  # between questions for messages,
 _RUN, _SELDOM = 5.0, 60.0  # and whether the run is running: a tenth of the time at work, in between
+_TURN = 10.0  # seconds that another run's message waits for its turn before it is told of the work
 _MOST_WAITING = 16  # messages that wait here for the worker; further ones wait at the SuperLink
 _LONGEST = 30 * 86400.0  # seconds that work may take, whatever its message says
 
 
 class _Letter(NamedTuple):
-    """A message without its content, and until when it is of use, as ``time.monotonic`` counts."""
+    """A message without its content; when it came, and until when it is of use.
+
+    Both as ``time.monotonic`` counts.
+    """
 
     run_id: int
     message: Parcel
+    came: float
     until: float
 
 
@@ -107,7 +112,8 @@ class Session:
             if pulled is None:
                 return None
             run_id, message = pulled
-            return _Letter(run_id, message, time.monotonic() + _lifetime(message))
+            now = time.monotonic()
+            return _Letter(run_id, message, now, now + _lifetime(message))
         except (RunOver, Unusable) as error:
             _log.warning("a message is dropped: %s", error)
             return None
@@ -184,21 +190,26 @@ class Session:
     def _look_aside(self, job: _Job) -> bool:
         """Sees to one message that comes while the worker is at another; returns whether one came.
 
+        Runs take turns: another run's message waits for a while, and is then told that the node is
+        busy, so that whoever sent it knows.
+
         Raises:
             RunOver: It is of another run, and the run of the work is not running any more.
         """
         letter = self._pull() if len(self._waiting) < _MOST_WAITING else None
-        if letter is None:
-            return False
-        self._waiting.append(letter)
-        if letter.run_id != job.letter.run_id:
-            self._fleet.check_run(job.letter.run_id)
+        if letter is not None:
+            self._waiting.append(letter)
+            if letter.run_id != job.letter.run_id:
+                self._fleet.check_run(job.letter.run_id)
+        soonest = time.monotonic() - _TURN
+        others = [other for other in self._waiting if other.run_id != job.letter.run_id]
+        for other in [other for other in others if other.came < soonest]:
             try:
-                self._refuse(letter, BUSY, f"this node is {job}")
+                self._refuse(other, BUSY, f"this node is {job}")
             except RunOver as error:
                 _log.info("a message is dropped: %s", error)
-            self._waiting.pop()
-        return True
+            self._waiting.remove(other)
+        return letter is not None
 
 
 def _lifetime(message: Parcel) -> float:

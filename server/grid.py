@@ -164,6 +164,22 @@ class PatientGrid(Grid):
         self.busy[node] = reason
         self._again[node] = time.monotonic() + _SOON
 
+    def _due(self, busy: list[_Asked]) -> list[_Asked]:
+        """Takes those from a list whom it is time to ask again."""
+        now = time.monotonic()
+        due = [asked for asked in busy if self._again[_node(asked)] <= now]
+        busy[:] = [asked for asked in busy if self._again[_node(asked)] > now]
+        return due
+
+    def _note_missing(self, waiting: Iterable[_Asked], busy: Iterable[_Asked]) -> set[int]:
+        """Notes who let a round pass, or was busy; returns nodes of which nothing is taken."""
+        barred = self._barred()
+        for asked in waiting:
+            if _node(asked) not in barred:
+                self._absent[_node(asked)] = self._question(asked)
+        self._absent |= {_node(asked): asked for asked in busy}  # they are asked when it is time
+        return barred
+
     def on_line(self) -> set[int]:
         """Returns all nodes that are on line, whatever they are at."""
         return set(self._look() if self._tells else self._grid.get_node_ids())
@@ -174,8 +190,9 @@ class PatientGrid(Grid):
         """Sends messages and returns the replies, in the order in which they came.
 
         Returns when all replies are there; when those of ``least`` clients are and the other
-        nodes are off line; or when ``timeout`` seconds have passed. In place of a reply that is
-        too large, cannot be read, or does not come to its end, is a message with an error.
+        nodes are off line; or when ``timeout`` seconds have passed. A node that is busy with
+        another run is asked again until then. In place of a reply that is too large, cannot be
+        read, or does not come to its end, is a message with an error.
         """
         start = time.monotonic()
         end = start + (timeout if timeout is not None else math.inf)
@@ -188,12 +205,13 @@ class PatientGrid(Grid):
         waiting = self._send(asked_for, end)
         wanted = min(self._least, sum(asked.clients for asked in waiting.values()))
         found: list[Message] = []
+        busy: list[_Asked] = []
         latencies: dict[int, float] = {}
         training: dict[int, float] = {}
         received = 0
         pauses = self._pauses.setdefault(kind, Pauses(_EAGER, _IDLE))
         pauses.begin()
-        while waiting and time.monotonic() < end:
+        while (waiting or busy) and time.monotonic() < end:
             time.sleep(min(pauses.next(), max(0.0, end - time.monotonic())))
             # What has been on its way for half of the round is as good as not sent.
             late = time.monotonic() >= end
@@ -201,25 +219,29 @@ class PatientGrid(Grid):
             for sealed in self._arrived(waiting, patience):
                 asked = waiting.pop(sealed.metadata.reply_to_message_id)
                 received += bundled_size(sealed.content) if sealed.has_content() else 0
-                reply = _opened(sealed)
+                reply, node = _opened(sealed), _node(asked)
+                if _is_busy(reply) and kind != ROSTER_QUERY:  # who asks that wants to know
+                    self._note_busy(node, reply)
+                    busy.append(asked)
+                    continue
                 found.append(reply)
                 if not self._is_usable(reply, asked):
                     continue
+                self.busy.pop(node, None)
                 wanted -= asked.clients
-                node = _node(asked)
                 latencies[node] = time.monotonic() - start
                 training[node] = _training(reply, latencies[node])
                 if len(latencies) == 1:
                     pauses.found()
-            if not waiting or (wanted <= 0 and all(map(self._is_off_line, waiting.values()))):
+            if due := self._due(busy):
+                waiting |= self._send(due, end)
+            others = [*waiting.values(), *busy]
+            if wanted <= 0 and all(map(self._is_off_line, others)):  # or there are none
                 break
             if time.monotonic() - self._looked > _LOOK:
                 waiting = self._send_again(waiting, end)
-        barred = self._barred()
+        barred = self._note_missing(waiting.values(), busy)
         found = [reply for reply in found if reply.metadata.src_node_id not in barred]
-        for asked in waiting.values():
-            if _node(asked) not in barred:
-                self._absent[_node(asked)] = self._question(asked)
         self._gone.clear()
         seconds = time.monotonic() - start
         out = self.suspensions.current()

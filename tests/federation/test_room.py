@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from federation.bundle import bundle, unbundle
 from federation.errors import Refused
+from federation.fingerprint import source_root
 from federation.flower import Parcel, local_run, name_message, pack
 from federation.inbox import Limits, _unpacked
 from federation.room import Room
@@ -165,7 +166,9 @@ def test_few_bytes_do_not_become_many():
         "import json; from tests.federation.test_room import BOMBS, MIB, measure; "
         "print(json.dumps({name: measure(name, 4 * MIB) for name in BOMBS}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=source_root(), capture_output=True, text=True, check=True
+    )
     found = json.loads(done.stdout)
     assert found.keys() == BOMBS.keys()
     for name, (seconds, mebibytes, said) in found.items():

@@ -315,6 +315,16 @@ def test_replies_to_nothing_that_was_asked_are_not_taken(clock):
     assert answered(grid.send_and_receive(ask([1]), timeout=60)) == [1]
 
 
+def test_a_node_that_is_busy_for_a_part_of_a_round_takes_part_in_it(clock):
+    nodes = {1: Node(1.0), 2: Node(1.0, busy_until=clock.now + 12)}
+    begin = clock.now
+    who, _, grid = exchange(clock, nodes, timeout=60)
+    assert who == [1, 2]
+    assert 12 < clock.now - begin < 20
+    assert grid.busy == {}
+    assert exchange(clock, nodes, grid=grid, timeout=10)[0] == [1, 2]
+
+
 def _reply():
     local_run()
     (message,) = ask([5])
