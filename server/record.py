@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from logging import getLogger
@@ -32,16 +31,14 @@ from server.checkpoints import (
     there,
     write_checkpoint,
 )
+from server.checksums import Row, checked, read_row, summed
 
 __all__ = ["Checkpoint", "Memories", "RunRecord"]
 
 _log = getLogger("flwr.engram")
 
-Row = dict[str, Any]
-
 _LOCK = "lock"
 _NONE: Mapping[str, str] = MappingProxyType({})
-_SUM = "crc32"  # key of the checksum of what else an object holds
 _MODEL, _STATE, _MEMORIES = (f"{part}.safetensors" for part in ("model", "state", "memory"))
 
 
@@ -143,7 +140,7 @@ class RunRecord:
         return list(self.config.get(key, [])) if there else []
 
     def _write_config(self, config: Row) -> None:
-        self._write("config.json", json.dumps(_summed(config), indent=2))
+        self._write("config.json", json.dumps(summed(config), indent=2))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -153,7 +150,7 @@ class RunRecord:
             Refused: They are damaged.
         """
         path = self.folder / "config.json"
-        config = _checked(read_json(path))
+        config = checked(read_json(path))
         if config is None:
             raise Refused(
                 f"{path} is damaged: its checksum is wrong; settings are changed by --set, not here"
@@ -174,7 +171,7 @@ class RunRecord:
         path = self.folder / "results.json"
         if not path.exists():
             return None
-        results = _checked(read_json(path))
+        results = checked(read_json(path))
         if results is None:
             raise Refused(f"{path} is damaged: its checksum is wrong; --resume makes it again")
         return results
@@ -239,7 +236,7 @@ class RunRecord:
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a round's metrics."""
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_summed(row)) + "\n")
+            file.write(json.dumps(summed(row)) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -258,7 +255,7 @@ class RunRecord:
             lines = read_file(path).split(b"\n")
         except OSError as error:
             raise Refused(f"{path} cannot be read: {error.strerror}") from error
-        rows = [_row(line) for line in lines]
+        rows = [read_row(line) for line in lines]
         damaged = [number for number, row in enumerate(rows[:-1], 1) if row is None]
         if damaged != self._told:
             self._told = damaged
@@ -281,11 +278,11 @@ class RunRecord:
             if number > server_round:
                 drop_checkpoint(path)
         rows = [row for row in self.rows() if row["round"] <= server_round]
-        self._write("metrics.jsonl", "".join(json.dumps(_summed(row)) + "\n" for row in rows))
+        self._write("metrics.jsonl", "".join(json.dumps(summed(row)) + "\n" for row in rows))
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Writes the results."""
-        self._write("results.json", json.dumps(_summed(results), indent=2, allow_nan=False))
+        self._write("results.json", json.dumps(summed(results), indent=2, allow_nan=False))
 
     # --- Checkpoints -----------------------------------------------------------------------
 
@@ -390,32 +387,3 @@ def _tensors(files: Mapping[str, bytes], name: str, like: Params | None) -> Para
     if wrong is not None:
         raise DamagedCheckpoint(f"{name} is not this run's: {one_line(wrong)}")
     return found
-
-
-def _summed(contents: Mapping[str, Any]) -> Row:
-    """Returns an object with its checksum."""
-    return {**contents, _SUM: _checksum(contents)}
-
-
-def _checked(contents: Row) -> Row | None:
-    """Returns an object without its checksum; None if that is wrong.
-
-    Those of earlier versions have none.
-    """
-    rest = {key: value for key, value in contents.items() if key != _SUM}
-    return rest if contents.get(_SUM) in (None, _checksum(rest)) else None
-
-
-def _checksum(contents: Mapping[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(contents).encode()):08x}"
-
-
-def _row(line: bytes) -> Row | None:
-    """Returns the metrics that a line holds; None if it holds none."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict) or type(row.get("round")) is not int:
-        return None
-    return _checked(row)

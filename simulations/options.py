@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 
+_LONGEST = 60  # characters of a data set's name in a folder's
+
+
 class WithSettings(TyperCommand):
     """A command whose help ends with every setting, its default, and what it means."""
 
@@ -95,7 +98,7 @@ def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> Non
 def data_name(experiment: Experiment) -> str:
     """Returns a short name of the data set, for folders."""
     kind, _, path = experiment.dataset.partition(":")
-    return Path(path).stem if path else kind
+    return (Path(path).stem if path else kind)[:_LONGEST]
 
 
 def new_folder(named: Path | None, default: str) -> Path:

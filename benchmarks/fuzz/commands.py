@@ -59,9 +59,10 @@ def settings(rng: random.Random, here: Path) -> None:
     """Settings as Flower's run config has them."""
     del here
     config: dict[str, Any] = {**_DEFAULTS, "algorithm": rng.choice([*ALGORITHMS, *TABLES])}
+    wild = rng.random() < 0.5
     for _ in range(rng.choice((1, 1, 2, 5))):
         key = rng.choice(list(config))
-        config[key] = value(rng) if rng.random() < 0.5 else _setting(rng, key, config[key])
+        config[key] = value(rng) if wild else _setting(rng, key, config[key])
     if rng.random() < 0.2:
         config |= {text(rng)[:4000]: 1 for _ in range(rng.choice((1, 3)))}
     if rng.random() < 0.05:

@@ -140,7 +140,7 @@ def _claims(shape: str, descr: str) -> Callable[[random.Random, bytes], bytes]:
 
 
 _MEMBERS: Final[tuple[Callable[[random.Random, bytes], bytes], ...]] = (
-    *[lambda rng, data: data] * 6,
+    *[lambda rng, data: data] * 60,
     _claims("(1099511627776,)", "'<f8'"),
     _claims("(1099511627776, 0)", "'<f8'"),
     _claims("(1099511627776,)", "'<U0'"),
@@ -257,7 +257,7 @@ def _use_table(rng: random.Random, here: Path, dataset: str) -> None:
         "first-batch": 2,
         "hidden": "4",
         "intercept": rng.random() < 0.5,
-        "test-fraction": rng.choice((0.2, 0.5, 0.999)),
+        "test-fraction": rng.choice((0.2, 0.2, 0.5, 0.999)),
     }
     e = Experiment.from_config(_DEFAULTS | special)
     if rng.random() < 0.1:
@@ -324,7 +324,7 @@ def _write_csv(rng: random.Random, path: Path, names: list[str], rows: list[list
         else:
             names.extend(f"c{k}" for k in range(rng.choice((1, 1000))))
     text = "\n".join(",".join(row) for row in [names, *rows])
-    path.write_text(text, encoding=rng.choice(("utf-8", "utf-8", "utf-8", "utf-16", "utf-8-sig")))
+    path.write_text(text, encoding=rng.choice(("utf-8",) * 9 + ("utf-16", "utf-8-sig")))
     how = rng.random()
     if how < 0.25:
         path.write_bytes(spoil_bytes(rng, path.read_bytes()))
@@ -367,7 +367,7 @@ def bandit_table(rng: random.Random, here: Path) -> None:
 
 def ratings_csv(rng: random.Random, here: Path) -> None:
     """Tables of ratings."""
-    rows = [[str(i % 7), str(i % 11), str(i % 5 + 1)] for i in range(150)]
+    rows = [[str(i % 20), str(i % 31), str(i % 5 + 1)] for i in range(600)]
     path = here / "ratings.csv"
     _write_csv(rng, path, ["user", "item", "rating"], rows)
-    read_ratings(path, top_users=rng.choice((2, 7, 2000)), top_items=rng.choice((2, 11)), groups=2)
+    read_ratings(path, top_users=rng.choice((2, 19, 2000)), top_items=rng.choice((2, 30)), groups=2)

@@ -1,7 +1,7 @@
 """Tables for regressions: every site's rows, from a file with a column that says whose they are."""
 
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -269,20 +269,20 @@ def _npz(path: Path, target: str, task: str, one_task: bool) -> Table:
     if missing:
         raise DataError(f"{path} must hold x and y (and task, if wanted); it lacks {min(missing)}")
     x, y = arrays["x"], arrays["y"]
-    if x.ndim != 2 or x.dtype.kind not in "buif" or y.dtype.kind not in "buif":
+    if x.ndim != 2 or not len(x) or x.dtype.kind not in "buif" or y.dtype.kind not in "buif":
         raise DataError(
             f"{path}: x must be numbers of shape (rows, columns), and y numbers, got {x.dtype} of "
             f"shape {x.shape} and {y.dtype}"
         )
     if y.ndim == 2:
-        names = arrays.get("y_names", np.array([f"y{k}" for k in range(y.shape[1])])).tolist()
+        names = _names(path, arrays, "y_names", y.shape[1])
         if target not in names:
             raise DataError(
                 f"{path}: y has the columns {few_names(names)}: choose one by "
                 f"target-column, got {target!r}"
             )
         y = y[:, names.index(target)]
-    elif target not in (names := ["y", *arrays.get("y_names", np.array([])).reshape(-1).tolist()]):
+    elif target not in (names := ["y", *map(str, arrays.get("y_names", np.array([])).flat)]):
         raise DataError(f"{path}: y is one column, {names[-1]}: there is no {target!r}")
     _check_task(path, task, arrays, one_task)
     labels = arrays.get(task)
@@ -290,17 +290,23 @@ def _npz(path: Path, target: str, task: str, one_task: bool) -> Table:
         if array is not None and array.shape != x.shape[:1]:
             raise DataError(f"{path}: {name} must have shape {x.shape[:1]}, got {array.shape}")
     if labels is not None and labels.dtype.kind in "iu" and "task_names" in arrays:
-        named = arrays["task_names"]
+        named = arrays["task_names"].reshape(-1)
         if labels.min() < 0 or labels.max() >= len(named):
             raise DataError(f"{path}: {task} must number the {len(named)} task_names from 0")
         labels = named[labels]
-    default = [f"x{k}" for k in range(x.shape[1])]
-    columns = [str(name) for name in arrays.get("x_names", np.array(default)).tolist()]
-    if len(set(columns)) < len(columns):
-        raise DataError(f"{path}: x_names must be different, got {few_names(columns)}")
-    if len(columns) != x.shape[1]:
-        raise DataError(f"{path}: x_names must name {x.shape[1]} columns, got {len(columns)}")
+    columns = _names(path, arrays, "x_names", x.shape[1])
     return Table(x.astype(np.float64), y.astype(np.float64), labels, columns)
+
+
+def _names(path: Path, arrays: Mapping[str, _Array], key: str, count: int) -> list[str]:
+    """Returns what columns are called."""
+    default = np.array([f"{key[0]}{k}" for k in range(count)])
+    names = [str(name) for name in arrays.get(key, default).flat]
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}: {key} must be different, got {few_names(names)}")
+    if len(names) != count:
+        raise DataError(f"{path}: {key} must name {count} columns, got {len(names)}")
+    return names
 
 
 def _simulated(experiment: Experiment) -> TableData:

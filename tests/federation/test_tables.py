@@ -167,6 +167,11 @@ def test_files_that_are_none(tmp_path):
             "x_names must name 2 columns, got 1",
         ),
         (
+            {"x": np.ones((4, 2)), "y": np.ones((4, 2)), "y_names": np.array(7)},
+            "y_names must name 2 columns, got 1",
+        ),
+        ({"x": np.ones((0, 2)), "y": np.ones(0), "task": np.ones(0)}, "x must be numbers of shape"),
+        (
             {
                 "x": np.ones((4, 2)),
                 "y": np.ones(4),

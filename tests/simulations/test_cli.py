@@ -266,6 +266,13 @@ def bad(*sets):
         (["--engine", "warp"], "--engine must be vectorized or sequential, got 'warp'"),
         (["--resume", "none"], "no run 'none'"),
         (["--out", "full"], "full is there already"),
+        (["--out", "x" * 5000], "File name too long"),
+        (["--config", "x" * 5000], "cannot be read: File name too long"),
+        (bad("dataset=npz:" + "x" * 5000, "partition=iid"), "cannot be read: File name too long"),
+        (bad("dataset=" + "x" * 100_000), "dataset must be one of digits, .*, got 'xxx"),
+        (bad("hidden=1048576,1048576", "partition=iid"), "a model of .* parameters needs .* GiB"),
+        (bad("num-clients=1000000", "partition=iid"), "num-clients must be at most the number of"),
+        (bad("rows-per-class=4000000000"), "partition halves needs .*: lower rows-per-class"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
@@ -279,6 +286,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         assert status == 2
         assert out == ""
         assert re.fullmatch(rf"engram: .*{message}.*\n", err)
+        assert len(err) < 2100
         assert sorted(Path().rglob("*")) == before
 
 
@@ -308,6 +316,9 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["run", "--out", "file/x"], "file/x cannot be made"),
         (["run", *bad("algorithm=pfedm", "beta=2")], r"did you mean pfedme\?.*; beta must be"),
         (["shwo"], "No such command 'shwo'"),
+        (["show", "x" * 5000], "x: File name too long"),
+        (["status", "x" * 5000], "x/config.json: File name too long"),
+        (["x" * 100_000], "No such command 'xxx"),
     ],
 )
 def test_what_commands_refuse(engram, args, message):

@@ -1,0 +1,41 @@
+"""Objects of JSON with a checksum among their entries: what a disk has changed is found out."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+__all__ = ["Row", "checked", "read_row", "summed"]
+
+Row = dict[str, Any]
+
+_SUM: Final = "crc32"  # key of the checksum of what else an object holds
+
+
+def summed(contents: Mapping[str, Any]) -> Row:
+    """Returns an object with its checksum."""
+    return {**contents, _SUM: _checksum(contents)}
+
+
+def checked(contents: Row) -> Row | None:
+    """Returns an object without its checksum; None if that is wrong.
+
+    Those of earlier versions have none.
+    """
+    rest = {key: value for key, value in contents.items() if key != _SUM}
+    return rest if contents.get(_SUM) in (None, _checksum(rest)) else None
+
+
+def _checksum(contents: Mapping[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(contents).encode()):08x}"
+
+
+def read_row(line: bytes) -> Row | None:
+    """Returns the metrics that a line holds; None if it holds none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict) or type(row.get("round")) is not int:
+        return None
+    return checked(row)
