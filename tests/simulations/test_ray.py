@@ -217,7 +217,7 @@ def test_nodes_that_run_something_else_are_named_at_the_roster_query(tmp_path):
         printed = link.run(source_root(), toml({"out": str(tmp_path / "run")}))
     finally:
         link.stop()
-    lines = [line for line in printed.splitlines() if "engram: node" in line]
+    lines = [line for line in printed.splitlines() if "engram: 0 of 20 clients" in line]
     assert lines, printed
     assert re.search(rf"node \d+ runs [0-9a-f]{{16}} from {decoy}; this coordinator", lines[0])
     assert f"runs {fingerprint()} from" in lines[0]
