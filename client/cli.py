@@ -220,7 +220,11 @@ def export(
 
     if out.exists():
         raise Refused(f"{out} is there already: name a new file")
-    replace_file(out, save(_newest(folder, state, training, client, memory_key)))
+    memory = save(_newest(folder, state, training, client, memory_key))
+    try:
+        replace_file(out, memory)
+    except OSError as error:
+        raise Refused(f"{out} cannot be written: {error.strerror}") from error
     print(f"{out}: memory of client {client}")
 
 

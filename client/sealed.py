@@ -78,11 +78,15 @@ def new_key(path: Path) -> None:
     """Writes a new key, which nobody but its owner may read.
 
     Raises:
-        Refused: The file is there already: what is encrypted with it would be lost.
+        Refused: The file is there already, and what is encrypted with it would be lost; or it
+            cannot be written.
     """
     if path.exists():
         raise Refused(f"{path} is there already: memories may be encrypted with it")
-    replace_file(path, os.urandom(_KEY).hex().encode() + b"\n")
+    try:
+        replace_file(path, os.urandom(_KEY).hex().encode() + b"\n")
+    except OSError as error:
+        raise Refused(f"the key {path} cannot be written: {error.strerror}") from error
 
 
 def read_key(path: Path) -> bytes:

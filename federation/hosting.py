@@ -46,7 +46,7 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
         Refused: A value is missing or impossible.
     """
     own, among = config.get("partition-id"), config.get("num-partitions")
-    if not (isinstance(own, int) and isinstance(among, int) and max(own, among) < _MOST):
+    if not (isinstance(own, int) and isinstance(among, int) and max(abs(own), abs(among)) < _MOST):
         raise Refused(
             "a node needs --node-config 'partition-id=I num-partitions=N' to know which clients "
             f"it hosts, got {brief(own)} and {brief(among)}"

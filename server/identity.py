@@ -24,7 +24,7 @@ from federation.credentials import (
     certificate_hosts,
     read_federation,
 )
-from federation.errors import Refused
+from federation.errors import Refused, brief
 from federation.keys import read_certificate, read_public_key, read_server_key, same_key
 from federation.settings import Scalar, read_settings
 from server.certificates import (
@@ -40,6 +40,8 @@ from server.folders import make_folder, replace_file
 __all__ = ["add_client", "init_federation", "new_client_key", "renew_server"]
 
 Settings = dict[str, Scalar]
+
+_MOST_CLIENTS = 10**6  # as num-clients
 
 
 def init_federation(
@@ -69,6 +71,8 @@ def init_federation(
     name = _federation_name(folder)
     if clients < 1:
         raise Refused(f"clients must be at least 1, got {clients}")
+    if clients > _MOST_CLIENTS:
+        raise Refused(f"clients must be at most {_MOST_CLIENTS}, got {brief(clients)}")
     _check_days(days)
     address = parse_address(superlink, "superlink")
     names = _all_hosts([address.host, *hosts])

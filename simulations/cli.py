@@ -120,7 +120,8 @@ def compare(
         list[str] | None, typer.Argument(metavar="[ALGORITHM]...", help="Default: all of them.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs of each, from `seed` upwards; default 3.")
+        int | None,
+        typer.Option(min=1, max=1000, help="Runs of each, from `seed` upwards; default 3."),
     ] = None,
     sets: Set = None,
     config: Config = None,

@@ -252,15 +252,21 @@ def numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.f
     """
     try:
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    except (TypeError, ValueError) as error:
-        import pandas as pd  # noqa: PLC0415 - as above
-
-        strange = (pd.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
-        row = int(np.argmax(strange))
+    except (TypeError, ValueError, OverflowError) as error:
+        strange = column.notna() & ~column.map(_is_number)
+        row = int(np.argmax(strange.to_numpy()))
         raise DataError(
             f"{path}: column {name} must hold numbers, got {brief(column.iloc[row])} in row {row}: "
             f"{advice}"
         ) from error
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):  # the last of whole numbers above 1e308
+        return False
+    return True
 
 
 def _npz(path: Path, target: str, task: str, one_task: bool) -> Table:

@@ -47,9 +47,10 @@ _Methods = Annotated[
     typer.Argument(metavar="[METHOD]...", help="Which to run."),
 ]
 _Iterations = Annotated[
-    int | None, typer.Option(metavar="N", help="Of MAML; the other methods see as many rows.")
+    int | None,
+    typer.Option(metavar="N", max=10**9, help="Of MAML; the other methods see as many rows."),
 ]
-_Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each method.")]
+_Seeds = Annotated[int | None, typer.Option(min=1, max=1000, help="Runs of each method.")]
 _Hessian = Annotated[
     str | None,
     typer.Option(metavar="HOW", help="exact (the default), first-order, finite-difference."),

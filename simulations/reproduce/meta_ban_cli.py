@@ -30,8 +30,12 @@ def meta_ban(
         list[str] | None,
         typer.Option("--method", "-m", metavar="NAME", help="May be repeated; default all."),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(metavar="T", help="Default 2000.")] = None,
-    seeds: Annotated[int | None, typer.Option(metavar="N", help="Worlds; default 5.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="T", max=10**8, help="Default 2000.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", max=1000, help="Worlds; default 5.")
+    ] = None,
     ablation: Annotated[
         str | None, typer.Option(metavar="NAME", help="Also Figure 4: nu, with gamma = 0.4.")
     ] = None,

@@ -25,7 +25,7 @@ def molar_regression(
             "--figure", metavar="N", help="2, 3, 8 or 9; may be repeated; default 2, 3 and 8."
         ),
     ] = None,
-    trials: Annotated[int | None, typer.Option(metavar="N", help="Default 10.")] = None,
+    trials: Annotated[int | None, typer.Option(metavar="N", max=10_000, help="Default 10.")] = None,
     processes: Annotated[
         int | None,
         typer.Option(min=1, help="Trials that run beside each other; default: one for each core."),
@@ -77,9 +77,9 @@ def molar_regression(
 
 def molar_bandit(
     horizon: Annotated[
-        int | None, typer.Option(metavar="T", help="Rounds of a trial; default 5000.")
+        int | None, typer.Option(metavar="T", max=10**8, help="Rounds of a trial; default 5000.")
     ] = None,
-    trials: Annotated[int | None, typer.Option(metavar="N", help="Default 20.")] = None,
+    trials: Annotated[int | None, typer.Option(metavar="N", max=10_000, help="Default 20.")] = None,
     out: Out = None,
     resume: Annotated[
         str | None,

@@ -22,8 +22,12 @@ def universal(
         list[str] | None,
         typer.Argument(metavar="[SETTING]...", help="Which to play; default all."),
     ] = None,
-    horizon: Annotated[int | None, typer.Option(metavar="T", help="Rounds; default 16000.")] = None,
-    seeds: Annotated[int | None, typer.Option(metavar="N", help="Draws; default 3.")] = None,
+    horizon: Annotated[
+        int | None, typer.Option(metavar="T", max=10**8, help="Rounds; default 16000.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", max=1000, help="Draws; default 3.")
+    ] = None,
     processes: Annotated[
         int | None,
         typer.Option(min=1, help="Draws that are played at once; default: one for each core."),

@@ -24,7 +24,8 @@ def universal_stream(
         Path, typer.Argument(metavar="TABLE", help="An .npz file: x and y, in the order of time.")
     ],
     rounds: Annotated[
-        int | None, typer.Option(metavar="T", help="Default: as many as each client has rows.")
+        int | None,
+        typer.Option(metavar="T", max=10**8, help="Default: as many as each client has rows."),
     ] = None,
     out: Out = None,
     as_json: Json = False,

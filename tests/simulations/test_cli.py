@@ -298,6 +298,8 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["compare", *bad("algorithm=fedavg")], "algorithm is no setting of this command"),
         (["compare", "nonsense"], "algorithm must be one of"),
         (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
+        (["compare", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
+        (["reproduce", "one-shot", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
         (["compare", "--resume", "full", "--seeds", "2"], "give nothing else"),
         (["run", "--resume", "full", "--out", "other"], "exclude each other"),
         (["run", "--resume", "full"], "full is not the folder of a run"),
