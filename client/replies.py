@@ -9,6 +9,7 @@ from pathlib import Path
 from flwr.app import Message
 
 from client.sealed import Damaged, seal, unseal
+from federation.errors import Refused
 from federation.files import read_file, replace_file
 from federation.flower import Parcel, pack, unpack
 
@@ -33,12 +34,12 @@ class Replies:
         """Returns what was answered to this content, as an answer to this message."""
         try:
             data = unseal(read_file(self._path), _LABEL, self._key)
-        except (OSError, Damaged):
+            asked, reply = data[:64], data[64:]
+            if asked != message.content.object_id.encode():
+                return None
+            return Message(unpack(Parcel.from_bytes(reply)).content, reply_to=message)
+        except (OSError, Damaged, Refused):
             return None  # then it is trained again, from the memory it was trained from at first
-        asked, reply = data[:64], data[64:]
-        if asked != message.content.object_id.encode():
-            return None
-        return Message(unpack(Parcel.from_bytes(reply)).content, reply_to=message)
 
     def keep(self, message: Message, reply: Message) -> None:
         """Keeps the reply to a message; errors are not kept, since they may not come again.
