@@ -1,7 +1,6 @@
 """Runs of every federated method in process: what is recorded, the last model, the memories."""
 
-from safetensors.torch import load_file
-
+from federation.tensors import tensors_from_bytes
 from server.record import RunRecord
 from simulations.engine import simulate
 from tests.support import small
@@ -98,7 +97,7 @@ def kept(folder):
     """Returns what a run's folder holds: metrics, the last model and state, the memories."""
     record = RunRecord.open(folder)
     checkpoint = record.load_checkpoint()
-    memories = load_file(checkpoint.memories) if checkpoint.memories.is_file() else {}
+    memories = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}
     return {
         "rows": record.rows(),
         "model": checkpoint.model,
