@@ -22,11 +22,13 @@ def plain(found):
     """Returns what JSON writes of it.
 
     Of an array, and of a long list of numbers, that is its shape, sum, norm, and a digest of its
-    bytes; of a dictionary of tensors, such as a model, that of all its entries in their order.
+    bytes; of a dictionary of tensors, such as a model, that of all its entries, sorted by name.
     """
     if isinstance(found, Mapping):
         if found and all(isinstance(value, torch.Tensor) for value in found.values()):
-            return _array(torch.cat([leaf.flatten().double() for leaf in found.values()]).numpy())
+            return _array(
+                torch.cat([found[name].flatten().double() for name in sorted(found)]).numpy()
+            )
         return {str(k): plain(v) for k, v in found.items() if k not in ASIDE}
     if isinstance(found, np.ndarray | np.generic):
         return _array(found) if found.ndim else found.item()
