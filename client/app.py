@@ -81,8 +81,10 @@ def _answer(
     bundled = is_bundled(message.content)
     try:
         message.content = unbundle(message.content)
-        experiment = Experiment.from_config(context.run_config).on_machine(_own(context))
         config = read_node_config(context.node_config)
+        experiment = Experiment.from_config(context.run_config).on_machine(
+            _own(context.node_config, config)
+        )
         clients = hosted_clients(experiment.num_clients, config)
         training = str(config_of(message.content).get(TRAINING, ""))
         folder = memory_folder(config, experiment, context.run_id, training)
@@ -94,10 +96,9 @@ def _answer(
     return reply
 
 
-def _own(context: Context) -> Mapping[str, Any]:
+def _own(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
     """Returns the machine's own settings; which files it reads is not the coordinator's to say."""
-    own = context.node_config
-    return {"data-dir": own["state"], **own} if own.get("state") else own
+    return {"data-dir": str(config.state), **own} if config.state is not None else own
 
 
 @lru_cache(maxsize=1)  # a worker answers many messages of one training
