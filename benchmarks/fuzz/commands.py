@@ -35,7 +35,14 @@ _TINY: Final[dict[str, Any]] = {
     "user-steps": 1,
     "timeout": 1.0,
 }
-_LONG_WORK: Final = {"num-rounds", "adapt-steps", "inner-steps", "meta-steps", "user-steps"}
+_LONG_WORK: Final = {  # a million of these is work, and no hang
+    "num-clients",
+    "num-rounds",
+    "adapt-steps",
+    "inner-steps",
+    "meta-steps",
+    "user-steps",
+}
 _ASIDE: Final = {"out", "resume", "data-dir", "device", "timeout"}
 _DATASETS: Final = (
     "digits",

@@ -111,7 +111,8 @@ def _other_arrays(rng: random.Random, record: ArrayRecord) -> ArrayRecord:
         found[name] = Array(kind, old.shape, old.stype, old.data)
     elif what == 5:
         array = np.array(rng.choice((np.nan, np.inf, -1.0, 1e308, 0.0)), dtype=np.float64)
-        found[name] = Array(np.broadcast_to(array, old.shape).astype(_dtype(old.dtype)))
+        claimed = [n if 0 <= n < 100 else 1 for n in old.shape]  # it may be spoilt already
+        found[name] = Array(np.broadcast_to(array, claimed).astype(_dtype(old.dtype)))
     else:
         found[name] = Array(np.zeros(rng.choice(((0,), (3,), (2, 3))), dtype=_dtype(old.dtype)))
     return found
