@@ -90,7 +90,7 @@ def private(protocol: type[Any], users: Collection[int]) -> type[Any]:
     of a request may claim.
     """
 
-    class Private(protocol):  # type: ignore[misc]
+    class Private(protocol):  # type: ignore[misc]  # a base that uvicorn chooses at run time
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             if not (

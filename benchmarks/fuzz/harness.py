@@ -76,7 +76,7 @@ def judge(case: Case, rng: random.Random, folder: Path) -> tuple[str, str]:
         return ("refused" if clear else "unclear"), text[:_LONGEST]
     except _Hang as error:
         return "hang", _where(error)
-    except Exception as error:
+    except Exception as error:  # what the fuzz looks for: an error that nobody expected
         return "traceback", _where(error)
     finally:
         os.chdir(here)
