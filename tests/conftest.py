@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
 
 settings.register_profile("engram", deadline=None, derandomize=True, max_examples=60)
@@ -18,8 +19,21 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _as_found(monkeypatch):
+    """Undoes what a test leaves in the process: who it is to Flower, and how much is logged."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, getattr(TaskIdentity, name))
+    loggers = [logging.getLogger(name) for name in ("flwr", "flwr.engram")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
 @pytest.fixture
 def warnings_of_engram(caplog, monkeypatch):
-    """Lets pytest see our warnings: Flower's logger keeps them from the root logger."""
+    """Lets pytest see our log: Flower's logger keeps it from the root logger."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.INFO, "flwr.engram")
     return caplog
