@@ -20,10 +20,10 @@ from client.hosts import table_host
 from client.memory import RamStore
 from engram.bandits.play import play
 from federation.data.meetings import drawn_world
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 from federation.fingerprint import source_root
-from federation.policy import meta_ban_of
-from federation.settings import read_settings
+from federation.methods.meta_ban import MetaBan
+from federation.settings.files import read_settings
 from server.bandits import play as play_between
 from server.record import RunRecord
 from simulations.grid import InProcessGrid
@@ -63,9 +63,9 @@ def main(
     """Prints a table."""
     torch.set_num_threads(1)
     preset = read_settings(source_root() / "simulations" / "presets" / "bandits.toml")
-    experiment = Experiment.from_config(read_defaults() | preset | {"num-rounds": rounds})
+    experiment = Experiment.from_config(preset | {"num-rounds": rounds})
     world = drawn_world(experiment)
-    policy = meta_ban_of(experiment, world.dim)
+    policy = experiment.of(MetaBan).policy(experiment, world.dim)
     played = play(policy.runs, [world], [experiment.seed])
     table = Table("sites", "turns alike", "regret", "ms a turn", title=f"{rounds} turns")
     table.add_row("one place", "", f"{played.regrets[0, -1]:g}", "")

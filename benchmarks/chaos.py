@@ -26,7 +26,7 @@ import torch
 from client.memory import DiskStore
 from engram.types import Params
 from federation.errors import EngramError
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 from federation.tensors import tensors_from_bytes
 from server.record import RunRecord
 from simulations.deployed import run_deployed
@@ -108,7 +108,7 @@ def settings(rounds: int) -> Experiment:
         "eval-every": rounds,
         "checkpoint-every": 3,
     }
-    return Experiment.from_config({**read_defaults(), **own})
+    return Experiment.from_config({**own})
 
 
 def chaos(folder: Path, kills: Sequence[Kill], rounds: int, *, say: Any = print) -> Outcome:

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.local import LocalFederation, Nodes
@@ -49,7 +49,7 @@ class Cost(NamedTuple):
 def measure(folder: Path, nodes: Nodes, hidden: str, rounds: int) -> Cost:
     """Runs FedAvg for so many rounds in a federation of its own, in a new folder."""
     own = {
-        "algorithm": "fedavg",
+        "method": "fedavg",
         "hidden": hidden,
         "num-rounds": rounds,
         "num-clients": _CLIENTS,
@@ -58,7 +58,7 @@ def measure(folder: Path, nodes: Nodes, hidden: str, rounds: int) -> Cost:
         "test-rows-per-class": 8,
         "eval-every": rounds,
     }
-    experiment = Experiment.from_config({**read_defaults(), **own})
+    experiment = Experiment.from_config({**own})
     with LocalFederation(folder, clients=_CLIENTS, nodes=nodes) as federation:
         run_deployed(experiment, folder / "run", federation.server, control=federation.control)
     rows = RunRecord.open(folder / "run").rows()[2:]

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from federation.data.federated import FederatedData, model_for
 from federation.experiment import Experiment
+from federation.methods.local import FedAvg
 from federation.streams import Stream, generator, torch_generator
 from strategies.federated import draw_cohort
 
@@ -39,7 +40,7 @@ def torch_loop(e: Experiment, data: FederatedData) -> Round:
             rows = data.train.rows[client]
             rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
             network.load_state_dict(model)
-            optimizer = torch.optim.SGD(network.parameters(), lr=e.eta)
+            optimizer = torch.optim.SGD(network.parameters(), lr=e.of(FedAvg).eta)
             for _ in range(e.local_steps):
                 drawn = torch.from_numpy(rows[rng.integers(len(rows), size=e.batch_size)])
                 x, y = data.train.take(drawn.to(e.device))
@@ -94,15 +95,15 @@ def fedjax_fedavg(e: Experiment, data: FederatedData) -> Round:
     model = fedjax.create_model_from_haiku(
         hk.transform(forward), example, train_loss=loss, eval_metrics={}
     )
-    algorithm = fedjax.algorithms.fed_avg.federated_averaging(
+    method = fedjax.algorithms.fed_avg.federated_averaging(
         fedjax.model_grad(model),
-        fedjax.optimizers.sgd(e.eta),
+        fedjax.optimizers.sgd(e.of(FedAvg).eta),
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(
             batch_size=e.batch_size, num_epochs=None, num_steps=e.local_steps, seed=e.seed
         ),
     )
-    state = algorithm.init(model.init(jax.random.PRNGKey(e.seed)))
+    state = method.init(model.init(jax.random.PRNGKey(e.seed)))
 
     def run(server_round: int) -> None:
         nonlocal state
@@ -112,7 +113,7 @@ def fedjax_fedavg(e: Experiment, data: FederatedData) -> Round:
             (name, rows, jax.random.PRNGKey(client))
             for client, (name, rows) in zip(cohort, federated.get_clients(names), strict=True)
         ]
-        state, _ = algorithm.apply(state, asked)
+        state, _ = method.apply(state, asked)
         jax.block_until_ready(state.params)
 
     return run

@@ -1,4 +1,4 @@
-"""Times communication rounds: every algorithm, against FedJAX and a plain loop, in one process.
+"""Times communication rounds: every method, against FedJAX and a plain loop, in one process.
 
 ``python -m benchmarks.rounds`` prints a table for each workload. The contenders take turns, round
 by round, from start to end, so that each ratio is of times from the same minutes. Ours go through
@@ -24,9 +24,9 @@ from benchmarks.memory import forget_peak, peak
 from benchmarks.peers import PEERS, PeerMissing
 from benchmarks.roofline import Roofline, count_flops, measure
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
-from federation.algorithms import ALGORITHMS
 from federation.data.federated import has_device
 from federation.errors import EngramError, Refused
+from federation.methods import family
 
 __all__ = ["main", "time_workload"]
 
@@ -49,7 +49,7 @@ class Contender(NamedTuple):
 
 
 def time_workload(
-    name: str, *, rounds: int, device: str, roofline: Roofline, algorithms: list[str]
+    name: str, *, rounds: int, device: str, roofline: Roofline, methods: list[str]
 ) -> dict[str, Any]:
     """Times a workload.
 
@@ -60,7 +60,7 @@ def time_workload(
     data = federation(workload, experiment(workload, device=device))
     ours = [
         Contender(label, platform.round, platform.bare())
-        for label, settings in _variants(algorithms)
+        for label, settings in _variants(methods)
         for platform in [Platform(experiment(workload, device=device, **settings), data)]
     ]
     peers, notes = [], []
@@ -113,11 +113,11 @@ def time_workload(
     return {"rows": rows, "notes": notes}
 
 
-def _variants(algorithms: list[str]) -> list[tuple[str, dict[str, Any]]]:
+def _variants(methods: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """Returns what of ours is timed: FedAvg first, since the others are compared with it."""
     variants = []
-    for name in sorted(algorithms, key=lambda name: name != "fedavg"):
-        settings = _STEPS | {"algorithm": name}
+    for name in sorted(methods, key=lambda name: name != "fedavg"):
+        settings = _STEPS | {"method": name}
         if name in ("local-moml", "per-fedavg"):
             variants += [
                 (f"{name}, {hessian}", settings | {"hessian": hessian})
@@ -164,15 +164,15 @@ def _show(name: str, found: dict[str, Any]) -> None:
 
 def main(
     workload: Annotated[str, typer.Option(help=f"of {', '.join(WORKLOADS)}")] = "W1,W2,W3",
-    algorithm: Annotated[str, typer.Option(help="of ours")] = ",".join(ALGORITHMS),
+    method: Annotated[str, typer.Option(help="of ours")] = ",".join(family("local")),
     rounds: Annotated[int, typer.Option(min=0, help="timed rounds; 0: as a workload has it")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
     cores: Annotated[int, typer.Option(min=0, help="cores for all; 0: those there are")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
     """Times rounds of the platform and of its peers, taking turns in this process."""
-    workloads, algorithms = workload.split(","), algorithm.split(",")
-    for known, names in ((WORKLOADS, workloads), (ALGORITHMS, algorithms)):
+    workloads, methods = workload.split(","), method.split(",")
+    for known, names in ((WORKLOADS, workloads), (family("local"), methods)):
         for name in names:
             if name not in known:
                 raise Refused(f"{name or 'nothing'} is none of {', '.join(known)}")
@@ -198,7 +198,7 @@ def main(
             rounds=rounds or WORKLOADS[name].rounds,
             device=device,
             roofline=roofline,
-            algorithms=algorithms,
+            methods=methods,
         )
         if not as_json:
             _show(name, found[name])

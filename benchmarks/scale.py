@@ -42,7 +42,7 @@ def time_crowds(crowds: list[tuple[int, int]], *, rounds: int = 10) -> list[dict
         held = Split(x, y, list(rng.integers(0, _ROWS, (clients, _EACH))))
         e = experiment(
             WORKLOADS["W1"],
-            algorithm="fedavg",
+            method="fedavg",
             num_clients=clients,
             clients_per_round=each_round,
         )

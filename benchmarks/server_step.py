@@ -34,7 +34,7 @@ from engram.types import Params
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.npz import read_npz
 from federation.errors import EngramError
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 from simulations.reproduce.server_steps import STEPS, play, tune
 
 __all__ = ["Outcome", "compare", "main", "time_step"]
@@ -91,7 +91,7 @@ def compare(
     """
     cases = []
     for seed in range(seeds):
-        e = Experiment.from_config(read_defaults() | dict(settings) | {"seed": seed})
+        e = Experiment.from_config(dict(settings) | {"seed": seed})
         cases.append((e, federated_data(e)))
     rows = []
     for name, step in STEPS.items():
@@ -223,7 +223,7 @@ def main(
         for data, own in federations.items():
             for model in ("linear", "mlp"):
                 title = f"{data}, {model}, {rounds} rounds, {seeds} seeds; accuracies in %"
-                settings = {"algorithm": "fedavg", "model": model, "num-rounds": rounds} | own
+                settings = {"method": "fedavg", "model": model, "num-rounds": rounds} | own
                 line = progress.add_task(title, total=11 * len(STEPS))
                 found[title] = compare(settings, seeds, partial(progress.advance, line))
                 if not as_json:

@@ -9,10 +9,11 @@ from flwr.app import ConfigRecord
 
 from client.memory import RamStore
 from client.trainer import Trainer
+from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.partitions import partition
 from federation.data.sources import Arrays
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 from federation.streams import Stream, torch_generator
 from federation.wire import to_record
 from server.coordinator import train_round
@@ -67,7 +68,7 @@ WORKLOADS: Final = {
 def experiment(workload: Workload, **settings: Any) -> Experiment:
     """Returns a workload's experiment; settings with `_` for `-`."""
     given = {key.replace("_", "-"): value for key, value in settings.items()}
-    return Experiment.from_config(read_defaults() | workload.settings | given)
+    return Experiment.from_config(workload.settings | given)
 
 
 def federation(workload: Workload, e: Experiment) -> FederatedData:
@@ -99,7 +100,7 @@ class Platform:
         roster = query_roster(self._grid, e.num_clients)
         network = model_for(e, roster.input_shape, roster.num_classes)
         self._strategy = Federated(
-            e.aggregate(), roster, clients_per_round=e.clients_per_round, seed=e.seed
+            aggregate_of(e), roster, clients_per_round=e.clients_per_round, seed=e.seed
         )
         self._model = network.init(torch_generator(e.seed, Stream.MODEL))
         self._arrays = to_record(self._model)
@@ -114,7 +115,7 @@ class Platform:
     def bare(self) -> Callable[[int], None]:
         """Returns a round of the trainer alone, from one and the same model."""
         e, model = self._experiment, self._model
-        most = 1 if e.aggregate().weighting == "clients" else 2**31
+        most = 1 if aggregate_of(e).weighting == "clients" else 2**31
 
         def train(server_round: int) -> None:
             cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)

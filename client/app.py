@@ -18,7 +18,6 @@ from client.replies import Replies
 from client.sealed import read_key
 from client.trainer import Trainer
 from client.trainings import prune
-from federation.algorithms import TABLES
 from federation.bundle import bundle, is_bundled, unbundle
 from federation.data.federated import federated_data, own_data
 from federation.data.sources import FILES, PERMUTED
@@ -30,8 +29,6 @@ from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
 __all__ = ["app"]
 
 _log = getLogger("flwr.engram")
-
-_LEAST_TOLD = 8  # turns that a node of its own tells of together, whatever its server asks
 
 app = ClientApp()
 
@@ -82,7 +79,7 @@ def _answer(
     try:
         message.content = unbundle(message.content)
         config = read_node_config(context.node_config)
-        experiment = Experiment.from_config(context.run_config).on_machine(
+        experiment = Experiment.from_run_config(context.run_config).on_machine(
             _own(context.node_config, config)
         )
         clients = hosted_clients(experiment.num_clients, config)
@@ -107,8 +104,8 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
     limit = int(config.memory_limit * 2**20) or None
     if config.state is not None:
         prune(folder, days=config.memory_days or None)
-        told = max(experiment.tell_turns, _LEAST_TOLD)
-        experiment = experiment.model_copy(update={"tell_turns": told})
+        own = experiment.own.on_a_node()
+        experiment = experiment.model_copy(update={"own": own})
     if config.state is not None and not config.data:
         _check_place(experiment)
     store = DiskStore(folder, key=key, limit=limit)
@@ -118,7 +115,7 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
 
 def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
     own, client = config.data, config.partition_id
-    if experiment.algorithm in TABLES:
+    if experiment.own.plug_in != "local":
         try:
             return table_host(experiment, store, own=own, client=client)
         except DataError as error:
@@ -132,7 +129,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
 def _check_place(experiment: Experiment) -> None:
     """Keeps a coordinator from choosing which files of a node's machine are read."""
     allowed = Path(experiment.data_dir).resolve()
-    for name in experiment.sources:
+    for name in experiment.own.datasets(experiment):
         kind, _, path = name.removeprefix(PERMUTED).partition(":")
         if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
             raise Refused(

@@ -35,7 +35,7 @@ from federation.data.worlds import COLUMNS, simulated_world, table_world
 from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_parameters, site_record
 from federation.experiment import Experiment
-from federation.policy import parameters_of, policy_of
+from federation.methods.molar_bandit import MolarBandit
 from federation.roster import describe_node
 from federation.streams import Stream, generator
 from federation.wire import CLIENTS, METRICS
@@ -53,7 +53,7 @@ class Played(NamedTuple):
     Attributes:
         sent: Its estimate of each parameter; None where it has too few new rows.
         turns: Turns in which it was activated, since it last told of some. 0 until they are as
-            many as ``tell-turns``: a sum over fewer would say too much of one.
+            many as ``report-every``: a sum over fewer would say too much of one.
         reward: Sum of their rewards.
         regret: Sum of what the best arms would have given more, in expectation.
     """
@@ -77,14 +77,15 @@ class BanditSites:
     """
 
     def __init__(self, experiment: Experiment, data: TableData | None, store: MemoryStore) -> None:
-        if data is not None and experiment.bandit_model != "C":
+        self.own = experiment.of(MolarBandit)
+        if data is not None and self.own.bandit_model != "C":
             raise DataError(
                 "bandit-model must be C for a table, whose rows are arms with contexts of their own"
             )
         self.experiment = experiment
         self.data = data
         self._store = store
-        self._site = policy_of(experiment).site
+        self._site = self.own.policy(experiment).site
         self.world = lru_cache(maxsize=None)(self._world)
 
     @property
@@ -92,7 +93,7 @@ class BanditSites:
         """What the contexts' entries are called."""
         if self.data is None:
             return [f"x{k}" for k in range(COLUMNS)]
-        return [*self.data.columns, *([INTERCEPT] if self.experiment.intercept else [])]
+        return [*self.data.columns, *([INTERCEPT] if self.own.intercept else [])]
 
     def _world(self, client: int) -> World:
         if self.data is None:
@@ -122,14 +123,14 @@ class BanditSites:
         state, untold = self._state(client, server_round)
         if replies is not None:
             state = self._site.receive(state, replies)
-        batch = list(batches(e.first_batch, e.horizon))[server_round - 1]
+        batch = list(batches(self.own.first_batch, self.own.horizon(e)))[server_round - 1]
         now = world.rounds(batch.start, batch.stop)
         ties = generator(e.seed, Stream.TIES, server_round, client)
         chosen = self._site.choose(state, now.contexts, ties)
         rewards = now.rewards[np.arange(len(chosen)), chosen]
         state = self._site.observe(state, now.contexts, chosen, rewards)
         untold = untold + np.array([len(chosen), rewards.sum(), regret(now, chosen).sum()])
-        told = untold if untold[0] >= e.tell_turns else np.zeros(3)
+        told = untold if untold[0] >= self.own.report_every else np.zeros(3)
         self._keep(client, state, untold - told, server_round, durable)
         return Played(self._site.close_batch(state), int(told[0]), *told[1:].tolist())
 
@@ -172,7 +173,7 @@ class BanditSites:
 @answer_roster.register
 def _(host: BanditSites, request: Request) -> Message:
     """Says which clients there are, with how many turns, and what their contexts are."""
-    clients = dict.fromkeys(request.hosted, host.experiment.horizon)
+    clients = dict.fromkeys(request.hosted, host.own.horizon(host.experiment))
     entry = describe_node(clients, (len(host.columns),), 0, host.columns)
     return Message(entry, reply_to=request.message)
 
@@ -193,7 +194,7 @@ def _replies(host: BanditSites, content: RecordDict) -> list[Shared | None] | No
     if SHARED not in content.array_records:
         return None
     try:
-        return read_parameters(content.array_records[SHARED], parameters_of(host.experiment))
+        return read_parameters(content.array_records[SHARED], host.own.parameters)
     except (KeyError, TypeError, ValueError) as error:
         raise EngramError(f"the message lacks what sites share: {error}") from error
 

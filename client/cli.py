@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -16,7 +17,8 @@ from client.node import run_node
 from client.sealed import new_key, read_key
 from federation.credentials import read_node
 from federation.errors import Refused
-from federation.settings import MACHINE
+from federation.settings.fields import wrong_values
+from federation.settings.machine import MachineSettings
 
 __all__ = ["app"]
 
@@ -58,7 +60,7 @@ def node(
             "--set",
             "-s",
             metavar="KEY=VALUE",
-            help=f"This machine's own value of {', '.join(MACHINE)}.",
+            help=f"This machine's own value of {', '.join(MachineSettings.all_keys())}.",
         ),
     ] = None,
     memory_key: _Key = None,
@@ -123,17 +125,16 @@ def node(
 def _machine(sets: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for text in sets:
-        key, equals, value = text.partition("=")
-        if key not in MACHINE or not equals:
+        key, equals, found[key] = text.partition("=")
+        if key not in MachineSettings.all_keys() or not equals:
             raise Refused(
-                f"--set needs one of {', '.join(MACHINE)}, and =VALUE: the coordinator sets "
-                f"everything else; got {text!r}"
+                f"--set needs one of {', '.join(MachineSettings.all_keys())}, and =VALUE: the "
+                f"coordinator sets everything else; got {text!r}"
             )
-        try:
-            found[key] = MACHINE[key](value)
-        except ValueError as error:
-            raise Refused(f"{key} must be a number, got {value!r}") from error
-    return found
+    try:
+        return MachineSettings.model_validate(found).model_dump(by_alias=True, exclude_unset=True)
+    except ValidationError as error:
+        raise Refused("; ".join(wrong_values(error))) from error
 
 
 def _absolute(data: str) -> str:

@@ -28,12 +28,12 @@ def table_host(
     Raises:
         DataError: A table cannot be read.
     """
-    if experiment.algorithm == "meta-ban" and not own and not is_table(experiment):
+    if experiment.method == "meta-ban" and not own and not is_table(experiment):
         return UserSites(experiment, drawn_meetings(experiment), store)
-    bandit = experiment.algorithm == "molar-bandit"
+    bandit = experiment.method == "molar-bandit"
     if bandit and not own and experiment.dataset == SIMULATED:
         return BanditSites(experiment, None, store)
     data = own_table(experiment, own, client) if own else table_data(experiment)
-    if experiment.algorithm == "meta-ban":
+    if experiment.method == "meta-ban":
         return UserSites(experiment, table_meetings(experiment, data), store)
     return (BanditSites if bandit else TableSites)(experiment, data, store)

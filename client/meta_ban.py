@@ -33,6 +33,7 @@ from engram.types import Params
 from federation.data.meetings import Meetings
 from federation.errors import EngramError, one_line
 from federation.experiment import Experiment
+from federation.methods.meta_ban import MetaBan
 from federation.opinions import (
     ARM,
     ARMS,
@@ -45,7 +46,6 @@ from federation.opinions import (
     read_arms,
     read_question,
 )
-from federation.policy import meta_ban_of
 from federation.roster import describe_node
 from federation.wire import ARRAYS, CLIENTS, config_of, read_int
 
@@ -68,7 +68,8 @@ class UserSites:
         self.experiment = experiment
         self.meetings = meetings
         self._store = store
-        policy = meta_ban_of(experiment, meetings.dim)
+        self.own = experiment.of(MetaBan)
+        policy = self.own.policy(experiment, meetings.dim)
         self._site = policy.site
         start = policy.start([generator(experiment.seed, 0, INIT)]).start
         self._state = self._site.init(start)
@@ -126,7 +127,7 @@ class UserSites:
         users, meta = np.array([place]), self._state.start  # which only other settings look at
         state = self._site.learn(self._state, users, x, np.array([reward]), meta, [rng])
         untold = self._untold[client] + [1, reward, offer.means.max() - offer.means[arm]]
-        told = untold if untold[0] >= self.experiment.tell_turns else np.zeros(3)
+        told = untold if untold[0] >= self.own.report_every else np.zeros(3)
         kept = _kept(state, place, untold - told)
         self._store.save(client, kept, server_round=server_round, durable=durable)
         self._state, self._untold[client] = state, untold - told  # now that it is kept
@@ -140,7 +141,7 @@ class UserSites:
         """
         self._placed(clients, server_round + 1)
         total = np.sum([self._untold[client] for client in clients], axis=0)
-        return total if total[0] >= self.experiment.tell_turns else np.zeros(3)
+        return total if total[0] >= self.own.report_every else np.zeros(3)
 
     def _placed(self, clients: Sequence[int], server_round: int) -> Numbers:
         """Returns where clients are in the state, which has of each what it was before the round.
@@ -168,7 +169,7 @@ def _kept(state: SiteState, place: int, untold: Floats) -> Params:
 @answer_roster.register
 def _(host: UserSites, request: Request) -> Message:
     """Says which clients there are, and how many features arms have."""
-    clients = dict.fromkeys(request.hosted, host.experiment.horizon)
+    clients = dict.fromkeys(request.hosted, host.own.horizon(host.experiment))
     names = [f"x{k}" for k in range(host.meetings.dim)]
     return Message(describe_node(clients, (len(names),), 0, names), reply_to=request.message)
 

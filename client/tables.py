@@ -29,6 +29,7 @@ from federation.data.tables import TableData
 from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_shared, site_record
 from federation.experiment import Experiment
+from federation.methods.molar import Molar
 from federation.roster import describe_node
 from federation.wire import CLIENTS, METRICS, REFUSED
 
@@ -50,7 +51,8 @@ class TableSites:
     """
 
     def __init__(self, experiment: Experiment, data: TableData, store: MemoryStore) -> None:
-        if experiment.intercept and INTERCEPT in data.columns:
+        self.own = experiment.of(Molar)
+        if self.own.intercept and INTERCEPT in data.columns:
             raise DataError(f"no column may be called {INTERCEPT}, unless intercept is false")
         self.experiment = experiment
         self.data = data
@@ -60,13 +62,13 @@ class TableSites:
     @property
     def names(self) -> list[str]:
         """What the coefficients are called."""
-        return [*self.data.columns, *([INTERCEPT] if self.experiment.intercept else [])]
+        return [*self.data.columns, *([INTERCEPT] if self.own.intercept else [])]
 
     def _rows(self, client: int) -> Rows:
         rows = self.data.train[client]
         if rows is None:
             raise EngramError(f"client {client} has no rows here")
-        return rows.with_ones() if self.experiment.intercept else rows
+        return rows.with_ones() if self.own.intercept else rows
 
     def estimate(self, client: int) -> tuple[SiteEstimate, str | None]:
         """Returns a client's own estimate; and why it lacks some coefficients, if it does.
@@ -77,7 +79,7 @@ class TableSites:
         rows = self._rows(client)
         labels = np.full(len(rows.y), client)
         check_finite(rows.x, labels, self.names)
-        model = FAMILIES[self.experiment.family]
+        model = FAMILIES[self.own.family]
         test = self.data.test[client]
         y = rows.y if test is None else np.append(rows.y, test.y)
         if not (np.isfinite(y) & model.valid(y)).all():  # which row, stays here
@@ -85,11 +87,11 @@ class TableSites:
         if test is not None and not np.isfinite(test.x).all():
             raise ValueError("some held-out rows have NaN or infinity")
         if client not in self._estimates:
-            self._estimates[client] = estimate_site(rows, family=self.experiment.family)
+            self._estimates[client] = estimate_site(rows, family=self.own.family)
         site = self._estimates[client]
         if site.determined.all():
             return site, None
-        return site, why_undetermined(rows, self.names, family=self.experiment.family)
+        return site, why_undetermined(rows, self.names, family=self.own.family)
 
     def personalize(
         self, client: int, shared: Shared, half_width: Array, *, server_round: int
@@ -102,26 +104,26 @@ class TableSites:
             rows, or (``own``) without an estimate of all coefficients. The losses are squared
             errors, or the family's deviances.
         """
-        e = self.experiment
+        m = self.own
         site, _ = self.estimate(client)
         coef = personalize_rows(
             self._rows(client),
             site,
             shared,
-            family=e.family,
-            intercept=e.intercept,
-            option=e.thresholding,
-            c=e.threshold_scale,
+            family=m.family,
+            intercept=m.intercept,
+            option=m.thresholding,
+            c=m.threshold_scale,
         )
-        limits = site_interval(site, shared, half_width, level=e.level, intercept=e.intercept)
+        limits = site_interval(site, shared, half_width, level=m.level, intercept=m.intercept)
         table = np.stack([coef, limits.low, limits.high, site.coef, shared.coef], axis=1)
         memory = {name: torch.from_numpy(row) for name, row in zip(self.names, table, strict=True)}
         self._store.save(client, memory, server_round=server_round, durable=0)
         held_out = self.data.test[client]
         if held_out is None:
             return {"rows": 0, "own": np.nan, "shared": np.nan, "personal": np.nan}
-        test = held_out.with_ones() if e.intercept else held_out
-        loss = FAMILIES[e.family].loss
+        test = held_out.with_ones() if m.intercept else held_out
+        loss = FAMILIES[m.family].loss
         own = site.coef if site.determined.all() else np.full_like(site.coef, np.nan)
         with np.errstate(over="ignore", invalid="ignore"):  # a count's mean may be too large
             scores = {

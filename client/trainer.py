@@ -34,6 +34,7 @@ from engram.types import Params
 from federation.data.federated import FederatedData, model_for
 from federation.errors import EngramError
 from federation.experiment import Experiment
+from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
 from federation.streams import Stream, generator
@@ -100,8 +101,9 @@ class Trainer:
         self._noise = noise
         self._network = model_for(experiment, data.input_shape, data.num_classes)
         self._loss = cross_entropy(self._network)
-        self._rule = experiment.local_rule(self._loss)
-        self._remembers = experiment.keeps_memory and self._rule.state_is_model
+        self._own = experiment.of(LocalMethod)
+        self._rule = self._own.rule(self._loss)
+        self._remembers = self._own.keeps_memory and self._rule.state_is_model
         self._reads = self._remembers and self._rule.reads_state
         model = self._network.init(torch.Generator())
         self._way = self._choose_way(engine, model)
@@ -112,7 +114,7 @@ class Trainer:
     def _rows(self) -> int:
         """Rows that a client draws in a round, at most."""
         e = self.experiment
-        return e.initial_batch_size + e.local_steps * self._rule.batches_per_step * e.batch_size
+        return self._own.initial_rows + e.local_steps * self._rule.batches_per_step * e.batch_size
 
     def _choose_way(self, engine: Engine, model: Params) -> partial[LocalRound]:
         network, rule = self._network, self._rule
@@ -122,7 +124,7 @@ class Trainer:
         learned = rule.single_use and not self._reads and pays(model, self._rows)
         if rule.affine and (features is None or learned):
             loss = dense_loss(network.dense_layers)
-            return partial(dense, self.experiment.local_rule(loss), loss, features=features)
+            return partial(dense, self._own.rule(loss), loss, features=features)
         # A large network fills the caches: a CPU is faster when it finishes one client first.
         large = self.experiment.device == "cpu" and sum(x.numel() for x in model.values()) > _LARGE
         return partial(each_in_turn if large else stacked, rule, self._loss)
@@ -243,7 +245,7 @@ class Trainer:
         Where rows come in order, those of a round are the same whether or not it begins a memory.
         """
         e, rule = self.experiment, self._rule
-        begin, steps = e.initial_batch_size, e.local_steps * rule.batches_per_step * e.batch_size
+        begin, steps = self._own.initial_rows, e.local_steps * rule.batches_per_step * e.batch_size
         plan = [(Stream.LOCAL_STEPS, steps)]
         if initial:
             plan.insert(0, (Stream.INITIAL_BATCH, begin))
@@ -261,7 +263,7 @@ class Trainer:
         return Draws(
             split=self.data.train,
             rows=torch.from_numpy(rows).to(e.device),
-            initial=e.initial_batch_size if initial else 0,
+            initial=begin if initial else 0,
             batches=rule.batches_per_step,
             size=e.batch_size,
         )

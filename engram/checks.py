@@ -1,13 +1,21 @@
 """One way to refuse a bad argument: name it, show it, say what would have been accepted."""
 
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from engram.brief import brief
 
-__all__ = ["require"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["must", "require"]
 
 
-def require(ok: bool | Tensor, name: str, value: object, expected: str) -> None:
+def must(name: str, value: object, expected: str) -> str:
+    """Returns the words for a bad argument: e.g. "beta must be in (0, 1], got 1.5"."""
+    return f"{name} must be {expected}, got {brief(value)}"
+
+
+def require(ok: "bool | Tensor", name: str, value: object, expected: str) -> None:
     """Raises ``ValueError`` unless ``ok``, everywhere: e.g. "beta must be in (0, 1], got 1.5"."""
-    if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
-        raise ValueError(f"{name} must be {expected}, got {brief(value)}")
+    if not (ok if isinstance(ok, bool) else bool(ok.all())):
+        raise ValueError(must(name, value, expected))

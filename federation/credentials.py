@@ -21,7 +21,7 @@ from federation.keys import (
     read_server_key,
     same_key,
 )
-from federation.settings import read_settings
+from federation.settings.files import read_settings
 
 __all__ = [
     "FederationSettings",

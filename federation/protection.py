@@ -4,47 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch.func import vmap
 
 from engram.aggregates import Aggregate
-from engram.checks import require
 from engram.privacy import add_normal, clip, clipped, epsilon, private_mean
 from engram.robust import Center, centered, krum, median, trimmed_mean
 from engram.types import Params
 from federation.noise import Noise
+from federation.settings.protection import ProtectionSettings
+from federation.settings.shared import SharedSettings
 from federation.streams import Stream
 
-if TYPE_CHECKING:
-    from federation.experiment import Experiment
-
-__all__ = ["check_protection", "leave_client", "protected", "spent"]
+__all__ = ["leave_client", "protected", "spent"]
 
 
-def check_protection(e: Experiment) -> None:
-    """Refuses settings that no round could meet, or that would not protect.
-
-    Raises:
-        ValueError: ``clients-per-round`` are too few for ``merge`` and ``num-malicious``, privacy
-            has no norm to be calibrated to, or is central with another merge than the mean.
-    """
-    needed = {"trimmed-mean": 2 * e.num_malicious + 1, "krum": 2 * e.num_malicious + 3}
-    require(
-        e.clients_per_round >= needed.get(e.merge, 1),
-        "clients-per-round",
-        e.clients_per_round,
-        f"at least {needed.get(e.merge)} for {e.merge} with num-malicious = {e.num_malicious}",
-    )
-    if e.privacy != "none":
-        require(e.clip > 0, "clip", e.clip, f"positive where privacy is {e.privacy}")
-    if e.privacy == "central":
-        # Its noise is calibrated to what one client can do to a mean.
-        require(e.merge == "mean", "merge", e.merge, "mean where privacy is central")
-
-
-def protected(aggregate: Aggregate, e: Experiment, noise: Noise) -> Aggregate:
+def protected(aggregate: Aggregate, e: SharedSettings, noise: Noise) -> Aggregate:
     """Returns an algorithm's aggregate with the experiment's merge, clipping and central noise.
 
     Raises:
@@ -63,7 +39,7 @@ def protected(aggregate: Aggregate, e: Experiment, noise: Noise) -> Aggregate:
     return clipped(aggregate, e.clip, _deviation(e)) if e.clip else aggregate
 
 
-def _center(e: Experiment) -> Center:
+def _center(e: ProtectionSettings) -> Center:
     if e.merge == "median":
         return median
     if e.merge == "krum":
@@ -71,13 +47,13 @@ def _center(e: Experiment) -> Center:
     return partial(trimmed_mean, cut=e.num_malicious)
 
 
-def _deviation(e: Experiment) -> float:
+def _deviation(e: ProtectionSettings) -> float:
     """Returns the standard deviation of the noise that a client adds."""
     return e.noise_multiplier * e.clip if e.privacy == "local" else 0.0
 
 
 def leave_client(
-    e: Experiment,
+    e: ProtectionSettings,
     models: Params,
     model: Params,
     *,
@@ -107,7 +83,7 @@ def leave_client(
     return add_normal(models, _deviation(e), torch.stack(drawn))
 
 
-def spent(e: Experiment, rounds: int) -> float:
+def spent(e: ProtectionSettings, rounds: int) -> float:
     """Returns the epsilon, at ``delta``, of a client that took part in so many rounds.
 
     Central privacy hides from whoever sees the models whether a client's data are there at all;

@@ -6,7 +6,6 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from federation.algorithms import TABLES
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.hosting import run_folder
@@ -30,12 +29,12 @@ def main(grid: Grid, context: Context) -> None:
         EngramError: It cannot be run; logged as one line before it goes up.
     """
     try:
-        experiment = Experiment.from_config(context.run_config)
+        experiment = Experiment.from_run_config(context.run_config)
         folder = run_folder(experiment, context.run_id)
         membership = membership_of(grid)
         patient = PatientGrid(grid, least=experiment.min_clients, membership=membership)
-        if experiment.algorithm in TABLES:
-            found = RUNS[experiment.algorithm](patient, experiment, folder, engine="flower")
+        if experiment.own.plug_in != "local":
+            found = RUNS[experiment.method](patient, experiment, folder, engine="flower")
             _log.info("%s; recorded in %s", in_words(found), folder)
             return
         found = coordinate(patient, experiment, folder, engine="flower", on_round=_report)
@@ -45,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
     _log.info(
         "%s: personalized accuracy %.2f %% (sd over clients %.2f, 10th percentile %.2f), before "
         "personalization %.2f %%, %.1f ms a round; recorded in %s",
-        found["algorithm"],
+        found["method"],
         100 * found["accuracy"],
         100 * found["accuracy-std"],
         100 * found["accuracy-p10"],

@@ -11,7 +11,8 @@ from flwr.serverapp import Grid
 
 from federation.estimates import read_parameters
 from federation.experiment import Experiment
-from federation.policy import meta_ban_of, parameters_of, policy_of
+from federation.methods.meta_ban import MetaBan
+from federation.methods.molar_bandit import MolarBandit
 from federation.roster import Sites
 from federation.wire import TRAINING, to_params, to_record
 from server.coordinator import train_round
@@ -32,11 +33,13 @@ class Bandit(NamedTuple):
 
     Attributes:
         strategy: What asks the sites, given the settings.
+        turns: How many there are in all rounds.
         results: What ``results.json`` holds beside what it holds of all: from the settings, the
             strategy after the last round, what it shares, and what sites say in the end.
     """
 
     strategy: Callable[[Experiment, Sites], Strategy]
+    turns: Callable[[Experiment], int]
     results: Callable[[Experiment, Any, ArrayRecord, Mapping[str, Any]], Row]
 
 
@@ -69,7 +72,7 @@ def play(
         Refused: The folder is not free, or not of a run that could go on so.
         RunStopped: Too few sites can take part.
     """
-    e, bandit = experiment, BANDITS[experiment.algorithm]
+    e, bandit = experiment, BANDITS[experiment.method]
     record, training, attendance = open_run(grid, e, folder, engine=engine)
     strategy = bandit.strategy(e, attendance.sites())
     with record.hold():
@@ -110,9 +113,9 @@ def play(
         last = strategy.aggregate_evaluate(e.rounds, replies) or MetricRecord()
         rows = record.rows()
         found = {
-            "algorithm": e.algorithm,
+            "method": e.method,
             "rounds": e.rounds,
-            "turns": e.horizon,
+            "turns": bandit.turns(e),
             "sites": rows[-1]["sites"],
             "left-out": rows[-1]["absent"],
             "ms-per-round": float(np.median([row["ms"] for row in rows])),
@@ -146,11 +149,12 @@ def _spent(grid: Grid) -> Mapping[str, float]:
 
 
 def _batches(e: Experiment, sites: Sites) -> BanditExchange:
+    own = e.of(MolarBandit)
     return BanditExchange(
         sites,
-        policy_of(e),
-        parameters=parameters_of(e),
-        first_batch=e.first_batch,
+        own.policy(e),
+        parameters=own.parameters,
+        first_batch=own.first_batch,
         least=e.min_clients,
         max_weight=e.max_weight,
     )
@@ -161,7 +165,7 @@ def _of_batches(
 ) -> Row:
     """Returns mean and median regret of sites, and the shared coefficients."""
     del last
-    shared = read_parameters(arrays, parameters_of(e))
+    shared = read_parameters(arrays, e.of(MolarBandit).parameters)
     coef = [None if one is None else one.coef.tolist() for one in shared]
     return {
         **strategy.regret,
@@ -170,7 +174,7 @@ def _of_batches(
 
 
 def _turns(e: Experiment, sites: Sites) -> MetaBanTurns:
-    policy = meta_ban_of(e, len(sites.columns))
+    policy = e.of(MetaBan).policy(e, len(sites.columns))
     return MetaBanTurns(sites, policy, seed=e.seed, timeout=e.timeout, least=e.min_clients)
 
 
@@ -184,7 +188,7 @@ def _of_turns(
 
 
 BANDITS: Final[dict[str, Bandit]] = {
-    "molar-bandit": Bandit(_batches, _of_batches),
-    "meta-ban": Bandit(_turns, _of_turns),
+    "molar-bandit": Bandit(_batches, lambda e: e.of(MolarBandit).horizon(e), _of_batches),
+    "meta-ban": Bandit(_turns, lambda e: e.of(MetaBan).horizon(e), _of_turns),
 }
 """By algorithm."""

@@ -12,12 +12,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from engram.types import Params
+from federation.aggregation import aggregate_of, server_step_notes
 from federation.data.federated import model_for
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 from federation.roster import Kind
-from federation.server_steps import server_step_notes
 from federation.streams import Stream, torch_generator
 from federation.wire import TRAINING, to_params, to_record
 from server.grid import PatientGrid
@@ -68,7 +68,7 @@ def coordinate(
 
     Returns:
         The results, as ``server.results.results``, ``server.ledger.Ledger.spent`` and
-        ``federation.server_steps.server_step_notes`` have them.
+        ``federation.aggregation.server_step_notes`` have them.
 
     Raises:
         Refused: The folder is not free, or not of a run that could go on so.
@@ -87,7 +87,7 @@ def coordinate(
     roster = attendance.roster()
     network = model_for(experiment, roster.input_shape, roster.num_classes)
     strategy = Federated(
-        experiment.aggregate(noise),
+        aggregate_of(experiment, noise),
         roster,
         clients_per_round=experiment.clients_per_round,
         seed=experiment.seed,
@@ -124,7 +124,7 @@ def coordinate(
         course.run(checkpoint, ledger)
     if strategy.evaluation is None:
         raise RunStopped(f"no client could be scored; resume {folder} to try again")
-    found = results(experiment.algorithm, strategy.evaluation, record.rows())
+    found = results(experiment.method, strategy.evaluation, record.rows())
     found |= ledger.spent | notes
     record.finish(found)
     return found

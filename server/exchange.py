@@ -15,6 +15,7 @@ from engram.shares import bounded
 from federation.errors import RunStopped
 from federation.estimates import SharedEstimate, read_shared, shared_record
 from federation.experiment import Experiment
+from federation.methods.molar import Molar
 from federation.wire import TRAINING, to_params, to_record
 from server.coordinator import train_round
 from server.grid import PatientGrid
@@ -59,13 +60,14 @@ def exchange(
         Refused: The folder is not free, or not of a run that could go on so.
         RunStopped: Too few sites can take part.
     """
+    own = experiment.of(Molar)
     record, training, attendance = open_run(grid, experiment, folder, engine=engine)
     strategy = Exchange(
         attendance.sites(),
-        intercept=experiment.intercept,
-        family=experiment.family,
-        weights=experiment.site_weights,
-        level=experiment.level,
+        intercept=own.intercept,
+        family=own.family,
+        weights=own.site_weights,
+        level=own.level,
         least=experiment.min_clients,
         max_weight=experiment.max_weight,
     )
@@ -73,7 +75,7 @@ def exchange(
     with record.hold():
         if experiment.resume:
             record.write_config(experiment, engine=engine, training=training)
-        dim = len(strategy.sites.columns) + experiment.intercept
+        dim = len(strategy.sites.columns) + own.intercept
         like = SharedEstimate(Shared(np.ones(dim), 1.0), np.ones(dim))
         checkpoint = record.load_checkpoint(model=to_params(shared_record(like)), state={})
         before = record.rows()
@@ -142,10 +144,11 @@ def _results(
     scores: Scores,
     row: dict[str, Any],
 ) -> dict[str, Any]:
-    names = [*columns, *([INTERCEPT] if experiment.intercept else [])]
+    own = experiment.of(Molar)
+    names = [*columns, *([INTERCEPT] if own.intercept else [])]
     (coef, size), half = read_shared(arrays, len(names))
     return {
-        "algorithm": experiment.algorithm,
+        "method": experiment.method,
         "rounds": 1,
         "sites": row["sites"],
         "left-out": row["absent"],

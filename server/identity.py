@@ -26,7 +26,8 @@ from federation.credentials import (
 )
 from federation.errors import Refused, brief
 from federation.keys import read_certificate, read_public_key, read_server_key, same_key
-from federation.settings import Scalar, read_settings
+from federation.settings.fields import Scalar
+from federation.settings.files import read_settings
 from server.certificates import (
     Authority,
     certificate_pem,

@@ -40,18 +40,18 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def results(
-    algorithm: str, evaluation: Evaluation, rows: Sequence[Mapping[str, Any]]
+    method: str, evaluation: Evaluation, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Returns what ``results.json`` holds: the last evaluation, the clients, and the speed.
 
     Args:
-        algorithm: Its name.
+        method: Its name.
         evaluation: The evaluation after the last round.
         rows: The run's metrics.
     """
     times = [row["ms"] for row in rows if "ms" in row]
     return {
-        "algorithm": algorithm,
+        "method": method,
         "rounds": rows[-1]["round"],
         **summary(evaluation),
         "ms-per-round": float(np.median(times)),

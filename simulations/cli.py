@@ -10,11 +10,12 @@ from rich.table import Table
 
 from client.cli import app as client_commands
 from client.trainer import Engine
-from federation.algorithms import ALGORITHMS, TABLES
 from federation.data.federated import federated_data, model_for
 from federation.data.tables import table_data
 from federation.errors import Refused
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
+from federation.methods import METHODS, family
+from federation.methods.local import LocalMethod
 from server.cli import app as server_commands
 from server.launch import CONTROL
 from server.record import RunRecord
@@ -64,6 +65,9 @@ _Engine = Annotated[
 
 @app.command(cls=WithSettings)
 def run(
+    method: Annotated[
+        str | None, typer.Argument(metavar="[METHOD]", help="What to run: see engram methods.")
+    ] = None,
     sets: Set = None,
     config: Config = None,
     out: Out = None,
@@ -85,14 +89,17 @@ def run(
     """Run one experiment, in this process or on a deployed federation."""
     overrides = overrides_of(config, sets)
     refuse_keys(overrides, {"resume": "--resume RUN", "out": "--out DIR"})
+    if method is not None:
+        refuse_keys(overrides, {"method": "its argument"})
+        overrides["method"] = method
     if federation is not None:
         if engine is not None:
             raise Refused("--engine and --federation exclude each other: nodes train as they can")
         run_on(overrides, federation, control, out, resume, as_json)
         return
     if resume is None:
-        experiment = Experiment.from_config(read_defaults() | overrides)
-        folder = new_folder(out, f"{experiment.algorithm}-{data_name(experiment)}")
+        experiment = Experiment.from_config(overrides)
+        folder = new_folder(out, f"{experiment.method}-{data_name(experiment)}")
         chosen = _engine(engine or "vectorized")
     else:
         if out is not None:
@@ -116,8 +123,9 @@ def _simulate(engine: Engine) -> Execute:
 
 @app.command(cls=WithSettings)
 def compare(
-    algorithms: Annotated[
-        list[str] | None, typer.Argument(metavar="[ALGORITHM]...", help="Default: all of them.")
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[METHOD]...", help="Default: all that train networks."),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -130,24 +138,25 @@ def compare(
     engine: _Engine = None,
     as_json: Json = False,
 ) -> None:
-    """Run algorithms side by side, on the same data, over several seeds.
+    """Run methods side by side, on the same data, over several seeds.
 
-    A setting for one algorithm only is given as --set ALGORITHM.KEY=VALUE.
+    --set METHOD.KEY=VALUE is for one method alone; --set KEY=VALUE for all that have KEY.
     """
-    tables = [name for name in algorithms or () if name in TABLES]
-    if tables:
-        raise Refused(f"compare takes algorithms that train networks, got {', '.join(tables)}")
+    trained = family(LocalMethod.plug_in)
+    others = [name for name in methods or () if name in METHODS and name not in trained]
+    if others:
+        raise Refused(f"compare takes methods that train networks, got {', '.join(others)}")
     if resume is None:
         chosen = _engine(engine or "vectorized")
-        plan = _plan(algorithms or list(ALGORITHMS), seeds or 3, overrides_of(config, sets))
+        plan = _plan(methods or trained, seeds or 3, overrides_of(config, sets))
         folder = new_folder(out, f"compare-{data_name(next(iter(plan.values())))}")
     else:
-        if algorithms or seeds or sets or config or out or engine:
+        if methods or seeds or sets or config or out or engine:
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = find_run(resume)
         chosen, plan = _resumed_plan(folder)
-    # Refuses what cannot be, before anything is written; all algorithms share their data.
-    for experiment in {e.model_copy(update={"algorithm": "fedavg"}) for e in plan.values()}:
+    # What cannot be run is refused before anything is written.
+    for experiment in plan.values():
         held = federated_data(experiment)
         model_for(experiment, held.input_shape, held.num_classes)
     if resume is None:
@@ -184,10 +193,10 @@ def data(
     """Show which client holds which rows: a table, and a picture."""
     from simulations import plots  # noqa: PLC0415 - slow to import
 
-    experiment = Experiment.from_config(read_defaults() | overrides_of(config, sets))
-    if experiment.algorithm in TABLES:
+    experiment = Experiment.from_config(overrides_of(config, sets))
+    if not isinstance(experiment.own, LocalMethod):
         if out is not None:
-            raise Refused(f"there is no picture of the tables of {experiment.algorithm}")
+            raise Refused(f"there is no picture of the tables of {experiment.method}")
         _show_tables(experiment, as_json)
         return
     held = federated_data(experiment)
@@ -211,7 +220,7 @@ def data(
 
 
 def _show_tables(experiment: Experiment, as_json: bool) -> None:
-    if experiment.algorithm == "meta-ban" and not experiment.dataset.startswith("csv:"):
+    if experiment.method == "meta-ban" and not experiment.dataset.startswith("csv:"):
         raise Refused(
             "engram data shows rows that clients hold: one of meta-ban has none before its turns, "
             f"unless dataset is csv:PATH, got {experiment.dataset!r}"
@@ -232,25 +241,37 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
 
 
 def _plan(
-    algorithms: Sequence[str], seeds: int, overrides: Mapping[str, Any]
+    methods: Sequence[str], seeds: int, overrides: Mapping[str, Any]
 ) -> dict[str, Experiment]:
     """Returns the experiments of a comparison, by the names of their folders."""
-    one_run = {"resume": "--resume RUN", "out": "--out DIR", "algorithm": "its arguments"}
-    refuse_keys(overrides, one_run)
-    own = {key: key.partition(".")[::2] for key in overrides if "." in key}
-    for key, (algorithm, setting) in own.items():
-        if algorithm not in algorithms:
-            raise Refused(f"{key} is for an algorithm that does not take part: {algorithm}")
-        refuse_keys({setting: None}, one_run | {"seed": "--set seed=N, for all of them"})
-    common = {key: value for key, value in overrides.items() if key not in own}
+    one_run = {"resume": "--resume RUN", "out": "--out DIR", "method": "its arguments"}
+    refuse_keys({key.rpartition(".")[2]: None for key in overrides}, one_run)
+    refuse_keys(overrides, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
     plan = {}
-    for algorithm in algorithms:
-        special = {key: overrides[full] for full, (name, key) in own.items() if name == algorithm}
-        base = read_defaults() | common | special | {"algorithm": algorithm}
-        first = Experiment.from_config(base)
+    for name in methods:
+        first = Experiment.from_config({"method": name, **_of_one(name, methods, overrides)})
         for seed in range(first.seed, first.seed + seeds):
-            plan[f"{algorithm}-seed{seed}"] = first.model_copy(update={"seed": seed})
+            plan[f"{name}-seed{seed}"] = first.model_copy(update={"seed": seed})
     return plan
+
+
+def _of_one(name: str, methods: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of one of several methods: those for all, and those for it alone.
+
+    Raises:
+        Refused: A setting is for a method that does not take part.
+    """
+    found: dict[str, Any] = {}
+    own = {other: METHODS[other].all_keys() for other in methods if other in METHODS}
+    for full, value in overrides.items():
+        owner, dot, key = full.rpartition(".")
+        if dot and owner not in methods:
+            raise Refused(f"{full} is for a method that does not take part: {owner}")
+        if not dot and name in own and key not in own[name] and any(key in o for o in own.values()):
+            continue  # other methods have it
+        if not dot or owner == name:
+            found[key] = value
+    return found
 
 
 def _resumed_plan(folder: Path) -> tuple[Engine, dict[str, Experiment]]:

@@ -9,7 +9,7 @@ import typer
 
 from federation.credentials import read_server
 from federation.errors import Refused
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment, read_by
 from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.local import LocalFederation, Nodes
@@ -95,7 +95,7 @@ def run_on(
         folder = find_run(resume)
     else:
         experiment = _for_federation(overrides, read_server(federation).settings.clients)
-        folder = out or new_folder(None, f"{experiment.algorithm}-{data_name(experiment)}")
+        folder = out or new_folder(None, f"{experiment.method}-{data_name(experiment)}")
     if (folder / "config.json").is_file():
         saved = RunRecord.open(folder).config["settings"]
         experiment = Experiment.from_config(saved | overrides | {"resume": str(folder)})
@@ -117,9 +117,10 @@ def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
 
 def _for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
     """Returns the settings, with as many clients as the federation has unless they say."""
-    base: dict[str, Any] = {**read_defaults(), "num-clients": clients}
-    base["clients-per-round"] = min(clients, base["clients-per-round"])
-    experiment = Experiment.from_config({**base, **overrides})
+    most = Experiment.model_fields["clients_per_round"].default
+    base = {"num-clients": clients, "clients-per-round": min(clients, most)}
+    method = str(overrides.get("method", Experiment.model_fields["method"].default))
+    experiment = Experiment.from_config(read_by(method, base) | dict(overrides))
     kind, _, path = experiment.dataset.partition(":")
     if kind == "npz":  # other processes have other working directories
         dataset = f"npz:{Path(path).absolute()}"

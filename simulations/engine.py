@@ -7,7 +7,7 @@ from typing import Any
 from client.hosts import table_host
 from client.memory import RamStore
 from client.trainer import Engine, Trainer
-from federation.algorithms import TABLES
+from federation.aggregation import aggregate_of
 from federation.data.federated import federated_data
 from federation.experiment import Experiment
 from federation.noise import simulated_noise
@@ -43,15 +43,15 @@ def simulate(
     """
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
-    if experiment.algorithm in TABLES:
+    if experiment.own.plug_in != "local":
         grid = InProcessGrid(table_host(experiment, memories), [everyone])
-        return RUNS[experiment.algorithm](
+        return RUNS[experiment.method](
             grid, experiment, folder, engine=engine, memories=memories, on_round=on_round
         )
     data = federated_data(experiment)
     trainer = Trainer(experiment, data, memories, engine=engine, noise=noise)
     # One node can send the mean of all its clients, where a mean is all that the server needs.
-    hosts = [everyone] if experiment.aggregate().additive else [[client] for client in everyone]
+    hosts = [everyone] if aggregate_of(experiment).additive else [[client] for client in everyone]
     return coordinate(
         InProcessGrid(trainer, hosts),
         experiment,

@@ -29,7 +29,7 @@ def show_exchange(record: RunRecord, as_json: bool) -> None:
     if "regret" in found:
         out.print(regret_table(found))
     else:
-        out.print(coefficient_table(found, record.config["settings"]["level"]))
+        out.print(coefficient_table(found, record.config["settings"].get("molar.level")))
     for kind, clients in (("left out", found["left-out"]), ("lacks", found.get("lacking", {}))):
         for client, reason in clients.items():
             err.print(f"client {client} {kind}: {reason}", soft_wrap=True)
@@ -82,7 +82,7 @@ def regret_table(found: Mapping[str, Any]) -> Table:
 
 def draw_regret(record: RunRecord, path: Path) -> None:
     """Draws cumulative regret against turns: of all, as far as sites have told; or their mean."""
-    first = record.config["settings"]["first-batch"]
+    first = record.config["settings"].get("molar-bandit.first-batch", 1)
     rows = record.rows()
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()

@@ -12,8 +12,9 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from federation.errors import Refused, brief
-from federation.experiment import Experiment, read_defaults
-from federation.settings import read_settings
+from federation.experiment import Experiment
+from federation.settings.files import read_settings
+from federation.settings.shared import SharedSettings
 from simulations.terminal import out as console
 
 __all__ = [
@@ -36,7 +37,7 @@ _LONGEST = 60  # characters of a data set's name in a folder's
 
 
 class WithSettings(TyperCommand):
-    """A command whose help ends with every setting, its default, and what it means."""
+    """A command whose help ends with the shared settings, their defaults, and what they mean."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the help, and the table of settings."""
@@ -47,10 +48,10 @@ class WithSettings(TyperCommand):
         )
         for heading in ("setting", "default", "meaning"):
             table.add_column(heading, no_wrap=heading != "meaning")
-        meanings = {field.alias: field.description for field in Experiment.model_fields.values()}
-        for key, default in read_defaults().items():
-            table.add_row(key, json.dumps(default), meanings[key])
+        for field in SharedSettings.model_fields.values():
+            table.add_row(field.alias, json.dumps(field.default), field.description)
         console.print(table)
+        console.print("A method's own settings: engram methods METHOD")
 
 
 Set = Annotated[

@@ -20,9 +20,9 @@ def plot_accuracy(runs: Runs, path: Path) -> None:
     """Draws accuracy against rounds: the mean over seeds, and a band from lowest to highest."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
-    for color, (algorithm, records) in zip(_COLORS, runs.items(), strict=False):
+    for color, (method, records) in zip(_COLORS, runs.items(), strict=False):
         for key, style, label in (
-            ("accuracy", "-", algorithm),
+            ("accuracy", "-", method),
             ("accuracy-before", "--", None),
         ):
             curves = [
@@ -56,11 +56,11 @@ def plot_clients(runs: Runs, path: Path) -> None:
     axes = figure.subplots()
     rng = np.random.default_rng(0)  # spreads dots that would lie on each other
     names = []
-    for i, (algorithm, records) in enumerate(runs.items()):
+    for i, (method, records) in enumerate(runs.items()):
         found = [results["clients"] for r in records if (results := r.results) is not None]
         if not found:
             continue
-        names.append((i, algorithm))
+        names.append((i, method))
         for offset, key, color in ((-0.2, "before", "tab:gray"), (0.2, "personalized", "tab:blue")):
             values = 100 * np.concatenate([clients[key] for clients in found])
             spread = i + offset + rng.uniform(-0.09, 0.09, len(values))

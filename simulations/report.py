@@ -1,4 +1,4 @@
-"""What runs found, side by side: one row an algorithm, over its seeds."""
+"""What runs found, side by side: one row a method, over its seeds."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from server.record import RunRecord
 
 __all__ = ["PLAN", "Runs", "find_runs", "read_plan", "report_rows", "report_table"]
 
-Runs = dict[str, list[RunRecord]]  # by algorithm, one record a seed
+Runs = dict[str, list[RunRecord]]  # by method, one record a seed
 PLAN: Final = "comparison.json"  # in a comparison's folder: each run's name and settings
 
 
@@ -51,12 +51,12 @@ def find_runs(folder: Path) -> Runs:
         record = RunRecord.open(part)
         if not any("accuracy" in row for row in record.rows()):
             continue  # it has only just begun
-        runs.setdefault(record.config["settings"]["algorithm"], []).append(record)
+        runs.setdefault(record.config["settings"]["method"], []).append(record)
     return runs
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
-    """Returns the figures of each algorithm, from the last evaluation of each of its runs.
+    """Returns the figures of each method, from the last evaluation of each of its runs.
 
     Each is a mean over runs; ``accuracy-std`` is the standard deviation over clients, and
     ``accuracy-seed-std`` that of the mean accuracy over runs (None for one run). ``rounds`` are
@@ -64,10 +64,10 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     to train and gave no usable reply, ``epsilon`` (at ``delta``) is the most that a private run
     spent on a client, and ``finished`` says whether all rounds are done.
     """
-    return [_row(algorithm, records) for algorithm, records in runs.items()]
+    return [_row(method, records) for method, records in runs.items()]
 
 
-def _row(algorithm: str, records: Sequence[RunRecord]) -> dict[str, Any]:
+def _row(method: str, records: Sequence[RunRecord]) -> dict[str, Any]:
     curves = [record.rows() for record in records]
     # A finished run may have been scored once more than its metrics tell, when it was resumed
     # because its last evaluation had failed.
@@ -85,7 +85,7 @@ def _row(algorithm: str, records: Sequence[RunRecord]) -> dict[str, Any]:
     keys = ("accuracy", "accuracy-std", "accuracy-p10", "accuracy-before", "accuracy-own")
     trained = [row for rows in curves for row in rows if "ms" in row]
     return {
-        "algorithm": algorithm,
+        "method": method,
         "runs": len(records),
         "rounds": min(row["round"] for row in last),
         "finished": all(record.results is not None for record in records),
@@ -113,13 +113,13 @@ _TITLE = (
 def report_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Returns the figures as a table; accuracies in percent."""
     table = Table(title=_TITLE, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
-    table.add_column("algorithm", no_wrap=True)
+    table.add_column("method", no_wrap=True)
     headings = ("rounds", "personal ± sd", "p10", "before", "own", "± seeds", "ms")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["algorithm"],
+            row["method"],
             f"{row['rounds']}{'' if row['finished'] else '...'}",
             f"{_percent(row['accuracy'])} ± {_percent(row['accuracy-std'])}",
             _percent(row["accuracy-p10"]),

@@ -17,9 +17,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from federation.algorithms import TABLES
 from federation.experiment import Experiment
 from federation.files import replace_file
+from federation.methods import METHODS
 from server.record import RunRecord
 from server.tables import in_words
 from simulations.console import err, out
@@ -135,7 +135,7 @@ def run_all(
 
     with progress_lines("rounds", hint, at_once=at_once) as begin:
         for folder, experiment in work.items():
-            tell = begin(f"{experiment.algorithm} seed {experiment.seed}", experiment.rounds)
+            tell = begin(f"{experiment.method} seed {experiment.seed}", experiment.rounds)
 
             def report(
                 row: Mapping[str, Any], tell: Tell = tell, experiment: Experiment = experiment
@@ -189,7 +189,7 @@ def show_found(folder: Path, as_json: bool) -> None:
     """Draws the plots, and prints the table and where everything is."""
     if (folder / "config.json").is_file():
         record = RunRecord.open(folder)
-        if record.config["settings"]["algorithm"] in TABLES:
+        if METHODS[record.config["settings"]["method"]].plug_in != "local":
             from simulations.exchange_report import (  # noqa: PLC0415 - slow to import
                 show_exchange,
             )
@@ -217,21 +217,21 @@ def _show_runs(folder: Path, as_json: bool) -> None:
                 done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
                 err.print(f"{record.folder}: not finished, {done} of {total} rounds")
     for row in rows:
-        total = runs[row["algorithm"]][0].config["settings"]["num-clients"]
+        total = runs[row["method"]][0].config["settings"]["num-clients"]
         if row["scored"] < total:
-            err.print(f"{row['algorithm']}: only {row['scored']} of {total} clients were scored")
+            err.print(f"{row['method']}: only {row['scored']} of {total} clients were scored")
         if 0 < row["own-clients"] < total:
             kept = f"{row['own-clients']} of {total} clients keep a model so far"
-            err.print(f"{row['algorithm']}: {kept}; `own` is theirs")
+            err.print(f"{row['method']}: {kept}; `own` is theirs")
         if row["left-out"]:
-            err.print(f"{row['algorithm']}: {row['left-out']} times a client was left out")
+            err.print(f"{row['method']}: {row['left-out']} times a client was left out")
         if row["epsilon"] is not None:
             most = f"epsilon {row['epsilon']:.4g} at delta {row['delta']:g}"
-            err.print(f"{row['algorithm']}: privacy spent, on the client asked most often: {most}")
+            err.print(f"{row['method']}: privacy spent, on the client asked most often: {most}")
     files = [name for name in _SHOWN if (folder / name).is_file()]
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:
-        print(json.dumps({"run": str(folder), "algorithms": rows}))
+        print(json.dumps({"run": str(folder), "methods": rows}))
 
 
 _SHOWN = ("accuracy.png", "clients.png", "results.json", "metrics.jsonl")

@@ -8,7 +8,8 @@ import torch
 from client.memory import MemoryStore, RamStore
 from client.trainer import Trainer
 from federation.data.federated import federated_data
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment, read_by
+from federation.settings.fields import key_of
 from federation.streams import Stream, torch_generator
 from simulations.grid import InProcessGrid
 
@@ -46,13 +47,14 @@ def small(**settings: Any) -> Experiment:
         "clients-per-round": 4,
         "local-steps": 2,
         "batch-size": 4,
-        "initial-batch-size": 3,
         "hidden": "8",
         "eval-every": 2,
         "checkpoint-every": 2,
     }
-    given = {key.rstrip("_").replace("_", "-"): value for key, value in settings.items()}
-    return Experiment.from_config(read_defaults() | quick | given)
+    method = settings.setdefault("method", "local-moml")
+    own = {"initial-batch-size": 3} if method == "local-moml" else {}
+    given = {key_of(key): value for key, value in settings.items()}
+    return Experiment.from_config(read_by(method, quick) | own | given)
 
 
 def trainer(experiment: Experiment, store: MemoryStore | None = None, **options: Any) -> Trainer:

@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 from federation.fingerprint import ROOMS, source_root
 
 ROOT = source_root()
@@ -162,7 +162,7 @@ def test_the_readmes_commands_run(line, tmp_path, monkeypatch, capsys):
     elif command == "flwr":  # runs for real in tests/simulations/test_ray.py
         assert words[:2] == ["run", "."]
         settings = tomllib.loads("\n".join(words[3].split()) if words[2:] else "")
-        Experiment.from_config(read_defaults() | settings)
+        Experiment.from_config(settings)
     elif command == "engram":
         import numpy as np
         import pandas as pd

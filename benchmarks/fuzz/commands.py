@@ -9,31 +9,33 @@ from typing import Any, Final
 
 from benchmarks.fuzz.spoil import spoil_bytes, spoil_file, text, value
 from federation.addresses import parse_address
-from federation.algorithms import ALGORITHMS, TABLES
 from federation.errors import Refused, one_line
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment, default_config, read_by
 from federation.hosting import hosted_clients, memory_folder, read_node_config
-from federation.settings import MACHINE, read_settings
+from federation.methods import METHODS
+from federation.settings.files import read_settings
+from federation.settings.machine import MachineSettings
 from simulations.cli import app
 from simulations.engine import simulate
 
 __all__ = ["command", "config_file", "invoke", "node_config", "settings", "tiny_run"]
 
-_DEFAULTS: Final = read_defaults()
+_DEFAULTS: Final = default_config()
 _TINY: Final[dict[str, Any]] = {
     "num-clients": 4,
     "clients-per-round": 2,
     "num-rounds": 1,
     "local-steps": 1,
     "batch-size": 2,
-    "initial-batch-size": 2,
     "adapt-shots": 2,
     "rows-per-class": 4,
     "test-rows-per-class": 4,
     "hidden": "4",
-    "meta-steps": 1,
-    "user-steps": 1,
     "timeout": 1.0,
+}
+_TINY_OWN: Final[dict[str, dict[str, Any]]] = {
+    "local-moml": {"initial-batch-size": 2},
+    "meta-ban": {"meta-steps": 1, "user-steps": 1},
 }
 _LONG_WORK: Final = {  # a million of these is work, and no hang
     "num-clients",
@@ -65,7 +67,7 @@ _ENTRIES: Final = (1, 2, 3, 7, 64, 10**6, 10**9, 2**32)
 def settings(rng: random.Random, here: Path) -> None:
     """Settings as Flower's run config has them."""
     del here
-    config: dict[str, Any] = {**_DEFAULTS, "algorithm": rng.choice([*ALGORITHMS, *TABLES])}
+    config: dict[str, Any] = {**_DEFAULTS, "method": rng.choice(list(METHODS))}
     wild = rng.random() < 0.5
     for _ in range(rng.choice((1, 1, 2, 5))):
         key = rng.choice(list(config))
@@ -76,9 +78,9 @@ def settings(rng: random.Random, here: Path) -> None:
         config |= {f"{rng.random()}": 1 for _ in range(10_000)}
     if rng.random() < 0.2:
         del config[rng.choice(list(config))]
-    e = Experiment.from_config(config)
-    e.on_machine({rng.choice(list(MACHINE)): value(rng)})
-    _ = (e.identity(), e.hidden_widths, e.sources, e.horizon)
+    e = Experiment.from_run_config(config)
+    e.on_machine({rng.choice(MachineSettings.all_keys()): value(rng)})
+    _ = (e.identity(), e.hidden_widths, e.own.datasets(e), e.rounds)
 
 
 def node_config(rng: random.Random, here: Path) -> None:
@@ -90,26 +92,33 @@ def node_config(rng: random.Random, here: Path) -> None:
         config[key] = value(rng) if rng.random() < 0.5 else config[key]
     node = read_node_config(config)
     hosted_clients(rng.choice((1, 4, 10**6)), node)
-    memory_folder(node, Experiment.from_config(_DEFAULTS), 1, rng.choice(("0" * 16, "", "../x")))
+    memory_folder(node, Experiment(), 1, rng.choice(("0" * 16, "", "../x")))
     if rng.random() < 0.5:
         parse_address(text(rng), "superlink")
 
 
 def tiny_run(rng: random.Random, here: Path) -> None:
     """Runs of a round, or what refuses them."""
-    algorithm = rng.choice([*ALGORITHMS, *TABLES])
-    config = _DEFAULTS | _TINY | {"algorithm": algorithm, "seed": rng.randrange(2**32)}
-    names = ("sparse-linear", "digits,digits") if algorithm == "meta-ban" else ("sparse-linear",)
-    if algorithm in TABLES:
+    method = rng.choice(list(METHODS))
+    tables = METHODS[method].plug_in != "local"
+    tiny = (
+        read_by(method, _TINY)
+        | _TINY_OWN.get(method, {})
+        | {"method": method, "seed": rng.randrange(2**32)}
+    )
+    config = Experiment.from_config(tiny).to_config()
+    names = ("sparse-linear", "digits,digits") if method == "meta-ban" else ("sparse-linear",)
+    if tables:
         config |= {"dataset": rng.choice(names), "num-clients": rng.choice((3, 20))}
-        config |= {"dataset": "linear-groups"} if algorithm == "meta-ban" else {}
-    keys = [key for key in config if key not in _ASIDE | {"seed", "algorithm"}]
+        config |= {"dataset": "linear-groups"} if method == "meta-ban" else {}
+    keys = [key for key in config if key not in _ASIDE | {"seed", "method"}]
     for key in rng.choices(keys, k=rng.choice((0, 1, 2, 3))):
         config[key] = _setting(rng, key, config[key])
     simulate(Experiment.from_config(config), here / "run")
 
 
 def _setting(rng: random.Random, key: str, now: Any) -> Any:
+    key = key.rpartition(".")[2]
     choices = _CHOICES.get(key)
     if choices:
         return rng.choice(choices)
@@ -176,7 +185,7 @@ def config_file(rng: random.Random, here: Path) -> None:
         path.write_bytes(spoil_bytes(rng, path.read_bytes()))
     if rng.random() < 0.2:
         spoil_file(rng, path)
-    Experiment.from_config(_DEFAULTS | read_settings(path))
+    Experiment.from_run_config(_DEFAULTS | read_settings(path))
 
 
 # --- Command lines ---------------------------------------------------------------------------

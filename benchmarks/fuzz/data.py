@@ -20,12 +20,11 @@ from federation.data.few_shot import load_few_shot
 from federation.data.meetings import drawn_meetings, table_meetings
 from federation.data.tables import own_table, read_table, table_data
 from federation.data.worlds import table_world
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 from simulations.engine import simulate
 
 __all__ = ["bandit_table", "classes_npz", "ratings_csv", "table_csv", "table_npz"]
 
-_DEFAULTS: Final = read_defaults()
 _DTYPES: Final = (
     "f4",
     "f8",
@@ -187,15 +186,17 @@ def classes_npz(rng: random.Random, here: Path) -> None:
         "adapt-steps": 1,
         "hidden": "4",
     }
-    e = Experiment.from_config(_DEFAULTS | special)
+    e = Experiment.from_config(special)
     way = rng.random()
     if way < 0.1:
         load_few_shot("omniglot", _renamed(path, "omniglot28.npz"))
     elif way < 0.2:
         read_classes(e.dataset, data_dir=here, dim=rng.choice((0, 1, 4)))
     elif way < 0.3:
-        meta_ban = {"algorithm": "meta-ban", "num-clients": 3, "hidden": "4"}
-        drawn_meetings(e.from_config(e.to_config() | meta_ban)).turn(0)
+        meta_ban = {"method": "meta-ban", "num-clients": 3, "hidden": "4"}
+        drawn_meetings(
+            e.from_config({"dataset": e.dataset, "data-dir": e.data_dir} | meta_ban)
+        ).turn(0)
     elif way < 0.4:
         own_data(e, e.dataset, rng.choice((0, 3)))
     elif way < 0.9:
@@ -242,33 +243,32 @@ def table_npz(rng: random.Random, here: Path) -> None:
 
 
 def _use_table(rng: random.Random, here: Path, dataset: str) -> None:
-    algorithm = rng.choice(("molar", "molar", "molar-bandit", "meta-ban"))
-    special = {
+    method = rng.choice(("molar", "molar", "molar-bandit", "meta-ban"))
+    special: dict[str, Any] = {
         "dataset": dataset,
-        "algorithm": algorithm,
+        "method": method,
         "num-clients": 4,
         "target-column": rng.choice(("y",) * 9 + ("z", "")),
         "task-column": rng.choice(("task",) * 9 + ("y", "x")),
-        "family": rng.choice(("linear", "logistic", "poisson"))
-        if algorithm == "molar"
-        else "linear",
-        "num-rounds": 2,
-        "arms": 2,
-        "first-batch": 2,
-        "hidden": "4",
-        "intercept": rng.random() < 0.5,
         "test-fraction": rng.choice((0.2, 0.2, 0.5, 0.999)),
     }
-    e = Experiment.from_config(_DEFAULTS | special)
+    special |= {} if method == "meta-ban" else {"intercept": rng.random() < 0.5}
+    own: dict[str, dict[str, Any]] = {
+        "molar": {"family": rng.choice(("linear", "logistic", "poisson"))},
+        "molar-bandit": {"num-rounds": 2, "arms": 2, "first-batch": 2},
+        "meta-ban": {"num-rounds": 2, "arms": 2, "hidden": "4"},
+    }
+    special |= own[method]
+    e = Experiment.from_config(special)
     if rng.random() < 0.1:
         own_table(e, dataset, 3)
     elif rng.random() < 0.1:
         read_table(dataset, "y", "task", drop=[rng.choice(("x", "a", "x0"))])
     elif rng.random() < 0.6:
         data = table_data(e)
-        if algorithm == "molar":
+        if method == "molar":
             TableSites(e, data, RamStore())
-        elif algorithm == "meta-ban":
+        elif method == "meta-ban":
             table_meetings(e, data).turn(0)
         else:
             table_world(e, data, 1)
@@ -349,7 +349,7 @@ def bandit_table(rng: random.Random, here: Path) -> None:
     path = here / "arms.csv"
     _write_csv(rng, path, ["x", "y", "task"], rows)
     special = {
-        "algorithm": "meta-ban",
+        "method": "meta-ban",
         "dataset": f"csv:{path}",
         "num-clients": 4,
         "hidden": "4",
@@ -358,7 +358,7 @@ def bandit_table(rng: random.Random, here: Path) -> None:
         "meta-steps": 1,
         "user-steps": 1,
     }
-    e = Experiment.from_config(_DEFAULTS | special)
+    e = Experiment.from_config(special)
     if rng.random() < 0.7:
         table_meetings(e, table_data(e)).turn(rng.choice((0, 2**40)))
     else:

@@ -18,7 +18,7 @@ from client.memory import DiskStore, RamStore
 from client.replies import Replies
 from client.sealed import read_key
 from federation.credentials import read_node, read_server
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment, read_by
 from federation.tensors import tensors_to_bytes
 from server.identity import init_federation
 from server.record import RunRecord
@@ -28,7 +28,7 @@ from simulations.engine import simulate
 
 __all__ = ["checkpoint", "federation", "memory", "prepare", "quick_experiment", "run_folder"]
 
-_ALGORITHMS: Final = ("fedavg", "pfedme", "molar", "molar-bandit", "meta-ban", "compare")
+_METHODS: Final = ("fedavg", "pfedme", "molar", "molar-bandit", "meta-ban", "compare")
 _SMALL: Final[dict[str, Any]] = {
     "num-clients": 4,
     "clients-per-round": 2,
@@ -42,23 +42,23 @@ _SMALL: Final[dict[str, Any]] = {
     "adapt-steps": 1,
     "hidden": "4",
     "checkpoint-every": 1,
-    "meta-steps": 1,
-    "user-steps": 1,
 }
+_OWN: Final = {"meta-ban": {"meta-steps": 1, "user-steps": 1}}
 _KEY: Final = b"k" * 32
 _TRAINING: Final = "0123456789abcdef"
 
 
-def quick_experiment(algorithm: str) -> Experiment:
+def quick_experiment(method: str) -> Experiment:
     """Returns an experiment of two rounds and four clients."""
     special = {
         "molar": "sparse-linear",
         "molar-bandit": "sparse-linear",
         "meta-ban": "linear-groups",
     }
-    dataset = special.get(algorithm, "digits")
+    dataset = special.get(method, "digits")
+    own = _OWN.get(method, {})
     return Experiment.from_config(
-        {**read_defaults(), **_SMALL, "algorithm": algorithm, "dataset": dataset}
+        {**read_by(method, _SMALL), **own, "method": method, "dataset": dataset}
     )
 
 
@@ -66,8 +66,8 @@ def quick_experiment(algorithm: str) -> Experiment:
 def prepare() -> Path:
     """Makes whole folders of each kind, once; cases spoil copies of them."""
     root = Path(tempfile.mkdtemp(prefix="engram-fuzz-whole-"))
-    for algorithm in _ALGORITHMS[:-1]:
-        simulate(quick_experiment(algorithm), root / algorithm)
+    for method in _METHODS[:-1]:
+        simulate(quick_experiment(method), root / method)
     _compare(root / "compare")
     init_federation(
         root / "fed", clients=2, hosts=["localhost"], superlink="localhost:9092", days=9
@@ -99,8 +99,8 @@ def _spoil_one(rng: random.Random, folder: Path, pattern: str = "*") -> None:
 
 def run_folder(rng: random.Random, here: Path) -> None:
     """Folders of runs, shown and gone on with."""
-    algorithm = rng.choice(_ALGORITHMS)
-    shutil.copytree(prepare() / algorithm, here / "run")
+    method = rng.choice(_METHODS)
+    shutil.copytree(prepare() / method, here / "run")
     _spoil_one(rng, here / "run", rng.choice(("*", "*.json", "*.jsonl", "metrics.jsonl")))
     words = [
         ["show", "run"],
@@ -117,17 +117,17 @@ def run_folder(rng: random.Random, here: Path) -> None:
 
 def checkpoint(rng: random.Random, here: Path) -> None:
     """Checkpoints that a run goes on from."""
-    algorithm = rng.choice(_ALGORITHMS[:3])
-    shutil.copytree(prepare() / algorithm, here / "run")
+    method = rng.choice(_METHODS[:3])
+    shutil.copytree(prepare() / method, here / "run")
     newest = max(RunRecord.open(here / "run").checkpoints().items())[1]
     if rng.random() < 0.3:  # as of an earlier version
         (newest / "manifest.json").unlink()
     _spoil_one(rng, rng.choice((newest, newest.parent)))
     more = {"resume": str(here / "run"), "num-rounds": 3}
-    e = quick_experiment(algorithm)
+    e = quick_experiment(method)
     if rng.random() < 0.5:
         RunRecord.open(here / "run").load_checkpoint()
-    elif algorithm != "molar":
+    elif method != "molar":
         simulate(e.from_config(e.to_config() | more), here / "run")
 
 

@@ -17,7 +17,6 @@ from client.memory import RamStore
 from client.trainer import Trainer
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
-from federation.algorithms import TABLES
 from federation.bundle import bundle, unbundle
 from federation.data.federated import federated_data
 from federation.estimates import (
@@ -201,17 +200,16 @@ class _Spoiling(InProcessGrid):
 
 def rounds(rng: random.Random, here: Path) -> None:
     """Runs with such replies: they end, or say why they stop."""
-    algorithm = rng.choice(("fedavg", "pfedme", "molar", "molar-bandit", "meta-ban"))
-    changes = {"timeout": 0.2, "merge": "mean"}
-    if algorithm not in TABLES:
-        changes["merge"] = rng.choice(("mean", "median"))
-    e = quick_experiment(algorithm)
+    method = rng.choice(("fedavg", "pfedme", "molar", "molar-bandit", "meta-ban"))
+    e = quick_experiment(method)
+    tables = e.own.plug_in != "local"
+    changes = {"timeout": 0.2} | ({} if tables else {"merge": rng.choice(("mean", "median"))})
     e = e.from_config(e.to_config() | changes)
     nodes = [[client] for client in range(4)] if rng.random() < 0.7 else [[0, 1], [2, 3]]
     store = RamStore()
-    if algorithm in TABLES:
+    if tables:
         grid = _Spoiling(rng, table_host(e, store), nodes)
-        RUNS[algorithm](grid, e, here / "run", engine="vectorized", memories=store)
+        RUNS[method](grid, e, here / "run", engine="vectorized", memories=store)
     else:
         grid = _Spoiling(rng, Trainer(e, federated_data(e), store), nodes)
         coordinate(grid, e, here / "run", engine="vectorized", memories=store)

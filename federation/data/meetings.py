@@ -18,6 +18,7 @@ from federation.data.bandits import read_classes
 from federation.data.tables import TableData
 from federation.errors import DataError
 from federation.experiment import Experiment
+from federation.methods.meta_ban import MetaBan
 
 __all__ = [
     "GROUPED",
@@ -73,14 +74,14 @@ def drawn_world(experiment: Experiment) -> World:
     Raises:
         DataError: A data set cannot be read, or has other users than there are clients.
     """
-    e, names = experiment, experiment.sources
+    e, own = experiment, experiment.of(MetaBan)
     try:
         if e.dataset in GROUPED:
             reward = GROUPED[e.dataset]
             world = grouped_users(reward, users=e.num_clients, horizon=e.rounds, seed=e.seed)
         else:
-            rows = [read_classes(name, data_dir=Path(e.data_dir)) for name in names]
-            world = classes(rows, horizon=e.rounds, seed=e.seed, groups=e.user_groups or None)
+            rows = [read_classes(name, data_dir=Path(e.data_dir)) for name in own.datasets(e)]
+            world = classes(rows, horizon=e.rounds, seed=e.seed, groups=own.user_groups or None)
     except DataError:
         raise
     except ValueError as error:
@@ -109,7 +110,7 @@ def table_meetings(experiment: Experiment, data: TableData) -> Meetings:
         DataError: Some number is NaN or infinite, some row is long, or some reward is not in
             [0, 1].
     """
-    e = experiment
+    e, arms = experiment, experiment.of(MetaBan).arms
     parts = zip(data.train, data.test, strict=True)  # a bandit learns from all that it is shown
     here = {
         client: _checked(e, client, [rows for rows in held if rows is not None])
@@ -123,7 +124,7 @@ def table_meetings(experiment: Experiment, data: TableData) -> Meetings:
         if client not in here:
             return None
         rows = here[client]
-        offered = rng.choice(len(rows.y), size=e.arms, replace=len(rows.y) < e.arms)
+        offered = rng.choice(len(rows.y), size=arms, replace=len(rows.y) < arms)
         return Round(client, rows.x[offered], rows.y[offered], rows.y[offered])
 
     return Meetings(len(data.columns), turn)

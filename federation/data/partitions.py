@@ -193,10 +193,7 @@ def check_size(client: int, n_train: int, n_test: int, e: Experiment) -> None:
         "dirichlet": "lower num-clients or raise dirichlet-alpha",
         "natural": "leave that task out",
     }.get(e.partition, "lower num-clients")
-    for setting, size in (
-        ("batch-size", e.batch_size),
-        ("initial-batch-size", e.initial_batch_size),
-    ):
+    for setting, size in {"batch-size": e.batch_size, **e.own.rows_needed}.items():
         if n_train < size:
             raise DataError(
                 f"client {client} has {n_train} training rows, fewer than {setting} = {size}: "

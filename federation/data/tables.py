@@ -318,9 +318,10 @@ def _names(path: Path, arrays: Mapping[str, _Array], key: str, count: int) -> li
 def _simulated(experiment: Experiment) -> TableData:
     """Makes sites whose coefficients differ from each other in two of twenty (Section 4.1)."""
     family = experiment.dataset.removeprefix(_SIMULATED)
-    if family != experiment.family:
+    expected = getattr(experiment.own, "family", "linear")  # of models, where there are several
+    if family != expected:
         raise DataError(
-            f"dataset must be sparse-{experiment.family} for family = {experiment.family}, got "
+            f"dataset must be sparse-{expected} for family = {expected}, got "
             f"{brief(experiment.dataset)}"
         )
     size = experiment.num_clients * _ROWS * _COLUMNS * 8

@@ -8,7 +8,7 @@ from engram.molar.site import estimate_site
 from federation.data.tables import TableData
 from federation.errors import DataError
 from federation.experiment import Experiment
-from federation.policy import parameters_of
+from federation.methods.molar_bandit import MolarBandit
 from federation.streams import Stream, generator
 
 __all__ = ["COLUMNS", "SIMULATED", "simulated_world", "table_world"]
@@ -23,18 +23,19 @@ def simulated_world(experiment: Experiment, client: int) -> World:
 
     Parameters and activation probabilities are drawn for all sites, the turns for each apart.
     """
-    e, rng = experiment, generator(experiment.seed, Stream.PARTITION)
+    e, own = experiment, experiment.of(MolarBandit)
+    rng = generator(experiment.seed, Stream.PARTITION)
     activation = rng.random(e.num_clients)
     coefs = [
         sparse_parameters(rng, e.num_clients, COLUMNS, _DIFFERING)[client]
-        for _ in range(parameters_of(e))
+        for _ in range(own.parameters)
     ]
     return simulate(
         generator(e.seed, Stream.WORLD, client),
         np.stack(coefs),
-        arms=e.arms,
+        arms=own.arms,
         activation=float(activation[client]),
-        horizon=e.horizon,
+        horizon=own.horizon(e),
         sigma=_NOISE,
     )
 
@@ -49,14 +50,14 @@ def table_world(experiment: Experiment, data: TableData, client: int) -> World:
     Raises:
         DataError: It has too few held-out rows, or some are not finite.
     """
-    e = experiment
+    e, own = experiment, experiment.of(MolarBandit)
     rows, held_out = data.train[client], data.test[client]
     if rows is None or held_out is None:
         raise DataError(f"client {client} has no rows here, or none is held out")
     for name, part in (("training", rows), ("held-out", held_out)):
         if not (np.isfinite(part.x).all() and np.isfinite(part.y).all()):
             raise DataError(f"client {client}: its {name} rows have NaN or infinity")
-    if e.intercept:
+    if own.intercept:
         rows, held_out = rows.with_ones(), held_out.with_ones()
     reference = estimate_site(held_out)
     if not np.isfinite(reference.sigma):
@@ -71,6 +72,6 @@ def table_world(experiment: Experiment, data: TableData, client: int) -> World:
         rows,
         reference.coef,
         activation=len(rows.y) / max(sizes),
-        horizon=e.horizon,
-        arms=e.arms,
+        horizon=own.horizon(e),
+        arms=own.arms,
     )

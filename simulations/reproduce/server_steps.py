@@ -97,7 +97,7 @@ def first_model(e: Experiment, data: FederatedData) -> Params:
 
 
 def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> Iterator[Played]:
-    """Plays an experiment's rounds with its algorithm's clients, and the step given.
+    """Plays an experiment's rounds with its method's clients, and the step given.
 
     Args:
         e: The settings.

@@ -14,9 +14,9 @@ import torch
 from engram.types import Params
 from federation.data.federated import FederatedData, federated_data
 from federation.errors import Refused, RunStopped
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 from federation.fingerprint import source_root
-from federation.settings import read_settings
+from federation.settings.files import read_settings
 from simulations.reproduce.server_steps import STEPS, first_model, play, tune
 
 __all__ = ["Course", "StreamOfRounds", "best_fixed", "courses", "read_stream", "stream_of"]
@@ -84,7 +84,7 @@ def read_stream(dataset: str, rounds: int | None) -> tuple[Experiment, Federated
         Refused: There are fewer.
         DataError: As ``federated_data`` says.
     """
-    settings = read_defaults() | read_settings(_PRESET) | {"dataset": dataset}
+    settings = read_settings(_PRESET) | {"dataset": dataset}
     e = Experiment.from_config(settings)
     data = federated_data(e)
     most = min(len(rows) for rows in data.train.rows) // e.batch_size

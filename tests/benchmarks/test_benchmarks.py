@@ -23,7 +23,7 @@ from simulations.reproduce.sinewave import Sinewave
 
 @pytest.fixture(scope="module")
 def printed():
-    command = "-m benchmarks.rounds --workload W1 --algorithm fedavg,local-moml --rounds 1 --json"
+    command = "-m benchmarks.rounds --workload W1 --method fedavg,local-moml --rounds 1 --json"
     done = subprocess.run(
         [sys.executable, *command.split()],
         cwd=source_root(),
@@ -52,9 +52,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
         raise peers.PeerMissing("pip install it")
 
     monkeypatch.setitem(peers.PEERS, "FedJAX", missing)
-    found = time_workload(
-        "W1", rounds=1, device="cpu", roofline=measure("cpu"), algorithms=["fedavg"]
-    )
+    found = time_workload("W1", rounds=1, device="cpu", roofline=measure("cpu"), methods=["fedavg"])
     assert [row["name"] for row in found["rows"]] == ["fedavg", "torch loop"]
     assert found["notes"] == ["FedJAX is left out: pip install it"]
 
@@ -63,7 +61,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
     ("option", "says"),
     [
         ("--workload W9", "W9 is none of W1, W2, W3"),
-        ("--algorithm sgd", "sgd is none of local-moml"),
+        ("--method sgd", "sgd is none of local-moml"),
         ("--device cuda:7", "device cuda:7 is not there"),
     ],
 )
@@ -83,7 +81,7 @@ def test_impossible_options_are_one_line(option, says):
 
 def test_the_loop_that_is_raced_computes_fedavg():
     # The same draws, so the same model: a rival that did less would be no rival.
-    e = experiment(WORKLOADS["W1"], algorithm="fedavg", eta=0.1, num_clients=6, clients_per_round=3)
+    e = experiment(WORKLOADS["W1"], method="fedavg", eta=0.1, num_clients=6, clients_per_round=3)
     data = federation(WORKLOADS["W1"], e)
     platform = Platform(e, data)
     loop = peers.torch_loop(e, data)
@@ -154,7 +152,7 @@ def test_meta_prints_milliseconds():
 
 def test_server_steps_are_compared_on_the_same_federation(monkeypatch):
     monkeypatch.setattr(server_steps, "_WIDTH", 1)
-    settings = {"algorithm": "fedavg", "model": "linear", "num-rounds": 4, "local-steps": 1}
+    settings = {"method": "fedavg", "model": "linear", "num-rounds": 4, "local-steps": 1}
     found = compare(settings, seeds=2)
     assert [(row["server"], row["way"]) for row in found] == [
         (name, way) for name in server_steps.STEPS for way in ("default", "tuned")

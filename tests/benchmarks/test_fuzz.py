@@ -8,7 +8,7 @@ import pytest
 from benchmarks.fuzz.entries import ENTRIES, shares
 from benchmarks.fuzz.harness import fuzz, judge
 from federation.errors import Refused
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -46,7 +46,7 @@ def test_what_a_case_did_is_told(tmp_path):
         bytearray(2**40)
 
     def refuses(rng, here):
-        Experiment.from_config(read_defaults() | {"alpha": "x"})
+        Experiment.from_config({"alpha": "x"})
 
     cases = {case.__name__: case for case in (hangs, breaks, dies, eats, refuses)}
     numbers = dict.fromkeys(cases, range(1))

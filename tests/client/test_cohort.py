@@ -9,9 +9,9 @@ from client.dense_cohort import dense
 from client.memory import RamStore
 from engram.dense import Plain
 from engram.span import Span
-from federation.algorithms import ALGORITHMS
 from federation.errors import Refused
 from federation.machine import available
+from federation.methods import family
 from tests.support import assert_same, initial_model, small, train_clients, trainer
 
 # Rows of 64 pixels. A client draws fewer rows than that (span), or more (plain); or its network
@@ -26,29 +26,29 @@ CASES = [
         (dense, frame, regime | rule)
         for frame, regime in ((Span, SPAN), (Plain, PLAIN))
         for rule in (
-            {"algorithm": "fedavg"},
-            {"algorithm": "local-moml"},
-            {"algorithm": "local-moml", "memory": "carry"},
-            {"algorithm": "per-fedavg", **FIRST_ORDER},
-            {"algorithm": "pfedme"},
+            {"method": "fedavg"},
+            {"method": "local-moml"},
+            {"method": "local-moml", "memory": "carry"},
+            {"method": "per-fedavg", **FIRST_ORDER},
+            {"method": "pfedme"},
         )
     ),
-    (dense, Span, {"algorithm": "fedavg"} | FEATURES),
-    (dense, Span, {"algorithm": "local-moml"} | FEATURES | FIRST_ORDER),
-    (dense, Span, {"algorithm": "per-fedavg"} | FEATURES | FIRST_ORDER),
-    (stacked, None, {"algorithm": "local-moml"} | FEATURES),
-    (stacked, None, {"algorithm": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
-    (stacked, None, {"algorithm": "pfedme"} | FEATURES),
-    (stacked, None, {"algorithm": "fedavg"} | STACKED),
-    (stacked, None, {"algorithm": "per-fedavg", "hessian": "finite-difference"} | SPAN),
+    (dense, Span, {"method": "fedavg"} | FEATURES),
+    (dense, Span, {"method": "local-moml"} | FEATURES | FIRST_ORDER),
+    (dense, Span, {"method": "per-fedavg"} | FEATURES | FIRST_ORDER),
+    (stacked, None, {"method": "local-moml"} | FEATURES),
+    (stacked, None, {"method": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
+    (stacked, None, {"method": "pfedme"} | FEATURES),
+    (stacked, None, {"method": "fedavg"} | STACKED),
+    (stacked, None, {"method": "per-fedavg", "hessian": "finite-difference"} | SPAN),
 ]
 
 
 def test_every_algorithm_is_held_both_ways():
     # `affine` is a promise that only such a comparison can check.
-    held = [(frame, settings["algorithm"]) for way, frame, settings in CASES if way is dense]
-    assert {name for frame, name in held if frame is Span} == set(ALGORITHMS)
-    assert {name for frame, name in held if frame is Plain} == set(ALGORITHMS)
+    held = [(frame, settings["method"]) for way, frame, settings in CASES if way is dense]
+    assert {name for frame, name in held if frame is Span} == set(family("local"))
+    assert {name for frame, name in held if frame is Plain} == set(family("local"))
 
 
 def settings_of(settings):
@@ -77,9 +77,9 @@ def test_every_way_trains_as_one_client_alone_does(way, frame, settings, monkeyp
         assert isinstance(done.models.frame, frame or type(None))
 
 
-@pytest.mark.parametrize("algorithm", ["local-moml", "pfedme"])
-def test_memories_are_the_same_however_a_cohort_is_held(algorithm):
-    e = settings_of({"algorithm": algorithm, "memory": "carry"})
+@pytest.mark.parametrize("method", ["local-moml", "pfedme"])
+def test_memories_are_the_same_however_a_cohort_is_held(method):
+    e = settings_of({"method": method, "memory": "carry"})
     kept = []
     for engine in ("vectorized", "sequential"):
         store = RamStore()
@@ -165,7 +165,7 @@ def test_a_budget_limits_the_block(monkeypatch):
 @pytest.mark.parametrize("settings", [SPAN, PLAIN, FEATURES, STACKED])
 def test_the_order_of_a_models_arrays_does_not_matter(settings):
     # A strategy of somebody else's may send them in another one.
-    t = trainer(settings_of({"algorithm": "fedavg"} | settings))
+    t = trainer(settings_of({"method": "fedavg"} | settings))
     model = initial_model(t)
     other = dict(reversed(model.items()))
     one, same = (

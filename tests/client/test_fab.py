@@ -9,7 +9,7 @@ import pytest
 
 from client.fab import read_project, read_run_config
 from federation.errors import Refused
-from federation.experiment import read_defaults
+from federation.experiment import default_config
 from federation.fingerprint import source_root
 
 MIB = 2**20
@@ -26,8 +26,8 @@ def bundle(project, *, method=zipfile.ZIP_DEFLATED, name="pyproject.toml"):
 def test_the_settings_are_the_apps_defaults_and_what_the_run_overrides():
     project = (source_root() / "pyproject.toml").read_bytes()
     assert read_project(bundle(project)) == project
-    assert read_run_config(project, {}) == read_defaults()
-    assert read_run_config(project, {"alpha": 0.5}) == read_defaults() | {"alpha": 0.5}
+    assert read_run_config(project, {}) == default_config()
+    assert read_run_config(project, {"alpha": 0.5}) == {"alpha": 0.5}
     with pytest.raises(Refused, match="Key 'alhpa' is not present"):
         read_run_config(project, {"alhpa": 0.5})
 

@@ -11,9 +11,9 @@ from flwr.clientapp.mod import LocalDpMod
 from client.handlers import Request, answer_train
 from client.memory import RamStore
 from engram.tree import add_scaled, norm
-from federation.algorithms import ALGORITHMS
 from federation.flower import local_run
 from federation.hosting import NodeConfig
+from federation.methods import family
 from federation.noise import secret_noise, simulated_noise
 from federation.wire import to_params, to_record
 from tests.support import assert_same, initial_model, small, train_clients, trainer
@@ -46,13 +46,13 @@ def noise_of(**settings):
     return (flat(noisy) - flat(quiet)) / (0.05 * 0.5)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("method", family("local"))
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
-def test_each_client_is_clipped_by_itself(algorithm, engine):
-    free, model = trained(algorithm=algorithm)
+def test_each_client_is_clipped_by_itself(method, engine):
+    free, model = trained(method=method)
     lengths = [float(norm(update)) for update in updates(free, model)]
     bound = sum(sorted(lengths)[1:3]) / 2  # two are within it
-    held, _ = trained(algorithm=algorithm, engine=engine, clip=bound)
+    held, _ = trained(method=method, engine=engine, clip=bound)
     for before, after, length in zip(
         updates(free, model), updates(held, model), lengths, strict=True
     ):
@@ -115,11 +115,11 @@ def test_and_so_has_the_client_app(tmp_path):
     assert node.host._noise is secret_noise
 
 
-@pytest.mark.parametrize("algorithm", ["local-moml", "pfedme"])
-def test_what_a_client_keeps_is_neither_clipped_nor_noised(algorithm):
+@pytest.mark.parametrize("method", ["local-moml", "pfedme"])
+def test_what_a_client_keeps_is_neither_clipped_nor_noised(method):
     kept = []
     for settings in ({}, LOCAL):
-        e, store = small(algorithm=algorithm, memory="carry", **settings), RamStore()
+        e, store = small(method=method, memory="carry", **settings), RamStore()
         t = trainer(e, store)
         train_clients(t, initial_model(t), CLIENTS, server_round=1, durable=0)
         kept.append(store.load(5, initial_model(t), before=2))

@@ -8,11 +8,11 @@ from client.memory import DiskStore, RamStore
 from client.trainer import ClientFailed
 from engram.meta.local_moml import local_moml
 from engram.models import cross_entropy
-from federation.algorithms import ALGORITHMS
+from federation.methods import family
 from federation.streams import Stream, generator
 from tests.support import assert_same, initial_model, small, train_clients, trainer
 
-CASES = [(name, memory) for name in ALGORITHMS for memory in ("reset", "carry")]
+CASES = [(name, memory) for name in family("local") for memory in ("reset", "carry")]
 
 
 def rounds(t, cohorts, model=None):
@@ -26,9 +26,9 @@ def rounds(t, cohorts, model=None):
     return trained, model
 
 
-@pytest.mark.parametrize(("algorithm", "memory"), CASES)
-def test_vectorized_equals_sequential(algorithm, memory):
-    e = small(algorithm=algorithm, memory=memory)
+@pytest.mark.parametrize(("method", "memory"), CASES)
+def test_vectorized_equals_sequential(method, memory):
+    e = small(method=method, memory=memory)
     stacked, each = trainer(e), trainer(e, engine="sequential")
     cohorts = [[3, 0, 12], [0, 19], [12, 3, 0, 19]]
     (one, model), (other, _) = rounds(stacked, cohorts), rounds(each, cohorts)
@@ -40,20 +40,20 @@ def test_vectorized_equals_sequential(algorithm, memory):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5, equal_nan=True)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("method", family("local"))
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
-def test_a_client_does_not_see_who_else_takes_part(algorithm, engine):
-    e = small(algorithm=algorithm)
+def test_a_client_does_not_see_who_else_takes_part(method, engine):
+    e = small(method=method)
     together, _ = rounds(trainer(e, engine=engine), [[5, 2, 7]])
     alone, _ = rounds(trainer(e, engine=engine), [[2]])
     assert_same({k: v[1:2] for k, v in together.params.items()}, alone.params, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("method", family("local"))
 @pytest.mark.parametrize("memory", ["reset", "carry"])
-def test_rows_come_in_order_whether_or_not_a_memory_is_begun(algorithm, memory):
+def test_rows_come_in_order_whether_or_not_a_memory_is_begun(method, memory):
     # local-moml begins with 3 rows, and all take 2 steps of so many batches of 4.
-    t = trainer(small(algorithm=algorithm, memory=memory, order="stream"))
+    t = trainer(small(method=method, memory=memory, order="stream"))
     begin = 3 if t._rule.needs_initial_batch else 0
     size = begin + 2 * 4 * t._rule.batches_per_step
     own = np.sort(t.data.train.rows[7])
@@ -96,8 +96,8 @@ def test_a_round_is_the_rule_run_by_hand(memory):
 
 
 def test_per_fedavg_is_local_moml_with_beta_one():
-    one, _ = rounds(trainer(small(algorithm="per-fedavg")), [[3, 0], [3, 1]])
-    other, _ = rounds(trainer(small(algorithm="local-moml", beta=1.0)), [[3, 0], [3, 1]])
+    one, _ = rounds(trainer(small(method="per-fedavg")), [[3, 0], [3, 1]])
+    other, _ = rounds(trainer(small(method="local-moml", beta=1.0)), [[3, 0], [3, 1]])
     assert_same(one.params, other.params)
 
 
@@ -114,9 +114,9 @@ def test_a_carried_memory_makes_a_difference_and_a_reset_one_does_not():
         assert equal == same
 
 
-@pytest.mark.parametrize(("algorithm", "memory"), CASES)
-def test_a_round_run_again_gives_the_same(algorithm, memory, tmp_path):
-    e = small(algorithm=algorithm, memory=memory)
+@pytest.mark.parametrize(("method", "memory"), CASES)
+def test_a_round_run_again_gives_the_same(method, memory, tmp_path):
+    e = small(method=method, memory=memory)
     for store in (RamStore(), DiskStore(tmp_path)):
         t = trainer(e, store)
         model = initial_model(t)
@@ -126,11 +126,11 @@ def test_a_round_run_again_gives_the_same(algorithm, memory, tmp_path):
         assert_same(one.params, again.params)
 
 
-@pytest.mark.parametrize(("algorithm", "memory"), CASES)
+@pytest.mark.parametrize(("method", "memory"), CASES)
 @pytest.mark.parametrize("clients", [[4], [3, 4]])
-def test_training_changes_neither_the_model_nor_stored_memories(algorithm, memory, clients):
+def test_training_changes_neither_the_model_nor_stored_memories(method, memory, clients):
     store = RamStore()
-    t = trainer(small(algorithm=algorithm, memory=memory), store)
+    t = trainer(small(method=method, memory=memory), store)
     model = initial_model(t)
     copy = {name: leaf.clone() for name, leaf in model.items()}
     train_clients(t, model, [4], server_round=1, durable=0)
@@ -143,9 +143,9 @@ def test_training_changes_neither_the_model_nor_stored_memories(algorithm, memor
         assert_same(store.load(4, model, before=2), kept)
 
 
-@pytest.mark.parametrize(("algorithm", "memory"), CASES)
-def test_a_client_with_a_memory_trains_alone_as_in_a_cohort(algorithm, memory):
-    e = small(algorithm=algorithm, memory=memory)
+@pytest.mark.parametrize(("method", "memory"), CASES)
+def test_a_client_with_a_memory_trains_alone_as_in_a_cohort(method, memory):
+    e = small(method=method, memory=memory)
     results = []
     for clients in ([4], [3, 4]):
         t = trainer(e)
@@ -172,11 +172,11 @@ OTHER = {
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "key"), [(name, key) for name, settings in OTHER.items() for key in settings]
+    ("method", "key"), [(name, key) for name, settings in OTHER.items() for key in settings]
 )
-def test_every_setting_of_an_algorithm_reaches_it(algorithm, key):
-    base = {"algorithm": algorithm, "alpha": 0.05, "local_steps": 2}
-    changed = base | {key.replace("-", "_"): OTHER[algorithm][key]}
+def test_every_setting_of_an_algorithm_reaches_it(method, key):
+    base = {"method": method, "alpha": 0.05, "local_steps": 2}
+    changed = base | {key.replace("-", "_"): OTHER[method][key]}
     results = []
     for settings in (base, changed):
         t = trainer(small(**settings))
@@ -297,7 +297,7 @@ def test_blocks_of_clients_score_alike(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "memory", "kept"),
+    ("method", "memory", "kept"),
     [
         ("local-moml", "carry", True),
         ("local-moml", "reset", False),
@@ -306,9 +306,9 @@ def test_blocks_of_clients_score_alike(monkeypatch):
         ("fedavg", "carry", False),
     ],
 )
-def test_models_that_clients_keep_are_scored_as_they_are(algorithm, memory, kept):
+def test_models_that_clients_keep_are_scored_as_they_are(method, memory, kept):
     store = RamStore()
-    t = trainer(small(algorithm=algorithm, memory=memory), store)
+    t = trainer(small(method=method, memory=memory), store)
     model = initial_model(t)
     train_clients(t, model, [3, 4], server_round=1, durable=0)
     own = t.evaluate(model, range(20), server_round=1).own

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.aggregates import Update, mean, mixed_mean, weighted_mean
-from federation.algorithms import ALGORITHMS
+from federation.aggregation import aggregate_of
+from federation.methods import family
 from tests.support import assert_same, draw, small
 
 UPDATES = st.lists(
@@ -52,9 +53,9 @@ def test_mean_ignores_the_old_model():
     assert_same(mean().merge({"w": draw(1, 2)}, {}, change)[0], change[0].params)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", family("local"))
 def test_equal_updates_are_their_own_aggregate(algorithm):
-    aggregate = small(algorithm=algorithm, server_mix=1.0).aggregate()
+    aggregate = aggregate_of(small(method=algorithm, server_mix=1.0))
     model = {"w": draw(1, 2)}
     same = {"w": draw(2, 2)}
     merged, _ = aggregate.merge(model, aggregate.init(model), [Update(same, 2.0)] * 3)
@@ -64,8 +65,8 @@ def test_equal_updates_are_their_own_aggregate(algorithm):
 
 def test_server_mix_reaches_pfedme_alone():
     model, change = {"w": draw(1, 2)}, updates([([1.0, 2.0], 1)])
-    for algorithm in ALGORITHMS:
-        aggregate = small(algorithm=algorithm, server_mix=0.25).aggregate()
+    for algorithm in family("local"):
+        aggregate = aggregate_of(small(method=algorithm, server_mix=0.25))
         merged, _ = aggregate.merge(model, {}, change)
         assert torch.equal(merged["w"], change[0].params["w"]) == (algorithm != "pfedme")
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch.func import vmap
 
-from federation.algorithms import ALGORITHMS
+from federation.methods import family
 from tests.support import DIM, assert_same, batch, draw, quadratic, small
 
 CLIENTS = 4
 RULES = [
     (name, hessian)
-    for name in ALGORITHMS
+    for name in family("local")
     for hessian in ("exact", "first-order", "finite-difference")
     if hessian == "exact" or name in ("local-moml", "per-fedavg")
 ]
@@ -19,7 +19,7 @@ RULES = [
 @pytest.fixture(params=RULES, ids="/".join)
 def rule(request):
     algorithm, hessian = request.param
-    return small(algorithm=algorithm, hessian=hessian, alpha=0.05).local_rule(quadratic)
+    return small(method=algorithm, hessian=hessian, alpha=0.05).own.rule(quadratic)
 
 
 def inputs(rule, clients):

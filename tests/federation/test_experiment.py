@@ -5,40 +5,124 @@ import re
 import pytest
 
 from engram.aggregates import mean
-from federation.algorithms import ALGORITHMS
+from federation.aggregation import aggregate_of
 from federation.errors import Refused
-from federation.experiment import Experiment, read_defaults
-from federation.settings import read_settings
+from federation.experiment import Experiment, default_config
+from federation.methods import METHODS, register
+from federation.methods.local import FedAvg, PFedMe
+from federation.settings.files import read_settings
+from federation.settings.shared import SharedSettings
+from tests.federation.pyproject_tables import parts, tables
 from tests.support import small
 
 
 def refusal(**settings):
-    config = read_defaults() | {key.replace("_", "-"): value for key, value in settings.items()}
+    config = {key.replace("_", "-"): value for key, value in settings.items()}
     with pytest.raises(Refused) as caught:
         Experiment.from_config(config)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_defaults_are_those_of_the_paper_sections_names():
-    asked_for = """algorithm dataset data-dir partition num-clients clients-per-round num-rounds
-    local-steps batch-size initial-batch-size alpha beta eta hessian memory lambda inner-steps
-    server-mix model hidden seed adapt-shots adapt-steps adapt-lr eval-every device rows-per-class
-    test-rows-per-class dirichlet-alpha classes-per-client"""
-    assert set(asked_for.split()) <= read_defaults().keys()
-    assert Experiment.from_config(read_defaults()).to_config() == read_defaults()
+def test_there_are_the_settings_that_were_asked_for():
+    asked_for = """method dataset data-dir partition num-clients clients-per-round num-rounds
+    local-steps batch-size model hidden seed adapt-shots adapt-steps adapt-lr eval-every device
+    rows-per-class test-rows-per-class dirichlet-alpha classes-per-client
+    local-moml.initial-batch-size local-moml.alpha local-moml.beta local-moml.eta
+    local-moml.hessian local-moml.memory pfedme.lambda pfedme.inner-steps pfedme.server-mix"""
+    assert set(asked_for.split()) <= default_config().keys()
 
 
-def test_every_setting_has_a_meaning_and_only_pyproject_has_defaults():
-    for field in Experiment.model_fields.values():
+def test_pyproject_has_the_defaults_that_the_classes_have():
+    assert parts()[1] == tables(), "run python -m tests.federation.pyproject_tables"
+
+
+@pytest.mark.parametrize("group", [SharedSettings, *METHODS.values()])
+def test_every_setting_has_a_meaning_and_a_default(group):
+    for field in group.model_fields.values():
         assert field.description
-        assert field.is_required()
+        assert not field.is_required()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_says_what_it_is_and_where_it_is_from(method):
+    found = METHODS[method]
+    assert found.name == method
+    assert found.meaning
+    assert found.source
+    assert found.unread <= SharedSettings.model_fields.keys()
+    assert found.decisive <= SharedSettings.model_fields.keys() - found.unread
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_key_means_two_things(method):
+    assert not set(METHODS[method].all_keys()) & {*SharedSettings.all_keys(), "method"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_an_experiment_is_can_be_written_and_read(method):
+    e = small(method=method, **({"num_rounds": 3} if method == "molar-bandit" else {}))
+    assert Experiment.from_config(e.to_config()) == e
+    assert Experiment.from_run_config(default_config() | e.to_config()) == e
+    foreign = {name for key in e.identity() if "." in key for name in [key.split(".")[0]]}
+    assert foreign <= {method}
+
+
+def test_settings_are_given_by_name():
+    e = Experiment(method="pfedme", eta=0.2, lambda_=3, num_rounds=7)
+    assert (e.of(PFedMe).eta, e.of(PFedMe).lambda_, e.num_rounds) == (0.2, 3.0, 7)
+    assert Experiment(**{"method": "pfedme", "pfedme.eta": 0.2, "lambda": 3, "num-rounds": 7}) == e
+    with pytest.raises(TypeError, match="pfedme is no FedAvg"):
+        e.of(FedAvg)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "fedavg", "nu": 2.0}, "nu is a setting of meta-ban, and the method is fedavg"),
+        ({"method": "fedavg", "pfedme.eta": 1.0}, "pfedme.eta is a setting of pfedme, and the"),
+        ({"nu": 2.0}, "nu is a setting of meta-ban, and the method is local-moml"),
+        ({"method": "meta-ban", "eta": 1.0}, "eta is a setting of local-moml, per-fedavg, pfedme"),
+        ({"method": "meta-ban", "partition": "iid"}, "partition is not a setting of meta-ban"),
+        ({"method": "molar", "hidden": "4"}, "hidden is not a setting of molar"),
+        ({"pfedmee.eta": 1.0}, r"pfedmee.eta is not a setting \(did you mean pfedme.eta\?\)"),
+        ({"algorithm": "pfedme"}, "algorithm is called method now"),
+        ({"method": "meta-ban", "tell-turns": 3}, "tell-turns is called report-every now"),
+        ({"method": "pfedmy"}, r"method must be one of .*\(did you mean pfedme\?\), got 'pfedmy'"),
+    ],
+)
+def test_a_setting_of_another_method_is_refused_by_its_name(settings, message):
+    assert re.search(message, refusal(**settings))
+
+
+def test_of_what_flower_passes_only_other_methods_defaults_are_passed_over():
+    config = default_config() | {"method": "fedavg", "fedavg.eta": 0.3}
+    assert Experiment.from_run_config(config).of(FedAvg).eta == 0.3
+    with pytest.raises(Refused, match=r"pfedme\.eta is a setting of pfedme"):
+        Experiment.from_run_config(config | {"pfedme.eta": 0.3})
+    with pytest.raises(Refused, match="task-column is not a setting of fedavg"):
+        Experiment.from_run_config(config | {"task-column": "school"})
+
+
+def test_a_group_of_its_own_settings_is_what_a_method_is_run_by():
+    one, other = small(method="fedavg", eta=0.1), small(method="fedavg", eta=0.2)
+    assert one.identity() != other.identity()
+    assert one.identity().keys() == other.identity().keys()
+
+
+def test_a_name_is_given_once():
+    class Other(FedAvg):
+        pass
+
+    with pytest.raises(ValueError, match="name must be a name that no other method has"):
+        register(Other)
+    assert METHODS["fedavg"] is FedAvg
 
 
 def test_all_that_is_wrong_is_named_at_once():
-    message = refusal(**{"num-round": 3, "lamda": 1.0, "beta": 2.0, "clients-per-round": "many"})
+    message = refusal(**{"num-round": 3, "etta": 1.0, "beta": 2.0, "clients-per-round": "many"})
     assert "num-round is not a setting (did you mean num-rounds?)" in message
-    assert "lamda is not a setting (did you mean lambda?)" in message
+    assert "etta is not a setting (did you mean eta?)" in message
     assert "beta must be less than or equal to 1, got 2.0" in message
     assert "clients-per-round must be a valid integer" in message
 
@@ -47,8 +131,8 @@ def test_all_that_is_wrong_is_named_at_once():
     ("settings", "message"),
     [
         ({"clients_per_round": 21}, "clients-per-round must be at most num-clients = 20, got 21"),
-        ({"algorithm": "sgd"}, "algorithm must be one of local-moml, per-fedavg, pfedme, fedavg"),
-        ({"algorithm": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
+        ({"method": "sgd"}, "method must be one of local-moml, per-fedavg, pfedme, fedavg"),
+        ({"method": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
         ({"num_rounds": True}, "num-rounds must be a number, got True"),
         ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),
         ({"num_rounds": 0}, "num-rounds must be greater than or equal to 1, got 0"),
@@ -83,16 +167,16 @@ def test_all_that_is_wrong_is_named_at_once():
         ({"server_step": "adam"}, "server-step must be 'replace' or 'universal', got 'adam'"),
         ({"server_radius": 0.0}, "server-radius must be greater than 0, got 0.0"),
         (
-            {"algorithm": "pfedme", "server_step": "universal", "server_mix": 0.5},
+            {"method": "pfedme", "server_step": "universal", "server_mix": 0.5},
             "server-mix must be 1 where server-step is universal.*, got 0.5",
         ),
         (
-            {"algorithm": "molar", "server_step": "universal"},
-            "server-step must be replace for molar, got 'universal'",
+            {"method": "molar", "server_step": "universal"},
+            "server-step is not a setting of molar, which does not read it",
         ),
         (
-            {"algorithm": "molar-bandit", "server_step": "universal"},
-            "server-step must be replace for molar-bandit, got 'universal'",
+            {"method": "molar-bandit", "server_step": "universal"},
+            "server-step is not a setting of molar-bandit, which does not read it",
         ),
         ({"order": "time"}, "order must be 'shuffled' or 'stream', got 'time'"),
         ({"seed": -1}, "seed must be greater than or equal to 0, got -1"),
@@ -117,7 +201,7 @@ def test_huge_numbers_are_refused_in_short(key, huge):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"dataset": 7, "algorithm": "x" * 10**5},
+        {"dataset": 7, "method": "x" * 10**5},
         {"x" * 10**5: 1},
         {"hidden": "9" * 10**5},
         {"model": ["x" * 10**5] * 9},
@@ -148,28 +232,25 @@ def test_one_class_is_none():
     assert "num-classes must be 0, or at least 2, got 1" in refusal(num_classes=1)
 
 
-def test_a_missing_setting_is_named():
-    config = read_defaults()
-    del config["eta"]
-    with pytest.raises(Refused, match="eta is missing"):
-        Experiment.from_config(config)
-
-
 def test_text_from_a_command_line_is_read_as_what_it_should_be():
     e = small(num_rounds="7", alpha="1e-3", hidden=64)
-    assert (e.num_rounds, e.alpha, e.hidden_widths) == (7, 1e-3, (64,))
+    assert (e.num_rounds, e.own.alpha, e.hidden_widths) == (7, 1e-3, (64,))
     assert small(hidden="").hidden_widths == ()
 
 
 def test_reads_settings_from_toml(tmp_path):
     path = tmp_path / "mine.toml"
-    path.write_text("num-rounds = 7\nlambda = 3.5\n")
-    assert read_settings(path) == {"num-rounds": 7, "lambda": 3.5}
+    path.write_text("num-rounds = 7\n[pfedme]\nlambda = 3.5\n")
+    assert read_settings(path) == {"num-rounds": 7, "pfedme.lambda": 3.5}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("num-rounds = ", "is not TOML"), ("[a]\nb = 1", "must be flat, .*; a is not")],
+    [
+        ("num-rounds = ", "is not TOML"),
+        ("[a.b]\nc = 1", "must have one `key = value` a line; a.b is not"),
+        ("a = [1]", "must have one `key = value` a line; a is not"),
+    ],
 )
 def test_refuses_other_files(tmp_path, text, message):
     path = tmp_path / "mine.toml"
@@ -191,19 +272,15 @@ def test_protection_is_part_of_what_a_run_is():
     assert settings <= small().identity().keys()
 
 
-def test_a_mix_that_is_not_looked_at_may_be_anything():
-    assert small(algorithm="fedavg", server_step="universal", server_mix=0.5).server_mix == 0.5
-
-
 def test_the_servers_step_and_the_order_are_part_of_what_a_run_is():
     assert {"server-step", "server-radius", "order"} <= small().identity().keys()
 
 
-def test_an_algorithm_without_a_mean_has_no_other_merge(monkeypatch):
-    every = ALGORITHMS["fedavg"]._replace(aggregate=lambda e: mean()._replace(additive=False))
-    monkeypatch.setitem(ALGORITHMS, "fedavg", every)
-    assert not small(algorithm="fedavg", clip=1.0).aggregate().additive
-    assert "merge must be mean where" in refusal(algorithm="fedavg", merge="median")
-    assert "privacy must be none or local where" in refusal(
-        algorithm="fedavg", privacy="central", clip=1.0
-    )
+def test_a_method_without_a_mean_has_no_other_merge(monkeypatch):
+    every = mean()._replace(additive=False)
+    monkeypatch.setattr(FedAvg, "aggregate", lambda self: every)
+    assert not aggregate_of(small(method="fedavg", clip=1.0)).additive
+    with pytest.raises(Refused, match="merge must be mean where"):
+        aggregate_of(small(method="fedavg", merge="median"))
+    with pytest.raises(Refused, match="privacy must be none or local where"):
+        aggregate_of(small(method="fedavg", privacy="central", clip=1.0))

@@ -11,7 +11,7 @@ from federation.data.tables import read_frame
 from federation.errors import DataError, Refused
 from federation.files import read_file, read_json
 from federation.keys import read_certificate
-from federation.settings import read_settings
+from federation.settings.files import read_settings
 
 
 @pytest.fixture(params=["pipe", "socket", "folder", "device", "dangling link", "loop", "missing"])

@@ -80,7 +80,7 @@ def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
     data["age"] = np.arange(60)
     dataset = csv(tmp_path / "a.csv", data)
     e = small(
-        algorithm="molar",
+        method="molar",
         dataset=dataset,
         num_clients=2,
         target_column="pressure",
@@ -105,7 +105,7 @@ def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
 
 def test_tables_that_cannot_be(tmp_path):
     good = csv(tmp_path / "good.csv", frame())
-    e = small(algorithm="molar", dataset=good, num_clients=2, target_column="pressure")
+    e = small(method="molar", dataset=good, num_clients=2, target_column="pressure")
     with pytest.raises(DataError, match=r"must have a task column, 'task', .* it has age"):
         table_data(e)
     with pytest.raises(DataError, match="column hospital must hold numbers, got 'north' in row 0"):
@@ -189,7 +189,7 @@ def test_npz_files_that_cannot_be(tmp_path, arrays, message):
 
 
 def test_simulated_sites_differ_in_two_coefficients_and_fit_their_family():
-    e = small(algorithm="molar", dataset="sparse-logistic", family="logistic", num_clients=3)
+    e = small(method="molar", dataset="sparse-logistic", family="logistic", num_clients=3)
     held = table_data(e)
     assert set(np.unique(held.train[0].y)) == {0, 1}
     with pytest.raises(DataError, match="dataset must be sparse-linear for family = linear"):

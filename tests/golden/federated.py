@@ -5,17 +5,17 @@ from server.record import RunRecord
 from simulations.engine import simulate
 from tests.support import small
 
-MOML = {"algorithm": "local-moml"}
-PER = {"algorithm": "per-fedavg"}
-PFEDME = {"algorithm": "pfedme"}
-FEDAVG = {"algorithm": "fedavg"}
-TABLE = {"num_clients": 12, "num_rounds": 3, "timeout": 5.0}
+MOML = {"method": "local-moml"}
+PER = {"method": "per-fedavg"}
+PFEDME = {"method": "pfedme"}
+FEDAVG = {"method": "fedavg"}
+TABLE = {"num_clients": 12, "timeout": 5.0}
 BANDIT = {"hidden": "6,5", "replay_batch": 4, "replay_rows": 6, "meta_steps": 2, "num_clients": 6}
-TURNS = {"algorithm": "meta-ban", "num_rounds": 40, "timeout": 5.0} | BANDIT
+TURNS = {"method": "meta-ban", "num_rounds": 40, "timeout": 5.0} | BANDIT
 
 SETTINGS = {
     **{
-        f"{first['algorithm']}, {hessian}": first | {"hessian": hessian}
+        f"{first['method']}, {hessian}": first | {"hessian": hessian}
         for first in (MOML, PER)
         for hessian in ("exact", "first-order", "finite-difference")
     },
@@ -27,11 +27,11 @@ SETTINGS = {
     "pfedme, server-mix": PFEDME | {"server_mix": 1.7, "inner_steps": 2},
     "fedavg": FEDAVG,
     **{
-        f"{first['algorithm']}, universal": first | {"server_step": "universal"}
+        f"{first['method']}, universal": first | {"server_step": "universal"}
         for first in (MOML, FEDAVG, PFEDME)
     },
     **{
-        f"{first['algorithm']}, {merge}": first | {"merge": merge, "clients_per_round": 6}
+        f"{first['method']}, {merge}": first | {"merge": merge, "clients_per_round": 6}
         for first in (MOML, FEDAVG)
         for merge in ("median", "trimmed-mean", "krum")
     },
@@ -45,36 +45,35 @@ SETTINGS = {
     "local-moml, stream": MOML | {"order": "stream", "memory": "carry"},
     "fedavg, shards": FEDAVG | {"shards": 2},
     **{
-        f"{first['algorithm']}, {partition}": first | {"partition": partition, "num_clients": 8}
+        f"{first['method']}, {partition}": first | {"partition": partition, "num_clients": 8}
         for first in (MOML, FEDAVG)
         for partition in ("iid", "dirichlet", "pathological")
     },
     **{
-        f"{first['algorithm']}, {model}": first | {"model": model}
+        f"{first['method']}, {model}": first | {"model": model}
         for first in (MOML, PER, PFEDME, FEDAVG)
         for model in ("cnn", "linear")
     },
     "local-moml, two layers": MOML | {"hidden": "12,9", "seed": 3},
     "fedavg, no adaptation": FEDAVG | {"adapt_steps": 0, "seed": 2},
-    "molar": TABLE | {"algorithm": "molar", "dataset": "sparse-linear"},
+    "molar": TABLE | {"method": "molar", "dataset": "sparse-linear"},
     "molar, soft": TABLE
     | {
-        "algorithm": "molar",
+        "method": "molar",
         "dataset": "sparse-linear",
         "thresholding": "soft",
         "intercept": False,
     },
     "molar, equal weights": TABLE
-    | {"algorithm": "molar", "dataset": "sparse-linear", "site_weights": "equal", "level": 0.9},
+    | {"method": "molar", "dataset": "sparse-linear", "site_weights": "equal", "level": 0.9},
     "molar, logistic": TABLE
-    | {"algorithm": "molar", "dataset": "sparse-logistic", "family": "logistic"}
+    | {"method": "molar", "dataset": "sparse-logistic", "family": "logistic"}
     | {"test_fraction": 0.1},
-    "molar, poisson": TABLE
-    | {"algorithm": "molar", "dataset": "sparse-poisson", "family": "poisson"},
+    "molar, poisson": TABLE | {"method": "molar", "dataset": "sparse-poisson", "family": "poisson"},
     "molar-bandit": TABLE
-    | {"algorithm": "molar-bandit", "dataset": "sparse-linear", "num_rounds": 5, "first_batch": 4},
+    | {"method": "molar-bandit", "dataset": "sparse-linear", "num_rounds": 5, "first_batch": 4},
     "molar-bandit, one parameter": TABLE
-    | {"algorithm": "molar-bandit", "dataset": "sparse-linear", "num_rounds": 5}
+    | {"method": "molar-bandit", "dataset": "sparse-linear", "num_rounds": 5}
     | {"bandit_model": "P", "history": "all"},
     "meta-ban": TURNS | {"dataset": "linear-groups"},
     "meta-ban, cosine": TURNS
@@ -90,6 +89,7 @@ def run(name, folder, **more):
     """Returns all that a run gives but its times."""
     engine = more.pop("engine", "vectorized")
     found = simulate(small(**SETTINGS[name] | more), folder, engine=engine)
+    found["algorithm"] = found["method"]  # as it was called when the numbers were recorded
     return kept(folder) | {"results": found}
 
 

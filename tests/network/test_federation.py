@@ -11,8 +11,8 @@ import pytest
 from benchmarks.chaos import chaos, plan
 from client.memory import DiskStore
 from federation.errors import RunStopped
-from federation.experiment import Experiment, read_defaults
-from federation.settings import read_settings
+from federation.experiment import Experiment
+from federation.settings.files import read_settings
 from server.record import RunRecord
 from server.status import members, participation
 from simulations.deployed import run_deployed
@@ -39,7 +39,7 @@ def settings(**special):
         "eval-every": 2,
         "checkpoint-every": 2,
     }
-    return Experiment.from_config({**read_defaults(), **own, **special})
+    return Experiment.from_config({**own, **special})
 
 
 def run(federation, experiment, folder):
@@ -60,9 +60,9 @@ def run(federation, experiment, folder):
     ("nodes", "insecure", "special"),
     [
         ("engram", False, {"memory": "carry"}),
-        ("engram", True, {"algorithm": "pfedme", "merge": "median", "clip": 0.5}),
+        ("engram", True, {"method": "pfedme", "merge": "median", "clip": 0.5}),
         ("stock", False, {"memory": "carry", "num-rounds": 2}),
-        ("stock", True, {"algorithm": "fedavg", "merge": "trimmed-mean", "num-rounds": 2}),
+        ("stock", True, {"method": "fedavg", "merge": "trimmed-mean", "num-rounds": 2}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -84,7 +84,7 @@ def test_a_run_over_grpc_ends_at_the_vectorized_engines_model(tmp_path, nodes, i
     assert [member.status for member in online] == ["online"] * CLIENTS
     if not insecure:
         assert {member.name for member in online} == {f"client-{i}" for i in range(CLIENTS)}
-    if experiment.keeps_memory:
+    if experiment.own.keeps_memory:
         for client in range(CLIENTS):
             own = tmp_path / "fed" / f"client-{client}" / "state" / "memory"
             store = DiskStore(own / record.config["training"])
@@ -164,7 +164,7 @@ def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, no
     frame = pd.DataFrame(x, columns=["age", "dose", "weight"]).assign(hospital=hospital, days=y)
     frame.to_csv(tmp_path / "all.csv", index=False)
     table = {"target-column": "days", "task-column": "hospital", "num-clients": CLIENTS}
-    experiment = settings(algorithm="molar", dataset=f"csv:{tmp_path / 'all.csv'}", **table)
+    experiment = settings(method="molar", dataset=f"csv:{tmp_path / 'all.csv'}", **table)
     expected = simulate(experiment, tmp_path / "here")
     with LocalFederation(tmp_path / "fed", clients=CLIENTS, nodes=nodes) as federation:
         if nodes == "engram":  # which bring their own; the coordinator has none
@@ -201,7 +201,7 @@ def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, no
 
 
 def test_turns_of_a_bandit_are_those_of_one_process(tmp_path):
-    bandit = {"algorithm": "meta-ban", "dataset": "linear-groups", "num-rounds": 10}
+    bandit = {"method": "meta-ban", "dataset": "linear-groups", "num-rounds": 10}
     experiment = settings(**bandit, **{"meta-steps": 2})
     simulate(experiment, tmp_path / "here")
     with LocalFederation(tmp_path / "fed", clients=CLIENTS) as federation:

@@ -17,7 +17,7 @@ import pytest
 from federation.credentials import read_node, read_server
 from federation.fingerprint import source_root
 from federation.launch import Launch, program
-from federation.settings import read_settings
+from federation.settings.files import read_settings
 from server.identity import init_federation
 from server.launch import flwr_command, superlink_command
 from server.registration import register_clients

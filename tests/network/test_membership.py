@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from federation.errors import RunStopped
-from federation.experiment import Experiment, read_defaults
-from federation.settings import read_settings
+from federation.experiment import Experiment
+from federation.settings.files import read_settings
 from server.record import RunRecord
 from server.registration import register_clients, unregister_client
 from server.status import members
@@ -34,7 +34,7 @@ def settings(**special):
         "eval-every": 1000,
         "checkpoint-every": 20,
     }
-    return Experiment.from_config({**read_defaults(), **own, **special})
+    return Experiment.from_config({**own, **special})
 
 
 def rows_of(folder):

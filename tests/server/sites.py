@@ -20,7 +20,7 @@ SITES_THERE = 12
 
 
 def settings(**special):
-    base = {"algorithm": "molar", "dataset": "sparse-linear", "num_clients": SITES_THERE}
+    base = {"method": "molar", "dataset": "sparse-linear", "num_clients": SITES_THERE}
     return small(**base | {"timeout": 1.0} | special)
 
 

@@ -13,7 +13,6 @@ from engram.molar.bandits.play import batches
 from federation.data.worlds import simulated_world
 from federation.errors import DataError, Refused, RunStopped
 from federation.estimates import SITES
-from federation.policy import parameters_of, policy_of
 from federation.streams import Stream, generator
 from server import bandits as module
 from server.bandits import play
@@ -27,7 +26,7 @@ COUNT = 6
 
 
 def settings(**special):
-    base = {"algorithm": "molar-bandit", "dataset": "sparse-linear", "num_clients": COUNT}
+    base = {"method": "molar-bandit", "dataset": "sparse-linear", "num_clients": COUNT}
     return small(**base | {"num_rounds": 9, "timeout": 1.0} | special)
 
 
@@ -50,11 +49,11 @@ def coefs(store, **special):
 def in_one_place(**special):
     """Plays the library's policy in the same worlds, with the same ties broken alike."""
     e = settings(**special)
-    policy, everyone = policy_of(e), range(e.num_clients)
+    policy, everyone = e.own.policy(e), range(e.num_clients)
     worlds = [simulated_world(e, client) for client in everyone]
-    state = policy.init(e.num_clients, parameters_of(e), worlds[0].contexts.shape[2])
+    state = policy.init(e.num_clients, e.own.parameters, worlds[0].contexts.shape[2])
     lost = np.zeros(e.num_clients)
-    for number, batch in enumerate(batches(e.first_batch, e.horizon), start=1):
+    for number, batch in enumerate(batches(e.own.first_batch, e.own.horizon(e)), start=1):
         now = [world.rounds(batch.start, batch.stop) for world in worlds]
         ties = [generator(e.seed, Stream.TIES, number, client) for client in everyone]
         chosen = policy.choose(state, [world.contexts for world in now], ties)
@@ -311,7 +310,7 @@ def test_a_site_that_comes_late_plays_from_then_on(tmp_path):
     assert [row["absent"] for row in rows] == [{"2": "no node hosts it"}] * 4 + [{}] * 5
     assert [row["sites"] for row in rows] == [COUNT - 1] * 4 + [COUNT] * 5
     e, world = settings(), simulated_world(settings(), 2)
-    later = list(batches(e.first_batch, e.horizon))[4:]
+    later = list(batches(e.own.first_batch, e.own.horizon(e)))[4:]
     turns = sum(len(world.rounds(batch.start, batch.stop).contexts) for batch in later)
     assert found["clients"]["turns"][2] == turns > 0
     assert found["left-out"] == {}

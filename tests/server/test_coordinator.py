@@ -14,9 +14,9 @@ from client.memory import DiskStore, RamStore
 from client.trainer import Trainer
 from engram.aggregates import Aggregate, weighted_mean
 from engram.tree import add_scaled
-from federation import algorithms
-from federation.algorithms import ALGORITHMS
 from federation.errors import Refused, RunStopped
+from federation.methods import METHODS
+from federation.methods.local import FedAvg
 from server import checkpoints, coordinator
 from server.coordinator import coordinate
 from server.record import RunRecord
@@ -89,7 +89,7 @@ def test_the_same_experiment_gives_the_same_numbers(tmp_path):
 
 
 def test_learning_happens(tmp_path):
-    found = run(tmp_path / "run", algorithm="fedavg", num_rounds=40, clients_per_round=10)
+    found = run(tmp_path / "run", method="fedavg", num_rounds=40, clients_per_round=10)
     assert found["accuracy"] > RunRecord.open(tmp_path / "run").rows()[0]["accuracy"] + 0.2
 
 
@@ -168,18 +168,21 @@ def test_a_stateful_aggregate_is_resumed_with_its_state(tmp_path, monkeypatch):
 
         return Aggregate(zeros, merge, "clients", additive=True)
 
-    heavy = ALGORITHMS["fedavg"]._replace(aggregate=momentum)
-    monkeypatch.setitem(algorithms.ALGORITHMS, "heavy-ball", heavy)
-    run(tmp_path / "whole", algorithm="heavy-ball", num_rounds=4)
-    run(tmp_path / "parts", algorithm="heavy-ball", num_rounds=2)
-    run(tmp_path / "parts", algorithm="heavy-ball", num_rounds=4, resume=str(tmp_path / "parts"))
+    class HeavyBall(FedAvg):
+        name = "heavy-ball"
+        aggregate = momentum
+
+    monkeypatch.setitem(METHODS, "heavy-ball", HeavyBall)
+    run(tmp_path / "whole", method="heavy-ball", num_rounds=4)
+    run(tmp_path / "parts", method="heavy-ball", num_rounds=2)
+    run(tmp_path / "parts", method="heavy-ball", num_rounds=4, resume=str(tmp_path / "parts"))
     assert numbers(tmp_path / "parts")[0] == numbers(tmp_path / "whole")[0]
     assert RunRecord.open(tmp_path / "parts").load_checkpoint().state.keys()
 
 
 @pytest.mark.parametrize("exp_concave", [False, True])
 def test_the_universal_step_is_resumed_with_its_state(tmp_path, exp_concave):
-    settings = {"server_step": "universal", "algorithm": "fedavg"}
+    settings = {"server_step": "universal", "method": "fedavg"}
     if exp_concave:  # few parameters
         y = np.arange(400) % 2
         x = np.random.default_rng(0).normal(size=(400, 3)) + y[:, None]

@@ -52,8 +52,8 @@ def test_the_choices_are_those_of_one_place(tmp_path, special, nodes):
 
 
 def test_the_regret_curve_is_that_of_one_place_where_every_turn_is_told(tmp_path):
-    run(tmp_path / "run", tell_turns=1)
-    _, played, _ = in_one_place(tell_turns=1)
+    run(tmp_path / "run", report_every=1)
+    _, played, _ = in_one_place(report_every=1)
     rows = rows_of(tmp_path / "run")
     assert [row["told"] for row in rows] == list(range(1, T + 1))
     np.testing.assert_allclose([row["regret"] for row in rows], played.regrets[0], rtol=1e-9)

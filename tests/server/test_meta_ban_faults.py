@@ -145,9 +145,9 @@ def test_in_the_end_a_site_tells_of_its_own_turns_only(tmp_path):
             reply.content.config_records[CLIENTS].update(turns=T, reward=float(T), regret=float(T))
         return reply
 
-    honest, _ = run(tmp_path / "honest", tell_turns=1)
+    honest, _ = run(tmp_path / "honest", report_every=1)
     assert honest["told"] == T
-    found, _ = run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, lie), tell_turns=1)
+    found, _ = run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, lie), report_every=1)
     assert {k: found[k] for k in ("told", "reward", "regret")} == {
         k: honest[k] for k in ("told", "reward", "regret")
     }
@@ -300,7 +300,7 @@ def test_what_cannot_be_kept_is_not_learned():
         def save(self, *args, **options):
             raise MemoryFull(f"no room for {args}, {options}")
 
-    e = settings(tell_turns=1)
+    e = settings(report_every=1)
     host = table_host(e, Full())
     first = drawn_world(e).round(0)
     before, rows = host.opinions([first.user], first.arms, 1)

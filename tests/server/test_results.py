@@ -32,7 +32,7 @@ def test_summary():
 def test_results():
     rows = [{"round": 0}, *({"round": r, "ms": ms} for r, ms in ((1, 9.0), (2, 4.0), (3, 5.0)))]
     found = results("fedavg", EVALUATION, rows)
-    assert (found["algorithm"], found["rounds"], found["ms-per-round"]) == ("fedavg", 3, 5.0)
+    assert (found["method"], found["rounds"], found["ms-per-round"]) == ("fedavg", 3, 5.0)
     assert found["clients"]["own"] == [0.7, None, 0.9]
     assert found["clients"]["ids"] == [0, 1, 4]
     assert found["clients"]["queries"] == [25, 10, 10]

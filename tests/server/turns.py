@@ -4,18 +4,17 @@ from client.hosts import table_host
 from client.memory import RamStore
 from engram.bandits.play import play as play_in_one_place
 from federation.data.meetings import drawn_world
-from federation.policy import meta_ban_of
 from server.bandits import play
 from server.record import RunRecord
 from simulations.grid import InProcessGrid
 from tests.support import small
 
 COUNT, T = 6, 40
-DISCREET = 8  # the default of tell-turns
+DISCREET = 8  # the default of report-every
 
 
 def settings(**special):
-    base = {"algorithm": "meta-ban", "dataset": "linear-groups", "num_clients": COUNT}
+    base = {"method": "meta-ban", "dataset": "linear-groups", "num_clients": COUNT}
     quick = {"hidden": "6,5", "replay_batch": 4, "replay_rows": 6, "meta_steps": 2}
     return small(**base | quick | {"num_rounds": T, "timeout": 1.0} | special)
 
@@ -32,7 +31,7 @@ def in_one_place(**special):
     """Plays the library's policy, and returns what it played, and its state in the end."""
     e, world = settings(**special), drawn_world(settings(**special))
     moments = []
-    played = play_in_one_place(meta_ban_of(e, world.dim).runs, [world], [e.seed], moments.append)
+    played = play_in_one_place(e.own.policy(e, world.dim).runs, [world], [e.seed], moments.append)
     return world, played, moments[-1]
 
 

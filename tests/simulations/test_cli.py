@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from federation.experiment import read_defaults
+from federation.experiment import default_config
 from federation.fingerprint import source_root
 from server.record import RunRecord
 from simulations import cli, terminal
@@ -48,7 +48,7 @@ def test_run_records_what_it_shows(engram):
     assert status == 0
     found = json.loads(out.splitlines()[-1])
     assert found["run"] == "mine"
-    (row,) = found["algorithms"]
+    (row,) = found["methods"]
     results = RunRecord.open(Path("mine")).results
     assert row["accuracy"] == results["accuracy"]
     for key in ("accuracy", "accuracy-std", "accuracy-p10", "accuracy-before"):
@@ -77,11 +77,11 @@ def test_sequential_runs_alike(engram):
 
 
 def test_config_files_and_overrides_in_their_order(engram):
-    Path("mine.toml").write_text('algorithm = "fedavg"\neta = 0.3\n')
+    Path("mine.toml").write_text('method = "fedavg"\neta = 0.3\n')
     status, *_ = engram("run", *SETS, "--config", "mine.toml", "--set", "eta=0.05", "--out", "a")
     assert status == 0
     settings = RunRecord.open(Path("a")).config["settings"]
-    assert (settings["algorithm"], settings["eta"]) == ("fedavg", 0.05)
+    assert (settings["method"], settings["eta"]) == ("fedavg", 0.05)
 
 
 def test_without_a_terminal_each_evaluation_is_a_line(engram):
@@ -100,7 +100,7 @@ def test_without_a_terminal_each_evaluation_is_a_line(engram):
 
 
 def test_without_a_terminal_tables_are_a_line_as_often(engram):
-    sets = bad("algorithm=meta-ban", "dataset=linear-groups", "num-rounds=5", "eval-every=2")
+    sets = bad("method=meta-ban", "dataset=linear-groups", "num-rounds=5", "eval-every=2")
     _, _, err = engram("run", *sets, "--out", "t")
     assert re.findall(r"(\d) of 5 rounds.*regret", err) == ["2", "4", "5"]
 
@@ -130,7 +130,7 @@ def test_resume_goes_on(engram):
         for name in ("whole", "parts")
     )
     assert one == other
-    assert json.loads(out.splitlines()[-1])["algorithms"][0]["rounds"] == 4
+    assert json.loads(out.splitlines()[-1])["methods"][0]["rounds"] == 4
 
 
 def test_resume_keeps_the_engine(engram):
@@ -153,8 +153,8 @@ def test_compare_runs_algorithms_side_by_side(engram):
         *("--set", "pfedme.lambda=20"),
     )
     assert status == 0
-    rows = json.loads(out.splitlines()[-1])["algorithms"]
-    assert [row["algorithm"] for row in rows] == ["fedavg", "pfedme"]
+    rows = json.loads(out.splitlines()[-1])["methods"]
+    assert [row["method"] for row in rows] == ["fedavg", "pfedme"]
     each = [RunRecord.open(Path(f"c/fedavg-seed{seed}")).results["accuracy"] for seed in (0, 1)]
     assert rows[0]["accuracy"] == pytest.approx(np.mean(each))
     assert rows[0]["accuracy-seed-std"] == pytest.approx(np.std(each, ddof=1))
@@ -168,7 +168,7 @@ def test_compare_runs_algorithms_side_by_side(engram):
         path.name for path in Path("c").iterdir()
     }
     shown = engram("show", "c", "--json")
-    assert json.loads(shown[1].splitlines()[-1])["algorithms"] == rows
+    assert json.loads(shown[1].splitlines()[-1])["methods"] == rows
 
 
 def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
@@ -219,7 +219,7 @@ def test_help_documents_every_setting(engram, command, monkeypatch):
     monkeypatch.setattr(cli, "console", Console(width=200))
     status, out, _ = engram(command, "--help")
     assert status == 0
-    for key, default in read_defaults().items():
+    for key, default in default_config().items():
         assert re.search(rf"{key} +│ {re.escape(json.dumps(default))} ", out), key
 
 
@@ -293,10 +293,10 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["compare", "fedavg", *bad("pfedme.eta=1")], "pfedme.eta is for an algorithm that does"),
+        (["compare", "fedavg", *bad("pfedme.eta=1")], "pfedme.eta is for an method that does"),
         (["compare", "fedavg", *bad("fedavg.seed=1")], "seed is no setting of this command"),
-        (["compare", *bad("algorithm=fedavg")], "algorithm is no setting of this command"),
-        (["compare", "nonsense"], "algorithm must be one of"),
+        (["compare", *bad("method=fedavg")], "method is no setting of this command"),
+        (["compare", "nonsense"], "method must be one of"),
         (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
         (["compare", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
         (["reproduce", "one-shot", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
@@ -304,11 +304,11 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["run", "--resume", "full", "--out", "other"], "exclude each other"),
         (["run", "--resume", "full"], "full is not the folder of a run"),
         (
-            ["data", *bad("algorithm=meta-ban", "dataset=digits", "num-clients=10")],
+            ["data", *bad("method=meta-ban", "dataset=digits", "num-clients=10")],
             "engram data shows rows that clients hold: one of meta-ban has none before its turns",
         ),
         (
-            ["run", *bad("algorithm=meta-ban")],
+            ["run", *bad("method=meta-ban")],
             "num-clients must be the number of users, 10, in digits, got 20",
         ),
         (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
@@ -316,7 +316,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["compare", "--out", "file/x"], "file/x cannot be made"),
         (["data", "--out", "file/x.png"], "file cannot be made"),
         (["run", "--out", "file/x"], "file/x cannot be made"),
-        (["run", *bad("algorithm=pfedm", "beta=2")], r"did you mean pfedme\?.*; beta must be"),
+        (["run", *bad("method=pfedm", "beta=2")], r"did you mean pfedme\?.*; beta must be"),
         (["shwo"], "No such command 'shwo'"),
         (["show", "x" * 5000], "x: File name too long"),
         (["status", "x" * 5000], "x/config.json: File name too long"),

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from federation.errors import RunStopped
-from federation.experiment import Experiment, read_defaults
+from federation.experiment import Experiment
 from federation.launch import Launch
 from simulations import deployed
 from simulations.deployed import run_deployed
@@ -38,7 +38,7 @@ def flwr(monkeypatch, tmp_path):
 
 
 def run(tmp_path, **options):
-    experiment = Experiment.from_config(read_defaults() | {"num-rounds": 5})
+    experiment = Experiment.from_config({"num-rounds": 5})
     run_deployed(experiment, tmp_path / "run", tmp_path / "server", **options)
 
 

@@ -14,7 +14,7 @@ from tests.support import assert_same, grid, initial_model, small, train_clients
 
 @pytest.fixture
 def setup():
-    t = trainer(small(algorithm="fedavg", num_clients=8, clients_per_round=4))
+    t = trainer(small(method="fedavg", num_clients=8, clients_per_round=4))
     return t, grid(t), initial_model(t)
 
 

@@ -108,12 +108,12 @@ def toml(settings):
 @pytest.mark.parametrize(
     "special",
     [
-        {"algorithm": "local-moml", "memory": "carry"},
-        {"algorithm": "pfedme"},
-        {"algorithm": "fedavg"},
-        {"algorithm": "local-moml", "merge": "median", "clip": 0.1},
+        {"method": "local-moml", "memory": "carry"},
+        {"method": "pfedme"},
+        {"method": "fedavg"},
+        {"method": "local-moml", "merge": "median", "clip": 0.1},
     ],
-    ids=lambda special: "-".join([special["algorithm"], special.get("merge", "mean")]),
+    ids=lambda special: "-".join([special["method"], special.get("merge", "mean")]),
 )
 def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
     superlink, tmp_path, special
@@ -143,10 +143,10 @@ def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
 
 
 def test_sites_exchange_estimates(superlink, tmp_path):
-    for algorithm, shown in (("molar", "held-out loss"), ("molar-bandit", "regret")):
-        e = small(algorithm=algorithm, dataset="sparse-linear", num_clients=7, num_rounds=8)
-        expected = simulate(e, tmp_path / algorithm)
-        out = tmp_path / f"{algorithm}-ray"
+    for method, shown in (("molar", "held-out loss"), ("molar-bandit", "regret")):
+        e = small(method=method, dataset="sparse-linear", num_clients=7, num_rounds=8)
+        expected = simulate(e, tmp_path / method)
+        out = tmp_path / f"{method}-ray"
         changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
         printed = superlink.run(source_root(), toml(changed | {"out": str(out)}), nodes=3)
         assert f"7 sites, {shown}" in printed, printed
@@ -159,7 +159,7 @@ def test_sites_exchange_estimates(superlink, tmp_path):
 
 
 def test_sites_take_turns(superlink, tmp_path):
-    bandit = {"algorithm": "meta-ban", "dataset": "linear-groups", "num_clients": 5}
+    bandit = {"method": "meta-ban", "dataset": "linear-groups", "num_clients": 5}
     e = small(**bandit, num_rounds=9, meta_steps=2)
     simulate(e, tmp_path / "here")
     changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}

@@ -8,6 +8,7 @@ import torch
 from flwr.app import ConfigRecord, Error, Message
 
 from engram.aggregates import Aggregate, Update
+from federation.aggregation import aggregate_of
 from federation.errors import RunStopped
 from federation.hosting import NodeConfig, hosted_clients
 from federation.wire import to_params, to_record
@@ -25,7 +26,7 @@ def strategy_on(nodes, experiment=None, aggregate=None):
     t = trainer(e)
     g = grid(t, nodes)
     strategy = Federated(
-        aggregate or e.aggregate(),
+        aggregate or aggregate_of(e),
         query_roster(g, e.num_clients),
         clients_per_round=e.clients_per_round,
         seed=e.seed,
@@ -105,7 +106,7 @@ def test_the_order_of_replies_is_immaterial():
 
 
 def test_examples_weigh_where_the_algorithm_says_so():
-    e = small(algorithm="fedavg", clients_per_round=20)
+    e = small(method="fedavg", clients_per_round=20)
     merged, _ = one_round(*strategy_on(3, e))
     t = trainer(e)
     trained = train_clients(t, initial_model(t), range(20), server_round=1, durable=0)
@@ -175,7 +176,7 @@ def test_a_finite_model_far_from_all_others_is_left_out(value):
 
 
 def test_a_merged_model_that_is_not_finite_stops_the_run():
-    e = small(algorithm="pfedme", server_mix=9.0, clients_per_round=2)
+    e = small(method="pfedme", server_mix=9.0, clients_per_round=2)
     strategy, g, model = strategy_on(20, e)
 
     def spoil(replies):
@@ -316,7 +317,7 @@ def test_nodes_that_are_away_are_neither_asked_to_train_nor_to_be_scored():
     t = trainer(small(num_clients=6, clients_per_round=4))
     g = Away(grid(t), {2, 5})
     roster = query_roster(g._grid, 6)
-    strategy = Federated(t.experiment.aggregate(), roster, clients_per_round=4, seed=0)
+    strategy = Federated(aggregate_of(t.experiment), roster, clients_per_round=4, seed=0)
     arrays = to_record(initial_model(t))
     asked = strategy.configure_train(1, arrays, ConfigRecord(), g)
     assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
@@ -331,7 +332,7 @@ def test_clients_that_have_not_come_yet_are_neither_asked_nor_scored():
     g = grid(t)
     whole = query_roster(g, 6)
     some = whole._replace(nodes=[1, None, 3, 4, None, 6], examples=[40, 0, 40, 40, 0, 20])
-    strategy = Federated(t.experiment.aggregate(), some, clients_per_round=4, seed=0)
+    strategy = Federated(aggregate_of(t.experiment), some, clients_per_round=4, seed=0)
     arrays = to_record(initial_model(t))
     asked = strategy.configure_train(1, arrays, ConfigRecord(), g)
     assert {m.metadata.dst_node_id for m in asked} == {1, 3, 4, 6}
@@ -351,7 +352,7 @@ def test_a_round_needs_so_many_replies(least):
     t = trainer(small(num_clients=4, clients_per_round=4))
     g = grid(t)
     strategy = Federated(
-        t.experiment.aggregate(), query_roster(g, 4), clients_per_round=4, seed=0, least=least
+        aggregate_of(t.experiment), query_roster(g, 4), clients_per_round=4, seed=0, least=least
     )
     messages = list(strategy.configure_train(1, to_record(initial_model(t)), ConfigRecord(), g))
     replies = list(g.send_and_receive(messages))[1:]

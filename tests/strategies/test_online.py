@@ -10,6 +10,7 @@ from engram.online.domains import ball
 from engram.online.epochs import in_epochs
 from engram.online.universal import universal_ensemble
 from engram.tree import add_scaled
+from federation.aggregation import aggregate_of
 from federation.data.federated import model_for
 from federation.wire import to_params, to_record
 from server.roster import query_roster
@@ -29,7 +30,7 @@ def stream(tmp_path):
 
 
 def online(stream, **settings):
-    fixed = {"algorithm": "fedavg", "model": "linear", "partition": "blocks", "order": "stream"}
+    fixed = {"method": "fedavg", "model": "linear", "partition": "blocks", "order": "stream"}
     fixed |= {"num_clients": 5, "clients_per_round": 5, "local_steps": 1, "batch_size": 2}
     return small(dataset=stream, test_fraction=0.2, **(fixed | settings))
 
@@ -38,7 +39,7 @@ def play(e, nodes):
     """Yields each round's model, and the next."""
     g = grid(trainer(e), nodes)
     strategy = Federated(
-        e.aggregate(), query_roster(g, e.num_clients), clients_per_round=5, seed=e.seed
+        aggregate_of(e), query_roster(g, e.num_clients), clients_per_round=5, seed=e.seed
     )
     model = initial_model(g._host)
     for server_round in range(1, ROUNDS + 1):

@@ -1,4 +1,4 @@
-"""Every algorithm with every protection: the same on all engines, and safe from a few who lie."""
+"""Every method with every protection: the same on all engines, and safe from a few who lie."""
 
 import pytest
 import torch
@@ -7,7 +7,8 @@ from flwr.app import ConfigRecord
 from engram.privacy import clip
 from engram.robust import krum, median, trimmed_mean
 from engram.tree import add_scaled, norm
-from federation.algorithms import ALGORITHMS
+from federation.aggregation import aggregate_of
+from federation.methods import family
 from federation.noise import simulated_noise
 from federation.wire import to_params, to_record
 from server.roster import query_roster
@@ -35,7 +36,7 @@ def federation(e, nodes=20, engine="vectorized"):
     noise = simulated_noise(e.seed)
     g = grid(trainer(e, engine=engine, noise=noise), nodes)
     strategy = Federated(
-        e.aggregate(noise),
+        aggregate_of(e, noise),
         query_roster(g, e.num_clients),
         clients_per_round=e.clients_per_round,
         seed=e.seed,
@@ -58,10 +59,10 @@ def distance(one, other):
     return float(norm(add_scaled(one, -1.0, other)))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("method", family("local"))
 @pytest.mark.parametrize("protection", PROTECTIONS)
-def test_nodes_and_engines_do_not_matter(algorithm, protection):
-    e = experiment(protection, algorithm=algorithm, server_mix=0.7, clients_per_round=5)
+def test_nodes_and_engines_do_not_matter(method, protection):
+    e = experiment(protection, method=method, server_mix=0.7, clients_per_round=5)
     expected, metrics = rounds(e, count=2)
     assert (metrics["clients"], metrics["left-out"]) == (5, 0)
     assert all(leaf.isfinite().all() for leaf in expected.values())
@@ -70,20 +71,20 @@ def test_nodes_and_engines_do_not_matter(algorithm, protection):
         assert_same(model, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("method", family("local"))
 @pytest.mark.parametrize("protection", PROTECTIONS)
-def test_nor_with_the_ensembles_step(algorithm, protection):
-    e = experiment(protection, algorithm=algorithm, server_step="universal", server_radius=1.5)
+def test_nor_with_the_ensembles_step(method, protection):
+    e = experiment(protection, method=method, server_step="universal", server_radius=1.5)
     expected, _ = rounds(e, count=3)
     strategy, g = federation(e)
     start = initial_model(g._host)
-    merged, _ = rounds(experiment(protection, algorithm=algorithm))
+    merged, _ = rounds(experiment(protection, method=method))
     first, _ = rounds(e)
     # Towards the merged model, between a fifth and two fifths of the radius far.
     step, update = (torch.cat([(m[k] - start[k]).flatten() for k in m]) for m in (first, merged))
     assert torch.cosine_similarity(step, update, dim=0) > 1 - 1e-5
     assert 0.3 <= step.norm() <= 0.6
-    assert strategy.aggregate.additive == experiment(protection).aggregate().additive
+    assert strategy.aggregate.additive == aggregate_of(experiment(protection)).additive
     for nodes, engine in ((1, "vectorized"), (20, "sequential")):
         model, _ = rounds(e, count=3, nodes=nodes, engine=engine)
         assert_same(model, expected, atol=1e-4)
@@ -98,17 +99,17 @@ def honest(e):
     return model, [{k: leaf[i] for k, leaf in stack.items()} for i in range(len(cohort))]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_settings_reach_the_merge(algorithm):
-    mix = 0.7 if algorithm == "pfedme" else 1.0
-    model, models = honest(experiment("mean", algorithm=algorithm))
+@pytest.mark.parametrize("method", family("local"))
+def test_the_settings_reach_the_merge(method):
+    mix = 0.7 if method == "pfedme" else 1.0
+    model, models = honest(experiment("mean", method=method))
     for settings, center in (
         ({"merge": "median"}, median(models)),
         ({"merge": "trimmed-mean", "num_malicious": 3}, trimmed_mean(models, 3)),
         ({"merge": "krum", "num_malicious": 2}, krum(models, 2)),
         ({"merge": "median", "clip": 0.05}, median([clip(m, model, 0.05) for m in models])),
     ):
-        e = experiment("mean", algorithm=algorithm, server_mix=0.7, **settings)
+        e = experiment("mean", method=method, server_mix=0.7, **settings)
         merged, _ = rounds(e)
         expected = {k: (1 - mix) * leaf + mix * center[k] for k, leaf in model.items()}
         assert_same(merged, expected, atol=1e-5)
@@ -130,12 +131,12 @@ def lie(direction):
 SAFE = ["median", "trimmed-mean", "krum", "clip", "clip-median", "central"]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("method", family("local"))
 @pytest.mark.parametrize("protection", SAFE)
 @pytest.mark.parametrize("direction", [1.0, 1e30])
-def test_a_minority_that_lies_moves_little(algorithm, protection, direction):
-    e = experiment(protection, algorithm=algorithm, num_malicious=2)
-    model, models = honest(experiment("mean", algorithm=algorithm))
+def test_a_minority_that_lies_moves_little(method, protection, direction):
+    e = experiment(protection, method=method, num_malicious=2)
+    model, models = honest(experiment("mean", method=method))
     truth, _ = rounds(e)
     merged, metrics = rounds(e, spoil=lie(direction))
     assert metrics["left-out"] == 0
@@ -144,9 +145,9 @@ def test_a_minority_that_lies_moves_little(algorithm, protection, direction):
     assert distance(merged, truth) <= 2 * farthest
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_and_a_mean_far(algorithm):
-    e = experiment("mean", algorithm=algorithm)
+@pytest.mark.parametrize("method", family("local"))
+def test_and_a_mean_far(method):
+    e = experiment("mean", method=method)
     model, models = honest(e)
     farthest = max(distance(m, model) for m in models)
     truth, _ = rounds(e)
@@ -165,7 +166,7 @@ def test_the_server_clips_a_node_that_does_not():
 
 def test_a_minority_cannot_outvote_by_local_noise():
     # Honest noise has the norm 0.1 * 0.05 * sqrt(d); nobody gets farther than that and a little.
-    e = experiment("local", algorithm="local-moml")
+    e = experiment("local", method="local-moml")
     size = sum(leaf.numel() for leaf in initial_model(trainer(e)).values())
     bound = 0.05 + 0.1 * 0.05 * (size**0.5 + 6)
     truth, _ = rounds(e)
@@ -198,10 +199,10 @@ def test_a_client_missing_from_a_private_round_counts_as_one_that_changed_nothin
     assert_same(merged, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_noise_of_a_private_round_has_the_derived_deviation(algorithm):
-    mix = 0.7 if algorithm == "pfedme" else 1.0
-    settings = {"algorithm": algorithm, "server_mix": 0.7, "hidden": "64"}
+@pytest.mark.parametrize("method", family("local"))
+def test_the_noise_of_a_private_round_has_the_derived_deviation(method):
+    mix = 0.7 if method == "pfedme" else 1.0
+    settings = {"method": method, "server_mix": 0.7, "hidden": "64"}
     noisy, quiet = (
         rounds(experiment("central", noise_multiplier=z, **settings))[0] for z in (2.0, 1e-9)
     )

@@ -6,6 +6,7 @@ import torch
 from flwr.app import ConfigRecord
 
 from engram.privacy import clip
+from federation.aggregation import aggregate_of
 from federation.noise import simulated_noise
 from federation.wire import to_params, to_record
 from server.record import RunRecord
@@ -19,7 +20,7 @@ NODES = [1, 3, 20]
 
 
 def experiment(**settings):
-    return small(**({"algorithm": "fedavg", "clients_per_round": 20} | settings))
+    return small(**({"method": "fedavg", "clients_per_round": 20} | settings))
 
 
 def lying(e, liars, claim=CLAIM):
@@ -33,7 +34,7 @@ def lying(e, liars, claim=CLAIM):
 def federation(t, nodes):
     e, g = t.experiment, grid(t, nodes)
     strategy = Federated(
-        e.aggregate(simulated_noise(e.seed)),
+        aggregate_of(e, simulated_noise(e.seed)),
         query_roster(g, e.num_clients),
         clients_per_round=e.clients_per_round,
         seed=e.seed,
@@ -128,7 +129,7 @@ def test_honest_federations_are_as_without_a_bound(nodes, settings):
 
 
 ALIKE = [
-    {"algorithm": "local-moml"},
+    {"method": "local-moml"},
     {"merge": "median"},
     {"merge": "krum"},
     {"merge": "trimmed-mean"},

@@ -1,0 +1,51 @@
+"""The server's part of a method with what the settings make of it: protection, and another step."""
+
+from typing import Any
+
+from engram.aggregates import Aggregate
+from federation.errors import Refused
+from federation.experiment import Experiment
+from federation.methods.local import LocalMethod
+from federation.noise import Noise, secret_noise
+from federation.protection import protected
+from federation.settings.protection import ProtectionSettings
+
+__all__ = ["aggregate_of", "server_step_notes"]
+
+
+def aggregate_of(experiment: Experiment, noise: Noise = secret_noise) -> Aggregate:
+    """Builds the server's part: the method's, with what protects it, and the server's step.
+
+    Args:
+        experiment: The settings.
+        noise: Where the noise of central privacy comes from.
+
+    Raises:
+        Refused: The method needs every client's model, and the settings are for a mean of them.
+    """
+    try:
+        merged = protected(experiment.of(LocalMethod).aggregate(), experiment, noise)
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    if experiment.server_step == "replace":
+        return merged
+    from engram.online.server_step import universal_step  # noqa: PLC0415 - numba is slow to import
+
+    return universal_step(merged, experiment.server_radius)
+
+
+def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:
+    """Returns what a run's results say of its step, for a model of so many parameters.
+
+    Empty where the merged model replaces the last one. Otherwise ``server-step``,
+    ``server-radius``, and whether there are base learners for ``exp-concave`` losses.
+    """
+    if e.server_step == "replace":
+        return {}
+    from engram.online.server_step import has_exp_concave  # noqa: PLC0415 - as above
+
+    return {
+        "server-step": e.server_step,
+        "server-radius": e.server_radius,
+        "exp-concave": has_exp_concave(parameters),
+    }

@@ -1,0 +1,100 @@
+"""What a method is: a name, settings of its own, and what it makes of the shared ones."""
+
+from collections.abc import Iterator
+from typing import ClassVar, Self, TypeVar
+
+from engram.checks import must
+from federation.settings.evaluation import EvaluationSettings
+from federation.settings.fields import Settings
+from federation.settings.model import ModelSettings
+from federation.settings.shared import SharedSettings
+from federation.settings.training import TrainingSettings
+
+__all__ = ["LEAST_REPORTED", "METHODS", "NO_NETWORK", "Method", "family", "register"]
+
+NO_NETWORK = frozenset(
+    {
+        *ModelSettings.model_fields,
+        *TrainingSettings.model_fields,
+        *EvaluationSettings.model_fields,
+        *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
+        *("dirichlet_alpha", "classes_per_client", "merge", "num_malicious", "clip", "privacy"),
+        *("noise_multiplier", "delta", "server_step", "server_radius"),
+    }
+)
+"""Shared settings of those who train networks on rows of classes."""
+
+
+class Method(Settings):
+    """A learning method. A subclass has a field for each setting that is the method's own.
+
+    In files and on command lines a setting of its own is ``METHOD.key``, so that no key means two
+    things. Methods of a family share a host, a strategy and a report, which every room keeps under
+    the family's name; what these want to know of a method, it says here.
+
+    Attributes:
+        name: What users call it.
+        plug_in: Its family: the key of its plug-ins in ``client.hosts``, ``strategies`` and
+            ``simulations.reports``.
+        meaning: What it is, in a few words.
+        source: Where its equations stand.
+        unread: Fields of the shared settings that it does not look at: giving one is an error.
+        decisive: Fields that bear on its numbers, though on other methods' they do not.
+    """
+
+    name: ClassVar[str]
+    plug_in: ClassVar[str]
+    meaning: ClassVar[str]
+    source: ClassVar[str]
+    unread: ClassVar[frozenset[str]] = frozenset()
+    decisive: ClassVar[frozenset[str]] = frozenset()
+
+    def datasets(self, shared: SharedSettings) -> list[str]:
+        """Returns the data sets that ``dataset`` names."""
+        return [shared.dataset]
+
+    def rounds(self, shared: SharedSettings) -> int:
+        """Returns how many rounds a run has."""
+        return shared.num_rounds
+
+    def on_a_node(self) -> Self:
+        """Returns the method as a node of its own takes it, whatever its server asks for."""
+        return self
+
+    @property
+    def rows_needed(self) -> dict[str, int]:
+        """How many training rows a client needs at least, by the setting that says so."""
+        return {}
+
+    def problems(self, shared: SharedSettings) -> Iterator[str]:
+        """Says what is wrong with settings that depend on each other, a line for each fault."""
+        if shared.min_clients > shared.num_clients:
+            most = f"at most num-clients = {shared.num_clients}"
+            yield must("min-clients", shared.min_clients, most)
+
+
+LEAST_REPORTED = 8
+"""Turns that a node of its own reports together, at least."""
+
+METHODS: dict[str, type[Method]] = {}
+"""Every method, by its name; the first is what an experiment is of that names none."""
+
+_M = TypeVar("_M", bound=type[Method])
+
+
+def register(method: _M) -> _M:
+    """Adds a method to those that there are; to be used as a decorator of its class.
+
+    Raises:
+        ValueError: There is another one of its name.
+    """
+    other = METHODS.setdefault(method.name, method)
+    if (other.__module__, other.__qualname__) != (method.__module__, method.__qualname__):
+        raise ValueError(must("name", method.name, "a name that no other method has"))
+    METHODS[method.name] = method
+    return method
+
+
+def family(plug_in: str) -> list[str]:
+    """Returns the names of a family's methods."""
+    return [name for name, method in METHODS.items() if method.plug_in == plug_in]

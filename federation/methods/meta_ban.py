@@ -1,0 +1,108 @@
+"""Meta-Ban: one turn a round, in which a client chooses by a network adapted to those who agree."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field
+
+from engram.checks import must
+from federation.methods.base import LEAST_REPORTED, NO_NETWORK, Method, register
+from federation.settings.fields import Float, Int
+from federation.settings.shared import SharedSettings
+
+if TYPE_CHECKING:
+    from engram.bandits.meta_ban import MetaBan as Policy
+
+__all__ = ["MetaBan"]
+
+
+@register
+class MetaBan(Method):
+    """The bandit of turns."""
+
+    name = "meta-ban"
+    plug_in = "meta-ban"
+    meaning = "one turn a round: clients choose by a network that adapts to who agrees"
+    source = "Ban et al. (Meta-Ban), Alg. 1 to 3"
+    unread = NO_NETWORK - {"hidden"} | {"max_weight"}
+
+    alpha: Float = Field(0.01, ge=0, description="how much it explores")
+    nu: Float = Field(5.0, gt=1, description="the larger, the larger groups are")
+    gamma: Float = Field(
+        0.4,
+        ge=0,
+        lt=1,
+        description="the gap between groups: clients agree on an arm whose networks differ by "
+        "(nu - 1) / nu gamma at most",
+    )
+    user_eta: Float = Field(1.0, gt=0, description="step size of a client's network (eta_1)")
+    meta_eta: Float = Field(1.0, gt=0, description="step size of the server's (eta_2)")
+    own_weight: Float = Field(
+        10.0,
+        gt=0,
+        description="weight of a row of the client whose turn it is, beside others' of 1",
+    )
+    user_steps: Int = Field(4, ge=1, description="a client's steps in its turn (J_1)")
+    meta_steps: Int = Field(
+        8, ge=1, description="the server's steps in a turn (J_2); in each it asks all clients"
+    )
+    replay_batch: Int = Field(16, ge=1, description="rows of a step")
+    replay_rows: Int = Field(256, ge=1, description="last rows that a client keeps")
+    arms: Int = Field(3, ge=2, le=1000, description="tables: arms to choose from (K)")
+    user_groups: Int = Field(
+        0,
+        ge=0,
+        description="groups of each data set's clients, whose right arm depends on the image, "
+        "too; 0: it is each client's own",
+    )
+    report_every: Int = Field(
+        8,
+        ge=1,
+        description="turns that a client reports together, by sums of rewards and regrets; the "
+        "fewer, the more is said of each",
+    )
+
+    def horizon(self, shared: SharedSettings) -> int:
+        """Returns how many turns there are in all rounds."""
+        return shared.num_rounds
+
+    def datasets(self, shared: SharedSettings) -> list[str]:
+        """Returns one data set, or several with commas, where clients are classes of images."""
+        table = shared.dataset.startswith("csv:")
+        return [shared.dataset] if table else shared.dataset.split(",")
+
+    def on_a_node(self) -> Self:
+        """Returns the method with reports of several turns: fewer would say too much of one."""
+        return self.model_copy(update={"report_every": max(self.report_every, LEAST_REPORTED)})
+
+    def policy(self, shared: SharedSettings, dim: int) -> "Policy":
+        """Builds the policy of sites and server, for arms with so many features.
+
+        In double precision: sums over sites round otherwise than those in one place, and a bandit
+        that once chooses otherwise goes another way.
+        """
+        import torch  # noqa: PLC0415
+
+        from engram.bandits.meta_ban import meta_ban  # noqa: PLC0415
+
+        return meta_ban(
+            dim,
+            hidden=shared.hidden_widths,
+            alpha=self.alpha,
+            nu=self.nu,
+            gamma=self.gamma,
+            eta_user=self.user_eta,
+            eta_meta=self.meta_eta,
+            own_weight=self.own_weight,
+            user_steps=self.user_steps,
+            meta_steps=self.meta_steps,
+            batch=self.replay_batch,
+            buffer=self.replay_rows,
+            dtype=torch.float64,
+        )
+
+    def problems(self, shared: SharedSettings) -> Iterator[str]:
+        """Says what is wrong with settings that depend on each other."""
+        yield from super().problems(shared)
+        if not shared.hidden_widths:
+            yield must("hidden", shared.hidden, f"one or more for {self.name}")

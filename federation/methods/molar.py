@@ -1,0 +1,51 @@
+"""MOLAR: one exchange of estimates between sites that hold tables."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from federation.methods.base import NO_NETWORK, Method, register
+from federation.settings.fields import Float
+from federation.settings.shared import SharedSettings
+
+__all__ = ["Molar", "Thresholded"]
+
+
+class Thresholded(Method):
+    """What a regression and a bandit have in common: coefficients that are shared, or a site's."""
+
+    unread = NO_NETWORK
+
+    thresholding: Literal["hard", "soft"] = Field(
+        "hard", description="hard (a coefficient is shared or the site's own) or soft"
+    )
+    threshold_scale: Float = Field(
+        1.0, ge=0, description="c, scale of the threshold; 0: every site keeps its own estimate"
+    )
+    intercept: bool = Field(True, description="whether models have an intercept")
+
+
+@register
+class Molar(Thresholded):
+    """The regression."""
+
+    name = "molar"
+    plug_in = "molar"
+    meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
+    source = "Huang, Xu, Bastani (MOLAR), Alg. 1 and 4"
+    unread = NO_NETWORK | {"num_rounds", "eval_every", "checkpoint_every"}
+
+    family: Literal["linear", "logistic", "poisson"] = Field(
+        "linear", description="the model: linear, logistic (classes 0 and 1) or poisson (counts)"
+    )
+    site_weights: Literal["precision", "equal"] = Field(
+        "precision",
+        description="weights of the median: precision (rows over noise variance, as sites claim "
+        "them) or equal (a minority of sites cannot move it far, whatever they claim)",
+    )
+    level: Float = Field(0.95, gt=0, lt=1, description="level of confidence intervals")
+
+    def rounds(self, shared: SharedSettings) -> int:
+        """Returns 1: there is one exchange."""
+        del shared
+        return 1

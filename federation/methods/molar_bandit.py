@@ -1,0 +1,85 @@
+"""MOLARB: a bandit at each site, and an exchange of estimates after each batch of turns."""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field
+
+from engram.checks import must
+from federation.methods.base import LEAST_REPORTED, register
+from federation.methods.molar import Thresholded
+from federation.settings.fields import Int
+from federation.settings.shared import SharedSettings
+
+__all__ = ["MolarBandit"]
+
+_MOST_TURNS = 2**16  # some 50 MB for each site
+
+
+@register
+class MolarBandit(Thresholded):
+    """The bandit of batches."""
+
+    name = "molar-bandit"
+    plug_in = "molar-bandit"
+    meaning = "one exchange a batch: sites choose among arms, and learn from each other"
+    source = "Huang, Xu, Bastani (MOLAR), Alg. 3"
+    decisive = frozenset({"num_rounds"})  # fixes the simulated horizon, hence the data
+    family: ClassVar[Literal["linear"]] = "linear"
+
+    bandit_model: Literal["C", "P"] = Field(
+        "C",
+        description="C (each arm has a context; a site has one parameter) or P (a site sees one "
+        "context, and each arm has a parameter)",
+    )
+    arms: Int = Field(3, ge=2, le=1000, description="arms to choose from (K)")
+    first_batch: Int = Field(
+        1,
+        ge=1,
+        le=_MOST_TURNS,
+        description="turns in the first batch (H0); batches double from the second on, and "
+        "num-rounds is how many there are",
+    )
+    history: Literal["batch", "all"] = Field(
+        "batch",
+        description="rows that a site's own step looks at: those since its last estimate, or all "
+        "it ever saw",
+    )
+    report_every: Int = Field(
+        8,
+        ge=1,
+        description="turns that a client reports together, by sums of rewards and regrets; the "
+        "fewer, the more is said of each",
+    )
+
+    def horizon(self, shared: SharedSettings) -> int:
+        """Returns how many turns there are in all rounds."""
+        return self.first_batch << (shared.num_rounds - 1)
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters a site has: 1 under Model-C, K under Model-P."""
+        return 1 if self.bandit_model == "C" else self.arms
+
+    def on_a_node(self) -> Self:
+        """Returns the method with reports of several turns: fewer would say too much of one."""
+        return self.model_copy(update={"report_every": max(self.report_every, LEAST_REPORTED)})
+
+    def policy(self, shared: SharedSettings) -> Any:
+        """Builds the policy of sites and server."""
+        from engram.molar.bandits.policies import molar_bandit  # noqa: PLC0415
+
+        return molar_bandit(
+            c=self.threshold_scale,
+            option=self.thresholding,
+            history=self.history,
+            max_weight=shared.max_weight,
+        )
+
+    def problems(self, shared: SharedSettings) -> Iterator[str]:
+        """Says what is wrong with settings that depend on each other."""
+        yield from super().problems(shared)
+        most = (_MOST_TURNS // self.first_batch).bit_length()
+        if shared.num_rounds > most:
+            expected = f"at most {most} for {self.name}, whose batches double"
+            yield must("num-rounds", shared.num_rounds, expected)

@@ -1,0 +1,1 @@
+"""The settings that methods share, in groups, each of which checks itself."""

@@ -1,0 +1,55 @@
+"""Which data there are, and who holds which rows."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from federation.settings.fields import Float, Int, Settings
+
+__all__ = ["DataSettings"]
+
+
+class DataSettings(Settings):
+    """Which data there are, and who holds which rows."""
+
+    dataset: str = Field(
+        "digits",
+        description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
+        "cifar100-coarse (20 superclasses), or npz:PATH for arrays of your own; of methods for "
+        "tables: npz:PATH, csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson "
+        "(simulated); of methods in which clients are classes of images: several of the first, "
+        "with commas, or permuted-NAME for other pixels; linear-groups, cosine-groups "
+        "(simulated); csv:PATH, arms and what they pay",
+    )
+    test_fraction: Float = Field(
+        0.4,
+        gt=0,
+        lt=1,
+        description="share of the rows held out for testing, where the data set has "
+        "no test rows of its own",
+    )
+    num_classes: Int = Field(
+        0,
+        ge=0,
+        le=10**6,
+        description="npz: classes there are, where the rows at hand may lack some of them; 0: as "
+        "many as they have",
+    )
+    partition: Literal["halves", "iid", "dirichlet", "pathological", "natural", "blocks"] = Field(
+        "halves",
+        description="who holds which rows: halves (half the clients hold the first half of the "
+        "classes evenly, the others a little of one of those and much of one of the rest), iid, "
+        "dirichlet, pathological, natural (by the data's task column), blocks (the first rows, the "
+        "next ones, and so on)",
+    )
+    num_clients: Int = Field(20, ge=1, le=10**6, description="clients in the federation")
+    rows_per_class: Int = Field(8, ge=2, description="halves: a for the training rows")
+    test_rows_per_class: Int = Field(6, ge=2, description="halves: a for the test rows")
+    dirichlet_alpha: Float = Field(
+        0.5, gt=0, description="dirichlet: concentration; smaller is more uneven"
+    )
+    classes_per_client: Int = Field(2, ge=1, description="pathological: classes a client holds")
+    target_column: str = Field("y", description="tables: the target, by name")
+    task_column: str = Field(
+        "task", description="tables: the column that says whose a row is; each value is a client"
+    )

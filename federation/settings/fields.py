@@ -1,0 +1,95 @@
+"""What settings have in common: types of their values, and how a class names them."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from engram.brief import brief
+from engram.checks import require
+from federation.errors import one_line
+
+__all__ = ["Float", "Int", "Scalar", "Settings", "key_of", "nearest", "widths", "wrong_values"]
+
+Scalar = bool | int | float | str
+"""The value of a setting, as TOML and command lines write it."""
+
+
+def no_bool(value: object) -> object:
+    """Refuses what is no number, but would be taken for one."""
+    # bool is a subclass of int, and `num-rounds = true` is a slip, not 1.
+    require(not isinstance(value, bool), "value", value, "a number")
+    return value
+
+
+_WIDEST = 2**20  # of a layer
+_DEEPEST = 64  # hidden layers
+
+Int = Annotated[int, BeforeValidator(no_bool), Field(le=2**32)]
+"""A whole number that sums and products of many of still fit 64 bits."""
+
+Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
+
+
+def key_of(field: str) -> str:
+    """Returns the key that files and command lines have for a field: ``num_rounds``, num-rounds."""
+    return field.rstrip("_").replace("_", "-")
+
+
+class Settings(BaseModel):
+    """A group of settings: a field for each, with its default, its range and its meaning."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=key_of, populate_by_name=True
+    )
+
+    @classmethod
+    def all_keys(cls) -> list[str]:
+        """Returns the keys of all settings of the group, in their order."""
+        return [key_of(name) for name in cls.model_fields]
+
+    @classmethod
+    def defaults(cls) -> dict[str, Scalar]:
+        """Returns every setting's default, by its key."""
+        return {key_of(name): field.default for name, field in cls.model_fields.items()}
+
+
+def wrong_values(error: ValidationError, owner: str = "") -> list[str]:
+    """Returns what a validation found, one line for each setting.
+
+    Args:
+        error: What pydantic raised.
+        owner: Put before the settings' keys: the method that they belong to.
+    """
+    return [_in_words(dict(detail), owner) for detail in error.errors()]
+
+
+def _in_words(detail: Mapping[str, Any], owner: str) -> str:
+    message = detail["msg"].removeprefix("Value error, ")
+    if not detail["loc"] or (" must be " in message and not message.startswith("value ")):
+        return str(message)  # a check across settings, in the words of engram.checks
+    key = owner + key_of(str(detail["loc"][0]))
+    message = message.removeprefix("Input should be ").removeprefix("value must be ")
+    message = message.removeprefix("String should ").split(", got ")[0]
+    return f"{key} must be {message}, got {brief(detail['input'])}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns ``" (did you mean X?)"`` with the known name that is most like one; "" if none is."""
+    found = difflib.get_close_matches(one_line(name), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def widths(value: object) -> str:
+    """Returns whole numbers with commas as text; `hidden=40` and `hidden="40,40"` are natural."""
+    text = value.replace(" ", "") if isinstance(value, str) else brief(value)
+    ok = re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", text, re.ASCII)
+    require(bool(ok), "hidden", value, "whole numbers with commas, such as 40,40")
+    layers = text.split(",") if text else []
+    small = len(layers) <= _DEEPEST and all(
+        len(width) <= len(str(_WIDEST)) and int(width) <= _WIDEST for width in layers
+    )
+    require(small, "hidden", value, f"at most {_DEEPEST} widths of at most {_WIDEST}")
+    return text

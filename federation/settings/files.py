@@ -1,0 +1,34 @@
+"""Settings as files write them, before anything is made of them."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Final
+
+from federation.errors import Refused, one_line
+from federation.files import read_file
+
+__all__ = ["read_settings"]
+
+_LARGEST: Final = 2**20  # bytes of a file of settings
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Returns a TOML file's settings; those of a table are called ``TABLE.key``.
+
+    Raises:
+        Refused: The file is missing, is not TOML, or has tables in tables, or lists.
+    """
+    try:
+        found = tomllib.loads(read_file(path, most=_LARGEST).decode())
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, too
+        raise Refused(f"{path} is not TOML: {one_line(str(error))}") from error
+    settings: dict[str, Any] = {}
+    for key, value in found.items():
+        own = isinstance(value, dict)
+        settings |= {f"{key}.{name}": v for name, v in value.items()} if own else {key: value}
+    for key, value in settings.items():
+        if isinstance(value, dict | list):
+            raise Refused(f"{path} must have one `key = value` a line; {one_line(key)} is not")
+    return settings

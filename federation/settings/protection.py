@@ -1,0 +1,83 @@
+"""What keeps clients private, and the common model safe from some of them."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field
+
+from engram.checks import must
+from federation.settings.fields import Float, Int, Settings
+
+__all__ = ["ProtectionSettings"]
+
+
+class ProtectionSettings(Settings):
+    """What keeps clients private, and the common model safe from some of them."""
+
+    merge: Literal["mean", "median", "trimmed-mean", "krum"] = Field(
+        "mean",
+        description="what a round's models are merged into: their mean, the median or the "
+        "trimmed-mean of each coordinate, or (krum) the one that is nearest to most others; with "
+        "any but the mean every client counts alike",
+    )
+    num_malicious: Int = Field(
+        1,
+        ge=0,
+        description="trimmed-mean, krum: clients of a round that may send anything; trimmed-mean "
+        "leaves out as many of the lowest and as many of the highest values",
+    )
+    max_weight: Float = Field(
+        5.0,
+        ge=1,
+        description="largest weight of a client where weights are what clients say of themselves "
+        "(rows, or rows and noise), in weights of the median client; "
+        "what is above counts as that. 1e9: no bound",
+    )
+    clip: Float = Field(
+        0.0,
+        ge=0,
+        description="largest norm of a client's update (C); longer ones are scaled down to it, by "
+        "the client and again by the server. 0: no bound",
+    )
+    privacy: Literal["none", "local", "central"] = Field(
+        "none",
+        description="differential privacy of clients: none, central (the server adds normal noise "
+        "to the mean of clipped updates, all of which count alike) or local (each client adds it "
+        "to its own before it leaves)",
+    )
+    noise_multiplier: Float = Field(
+        1.0,
+        gt=0,
+        description="privacy: standard deviation of the noise over clip, on one client's update "
+        "(local) or on the sum of all clients' (central)",
+    )
+    delta: Float = Field(
+        1e-05, gt=0, lt=1, description="privacy: the delta at which the epsilon spent is reported"
+    )
+    server_step: Literal["replace", "universal"] = Field(
+        "replace",
+        description="what becomes of a round's merged model: it replaces the last one; or "
+        "(universal) the last one less the merged one is a gradient, of which the universal "
+        "ensemble makes the next model, without a step size",
+    )
+    server_radius: Float = Field(
+        10.0,
+        gt=0,
+        description="universal: radius of the ball around the initial model that models stay in",
+    )
+
+    def protection_problems(self, asked: int) -> Iterator[str]:
+        """Says which settings no round could meet, or would not protect anybody.
+
+        Args:
+            asked: Clients that are asked in a round.
+        """
+        least = {"trimmed-mean": 2 * self.num_malicious + 1, "krum": 2 * self.num_malicious + 3}
+        if asked < least.get(self.merge, 1):
+            attackers = f"{self.merge} with num-malicious = {self.num_malicious}"
+            yield must("clients-per-round", asked, f"at least {least[self.merge]} for {attackers}")
+        if self.privacy != "none" and self.clip <= 0:
+            yield must("clip", self.clip, f"positive where privacy is {self.privacy}")
+        if self.privacy == "central" and self.merge != "mean":
+            # Its noise is calibrated to what one client can do to a mean.
+            yield must("merge", self.merge, "mean where privacy is central")

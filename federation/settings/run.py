@@ -1,0 +1,32 @@
+"""How long a run is, when it is looked at, and where its results are."""
+
+from pydantic import Field
+
+from federation.settings.fields import Float, Int, Settings
+
+__all__ = ["RunSettings"]
+
+
+class RunSettings(Settings):
+    """How long a run is, when it is looked at, and where its results are."""
+
+    num_rounds: Int = Field(100, ge=1, description="communication rounds")
+    eval_every: Int = Field(
+        10, ge=1, description="rounds between evaluations; the last round is always evaluated"
+    )
+    checkpoint_every: Int = Field(10, ge=1, description="rounds between checkpoints")
+    seed: Int = Field(0, ge=0, lt=2**32, description="root of every random stream")
+    timeout: Float = Field(
+        3600.0,
+        gt=0,
+        le=10**8,
+        description="seconds that a round waits for replies before it goes on without them",
+    )
+    min_clients: Int = Field(
+        1,
+        ge=1,
+        description="clients without whose replies a round does not go on, and a run does not "
+        "begin; one that has fewer stops, and can be resumed",
+    )
+    out: str = Field("", description="folder of the run's results; empty: a new one in runs/")
+    resume: str = Field("", description="folder of a run to go on with; empty: none")

@@ -1,0 +1,34 @@
+"""All settings that methods share, and the rules that join them."""
+
+from federation.settings.data import DataSettings
+from federation.settings.evaluation import EvaluationSettings
+from federation.settings.machine import MachineSettings
+from federation.settings.model import ModelSettings
+from federation.settings.protection import ProtectionSettings
+from federation.settings.run import RunSettings
+from federation.settings.training import TrainingSettings
+
+__all__ = ["GROUPS", "SharedSettings"]
+
+GROUPS = (
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    TrainingSettings,
+    ProtectionSettings,
+    EvaluationSettings,
+    MachineSettings,
+)
+"""The groups in the order in which they are shown."""
+
+
+class SharedSettings(
+    MachineSettings,
+    EvaluationSettings,
+    ProtectionSettings,
+    TrainingSettings,
+    RunSettings,
+    ModelSettings,
+    DataSettings,
+):
+    """Every group in one. What needs a single group takes that group's class as its argument."""
