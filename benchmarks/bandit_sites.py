@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from client.hosts import table_host
+from client.hosts import Opening, host_of
 from client.memory import RamStore
 from engram.bandits.play import play
 from federation.data.meetings import drawn_world
@@ -24,8 +24,8 @@ from federation.experiment import Experiment
 from federation.fingerprint import source_root
 from federation.methods.meta_ban import MetaBan
 from federation.settings.files import read_settings
-from server.bandits import play as play_between
 from server.record import RunRecord
+from server.run import run as run_on
 from simulations.grid import InProcessGrid
 
 __all__ = ["Found", "between", "main"]
@@ -49,10 +49,10 @@ def between(experiment: Experiment, arms: npt.NDArray[np.intp], sites: int) -> F
     """Plays an experiment with its clients at some sites, beside these arms of one place."""
     store, clients = RamStore(), experiment.num_clients
     hosts = [range(site, clients, sites) for site in range(sites)]
-    grid = InProcessGrid(table_host(experiment, store), hosts)
+    grid = InProcessGrid(host_of(Opening(experiment, store)), hosts)
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        found = play_between(grid, experiment, run, engine="vectorized", memories=store)
+        found = run_on(grid, experiment, run, engine="vectorized", memories=store)
         played = [row["arm"] for row in RunRecord.open(run).rows()]
     return Found(int((arms == played).sum()), found["regret"], found["ms-per-round"])
 

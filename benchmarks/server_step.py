@@ -26,7 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from client.memory import RamStore
-from client.trainer import Trainer
+from client.training.trainer import Trainer
 from engram.aggregates import Update, mean
 from engram.models import cross_entropy
 from engram.online.server_step import has_exp_concave, universal_step

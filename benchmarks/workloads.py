@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from flwr.app import ConfigRecord
 
+from client.hosts.local import LocalHost
 from client.memory import RamStore
-from client.trainer import Trainer
+from client.training.trainer import Trainer
 from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.partitions import partition
@@ -16,10 +17,10 @@ from federation.data.sources import Arrays
 from federation.experiment import Experiment
 from federation.streams import Stream, torch_generator
 from federation.wire import to_record
-from server.coordinator import train_round
 from server.roster import query_roster
+from server.run import train_round
 from simulations.grid import InProcessGrid
-from strategies.federated import Federated, draw_cohort
+from strategies.local import Federated, draw_cohort
 
 __all__ = ["WORKLOADS", "Platform", "Workload", "experiment", "federation"]
 
@@ -96,9 +97,9 @@ class Platform:
     def __init__(self, e: Experiment, data: FederatedData) -> None:
         self._experiment = e
         self.trainer = Trainer(e, data, RamStore())
-        self._grid = InProcessGrid(self.trainer, [range(e.num_clients)])
+        self._grid = InProcessGrid(LocalHost(self.trainer), [range(e.num_clients)])
         roster = query_roster(self._grid, e.num_clients)
-        network = model_for(e, roster.input_shape, roster.num_classes)
+        network = model_for(e, roster.kind.input_shape, roster.kind.num_classes)
         self._strategy = Federated(
             aggregate_of(e), roster, clients_per_round=e.clients_per_round, seed=e.seed
         )

@@ -11,15 +11,13 @@ from typing import Any, NamedTuple
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from client.handlers import Request, answer_evaluate, answer_roster, answer_train
-from client.hosts import Host, table_host
+from client.hosts import Host, Opening, host_of
 from client.memory import DiskStore
 from client.replies import Replies
+from client.requests import Request
 from client.sealed import read_key
-from client.trainer import Trainer
 from client.trainings import prune
 from federation.bundle import bundle, is_bundled, unbundle
-from federation.data.federated import federated_data, own_data
 from federation.data.sources import FILES, PERMUTED
 from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
@@ -36,7 +34,11 @@ app = ClientApp()
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
     """Answers which clients this node hosts, and from which source."""
-    return _answer(message, context, lambda node, request: answer_roster(node.host, request))
+    return _answer(
+        message,
+        context,
+        lambda node, request: Message(node.host.describe(request.hosted), reply_to=message),
+    )
 
 
 @app.train()
@@ -48,7 +50,7 @@ def train(message: Message, context: Context) -> Message:
         if before is not None:
             return before
         start = time.perf_counter()
-        (reply,) = answer_train(node.host, [request])
+        (reply,) = node.host.train([request])
         if reply.has_content():
             reply.content.config_records[CLIENTS][SECONDS] = time.perf_counter() - start
         if node.replies:
@@ -62,7 +64,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Scores the node's clients."""
-    return _answer(message, context, lambda node, request: answer_evaluate(node.host, [request])[0])
+    return _answer(message, context, lambda node, request: node.host.evaluate([request])[0])
 
 
 class _Node(NamedTuple):
@@ -114,16 +116,15 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
 
 
 def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
-    own, client = config.data, config.partition_id
-    if experiment.own.plug_in != "local":
-        try:
-            return table_host(experiment, store, own=own, client=client)
-        except DataError as error:
-            # What is wrong with a row may say what is in it, and this goes to the coordinator.
-            _log.error("%s", error)
-            raise Refused("this node's table cannot be used: its log says why") from error
-    data = own_data(experiment, own, client) if own else federated_data(experiment)
-    return Trainer(experiment, data, store)
+    opening = Opening(experiment, store, own=config.data, client=config.partition_id)
+    try:
+        return host_of(opening)
+    except DataError as error:
+        if not experiment.own.tables:
+            raise
+        # What is wrong with a row may say what is in it, and this goes to the coordinator.
+        _log.error("%s", error)
+        raise Refused("this node's table cannot be used: its log says why") from error
 
 
 def _check_place(experiment: Experiment) -> None:

@@ -1,7 +1,7 @@
 """What a node says of itself when a run opens, and the list of clients that comes of it."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -26,6 +26,21 @@ class Kind(NamedTuple):
     input_shape: tuple[int, ...] = ()
     num_classes: int = 0
     columns: tuple[str, ...] = ()
+
+    def to_row(self) -> dict[str, Any]:
+        """Returns it for the first row of a run's record."""
+        if self.columns:
+            return {"columns": list(self.columns)}
+        return {"input-shape": list(self.input_shape), "num-classes": self.num_classes}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> "Kind | None":
+        """Reads what ``to_row`` wrote; returns None if it is not there."""
+        if "columns" in row:
+            return cls(columns=tuple(row["columns"]))
+        if "input-shape" in row:
+            return cls(tuple(row["input-shape"]), row["num-classes"])
+        return None
 
     def unlike(self, most: "Kind") -> str:
         """Says what differs from what most nodes have."""
@@ -76,14 +91,12 @@ class Roster(NamedTuple):
     Attributes:
         nodes: For each client 0..n-1, the node that hosts it; None if it has not come yet.
         examples: For each client, its number of training rows; 0 if it has not come yet.
-        input_shape: Shape of one example.
-        num_classes: Number of classes.
+        kind: What their data are.
     """
 
     nodes: Sequence[int | None]
     examples: Sequence[int]
-    input_shape: tuple[int, ...]
-    num_classes: int
+    kind: Kind = Kind()
 
     def by_node(self, clients: Sequence[int]) -> Mapping[int, list[int]]:
         """Returns those that have come grouped by their nodes, both in ascending order."""
@@ -93,6 +106,12 @@ class Roster(NamedTuple):
             if node is not None:
                 groups.setdefault(node, []).append(client)
         return dict(sorted(groups.items()))
+
+    def sites(self) -> "Sites":
+        """Returns those that have come, as sites with tables."""
+        nodes = {c: node for c, node in enumerate(self.nodes) if node is not None}
+        rows = {client: self.examples[client] for client in nodes}
+        return Sites(nodes, rows, list(self.kind.columns))
 
 
 class Sites(NamedTuple):

@@ -9,10 +9,10 @@ from flwr.serverapp import Grid, ServerApp
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.hosting import run_folder
-from server.coordinator import coordinate
 from server.grid import PatientGrid
 from server.membership import membership_of
-from server.tables import RUNS, in_words
+from server.run import run
+from strategies import STRATEGIES
 
 __all__ = ["app"]
 
@@ -33,32 +33,21 @@ def main(grid: Grid, context: Context) -> None:
         folder = run_folder(experiment, context.run_id)
         membership = membership_of(grid)
         patient = PatientGrid(grid, least=experiment.min_clients, membership=membership)
-        if experiment.own.plug_in != "local":
-            found = RUNS[experiment.method](patient, experiment, folder, engine="flower")
-            _log.info("%s; recorded in %s", in_words(found), folder)
-            return
-        found = coordinate(patient, experiment, folder, engine="flower", on_round=_report)
+        strategy = STRATEGIES[experiment.own.plug_in]
+
+        def report(row: dict[str, Any]) -> None:
+            due = row["round"] == experiment.rounds or row["round"] % experiment.eval_every == 0
+            if due and (words := strategy.in_words(row)):
+                _log.info("round %d: %s", row["round"], words)
+
+        found = run(patient, experiment, folder, engine="flower", on_round=report)
     except EngramError as error:
         _log.error("engram: %s", error)
         raise
     _log.info(
-        "%s: personalized accuracy %.2f %% (sd over clients %.2f, 10th percentile %.2f), before "
-        "personalization %.2f %%, %.1f ms a round; recorded in %s",
-        found["method"],
-        100 * found["accuracy"],
-        100 * found["accuracy-std"],
-        100 * found["accuracy-p10"],
-        100 * found["accuracy-before"],
+        "%s: %s, %.1f ms a round; recorded in %s",
+        experiment.method,
+        strategy.in_words(found),
         found["ms-per-round"],
         folder,
     )
-
-
-def _report(row: dict[str, Any]) -> None:
-    if "accuracy" in row:
-        _log.info(
-            "round %d: personalized accuracy %.2f %%, before %.2f %%",
-            row["round"],
-            100 * row["accuracy"],
-            100 * row["accuracy-before"],
-        )

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
-from federation.roster import Kind, Roster, Sites
+from federation.roster import Kind, Roster
 from server.answers import Answers
 
 __all__ = ["Attendance", "attendance_of", "query_roster"]
@@ -134,13 +134,7 @@ class Attendance:
         everyone = range(self._num_clients)
         nodes = [self._hosts.get(client) for client in everyone]
         rows = [0 if node is None else self._rows(node, c) for c, node in enumerate(nodes)]
-        return Roster(nodes, rows, self._kind.input_shape, self._kind.num_classes)
-
-    def sites(self) -> Sites:
-        """Returns the clients that have come, and their nodes."""
-        nodes = dict(sorted(self._hosts.items()))
-        rows = {client: self._rows(node, client) for client, node in nodes.items()}
-        return Sites(nodes, rows, list(self._kind.columns))
+        return Roster(nodes, rows, self._kind)
 
     def left_out(self, cohort: Collection[int], others: Mapping[int, str]) -> dict[int, str]:
         """Returns who had no part in a round, and why, ascending.

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from client.cli import app as client_commands
-from client.trainer import Engine
+from client.training.trainer import Engine
 from federation.data.federated import federated_data, model_for
 from federation.data.tables import table_data
 from federation.errors import Refused
@@ -19,6 +19,7 @@ from federation.methods.local import LocalMethod
 from server.cli import app as server_commands
 from server.launch import CONTROL
 from server.record import RunRecord
+from simulations.comparison import PLAN, read_plan
 from simulations.deployed_cli import app as deployed_commands
 from simulations.deployed_cli import run_on
 from simulations.engine import simulate
@@ -36,7 +37,6 @@ from simulations.options import (
     overrides_of,
     refuse_keys,
 )
-from simulations.report import PLAN, read_plan
 from simulations.reproduce.cli import app as reproduce_commands
 from simulations.terminal import Execute, Report, run_all, show_found
 from simulations.terminal import out as console

@@ -4,15 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from client.hosts import table_host
+from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
-from client.trainer import Engine, Trainer
 from federation.aggregation import aggregate_of
-from federation.data.federated import federated_data
 from federation.experiment import Experiment
+from federation.methods.local import LocalMethod
 from federation.noise import simulated_noise
-from server.coordinator import coordinate
-from server.tables import RUNS
+from server.run import run
 from simulations.grid import InProcessGrid
 
 __all__ = ["simulate"]
@@ -35,7 +33,7 @@ def simulate(
         on_round: Called with each round's metrics.
 
     Returns:
-        The results, as ``server.coordinator.coordinate`` or ``server.exchange.exchange`` has them.
+        The results, as ``server.run.run`` has them.
 
     Raises:
         Refused: It cannot be run as it is; nothing has been written.
@@ -43,17 +41,13 @@ def simulate(
     """
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
-    if experiment.own.plug_in != "local":
-        grid = InProcessGrid(table_host(experiment, memories), [everyone])
-        return RUNS[experiment.method](
-            grid, experiment, folder, engine=engine, memories=memories, on_round=on_round
-        )
-    data = federated_data(experiment)
-    trainer = Trainer(experiment, data, memories, engine=engine, noise=noise)
+    host = host_of(Opening(experiment, memories, engine=engine, noise=noise))
     # One node can send the mean of all its clients, where a mean is all that the server needs.
-    hosts = [everyone] if aggregate_of(experiment).additive else [[client] for client in everyone]
-    return coordinate(
-        InProcessGrid(trainer, hosts),
+    local = isinstance(experiment.own, LocalMethod)
+    apart = local and not aggregate_of(experiment).additive
+    nodes = [[client] for client in everyone] if apart else [everyone]
+    return run(
+        InProcessGrid(host, nodes),
         experiment,
         folder,
         engine=engine,

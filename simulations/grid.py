@@ -7,8 +7,8 @@ from logging import getLogger
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from client.handlers import Request, answer_evaluate, answer_roster, answer_train
 from client.hosts import Host
+from client.requests import Request
 from federation.errors import EngramError
 from federation.flower import Run, local_run, name_message
 from federation.wire import REFUSED, ROSTER_QUERY
@@ -94,11 +94,13 @@ class InProcessGrid(Grid):
     def _answer(self, kind: str, requests: Sequence[Request]) -> list[Message]:
         try:
             if kind == ROSTER_QUERY:
-                return [answer_roster(self._host, request) for request in requests]
+                return [
+                    Message(self._host.describe(r.hosted), reply_to=r.message) for r in requests
+                ]
             if kind == MessageType.TRAIN:
-                return answer_train(self._host, requests)
+                return self._host.train(requests)
             if kind == MessageType.EVALUATE:
-                return answer_evaluate(self._host, requests)
+                return self._host.evaluate(requests)
         except EngramError as error:
             return [Message(Error(REFUSED, str(error)), reply_to=r.message) for r in requests]
         except Exception as error:  # a client's errors are the strategy's to judge

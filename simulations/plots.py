@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from federation.data.federated import FederatedData
-from simulations.report import Runs
+from simulations.comparison import Runs
 
 __all__ = ["plot_accuracy", "plot_clients", "plot_data"]
 

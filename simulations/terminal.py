@@ -1,6 +1,5 @@
 """What a user of the command sees while it works, and when it is done."""
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,12 +17,9 @@ from rich.progress import (
 )
 
 from federation.experiment import Experiment
-from federation.files import replace_file
-from federation.methods import METHODS
 from server.record import RunRecord
-from server.tables import in_words
 from simulations.console import err, out
-from simulations.report import PLAN, find_runs, report_rows, report_table
+from strategies import STRATEGIES
 
 __all__ = ["Execute", "Report", "Tell", "err", "out", "progress_lines", "run_all", "show_found"]
 
@@ -147,12 +143,11 @@ def run_all(
 
 
 def _found(row: Mapping[str, Any], experiment: Experiment) -> str:
-    """Returns what an evaluation has found, or "" for a round without one."""
-    if "accuracy" in row:
-        return f"accuracy {100 * row['accuracy']:.1f} %"
-    # Rounds of tables have no evaluation: a log gets a line as often as if they had.
+    """Returns what a round has found, or "" for one that is not told of."""
+    # Where every round has found something, a log gets a line as often as there are evaluations.
     due = row["round"] == experiment.rounds or row["round"] % experiment.eval_every == 0
-    return in_words(row) if "sites" in row and (due or err.is_terminal) else ""
+    strategy = STRATEGIES[experiment.own.plug_in]
+    return strategy.in_words(row) if due or err.is_terminal else ""
 
 
 @contextmanager
@@ -187,51 +182,7 @@ def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
 
 def show_found(folder: Path, as_json: bool) -> None:
     """Draws the plots, and prints the table and where everything is."""
-    if (folder / "config.json").is_file():
-        record = RunRecord.open(folder)
-        if METHODS[record.config["settings"]["method"]].plug_in != "local":
-            from simulations.exchange_report import (  # noqa: PLC0415 - slow to import
-                show_exchange,
-            )
+    from simulations.reports import local, show_run  # noqa: PLC0415 - matplotlib is slow to import
 
-            show_exchange(record, as_json)
-            return
-    _show_runs(folder, as_json)
-
-
-def _show_runs(folder: Path, as_json: bool) -> None:
-    from simulations import plots  # noqa: PLC0415 - slow to import
-
-    runs = find_runs(folder)
-    rows = report_rows(runs)
-    if rows:
-        plots.plot_accuracy(runs, folder / "accuracy.png")
-        if any(record.results for records in runs.values() for record in records):
-            plots.plot_clients(runs, folder / "clients.png")
-        if (folder / PLAN).is_file():
-            replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
-        out.print(report_table(rows))
-    for records in runs.values():
-        for record in records:
-            if record.results is None:
-                done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
-                err.print(f"{record.folder}: not finished, {done} of {total} rounds")
-    for row in rows:
-        total = runs[row["method"]][0].config["settings"]["num-clients"]
-        if row["scored"] < total:
-            err.print(f"{row['method']}: only {row['scored']} of {total} clients were scored")
-        if 0 < row["own-clients"] < total:
-            kept = f"{row['own-clients']} of {total} clients keep a model so far"
-            err.print(f"{row['method']}: {kept}; `own` is theirs")
-        if row["left-out"]:
-            err.print(f"{row['method']}: {row['left-out']} times a client was left out")
-        if row["epsilon"] is not None:
-            most = f"epsilon {row['epsilon']:.4g} at delta {row['delta']:g}"
-            err.print(f"{row['method']}: privacy spent, on the client asked most often: {most}")
-    files = [name for name in _SHOWN if (folder / name).is_file()]
-    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
-    if as_json:
-        print(json.dumps({"run": str(folder), "methods": rows}))
-
-
-_SHOWN = ("accuracy.png", "clients.png", "results.json", "metrics.jsonl")
+    if not show_run(folder, as_json):
+        local.show(folder, as_json)

@@ -1,1 +1,15 @@
-"""Flower strategies: who takes part in a round, which replies count, how they are merged."""
+"""Flower strategies: a file for each family of methods. Importing this makes them known."""
+
+from strategies import local, meta_ban, molar, molar_bandit
+from strategies.base import STRATEGIES, Row, RunStrategy, strategies
+
+__all__ = [
+    "STRATEGIES",
+    "Row",
+    "RunStrategy",
+    "local",
+    "meta_ban",
+    "molar",
+    "molar_bandit",
+    "strategies",
+]

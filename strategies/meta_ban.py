@@ -4,9 +4,9 @@ A round is a turn. Before its last message, which says which arm to play, the se
 it is, what clients' networks predict for the arms, and in each of J_2 steps for gradients.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from engram.bandits.meta_ban import MetaBan
+from engram.bandits.meta_ban import MetaBan as Policy
 from engram.bandits.meta_learner import MetaState
 from engram.bandits.networks import Weights
 from engram.bandits.policy import CHOOSE, INIT, generator
@@ -23,6 +23,9 @@ from engram.bandits.replay import Drawn
 from engram.bandits.training import descended
 from engram.types import Params
 from federation.errors import RunStopped, brief, few
+from federation.experiment import Experiment
+from federation.methods.meta_ban import MetaBan
+from federation.noise import Noise
 from federation.opinions import (
     ARM,
     ARMS,
@@ -37,9 +40,10 @@ from federation.opinions import (
     read_network,
     read_opinions,
 )
-from federation.roster import Sites
+from federation.roster import Roster, Sites
 from federation.wire import ARRAYS, CLIENTS, read_float, read_int, read_list
-from strategies.sites import Read, Records, SiteStrategy
+from strategies.base import Row, strategies
+from strategies.sites import Read, Records, SiteStrategy, regret_in_words
 
 __all__ = ["TOTALS", "MetaBanTurns", "summed"]
 
@@ -65,6 +69,7 @@ class _Turn(NamedTuple):
     grid: Grid
 
 
+@strategies(MetaBan.plug_in)
 class MetaBanTurns(SiteStrategy):
     """Algorithms 1 and 3 between sites, one round a turn.
 
@@ -75,6 +80,8 @@ class MetaBanTurns(SiteStrategy):
     Args:
         sites: The sites that there are.
         policy: What is played, with as many features as sites have columns.
+        clients: How many there are, with those that have not come yet.
+        horizon: Turns in all.
         seed: Of all random numbers.
         timeout: Seconds to wait for the answers to a question.
         least: Sites without whose usable replies a round cannot be.
@@ -85,8 +92,18 @@ class MetaBanTurns(SiteStrategy):
             client sums of ``TOTALS``, as far as it has told.
     """
 
+    scored_from = None
+
     def __init__(
-        self, sites: Sites, policy: MetaBan, *, seed: int, timeout: float, least: int = 1
+        self,
+        sites: Sites,
+        policy: Policy,
+        *,
+        clients: int,
+        horizon: int,
+        seed: int,
+        timeout: float,
+        least: int = 1,
     ) -> None:
         super().__init__(sites, least=least)
         self._policy = policy
@@ -95,11 +112,29 @@ class MetaBanTurns(SiteStrategy):
         self._start = policy.start([generator(seed, 0, INIT)]).start
         self._theta = network_record(self._start)
         self._played: dict[str, int] = {}
+        self._clients = clients
+        self._horizon = horizon
+        self._last: Mapping[str, Any] | None = None
         self.state: Params = {}
 
-    def init(self, clients: int) -> ArrayRecord:
+    @classmethod
+    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
+        """Makes the strategy of a run."""
+        del noise
+        e, own, sites = experiment, experiment.of(MetaBan), roster.sites()
+        return cls(
+            sites,
+            own.policy(e, len(sites.columns)),
+            clients=e.num_clients,
+            horizon=own.horizon(e),
+            seed=e.seed,
+            timeout=e.timeout,
+            least=e.min_clients,
+        )
+
+    def init(self) -> ArrayRecord:
         """Returns Theta_0, and sets the state to that before the first round."""
-        zeros = torch.zeros(clients, dtype=torch.float64)
+        zeros = torch.zeros(self._clients, dtype=torch.float64)
         self.state = {name: zeros.clone() for name in (*TOTALS, "served")}
         self.state |= {"came": torch.zeros(0, dtype=torch.int64), "chosen": torch.tensor(0)}
         return self._theta
@@ -160,6 +195,7 @@ class MetaBanTurns(SiteStrategy):
     ) -> Iterable[Message]:
         """Asks what came of the turns that were not told of."""
         del arrays
+        self._last = None
         return self.ask(MessageType.EVALUATE, server_round, config, grid, lambda clients: {})
 
     def aggregate_evaluate(
@@ -172,7 +208,33 @@ class MetaBanTurns(SiteStrategy):
             found.__iadd__(_outcome(content, self._untold(clients)))
 
         self.gather(server_round, replies, told)
-        return MetricRecord(dict(zip(TOTALS, found.tolist(), strict=True)))
+        self._last = dict(zip(TOTALS, found.tolist(), strict=True))
+        return MetricRecord(self._last)
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether sites have been asked what came of the last turns."""
+        return self._last is not None
+
+    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+        """Returns sums over all sites of what they told, in the end of what was left, too."""
+        del arrays
+        last = self._last or dict.fromkeys(TOTALS, 0.0)
+        sums = {name: float(self.state[name].sum() + last[name]) for name in TOTALS}
+        return {
+            "turns": self._horizon,
+            "sites": row["sites"],
+            "left-out": row["absent"],
+            "clients": {name: self.state[name].tolist() for name in TOTALS},
+            "told": sums["turns"],
+            "reward": sums["reward"],
+            "regret": sums["regret"],
+        }
+
+    @staticmethod
+    def in_words(row: Mapping[str, Any]) -> str:
+        """Returns who took part, and the regret in the turns that were told of."""
+        return regret_in_words(row)
 
     def _untold(self, clients: list[int]) -> float:
         """Returns how many turns these clients had and have not told of: they can tell no more."""

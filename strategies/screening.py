@@ -225,7 +225,7 @@ def screen_scores(
 
     Returns:
         For each client ``before``, ``personalized``, ``own``, ``loss_before``,
-        ``loss_personalized`` and ``queries``, as ``strategies.federated.Evaluation`` has them.
+        ``loss_personalized`` and ``queries``, as ``strategies.evaluation.Evaluation`` has them.
         Finite losses above 104 nats count as that: see ``screen``.
     """
     if reply.has_error():

@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from logging import getLogger
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
 from federation.errors import RunStopped, brief, one_line
 from federation.fingerprint import fingerprint
-from federation.roster import Sites
+from federation.roster import Roster, Sites
 from federation.wire import CLIENTS, CONFIG, read_int, read_list
+from strategies.base import Row, RunStrategy
 from strategies.screening import first_answers
 
-__all__ = ["SiteStrategy", "read_split"]
+__all__ = ["SiteStrategy", "read_split", "regret_in_words", "sites_in_words"]
 
 _log = getLogger("flwr.engram")
 
@@ -21,7 +22,7 @@ Read = Callable[[RecordDict, list[int]], None]
 Records = Mapping[str, ArrayRecord]
 
 
-class SiteStrategy(Strategy):
+class SiteStrategy(RunStrategy):
     """Asks every site that is there, in each round.
 
     Args:
@@ -44,6 +45,19 @@ class SiteStrategy(Strategy):
     def summary(self) -> None:
         """Logs who is there, once."""
         _log.info("%d sites, %d columns", len(self.sites.nodes), len(self.sites.columns))
+
+    def meet(self, roster: Roster) -> None:
+        """Takes in which sites there are, and on which nodes."""
+        self.sites = roster.sites()
+
+    def askable(self, grid: Grid) -> int:
+        """Returns how many sites are on nodes that can be asked at the moment."""
+        present = set(grid.get_node_ids())
+        return sum(node in present for node in self.sites.nodes.values())
+
+    def row(self, absent: Mapping[int, str]) -> Row:
+        """Returns who was asked, and how many of them and of the absent had no part."""
+        return {"cohort": sorted({*self.cohort, *absent}), "left-out": len(absent)}
 
     @property
     def cohort(self) -> list[int]:
@@ -173,3 +187,21 @@ def read_split(
         {c: one_line(r) for c, r in zip(failed, reasons, strict=True)},
         {c: one_line(n) for c, n in zip(noted, notes, strict=True)},
     )
+
+
+def sites_in_words(row: Mapping[str, Any]) -> str:
+    """Returns how many sites took part, and how many did not; "" for another kind of row."""
+    if "sites" not in row:
+        return ""
+    left_out = row["left-out"]
+    count = len(left_out) if isinstance(left_out, Mapping) else left_out
+    return f"{row['sites']} sites" + (f", {count} left out" if count else "")
+
+
+def regret_in_words(row: Mapping[str, Any]) -> str:
+    """Returns the same, and their regret."""
+    words = sites_in_words(row)
+    if not words:
+        return ""
+    told = f" in {row['told']:.0f} turns" if "told" in row else ""
+    return f"{words}, regret {row['regret']:.4g}{told}"

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from client.hosts.local import LocalHost
 from client.memory import MemoryStore, RamStore
-from client.trainer import Trainer
+from client.training.trainer import Trainer
 from federation.data.federated import federated_data
 from federation.experiment import Experiment, read_by
 from federation.settings.fields import key_of
@@ -74,7 +75,7 @@ def initial_model(t: Trainer):
 def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:
     n = t.experiment.num_clients
     nodes = nodes or n
-    return InProcessGrid(t, [range(node, n, nodes) for node in range(nodes)])
+    return InProcessGrid(LocalHost(t), [range(node, n, nodes) for node in range(nodes)])
 
 
 def assert_same(one, other, *, atol=0.0):

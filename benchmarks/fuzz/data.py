@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.fuzz.spoil import spoil_bytes, spoil_file
+from client.hosts.molar import TableSites
 from client.memory import RamStore
-from client.tables import TableSites
 from federation.data.bandits import read_classes, read_logged, read_ratings
 from federation.data.federated import federated_data, model_for, own_data
 from federation.data.few_shot import load_few_shot

@@ -11,14 +11,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from benchmarks.fuzz.folders import quick_experiment
 from benchmarks.fuzz.spoil import HUGE, VALUES, spoil_bytes
-from client.handlers import Request
-from client.hosts import table_host
+from client.hosts import Opening, host_of
 from client.memory import RamStore
-from client.trainer import Trainer
+from client.requests import Request
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
 from federation.bundle import bundle, unbundle
-from federation.data.federated import federated_data
 from federation.estimates import (
     SharedEstimate,
     parameters_record,
@@ -31,8 +29,7 @@ from federation.estimates import (
 from federation.opinions import arms_record, opinions_record, read_arms, read_opinions
 from federation.roster import describe_node, read_entry
 from federation.wire import to_record
-from server.coordinator import coordinate
-from server.tables import RUNS
+from server.run import run as run_on
 from simulations.grid import InProcessGrid
 
 __all__ = ["bundles", "estimates", "rosters", "rounds"]
@@ -207,9 +204,5 @@ def rounds(rng: random.Random, here: Path) -> None:
     e = e.from_config(e.to_config() | changes)
     nodes = [[client] for client in range(4)] if rng.random() < 0.7 else [[0, 1], [2, 3]]
     store = RamStore()
-    if tables:
-        grid = _Spoiling(rng, table_host(e, store), nodes)
-        RUNS[method](grid, e, here / "run", engine="vectorized", memories=store)
-    else:
-        grid = _Spoiling(rng, Trainer(e, federated_data(e), store), nodes)
-        coordinate(grid, e, here / "run", engine="vectorized", memories=store)
+    grid = _Spoiling(rng, host_of(Opening(e, store)), nodes)
+    run_on(grid, e, here / "run", engine="vectorized", memories=store)

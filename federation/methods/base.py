@@ -38,6 +38,7 @@ class Method(Settings):
             ``simulations.reports``.
         meaning: What it is, in a few words.
         source: Where its equations stand.
+        tables: Whether clients hold tables, of which an error may say what is in them.
         unread: Fields of the shared settings that it does not look at: giving one is an error.
         decisive: Fields that bear on its numbers, though on other methods' they do not.
     """
@@ -46,6 +47,7 @@ class Method(Settings):
     plug_in: ClassVar[str]
     meaning: ClassVar[str]
     source: ClassVar[str]
+    tables: ClassVar[bool] = False
     unread: ClassVar[frozenset[str]] = frozenset()
     decisive: ClassVar[frozenset[str]] = frozenset()
 

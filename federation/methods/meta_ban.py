@@ -24,6 +24,7 @@ class MetaBan(Method):
     plug_in = "meta-ban"
     meaning = "one turn a round: clients choose by a network that adapts to who agrees"
     source = "Ban et al. (Meta-Ban), Alg. 1 to 3"
+    tables = True
     unread = NO_NETWORK - {"hidden"} | {"max_weight"}
 
     alpha: Float = Field(0.01, ge=0, description="how much it explores")

@@ -14,6 +14,7 @@ __all__ = ["Molar", "Thresholded"]
 class Thresholded(Method):
     """What a regression and a bandit have in common: coefficients that are shared, or a site's."""
 
+    tables = True
     unread = NO_NETWORK
 
     thresholding: Literal["hard", "soft"] = Field(

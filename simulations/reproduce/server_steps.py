@@ -12,8 +12,9 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedYogi, Strategy
 
+from client.hosts.local import LocalHost
 from client.memory import RamStore
-from client.trainer import Trainer
+from client.training.trainer import Trainer
 from engram.aggregates import Aggregate, mean, mixed_mean
 from engram.online.server_step import universal_step
 from engram.types import Params
@@ -22,10 +23,10 @@ from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.streams import Stream, torch_generator
 from federation.wire import to_params, to_record
-from server.coordinator import train_round
 from server.roster import query_roster
+from server.run import train_round
 from simulations.grid import InProcessGrid
-from strategies.federated import Federated
+from strategies.local import Federated
 
 __all__ = ["STEPS", "Played", "ServerStep", "first_model", "play", "tune"]
 
@@ -108,7 +109,7 @@ def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> I
     Raises:
         RunStopped: It diverged.
     """
-    grid = InProcessGrid(Trainer(e, data, RamStore()), [range(e.num_clients)])
+    grid = InProcessGrid(LocalHost(Trainer(e, data, RamStore())), [range(e.num_clients)])
     strategy = step.build(size, e, grid)
     arrays = to_record(first_model(e, data))
     for server_round in range(1, e.num_rounds + 1):

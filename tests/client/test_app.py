@@ -6,6 +6,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from client import app as module
 from client.app import app
+from client.hosts.local import LocalHost
 from client.memory import DiskStore
 from client.trainings import kept
 from federation.bundle import bundle, is_bundled, unbundle
@@ -73,7 +74,7 @@ def test_the_same_message_again_is_answered_and_not_trained_again(tmp_path, monk
     node = {"state": str(tmp_path)}
     first = train(node, **CARRY)
     module._node.cache_clear()
-    monkeypatch.setattr(module, "answer_train", lambda *args: pytest.fail("trained twice"))
+    monkeypatch.setattr(LocalHost, "train", lambda *args: pytest.fail("trained twice"))
     again = train(node, **CARRY)
     assert_same(model_of(again), model_of(first))
     assert again.metadata.reply_to_message_id != first.metadata.reply_to_message_id
@@ -83,13 +84,13 @@ def test_the_same_message_again_is_answered_and_not_trained_again(tmp_path, monk
 def test_another_message_is_trained(tmp_path, monkeypatch, change):
     node = {"state": str(tmp_path)}
     train(node, **CARRY)
-    answered, calls = module.answer_train, []
+    answered, calls = LocalHost.train, []
 
     def counted(*args):
         calls.append(args)
         return answered(*args)
 
-    monkeypatch.setattr(module, "answer_train", counted)
+    monkeypatch.setattr(LocalHost, "train", counted)
     assert train(node, **CARRY, **change).has_content()
     assert len(calls) == 1
 

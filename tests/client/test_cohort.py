@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from client.budget import block_size
-from client.cohort import each_in_turn, stacked
-from client.dense_cohort import dense
 from client.memory import RamStore
+from client.training.budget import block_size
+from client.training.cohort import each_in_turn, stacked
+from client.training.dense_cohort import dense
 from engram.dense import Plain
 from engram.span import Span
 from federation.errors import Refused

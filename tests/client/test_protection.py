@@ -8,8 +8,9 @@ import torch
 from flwr.app import Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod
 
-from client.handlers import Request, answer_train
+from client.hosts.local import LocalHost
 from client.memory import RamStore
+from client.requests import Request
 from engram.tree import add_scaled, norm
 from federation.flower import local_run
 from federation.hosting import NodeConfig
@@ -144,7 +145,7 @@ def test_it_is_flowers_local_mod_where_a_node_hosts_one_client(monkeypatch):
     local_run()
 
     def reply(t, message):
-        return answer_train(t, [Request(message, [5])])[0]
+        return LocalHost(t).train([Request(message, [5])])[0]
 
     def message(model):
         return Message(

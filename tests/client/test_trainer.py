@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from client.memory import DiskStore, RamStore
-from client.trainer import ClientFailed
+from client.training.trainer import ClientFailed
 from engram.meta.local_moml import local_moml
 from engram.models import cross_entropy
 from federation.methods import family
@@ -290,7 +290,7 @@ def test_blocks_of_clients_score_alike(monkeypatch):
     t = trainer(small())
     model = initial_model(t)
     whole = t.evaluate(model, range(20), server_round=0)
-    monkeypatch.setattr("client.scoring._BLOCK", 5000)
+    monkeypatch.setattr("client.training.scoring._BLOCK", 5000)
     blocks = t.evaluate(model, range(20), server_round=0)
     for a, b in zip(whole, blocks, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-6, equal_nan=True)

@@ -6,13 +6,13 @@ import torch
 from flwr.app import ArrayRecord, Error, MessageType
 from flwr.app.message import make_message
 
+from client.hosts.molar import TableSites
 from client.memory import RamStore
-from client.tables import TableSites
 from engram.molar.regressor import MolarClassifier, MolarRegressor
 from federation.data.tables import table_data
 from federation.estimates import SITES
 from federation.wire import REFUSED
-from server.exchange import exchange
+from server.run import run as run_on
 from simulations.grid import InProcessGrid
 from tests.support import small
 
@@ -30,7 +30,7 @@ def run(folder, *, grid=None, store=None, nodes=SITES_THERE, **special):
     sites = TableSites(experiment, table_data(experiment), store)
     hosts = [range(node, experiment.num_clients, nodes) for node in range(nodes)]
     g = (grid or InProcessGrid)(sites, hosts)
-    found = exchange(g, experiment, folder, engine="vectorized", memories=store)
+    found = run_on(g, experiment, folder, engine="vectorized", memories=store)
     return found, memories(store, sites.names, experiment.num_clients)
 
 

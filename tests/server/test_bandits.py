@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import MessageType
 
-from client.hosts import table_host
+from client.hosts import Opening, host_of
 from client.memory import DiskStore, RamStore
 from engram.molar.bandits.environments import regret
 from engram.molar.bandits.play import batches
@@ -15,8 +15,8 @@ from federation.errors import DataError, Refused, RunStopped
 from federation.estimates import SITES
 from federation.streams import Stream, generator
 from server import bandits as module
-from server.bandits import play
 from server.record import RunRecord
+from server.run import run as run_on
 from simulations.grid import InProcessGrid
 from tests.server.late import Late
 from tests.server.sites import odd, with_arrays
@@ -33,9 +33,9 @@ def settings(**special):
 def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
     e, store = settings(**special), store or RamStore()
     hosts = [range(node, e.num_clients, nodes) for node in range(nodes)]
-    g = (grid or InProcessGrid)(table_host(e, store), hosts)
+    g = (grid or InProcessGrid)(host_of(Opening(e, store)), hosts)
     ram = store if isinstance(store, RamStore) else None
-    found = play(g, e, folder, engine="vectorized", memories=ram)
+    found = run_on(g, e, folder, engine="vectorized", memories=ram)
     return found, store
 
 

@@ -13,7 +13,7 @@ from client.memory import DiskStore, RamStore
 from federation.errors import Refused
 from server.checkpoints import DamagedCheckpoint, read_checkpoint, there, write_checkpoint
 from server.record import RunRecord
-from tests.server.test_coordinator import Counter, Killed, numbers, run
+from tests.server.test_run import Counter, Killed, numbers, run
 from tests.support import assert_same, small
 
 FILES = {"model.safetensors": b"m" * 9, "state.safetensors": b"s" * 5}

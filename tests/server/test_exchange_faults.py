@@ -5,17 +5,17 @@ import pytest
 from flwr.app import MessageType
 
 from client import app
+from client.hosts.molar import TableSites
 from client.memory import RamStore
-from client.tables import TableSites
 from federation.data.tables import TableData, table_data
 from federation.errors import Refused, RunStopped
 from federation.estimates import SITES
 from federation.hosting import NodeConfig
 from federation.wire import ROSTER_QUERY
-from server.exchange import exchange
 from server.record import RunRecord
-from server.tables import in_words
+from server.run import run as run_on
 from simulations.grid import InProcessGrid
+from strategies.molar import Exchange
 from tests.server.late import Late
 from tests.server.sites import (
     SITES_THERE,
@@ -112,7 +112,7 @@ def test_sites_that_never_come_are_left_out(tmp_path):
     experiment = settings(min_clients=3)
     sites = TableSites(experiment, table_data(experiment), RamStore())
     g = InProcessGrid(sites, [[0], [1], [5]])
-    found = exchange(g, experiment, tmp_path / "run", engine="vectorized")
+    found = run_on(g, experiment, tmp_path / "run", engine="vectorized")
     assert found["sites"] == 3
     assert found["left-out"] == {
         str(c): "no node hosts it" for c in range(SITES_THERE) if c not in (0, 1, 5)
@@ -123,7 +123,7 @@ def test_a_site_that_comes_after_the_estimates_gets_what_the_others_share(tmp_pa
     experiment, store = settings(min_clients=3), RamStore()
     sites = TableSites(experiment, table_data(experiment), store)
     g = Late(sites, [[client] for client in range(SITES_THERE)], comes={5: 1})
-    found = exchange(g, experiment, tmp_path / "run", engine="vectorized", memories=store)
+    found = run_on(g, experiment, tmp_path / "run", engine="vectorized", memories=store)
     assert (found["sites"], found["left-out"]) == (SITES_THERE - 1, {"4": "no node hosts it"})
     assert found["clients"]["ids"] == list(range(SITES_THERE))
     model = in_one_place(settings(), leave_out=[4])
@@ -136,12 +136,10 @@ def test_a_site_that_was_never_there_gets_it_when_the_run_is_resumed(tmp_path):
     experiment, store = settings(num_clients=4), RamStore()
     sites = TableSites(experiment, table_data(experiment), store)
     hosts = [[client] for client in range(4)]
-    found = exchange(
-        Late(sites, hosts, comes={2: 9}), experiment, tmp_path / "run", engine="flower"
-    )
+    found = run_on(Late(sites, hosts, comes={2: 9}), experiment, tmp_path / "run", engine="flower")
     assert found["clients"]["ids"] == [0, 2, 3]
     again = settings(num_clients=4, resume=str(tmp_path / "run"))
-    later = exchange(Late(sites, hosts, comes={3: 9}), again, tmp_path / "run", engine="flower")
+    later = run_on(Late(sites, hosts, comes={3: 9}), again, tmp_path / "run", engine="flower")
     assert later["clients"]["ids"] == [0, 1, 3]
     assert later["shared"] == found["shared"]
 
@@ -197,7 +195,7 @@ def test_a_site_with_other_columns_is_left_out_and_named(tmp_path, columns, reas
     hosts = [TableSites(experiment, data, RamStore()) for _ in range(4)]
     own = [rows and rows._replace(x=rows.x[:, : len(columns)]) for rows in data.train]
     hosts[0] = TableSites(experiment, TableData(own, own, columns, data.names), RamStore())
-    found = exchange(Columns(hosts), experiment, tmp_path / "run", engine="vectorized")
+    found = run_on(Columns(hosts), experiment, tmp_path / "run", engine="vectorized")
     assert list(found["left-out"]) == ["0"]
     assert reason in found["left-out"]["0"]
 
@@ -278,7 +276,7 @@ def test_clients_that_nobody_asked_for_have_no_vote(tmp_path):
             return names
 
     grid = Both(honest, [[0], [1], [2, 3, 4, 5]])
-    found = exchange(grid, experiment, tmp_path / "run", engine="vectorized")
+    found = run_on(grid, experiment, tmp_path / "run", engine="vectorized")
     assert (found["sites"], found["left-out"]) == (2, {})
     assert found["shared"]["names"][0] == "x0"
 
@@ -291,10 +289,10 @@ def test_a_run_that_goes_on_keeps_its_columns(tmp_path):
         InProcessGrid(TableSites(experiment, d, RamStore()), [[0], [1], [2]])
         for d in (data, backwards)
     ]
-    exchange(grids[0], experiment, tmp_path / "run", engine="vectorized")
+    run_on(grids[0], experiment, tmp_path / "run", engine="vectorized")
     again = settings(num_clients=3, resume=str(tmp_path / "run"))
     with pytest.raises(RunStopped, match=r"0 of 3 clients .*clients \[0, 1, 2\]: its column 0 is"):
-        exchange(grids[1], again, tmp_path / "run", engine="vectorized")
+        run_on(grids[1], again, tmp_path / "run", engine="vectorized")
 
 
 def test_scores_that_are_no_numbers_leave_the_means_of_the_others(tmp_path):
@@ -310,7 +308,7 @@ def test_scores_that_are_no_numbers_leave_the_means_of_the_others(tmp_path):
     found, _ = run(tmp_path / "run", grid=odd(change, kind=MessageType.EVALUATE))
     assert found["scored"] == SITES_THERE - 3
     assert found["loss-personal"] > 0
-    assert "held-out loss" in in_words(found)
+    assert "held-out loss" in Exchange.in_words(found)
 
 
 def test_a_minority_moves_the_median_by_a_bounded_amount(tmp_path):

@@ -8,12 +8,13 @@ import pytest
 from engram.privacy import epsilon
 from federation.errors import Refused, RunStopped
 from federation.noise import simulated_noise
-from server import coordinator
+from server import run as coordinator
 from server.ledger import Ledger
 from server.record import RunRecord
+from simulations.comparison import find_runs
 from simulations.engine import simulate
-from simulations.report import find_runs, report_rows
-from strategies.federated import draw_cohort
+from simulations.reports.local import report_rows
+from strategies.local import draw_cohort
 from tests.support import assert_same, grid, small, trainer
 
 CENTRAL = {"privacy": "central", "clip": 0.1, "noise_multiplier": 3.0}
@@ -120,7 +121,7 @@ def test_what_is_told_to_use_secret_noise_notes_whom_it_asks_and_differs_each_ti
     e = small(**CENTRAL)
     models = []
     for name in ("one", "two"):
-        coordinator.coordinate(grid(trainer(e), 2), e, tmp_path / name, engine="flower")
+        coordinator.run(grid(trainer(e), 2), e, tmp_path / name, engine="flower")
         models.append(RunRecord.open(tmp_path / name).load_checkpoint().model)
         asked = (tmp_path / name / "clients-asked.txt").read_text().splitlines()
         assert [[int(c) for c in line.split()] for line in asked] == list(map(cohort, range(1, 5)))
@@ -129,7 +130,7 @@ def test_what_is_told_to_use_secret_noise_notes_whom_it_asks_and_differs_each_ti
     for name in ("three", "four"):
         noise = simulated_noise(e.seed)
         g = grid(trainer(e), 2)
-        coordinator.coordinate(g, e, tmp_path / name, engine="vectorized", noise=noise)
+        coordinator.run(g, e, tmp_path / name, engine="vectorized", noise=noise)
         same.append(RunRecord.open(tmp_path / name).load_checkpoint().model)
     assert_same(*same)
     json.loads((tmp_path / "three" / "results.json").read_text())

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from client.hosts import table_host
+from client.hosts import Opening, host_of
 from client.memory import DiskStore, RamStore
 from federation.errors import DataError, Refused
 from server import bandits as module
-from server.bandits import play
 from server.record import RunRecord
+from server.run import run as run_on
 from simulations.grid import InProcessGrid
 from tests.server.turns import COUNT, DISCREET, T, in_one_place, rows_of, run, settings
 
@@ -90,13 +90,13 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, mon
     e = settings(checkpoint_every=4)
     whole, _ = run(tmp_path / "whole", checkpoint_every=4)
     store = RamStore() if kind == "ram" else DiskStore(tmp_path / "memory")
-    host, train, calls = table_host(e, store), module.train_round, []
+    host, train, calls = host_of(Opening(e, store)), module.train_round, []
 
     def go(host, store, **special):
         g = InProcessGrid(host, [range(n, COUNT, 2) for n in range(2)])
         ram = store if kind == "ram" else None
         now = settings(checkpoint_every=4, **special)
-        return play(g, now, tmp_path / "run", engine="vectorized", memories=ram)
+        return run_on(g, now, tmp_path / "run", engine="vectorized", memories=ram)
 
     def dies(*args, **options):
         calls.append(args)
@@ -109,7 +109,7 @@ def test_a_run_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, kind, mon
         go(host, store)
     monkeypatch.undo()
     store = RamStore() if kind == "ram" else store
-    host = host if kind == "living" else table_host(e, store)
+    host = host if kind == "living" else host_of(Opening(e, store))
     again = go(host, store, resume=str(tmp_path / "run"))
     assert again["clients"] == whole["clients"]
     assert [row["arm"] for row in rows_of(tmp_path / "run")] == [

@@ -7,7 +7,7 @@ import pytest
 import torch
 from flwr.app import MessageType
 
-from client.hosts import table_host
+from client.hosts import Opening, host_of
 from client.memory import MemoryFull, RamStore
 from engram.bandits.replay import Drawn
 from federation.data.meetings import drawn_world
@@ -301,7 +301,7 @@ def test_what_cannot_be_kept_is_not_learned():
             raise MemoryFull(f"no room for {args}, {options}")
 
     e = settings(report_every=1)
-    host = table_host(e, Full())
+    host = host_of(Opening(e, Full()))
     first = drawn_world(e).round(0)
     before, rows = host.opinions([first.user], first.arms, 1)
     with pytest.raises(MemoryFull, match="no room"):

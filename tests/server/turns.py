@@ -1,11 +1,11 @@
 """Sites of Meta-Ban whose turns are played, and the same in one place."""
 
-from client.hosts import table_host
+from client.hosts import Opening, host_of
 from client.memory import RamStore
 from engram.bandits.play import play as play_in_one_place
 from federation.data.meetings import drawn_world
-from server.bandits import play
 from server.record import RunRecord
+from server.run import run as run_on
 from simulations.grid import InProcessGrid
 from tests.support import small
 
@@ -22,9 +22,9 @@ def settings(**special):
 def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
     e, store = settings(**special), store or RamStore()
     hosts = [range(node, e.num_clients, nodes) for node in range(nodes)]
-    g = (grid or InProcessGrid)(table_host(e, store), hosts)
+    g = (grid or InProcessGrid)(host_of(Opening(e, store)), hosts)
     ram = store if isinstance(store, RamStore) else None
-    return play(g, e, folder, engine="vectorized", memories=ram), store
+    return run_on(g, e, folder, engine="vectorized", memories=ram), store
 
 
 def in_one_place(**special):

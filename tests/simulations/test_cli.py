@@ -176,7 +176,7 @@ def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
 
     args = ("compare", "fedavg", "per-fedavg", "--seeds", "1", *SETS)
     assert engram(*args, "--out", "whole")[0] == 0
-    coordinate, calls = engine.coordinate, []
+    run, calls = engine.run, []
 
     def interrupted(grid, experiment, folder, **options):
         calls.append(folder)
@@ -187,10 +187,10 @@ def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
             if len(calls) == 2 and row["round"] == 3:
                 raise KeyboardInterrupt
 
-        return coordinate(grid, experiment, folder, **(options | {"on_round": stop}))
+        return run(grid, experiment, folder, **(options | {"on_round": stop}))
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "coordinate", interrupted)
+        patch.setattr(engine, "run", interrupted)
         status, _, err = engram(*args, "--out", "parts")
     assert status == 130
     assert "interrupted; go on with: engram compare --resume parts" in err

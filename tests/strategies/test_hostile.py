@@ -15,7 +15,7 @@ from engram.aggregates import Aggregate, mean
 from federation.errors import RunStopped
 from federation.wire import to_record
 from server.roster import query_roster
-from strategies.federated import Federated
+from strategies.local import Federated
 from strategies.screening import Kind
 from tests.strategies.forgeries import EVALUATE, NASTY, TRAIN, Draft, alter, clutter, exploded, pick
 from tests.support import grid, initial_model, small, trainer

@@ -14,7 +14,7 @@ from federation.aggregation import aggregate_of
 from federation.data.federated import model_for
 from federation.wire import to_params, to_record
 from server.roster import query_roster
-from strategies.federated import Federated
+from strategies.local import Federated
 from tests.support import assert_same, grid, initial_model, small, trainer, write_npz
 
 ROUNDS, RADIUS = 40, 4.0

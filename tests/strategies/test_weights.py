@@ -12,7 +12,7 @@ from federation.wire import to_params, to_record
 from server.record import RunRecord
 from server.roster import query_roster
 from simulations.engine import simulate
-from strategies.federated import Federated
+from strategies.local import Federated
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
 CLAIM = 2**31 - 1  # the most that a roster takes

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from client.cohort import Draws, Held, LocalRound, Task
+from client.training.cohort import Draws, Held, LocalRound, Task
 from engram.dense import FIRST, Examples, Frame, Rows, indicators
 from engram.features import FeatureRows, Features
 from engram.span import Span, make_frame

@@ -1,8 +1,8 @@
 """A bandit's batches: sites play, their estimates are combined, and go back with the next batch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import getLogger
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,10 +15,21 @@ from engram.molar.site import SiteEstimate
 from engram.shares import bounded
 from engram.types import Params
 from federation.errors import brief
-from federation.estimates import SHARED, SITES, impossible, parameters_record, read_sites
-from federation.roster import Sites
+from federation.estimates import (
+    SHARED,
+    SITES,
+    impossible,
+    parameters_record,
+    read_parameters,
+    read_sites,
+)
+from federation.experiment import Experiment
+from federation.methods.molar_bandit import MolarBandit
+from federation.noise import Noise
+from federation.roster import Roster, Sites
 from federation.wire import CLIENTS, read_list
-from strategies.sites import SiteStrategy, read_split
+from strategies.base import Row, strategies
+from strategies.sites import SiteStrategy, read_split, regret_in_words
 
 __all__ = ["BanditExchange", "Outcome"]
 
@@ -43,6 +54,7 @@ class Outcome(NamedTuple):
     regret: float
 
 
+@strategies(MolarBandit.plug_in)
 class BanditExchange(SiteStrategy):
     """MOLARB between sites: Algorithms 2 and 5, one round a batch.
 
@@ -53,6 +65,8 @@ class BanditExchange(SiteStrategy):
         sites: The sites that there are.
         policy: What they play.
         parameters: Of each site: 1 under Model-C, K under Model-P.
+        clients: How many there are, with those that have not come yet.
+        horizon: Turns in all batches.
         first_batch: Turns in the first batch; nobody can have had more than there were.
         least: Sites without whose usable replies a round cannot be.
         max_weight: Of a site in what is shared, as the policy has it.
@@ -61,12 +75,16 @@ class BanditExchange(SiteStrategy):
         state: Of each client sums of what ``Outcome`` has.
     """
 
+    scored_from = None
+
     def __init__(
         self,
         sites: Sites,
         policy: MultitaskBandit[SiteEstimate, Shared],
         *,
         parameters: int,
+        clients: int,
+        horizon: int,
         first_batch: int = 1,
         least: int = 1,
         max_weight: float = np.inf,
@@ -78,11 +96,31 @@ class BanditExchange(SiteStrategy):
         self._first = self._turns = first_batch
         self._sent: dict[int, list[SiteEstimate | None]] = {}
         self._outcomes: dict[int, Outcome] = {}
+        self._clients = clients
+        self._horizon = horizon
+        self._heard = False
         self.state: Params = {}
 
-    def init(self, clients: int) -> ArrayRecord:
+    @classmethod
+    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
+        """Makes the strategy of a run."""
+        del noise
+        e, own = experiment, experiment.of(MolarBandit)
+        return cls(
+            roster.sites(),
+            own.policy(e),
+            parameters=own.parameters,
+            clients=e.num_clients,
+            horizon=own.horizon(e),
+            first_batch=own.first_batch,
+            least=e.min_clients,
+            max_weight=e.max_weight,
+        )
+
+    def init(self) -> ArrayRecord:
         """Sets the state to that before the first round; nothing is shared then."""
-        self.state = {n: torch.zeros(clients, dtype=torch.float64) for n in Outcome._fields}
+        zeros = torch.zeros(self._clients, dtype=torch.float64)
+        self.state = {name: zeros.clone() for name in Outcome._fields}
         return ArrayRecord()
 
     @property
@@ -195,6 +233,7 @@ class BanditExchange(SiteStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Tells every site what the last batch gave."""
+        self._heard = False
         return self.ask(
             MessageType.EVALUATE, server_round, config, grid, lambda _: {SHARED: arrays}
         )
@@ -211,4 +250,30 @@ class BanditExchange(SiteStrategy):
         )
         for client, reason in failed.items():
             _log.warning("client %d has not learned from the last batch: %s", client, reason)
+        self._heard = True
         return MetricRecord({"sites": len(self.sites.nodes) - len(failed)})
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether sites have been told what the last batch gave."""
+        return self._heard
+
+    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+        """Returns mean and median regret, each site's sums, and the shared coefficients."""
+        shared = read_parameters(arrays, self._parameters)
+        return {
+            "turns": self._horizon,
+            "sites": row["sites"],
+            "left-out": row["absent"],
+            "clients": {name: self.state[name].tolist() for name in Outcome._fields},
+            **self.regret,
+            "shared": {
+                "names": self.sites.columns,
+                "coef": [None if one is None else one.coef.tolist() for one in shared],
+            },
+        }
+
+    @staticmethod
+    def in_words(row: Mapping[str, Any]) -> str:
+        """Returns who took part, and their mean regret."""
+        return regret_in_words(row)

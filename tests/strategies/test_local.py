@@ -7,17 +7,18 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message
 
+from client.hosts.local import LocalHost
 from engram.aggregates import Aggregate, Update
 from federation.aggregation import aggregate_of
 from federation.errors import RunStopped
 from federation.hosting import NodeConfig, hosted_clients
 from federation.wire import to_params, to_record
 from server.record import RunRecord
-from server.results import summary
 from server.roster import query_roster
 from simulations.engine import simulate
 from simulations.grid import InProcessGrid
-from strategies.federated import Federated, draw_cohort
+from strategies.evaluation import summary
+from strategies.local import Federated, draw_cohort
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
 
@@ -200,7 +201,7 @@ def test_replies_are_merged_in_the_order_of_their_clients():
     aggregate = Aggregate(lambda model: {}, merge, "clients", additive=False)
     e = small(clients_per_round=6)
     t = trainer(e)
-    g = InProcessGrid(t, [[client] for client in reversed(range(20))])
+    g = InProcessGrid(LocalHost(t), [[client] for client in reversed(range(20))])
     strategy = Federated(aggregate, query_roster(g, 20), clients_per_round=6, seed=0)
     model = initial_model(t)
     one_round(strategy, g, model)

@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import torch
 
-from client.budget import block_size
-from client.cohort import (
+from client.memory import MemoryStore
+from client.training.budget import block_size
+from client.training.cohort import (
     ClientRaised,
     Draws,
     Held,
@@ -24,9 +25,8 @@ from client.cohort import (
     each_in_turn,
     stacked,
 )
-from client.dense_cohort import cost, dense, pays
-from client.memory import MemoryStore
-from client.scoring import Scores, Scoring
+from client.training.dense_cohort import cost, dense, pays
+from client.training.scoring import Scores, Scoring
 from engram.dense import dense_loss
 from engram.models import cross_entropy
 from engram.tree import interpolate

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from server.results import results, summary
-from strategies.federated import Evaluation
+from strategies.evaluation import Evaluation, client_columns, summary
 
 NAN = float("nan")
 EVALUATION = Evaluation(
@@ -29,10 +28,8 @@ def test_summary():
     assert (found["loss-before"], found["loss"], found["scored"]) == (3.0, None, 3)
 
 
-def test_results():
-    rows = [{"round": 0}, *({"round": r, "ms": ms} for r, ms in ((1, 9.0), (2, 4.0), (3, 5.0)))]
-    found = results("fedavg", EVALUATION, rows)
-    assert (found["method"], found["rounds"], found["ms-per-round"]) == ("fedavg", 3, 5.0)
-    assert found["clients"]["own"] == [0.7, None, 0.9]
-    assert found["clients"]["ids"] == [0, 1, 4]
-    assert found["clients"]["queries"] == [25, 10, 10]
+def test_each_clients_scores():
+    found = client_columns(EVALUATION)
+    assert found["own"] == [0.7, None, 0.9]
+    assert found["ids"] == [0, 1, 4]
+    assert found["queries"] == [25, 10, 10]

@@ -1,8 +1,8 @@
 """One exchange of estimates: what sites send is screened, and its weighted median sent back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from logging import getLogger
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +13,24 @@ from engram.molar.families import FamilyName
 from engram.molar.intervals import shared_half_width
 from engram.molar.shrinkage import Weights, combine, median_weights, outweighing
 from engram.molar.site import INTERCEPT, SiteEstimate
+from engram.shares import bounded
 from federation.errors import RunStopped
 from federation.estimates import (
     SHARED,
     SITES,
     SharedEstimate,
     impossible,
+    read_shared,
     read_sites,
     shared_record,
 )
-from federation.roster import Sites
+from federation.experiment import Experiment
+from federation.methods.molar import Molar
+from federation.noise import Noise
+from federation.roster import Roster, Sites
 from federation.wire import CLIENTS, read_list
-from strategies.sites import SiteStrategy, read_split
+from strategies.base import Row, strategies
+from strategies.sites import SiteStrategy, read_split, sites_in_words
 
 __all__ = ["Exchange", "Scores"]
 
@@ -34,6 +40,7 @@ Column = npt.NDArray[np.float64]
 
 _MOST_ROWS = 2**31  # more than a site has
 _ROUNDING = 1e-6  # of a deviance that is 0
+_FAR = 100  # sites' losses differ by less
 _LARGEST = float(np.finfo(np.float32).max)  # of losses: sums of them are finite
 
 
@@ -55,6 +62,7 @@ class Scores(NamedTuple):
     personal: Column
 
 
+@strategies(Molar.plug_in)
 class Exchange(SiteStrategy):
     """MOLAR between sites: Algorithm 1, and 4, with the rows where they are.
 
@@ -76,8 +84,10 @@ class Exchange(SiteStrategy):
         estimates: The last round's usable estimates, by client.
         left_out: Whose estimate is not among them, and why.
         notes: Which sites lack some coefficients, and why.
-        scores: The last evaluation's, or None.
+        scored: The last evaluation's, or None.
     """
+
+    scored_from = 1
 
     def __init__(
         self,
@@ -92,13 +102,33 @@ class Exchange(SiteStrategy):
     ) -> None:
         super().__init__(sites, least=least)
         self._max_weight = max_weight
-        self._dim = len(sites.columns) + intercept
+        self._names = [*sites.columns, *([INTERCEPT] if intercept else [])]
         self._family = family
         self._weights: Weights = weights
         self._level = level
         self.estimates: dict[int, SiteEstimate] = {}
         self.notes: dict[int, str] = {}
-        self.scores: Scores | None = None
+        self.scored: Scores | None = None
+
+    @classmethod
+    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
+        """Makes the strategy of a run."""
+        del noise
+        e, own = experiment, experiment.of(Molar)
+        return cls(
+            roster.sites(),
+            intercept=own.intercept,
+            family=own.family,
+            weights=own.site_weights,
+            level=own.level,
+            least=e.min_clients,
+            max_weight=e.max_weight,
+        )
+
+    def init(self) -> ArrayRecord:
+        """Returns no arrays: nothing is shared before the exchange."""
+        self.state = {}
+        return ArrayRecord()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -129,7 +159,7 @@ class Exchange(SiteStrategy):
         each = median_weights(found, self._weights, self._max_weight)
         unknown = (each == 0).all(axis=0)
         if unknown.any():
-            name = [*self.sites.columns, INTERCEPT][int(np.argmax(unknown))]
+            name = self._names[int(np.argmax(unknown))]
             raise RunStopped(f"column {name} is determined by the rows of no site")
         self._warn_of_weight(each)
         shared = combine(found, self._weights, self._max_weight)
@@ -144,7 +174,7 @@ class Exchange(SiteStrategy):
     def _read(self, content: RecordDict, clients: list[int]) -> None:
         """Takes in what a node says of its clients."""
         ids, failed, notes = read_split(content, clients)
-        found = read_sites(content.array_records[SITES], len(ids), self._dim)
+        found = read_sites(content.array_records[SITES], len(ids), len(self._names))
         self.left_out |= failed
         self.notes |= notes
         for client, site in zip(ids, found, strict=True):
@@ -173,7 +203,7 @@ class Exchange(SiteStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Sends the shared estimate to every site that is there, whether it took part or not."""
-        self.scores = None
+        self.scored = None
         return self.ask(
             MessageType.EVALUATE, server_round, config, grid, lambda _: {SHARED: arrays}
         )
@@ -181,7 +211,7 @@ class Exchange(SiteStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Gathers the sites' losses into ``scores``.
+        """Gathers the sites' losses into ``scored``.
 
         Returns:
             ``clients`` that were scored; None if nobody was.
@@ -196,8 +226,78 @@ class Exchange(SiteStrategy):
             return None
         ordered = sorted(table)
         columns = np.array([table[client] for client in ordered], dtype=np.float64).T
-        self.scores = Scores(ordered, *columns)
+        self.scored = Scores(ordered, *columns)
         return MetricRecord({"clients": len(ordered)})
+
+    def row(self, absent: Mapping[int, str]) -> Row:
+        """Returns who was asked, who had no part, and who lacks some coefficients."""
+        lacking = {str(client): note for client, note in sorted(self.notes.items())}
+        return super().row(absent) | {"lacking": lacking}
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether somebody has taken what is shared."""
+        return self.scored is not None
+
+    def scores(self) -> Row:
+        """Returns the figures of the sites' held-out losses."""
+        return _losses(self.scored) if self.scored is not None else {}
+
+    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+        """Returns the shared coefficients, who was left out and why, and each site's losses."""
+        if self.scored is None:
+            raise RunStopped("no site has taken what is shared: see the warnings")
+        (coef, size), half = read_shared(arrays, len(self._names))
+        return {
+            "sites": row["sites"],
+            "left-out": row["absent"],
+            "lacking": row["lacking"],
+            "rows": size,
+            **self.scores(),
+            "shared": {
+                "names": self._names,
+                "coef": coef.tolist(),
+                "low": [_finite(value) for value in coef - half],
+                "high": [_finite(value) for value in coef + half],
+            },
+            "clients": {
+                "ids": self.scored.clients,
+                "rows": self.scored.rows.astype(int).tolist(),
+                **{
+                    name: [_finite(value) for value in column]
+                    for name, column in self.scored._asdict().items()
+                    if name not in ("clients", "rows")
+                },
+            },
+        }
+
+    @staticmethod
+    def in_words(row: Mapping[str, Any]) -> str:
+        """Returns who took part, and what their held-out losses are."""
+        words = sites_in_words(row)
+        if not words or row["loss-personal"] is None:
+            return words
+        own, shared, personal = (row[f"loss-{kind}"] for kind in ("own", "shared", "personal"))
+        return f"{words}, held-out loss {personal:.4g} (alone {own:.4g}, shared {shared:.4g})"
+
+
+def _losses(scores: Scores) -> dict[str, Any]:
+    """Returns mean and median over sites of their held-out losses, and how many have them.
+
+    Sites count that have all three, so that these are about the same ones. Losses are what sites
+    say: in the mean, a site's counts up to a hundred times the median.
+    """
+    columns = np.stack([scores.own, scores.shared, scores.personal])
+    some = (scores.rows > 0) & np.isfinite(columns).all(axis=0)
+    found: dict[str, Any] = {"scored": int(some.sum())}
+    for kind, column in zip(("own", "shared", "personal"), columns[:, some], strict=True):
+        found[f"loss-{kind}"] = float(bounded(column, _FAR).mean()) if some.any() else None
+        found[f"loss-{kind}-median"] = float(np.median(column)) if some.any() else None
+    return found
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _scores(content: RecordDict, clients: list[int]) -> dict[int, list[float]]:

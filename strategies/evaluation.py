@@ -1,13 +1,35 @@
-"""What a run found: per-client scores, and the figures that summarize them."""
+"""Scores of clients, and the figures that summarize them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from strategies.federated import Column, Evaluation
+__all__ = ["Column", "Evaluation", "client_columns", "summary"]
 
-__all__ = ["results", "summary"]
+Column = npt.NDArray[np.float64]
+
+
+class Evaluation(NamedTuple):
+    """Scores of all clients, each column in the order of ``clients``, which ascends.
+
+    Attributes:
+        clients: Who was scored.
+        before: Accuracy of the common model, in [0, 1].
+        personalized: Accuracy after personalization.
+        own: Accuracy of the model that the client keeps; NaN where it keeps none.
+        loss_before: Loss of the common model, in nats.
+        loss_personalized: Loss after personalization.
+        queries: Rows scored.
+    """
+
+    clients: list[int]
+    before: Column
+    personalized: Column
+    own: Column
+    loss_before: Column
+    loss_personalized: Column
+    queries: Column
 
 
 def summary(evaluation: Evaluation) -> dict[str, Any]:
@@ -39,29 +61,14 @@ def summary(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def results(
-    method: str, evaluation: Evaluation, rows: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """Returns what ``results.json`` holds: the last evaluation, the clients, and the speed.
-
-    Args:
-        method: Its name.
-        evaluation: The evaluation after the last round.
-        rows: The run's metrics.
-    """
-    times = [row["ms"] for row in rows if "ms" in row]
+def client_columns(evaluation: Evaluation) -> dict[str, list[Any]]:
+    """Returns each client's scores, as ``results.json`` has them."""
     return {
-        "method": method,
-        "rounds": rows[-1]["round"],
-        **summary(evaluation),
-        "ms-per-round": float(np.median(times)),
-        "clients": {
-            "ids": evaluation.clients,
-            "personalized": evaluation.personalized.tolist(),
-            "before": evaluation.before.tolist(),
-            "own": _or_none(evaluation.own),
-            "queries": evaluation.queries.astype(int).tolist(),
-        },
+        "ids": evaluation.clients,
+        "personalized": evaluation.personalized.tolist(),
+        "before": evaluation.before.tolist(),
+        "own": _or_none(evaluation.own),
+        "queries": evaluation.queries.astype(int).tolist(),
     }
 
 

@@ -1,24 +1,17 @@
 """The sites' side of an exchange of estimates: rows and personal coefficients stay here."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from client.handlers import (
-    Request,
-    answer_evaluate,
-    answer_roster,
-    answer_train,
-    asked_clients,
-    check_source,
-    round_of,
-)
+from client.hosts.base import Opening, hosts
+from client.hosts.rows import read_tables
 from client.memory import MemoryStore
+from client.requests import Request, answered, round_of, split
 from engram.molar.families import FAMILIES
 from engram.molar.intercept import personalize_rows
 from engram.molar.intervals import site_interval
@@ -31,9 +24,9 @@ from federation.estimates import SHARED, SITES, read_shared, site_record
 from federation.experiment import Experiment
 from federation.methods.molar import Molar
 from federation.roster import describe_node
-from federation.wire import CLIENTS, METRICS, REFUSED
+from federation.wire import CLIENTS, METRICS
 
-__all__ = ["TableSites", "answered", "split"]
+__all__ = ["TableSites"]
 
 Array = npt.NDArray[np.float64]
 
@@ -133,60 +126,24 @@ class TableSites:
         finite = {name: score if np.isfinite(score) else np.nan for name, score in scores.items()}
         return {"rows": len(test.y), **finite}
 
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        """Says how many rows the clients have, and what the columns are."""
+        held = [(client, self.data.train[client]) for client in hosted]
+        clients = {client: len(rows.y) for client, rows in held if rows is not None}
+        return describe_node(clients, (len(self.names),), 0, self.data.columns)
 
-@answer_roster.register
-def _(host: TableSites, request: Request) -> Message:
-    """Says which clients there are, with how many rows, and what the columns are."""
-    held = [(client, host.data.train[client]) for client in request.hosted]
-    clients = {client: len(rows.y) for client, rows in held if rows is not None}
-    entry = describe_node(clients, (len(host.names),), 0, host.data.columns)
-    return Message(entry, reply_to=request.message)
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        """Sends the clients' own estimates: see ``federation.estimates``."""
+        return [answered(request, partial(_estimates, self, request)) for request in requests]
 
-
-@answer_train.register
-def _(host: TableSites, requests: Sequence[Request]) -> list[Message]:
-    """Sends the clients' own estimates: see ``federation.estimates``."""
-    return [answered(request, partial(_estimates, host, request)) for request in requests]
-
-
-@answer_evaluate.register
-def _(host: TableSites, requests: Sequence[Request]) -> list[Message]:
-    """Personalizes the clients' coefficients, and sends their scores, and nothing else."""
-    return [answered(request, partial(_scores, host, request)) for request in requests]
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        """Personalizes the clients' coefficients, and sends their scores, and nothing else."""
+        return [answered(request, partial(_scores, self, request)) for request in requests]
 
 
-def answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Message:
-    """Returns the reply to a request, of the clients that it names; or says what failed."""
-    try:
-        check_source(request.message.content)
-        return Message(answer(asked_clients(request)), reply_to=request.message)
-    except EngramError as error:
-        return Message(Error(REFUSED, str(error)), reply_to=request.message)
-
-
-def split(
-    number: int,
-    found: Iterable[int],
-    failed: Mapping[int, str],
-    notes: Mapping[int, str] | None = None,
-) -> dict[str, Any]:
-    """Returns what a reply says of a round's clients, as ``strategies.sites.read_split`` reads it.
-
-    Args:
-        number: The round.
-        found: Clients that the reply is of, ascending.
-        failed: Others, and why.
-        notes: What there is to say of some of the former.
-    """
-    notes = notes or {}
-    return {
-        "server-round": number,
-        "ids": list(found),
-        "failed": list(failed),
-        "reasons": list(failed.values()),
-        "noted": list(notes),
-        "notes": list(notes.values()),
-    }
+@hosts(Molar.plug_in)
+def _open(opening: Opening) -> TableSites:
+    return TableSites(opening.experiment, read_tables(opening), opening.store)
 
 
 def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:

@@ -1,24 +1,29 @@
-"""The one round loop that every algorithm of this platform shares."""
+"""Methods that train a network: a random cohort is asked, and its models are merged."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from logging import getLogger
-from typing import NamedTuple
+from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
 from engram.aggregates import Aggregate
 from engram.tree import is_finite
 from engram.types import Params
+from federation.aggregation import aggregate_of, server_step_notes
+from federation.data.federated import model_for
 from federation.errors import RunStopped, few
+from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
+from federation.methods.local import LocalMethod
+from federation.noise import Noise
 from federation.roster import Roster
-from federation.streams import Stream, generator
+from federation.streams import Stream, generator, torch_generator
 from federation.wire import ARRAYS, CONFIG, to_params, to_record
+from strategies.base import Row, RunStrategy, strategies
+from strategies.evaluation import Evaluation, client_columns, summary
 from strategies.row_weights import RowWeights
 from strategies.screening import (
     Accepted,
@@ -30,38 +35,15 @@ from strategies.screening import (
     screen_scores,
 )
 
-__all__ = ["Evaluation", "Federated", "draw_cohort"]
+__all__ = ["Federated", "draw_cohort"]
 
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
 _TOLD = 10  # reasons that an error names
 
-Column = npt.NDArray[np.float64]
 
-
-class Evaluation(NamedTuple):
-    """Scores of all clients, each column in the order of ``clients``, which ascends.
-
-    Attributes:
-        clients: Who was scored.
-        before: Accuracy of the common model, in [0, 1].
-        personalized: Accuracy after personalization.
-        own: Accuracy of the model that the client keeps; NaN where it keeps none.
-        loss_before: Loss of the common model, in nats.
-        loss_personalized: Loss after personalization.
-        queries: Rows scored.
-    """
-
-    clients: list[int]
-    before: Column
-    personalized: Column
-    own: Column
-    loss_before: Column
-    loss_personalized: Column
-    queries: Column
-
-
-class Federated(Strategy):
+@strategies(LocalMethod.plug_in)
+class Federated(RunStrategy):
     """Asks a random cohort to train, and replaces the model by an aggregate of the replies.
 
     What is specific to an algorithm comes in as ``aggregate``, a record of pure functions; there
@@ -77,12 +59,13 @@ class Federated(Strategy):
         shards: As in ``draw_cohort``.
         least: Clients without whose usable replies a round is not merged.
         max_weight: As for ``RowWeights``.
+        start: The model before the first round, where ``init`` is to return it.
+        notes: What results say besides.
 
     Attributes:
         aggregate: As given.
         roster: As given; set it anew when clients have come or moved.
-        state: What the aggregate remembers; None until the first round starts. Set it to go on
-            from a checkpoint.
+        state: What the aggregate remembers. Set it to go on from a checkpoint.
         evaluation: The last evaluation's scores of every client, or None.
         left_out: Who of the last round's cohort had no part in its model, and why.
     """
@@ -97,6 +80,8 @@ class Federated(Strategy):
         shards: int = 1,
         least: int = 1,
         max_weight: float = np.inf,
+        start: Params | None = None,
+        notes: Row | None = None,
     ) -> None:
         self.aggregate = aggregate
         self._least = least
@@ -105,9 +90,12 @@ class Federated(Strategy):
         self._clients_per_round = clients_per_round
         self._seed = seed
         self._shards = shards
+        self._start = start or {}
+        self._notes = notes or {}
         self._model: Params = {}
         self._asked: list[tuple[Message, list[int]]] = []
-        self.state: Params | None = None
+        self.state: Params = {}
+        self._begun = False
         self.evaluation: Evaluation | None = None
         self.left_out: dict[int, str] = {}
 
@@ -121,6 +109,64 @@ class Federated(Strategy):
         self._roster = roster
         self._nodes = frozenset(roster.nodes)
         self._weights.compare(roster.examples)
+
+    @classmethod
+    def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
+        """Makes the strategy of a run: the experiment's network, aggregate and cohorts."""
+        e = experiment
+        network = model_for(e, roster.kind.input_shape, roster.kind.num_classes)
+        model = network.init(torch_generator(e.seed, Stream.MODEL))
+        parameters = sum(leaf.numel() for leaf in model.values())
+        notes = server_step_notes(e, parameters)
+        if notes and not notes["exp-concave"]:
+            _log.warning(
+                "%d parameters are too many for the ensemble to learn from exp-concave losses, too",
+                parameters,
+            )
+        return cls(
+            aggregate_of(e, noise),
+            roster,
+            clients_per_round=e.clients_per_round,
+            seed=e.seed,
+            shards=e.shards,
+            least=e.min_clients,
+            max_weight=e.max_weight,
+            start=model,
+            notes=notes,
+        )
+
+    def init(self) -> ArrayRecord:
+        """Sets the state to that before the first round; returns the initial model."""
+        self._begun, self.state = True, self.aggregate.init(self._start)
+        return to_record(self._start)
+
+    def meet(self, roster: Roster) -> None:
+        """Takes in which clients there are, and on which nodes."""
+        self.roster = roster
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether somebody has been scored in the last evaluation."""
+        return self.evaluation is not None
+
+    def scores(self) -> Row:
+        """Returns the figures of the last evaluation."""
+        return summary(self.evaluation) if self.evaluation is not None else {}
+
+    def results(self, arrays: ArrayRecord, row: Row) -> Row:
+        """Returns the last evaluation's figures, each client's scores, and the server's step."""
+        del arrays, row
+        if self.evaluation is None:
+            raise RunStopped("no client could be scored; resume the run to try again")
+        return {**self.scores(), "clients": client_columns(self.evaluation), **self._notes}
+
+    @staticmethod
+    def in_words(row: Mapping[str, Any]) -> str:
+        """Returns the accuracies in a line; "" for a round without an evaluation."""
+        if "accuracy" not in row:
+            return ""
+        accuracy, before = 100 * row["accuracy"], 100 * row["accuracy-before"]
+        return f"personalized accuracy {accuracy:.2f} %, before {before:.2f} %"
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
@@ -137,8 +183,8 @@ class Federated(Strategy):
     ) -> Iterable[Message]:
         """Addresses the current model to the nodes that host this round's cohort."""
         self._model = to_params(arrays)
-        if self.state is None:
-            self.state = self.aggregate.init(self._model)
+        if not self._begun:
+            self._begun, self.state = True, self.aggregate.init(self._model)
         cohort = draw_cohort(
             self._seed,
             server_round,
@@ -238,7 +284,7 @@ class Federated(Strategy):
             _log.warning("round %d: left out: %s", server_round, reason)
         updates = [update for _, reply in accepted for update in reply.updates]
         losses = [loss for _, reply in accepted for loss in reply.losses]
-        model, state = self.aggregate.merge(self._model, self.state or {}, updates)
+        model, state = self.aggregate.merge(self._model, self.state, updates)
         if not is_finite(model):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
         self.state = state

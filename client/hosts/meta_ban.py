@@ -15,22 +15,16 @@ import numpy.typing as npt
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from client.handlers import (
-    Request,
-    answer_evaluate,
-    answer_roster,
-    answer_train,
-    durable_of,
-    round_of,
-)
+from client.hosts.base import Opening, hosts
+from client.hosts.rows import read_tables
 from client.memory import MemoryStore
-from client.tables import answered
+from client.requests import Request, answered, durable_of, round_of
 from engram.bandits.policy import INIT, UPDATE, generator
 from engram.bandits.replay import kept_rows
 from engram.bandits.site import SiteState, recalled, remembered
 from engram.bandits.worlds.world import Round
 from engram.types import Params
-from federation.data.meetings import Meetings
+from federation.data.meetings import Meetings, drawn_meetings, is_table, table_meetings
 from federation.errors import EngramError, one_line
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
@@ -161,29 +155,31 @@ class UserSites:
             self._versions[client] = version
         return np.array([self._places[client] for client in clients], dtype=np.intp)
 
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        """Says how many turns there are, and how many features arms have."""
+        clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
+        names = [f"x{k}" for k in range(self.meetings.dim)]
+        return describe_node(clients, (len(names),), 0, names)
+
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        """Answers questions of a turn."""
+        return [answered(request, partial(_answer, self, request)) for request in requests]
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        """Tells what came of turns that were not told of yet."""
+        return [answered(request, partial(_totals, self, request)) for request in requests]
+
+
+@hosts(MetaBan.plug_in)
+def _open(opening: Opening) -> UserSites:
+    e = opening.experiment
+    if opening.own or is_table(e):
+        return UserSites(e, table_meetings(e, read_tables(opening)), opening.store)
+    return UserSites(e, drawn_meetings(e), opening.store)
+
 
 def _kept(state: SiteState, place: int, untold: Floats) -> Params:
     return remembered(state, [place]) | {"untold": torch.from_numpy(untold.copy())}
-
-
-@answer_roster.register
-def _(host: UserSites, request: Request) -> Message:
-    """Says which clients there are, and how many features arms have."""
-    clients = dict.fromkeys(request.hosted, host.own.horizon(host.experiment))
-    names = [f"x{k}" for k in range(host.meetings.dim)]
-    return Message(describe_node(clients, (len(names),), 0, names), reply_to=request.message)
-
-
-@answer_train.register
-def _(host: UserSites, requests: Sequence[Request]) -> list[Message]:
-    """Answers questions of a turn."""
-    return [answered(request, partial(_answer, host, request)) for request in requests]
-
-
-@answer_evaluate.register
-def _(host: UserSites, requests: Sequence[Request]) -> list[Message]:
-    """Tells what came of turns that were not told of yet."""
-    return [answered(request, partial(_totals, host, request)) for request in requests]
 
 
 def _answer(host: UserSites, request: Request, clients: list[int]) -> RecordDict:

@@ -10,20 +10,23 @@ import pytest
 import torch
 from flwr.app import MessageType
 
+from client.hosts.local import LocalHost
 from client.memory import DiskStore, RamStore
-from client.trainer import Trainer
+from client.training.trainer import Trainer
 from engram.aggregates import Aggregate, weighted_mean
 from engram.tree import add_scaled
 from federation.errors import Refused, RunStopped
 from federation.methods import METHODS
 from federation.methods.local import FedAvg
-from server import checkpoints, coordinator
-from server.coordinator import coordinate
+from server import checkpoints
+from server import run as module
 from server.record import RunRecord
+from server.run import run as run_on
 from server.status import participation
+from simulations.comparison import find_runs
 from simulations.grid import InProcessGrid
-from simulations.report import find_runs, report_rows
-from strategies.federated import draw_cohort
+from simulations.reports.local import report_rows
+from strategies.local import draw_cohort
 from tests.server.late import Late
 from tests.support import (
     assert_same,
@@ -41,7 +44,7 @@ def run(folder, store=None, nodes=1, **settings):
     store = store or RamStore()
     ram = store if isinstance(store, RamStore) else None
     g = grid(trainer(e, store), nodes)
-    return coordinate(g, e, folder, engine="vectorized" if ram else "flower", memories=ram)
+    return run_on(g, e, folder, engine="vectorized" if ram else "flower", memories=ram)
 
 
 def numbers(folder):
@@ -296,12 +299,12 @@ def test_a_round_waits_for_the_clients_that_it_needs(tmp_path, monkeypatch):
             return super().push_messages(messages)
 
     rounds, waits = [0], [0.0]
-    monkeypatch.setattr(coordinator.time, "monotonic", lambda: sum(waits))
-    monkeypatch.setattr(coordinator.time, "sleep", waits.append)
+    monkeypatch.setattr(module.time, "monotonic", lambda: sum(waits))
+    monkeypatch.setattr(module.time, "sleep", waits.append)
     e = small(num_clients=4, clients_per_round=4, min_clients=4, num_rounds=4, timeout=30)
     t = trainer(e)
     with pytest.raises(RunStopped, match=r"3 of 4 clients can take part, and it takes 4"):
-        coordinate(Slow(t, [[0], [1], [2], [3]]), e, tmp_path / "run", engine="vectorized")
+        run_on(Slow(LocalHost(t), [[0], [1], [2], [3]]), e, tmp_path / "run", engine="vectorized")
     rows = RunRecord.open(tmp_path / "run").rows()
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
     assert all(row["left-out"] == 0 for row in rows[1:])
@@ -316,8 +319,8 @@ def late_run(
 ):
     e = small(**FEW | s)
     store = DiskStore(folder.with_suffix(".memory"))
-    g = Late(trainer(e, store), hosts, comes, goes)
-    return coordinate(g, e, folder, engine="flower")
+    g = Late(LocalHost(trainer(e, store)), hosts, comes, goes)
+    return run_on(g, e, folder, engine="flower")
 
 
 def cohorts(folder):
@@ -363,7 +366,7 @@ def test_a_run_is_resumed_with_fewer_and_on_data_of_the_same_kind(tmp_path):
     e = small(**FEW, num_rounds=6, resume=str(folder))
     other = trainer(small(**FEW, num_rounds=6, dataset=own))
     with pytest.raises(RunStopped, match=r"0 of 6 .*: it has examples of shape \(9,\) in 10"):
-        coordinate(Late(other, [range(6)]), e, folder, engine="flower")
+        run_on(Late(LocalHost(other), [range(6)]), e, folder, engine="flower")
 
 
 def test_a_client_that_has_gone_is_named_and_replaced(tmp_path):

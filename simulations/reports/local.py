@@ -3,56 +3,21 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from rich import box
 from rich.table import Table
 
-from federation.errors import Refused
+from federation.files import replace_file
+from federation.methods.local import LocalMethod
 from server.record import RunRecord
+from simulations import plots
+from simulations.comparison import PLAN, Runs, find_runs
+from simulations.console import err, out
+from simulations.reports.base import reports
 
-__all__ = ["PLAN", "Runs", "find_runs", "read_plan", "report_rows", "report_table"]
-
-Runs = dict[str, list[RunRecord]]  # by method, one record a seed
-PLAN: Final = "comparison.json"  # in a comparison's folder: each run's name and settings
-
-
-def read_plan(folder: Path) -> dict[str, Any]:
-    """Returns what a comparison is made of: its ``engine``, and the settings of its ``runs``.
-
-    Raises:
-        Refused: The folder is not that of a comparison, or the file is damaged.
-    """
-    path = folder / PLAN
-    if not path.is_file():
-        raise Refused(f"{folder} is not the folder of a comparison: it has no {PLAN}")
-    try:
-        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not {"engine", "runs"} <= plan.keys():
-            raise ValueError("it lacks engine or runs")
-    except (ValueError, AttributeError) as error:
-        raise Refused(f"{path} is damaged: {error}") from error
-    return plan
-
-
-def find_runs(folder: Path) -> Runs:
-    """Returns the runs in a folder: the run that it is, or those of the comparison that it is.
-
-    Raises:
-        Refused: It is neither.
-    """
-    parts = [folder]
-    if (folder / PLAN).is_file():
-        named = [folder / name for name in read_plan(folder)["runs"]]
-        parts = [part for part in named if (part / "metrics.jsonl").is_file()]
-    runs: Runs = {}
-    for part in parts:
-        record = RunRecord.open(part)
-        if not any("accuracy" in row for row in record.rows()):
-            continue  # it has only just begun
-        runs.setdefault(record.config["settings"]["method"], []).append(record)
-    return runs
+__all__ = ["report_rows", "report_table", "show"]
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
@@ -133,3 +98,41 @@ def report_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
+
+
+@reports(LocalMethod.plug_in)
+def show(folder: Path, as_json: bool) -> None:
+    """Draws the plots of a run, or a comparison, and prints its table and where everything is."""
+    runs = find_runs(folder)
+    rows = report_rows(runs)
+    if rows:
+        plots.plot_accuracy(runs, folder / "accuracy.png")
+        if any(record.results for records in runs.values() for record in records):
+            plots.plot_clients(runs, folder / "clients.png")
+        if (folder / PLAN).is_file():
+            replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
+        out.print(report_table(rows))
+    for records in runs.values():
+        for record in records:
+            if record.results is None:
+                done, total = record.rows()[-1]["round"], record.config["settings"]["num-rounds"]
+                err.print(f"{record.folder}: not finished, {done} of {total} rounds")
+    for row in rows:
+        total = runs[row["method"]][0].config["settings"]["num-clients"]
+        if row["scored"] < total:
+            err.print(f"{row['method']}: only {row['scored']} of {total} clients were scored")
+        if 0 < row["own-clients"] < total:
+            kept = f"{row['own-clients']} of {total} clients keep a model so far"
+            err.print(f"{row['method']}: {kept}; `own` is theirs")
+        if row["left-out"]:
+            err.print(f"{row['method']}: {row['left-out']} times a client was left out")
+        if row["epsilon"] is not None:
+            most = f"epsilon {row['epsilon']:.4g} at delta {row['delta']:g}"
+            err.print(f"{row['method']}: privacy spent, on the client asked most often: {most}")
+    files = [name for name in _SHOWN if (folder / name).is_file()]
+    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"run": str(folder), "methods": rows}))
+
+
+_SHOWN = ("accuracy.png", "clients.png", "results.json", "metrics.jsonl")

@@ -1,7 +1,7 @@
 """One local round of a cohort: what it is given, what comes of it, and two ways to run it.
 
 ``stacked`` runs each step once for all clients, by ``torch.func.vmap``; ``each_in_turn`` runs all
-steps of one client, then those of the next. They suit any network; ``client.dense_cohort`` is the
+steps of one client, then those of the next. They suit any network; ``dense_cohort`` is the
 third way, for those that end in dense layers. All run the same rule and give the same numbers, but
 for rounding. Everything that belongs to a client has a leading client axis.
 """

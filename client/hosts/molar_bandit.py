@@ -14,16 +14,10 @@ import numpy.typing as npt
 import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
-from client.handlers import (
-    Request,
-    answer_evaluate,
-    answer_roster,
-    answer_train,
-    durable_of,
-    round_of,
-)
+from client.hosts.base import Opening, hosts
+from client.hosts.rows import read_tables
 from client.memory import MemoryStore
-from client.tables import answered, split
+from client.requests import Request, answered, durable_of, round_of, split
 from engram.molar.bandits.environments import World, regret
 from engram.molar.bandits.play import batches
 from engram.molar.bandits.site import Buffer, SiteState
@@ -31,7 +25,7 @@ from engram.molar.shrinkage import Shared
 from engram.molar.site import INTERCEPT, SiteEstimate
 from engram.types import Params
 from federation.data.tables import TableData
-from federation.data.worlds import COLUMNS, simulated_world, table_world
+from federation.data.worlds import COLUMNS, SIMULATED, simulated_world, table_world
 from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_parameters, site_record
 from federation.experiment import Experiment
@@ -169,25 +163,25 @@ class BanditSites:
                 memory[f"{part}.{name}"] = torch.from_numpy(column.copy())
         self._store.save(client, memory, server_round=server_round, durable=durable)
 
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        """Says how many turns the clients have, and what their contexts are."""
+        clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
+        return describe_node(clients, (len(self.columns),), 0, self.columns)
 
-@answer_roster.register
-def _(host: BanditSites, request: Request) -> Message:
-    """Says which clients there are, with how many turns, and what their contexts are."""
-    clients = dict.fromkeys(request.hosted, host.own.horizon(host.experiment))
-    entry = describe_node(clients, (len(host.columns),), 0, host.columns)
-    return Message(entry, reply_to=request.message)
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        """Plays a batch, and sends estimates of its rows."""
+        return [answered(request, partial(_play, self, request)) for request in requests]
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        """Takes in what the last batch gave."""
+        return [answered(request, partial(_learn, self, request)) for request in requests]
 
 
-@answer_train.register
-def _(host: BanditSites, requests: Sequence[Request]) -> list[Message]:
-    """Plays a batch, and sends estimates of its rows."""
-    return [answered(request, partial(_play, host, request)) for request in requests]
-
-
-@answer_evaluate.register
-def _(host: BanditSites, requests: Sequence[Request]) -> list[Message]:
-    """Takes in what the last batch gave."""
-    return [answered(request, partial(_learn, host, request)) for request in requests]
+@hosts(MolarBandit.plug_in)
+def _open(opening: Opening) -> BanditSites:
+    e = opening.experiment
+    drawn = not opening.own and e.dataset == SIMULATED
+    return BanditSites(e, None if drawn else read_tables(opening), opening.store)
 
 
 def _replies(host: BanditSites, content: RecordDict) -> list[Shared | None] | None:

@@ -1,0 +1,195 @@
+"""Clients that train a network; several messages at once, where one process hosts all nodes."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from client.hosts.base import Opening, hosts
+from client.requests import (
+    Request,
+    asked_clients,
+    check_source,
+    durable_of,
+    read_whole,
+    round_of,
+)
+from client.training.scoring import Scores
+from client.training.trainer import Trained, Trainer
+from engram.types import Params
+from federation.data.federated import federated_data, own_data
+from federation.errors import EngramError
+from federation.methods.local import LocalMethod
+from federation.roster import describe_node
+from federation.wire import (
+    ARRAYS,
+    CLIENTS,
+    DIVERGED,
+    METRICS,
+    REFUSED,
+    config_of,
+    to_params,
+    to_record,
+)
+
+__all__ = ["LocalHost"]
+
+
+class LocalHost:
+    """Clients of a trainer.
+
+    Args:
+        trainer: What trains and scores them.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        """Says how many rows the clients have, and of which shape and how many classes."""
+        data = self.trainer.data
+        clients = {client: len(data.train.rows[client]) for client in hosted}
+        return describe_node(clients, data.input_shape, data.num_classes)
+
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        """Trains the clients of all requests that start from one model in one call.
+
+        A reply carries the mean of its clients' models and how many clients and examples stand
+        behind it, so that Flower's strategies, which weigh replies by ``num-examples``, are right
+        whether a node hosts one client or many. A request that cannot be met is answered with an
+        error, and so is one all of whose clients diverged; neither touches the others.
+        """
+
+        def train(group: dict[int, list[int]]) -> Iterable[Message]:
+            first = requests[next(iter(group))].message.content
+            most = _most_examples(config_of(first))
+            trained = self.trainer.train(
+                _model(first),
+                list(group.values()),
+                server_round=round_of(first),
+                durable=durable_of(first),
+                combine=most,
+            )
+            for (i, clients), result in zip(group.items(), trained, strict=True):
+                yield _train_reply(requests[i].message, clients, result, most)
+
+        return _in_groups(requests, train)
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        """Scores the clients of all requests that carry one model in one call."""
+
+        def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
+            first = requests[next(iter(group))].message.content
+            everyone = [client for clients in group.values() for client in clients]
+            scores = self.trainer.evaluate(_model(first), everyone, server_round=round_of(first))
+            start = 0
+            for i, clients in group.items():
+                part = Scores(*(column[start : start + len(clients)] for column in scores))
+                yield _evaluate_reply(requests[i].message, clients, part)
+                start += len(clients)
+
+        return _in_groups(requests, evaluate)
+
+
+@hosts(LocalMethod.plug_in)
+def _open(opening: Opening) -> LocalHost:
+    e = opening.experiment
+    data = own_data(e, opening.own, opening.client) if opening.own else federated_data(e)
+    return LocalHost(Trainer(e, data, opening.store, engine=opening.engine, noise=opening.noise))
+
+
+def _in_groups(
+    requests: Sequence[Request], answer: Callable[[dict[int, list[int]]], Iterable[Message]]
+) -> list[Message]:
+    """Answers requests together that have the round, and the very record of the model, in common.
+
+    ``answer`` takes the clients of each request of a group, by its number.
+    """
+    replies: dict[int, Message] = {}
+    groups: dict[tuple[int, int, int | None], dict[int, list[int]]] = {}
+    for i, request in enumerate(requests):
+        try:
+            content = request.message.content
+            _check(content)
+            key = (
+                id(content.array_records[ARRAYS]),
+                round_of(content),
+                _most_examples(config_of(content)),
+            )
+            groups.setdefault(key, {})[i] = asked_clients(request)
+        except EngramError as error:
+            replies[i] = Message(Error(REFUSED, str(error)), reply_to=request.message)
+    for group in groups.values():
+        replies |= zip(group, answer(group), strict=True)
+    return [replies[i] for i in range(len(requests))]
+
+
+def _check(content: RecordDict) -> None:
+    if ARRAYS not in content.array_records:
+        raise EngramError(f"a message must hold the model, as an array record {ARRAYS!r}")
+    check_source(content)
+
+
+def _model(content: RecordDict) -> Params:
+    return to_params(content.array_records[ARRAYS])
+
+
+def _most_examples(config: ConfigRecord) -> int | None:
+    """Returns a client's largest weight in a reply's mean; None if every model is asked for."""
+    if not config.get("combine", True):
+        return None
+    most = read_whole(config, "most-examples", 2**63 - 1)
+    if most < 1:
+        raise EngramError(f"most-examples must be at least 1, got {most}")
+    return most
+
+
+def _train_reply(
+    message: Message, clients: Sequence[int], trained: Trained, most: int | None
+) -> Message:
+    failed = [client for client in clients if client in trained.failures]
+    if not trained.clients:
+        reasons = "; ".join(trained.failures[client] for client in failed)
+        return Message(Error(DIVERGED, reasons), reply_to=message)
+    weights = None if most is None else [min(n, most) for n in trained.examples]
+    content = RecordDict(
+        {
+            ARRAYS: to_record(trained.params),
+            METRICS: MetricRecord(
+                {
+                    "num-examples": sum(trained.examples),
+                    "train-loss": float(np.average(trained.losses, weights=weights)),
+                }
+            ),
+            CLIENTS: ConfigRecord(
+                {
+                    "server-round": round_of(message.content),
+                    "ids": trained.clients,
+                    "examples": trained.examples,
+                    "losses": trained.losses,
+                    "failed": failed,
+                    "reasons": [trained.failures[client] for client in failed],
+                }
+            ),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) -> Message:
+    columns = {name: column.tolist() for name, column in scores._asdict().items()}
+    details = {"server-round": round_of(message.content), "ids": list(clients), **columns}
+    content = RecordDict(
+        {
+            METRICS: MetricRecord(
+                {
+                    "num-examples": int(scores.queries.sum()),
+                    "accuracy": float(scores.personalized.mean()),
+                    "accuracy-before": float(scores.before.mean()),
+                    "loss": float(scores.loss_personalized.mean()),
+                }
+            ),
+            CLIENTS: ConfigRecord(details),
+        }
+    )
+    return Message(content, reply_to=message)

@@ -1,0 +1,17 @@
+"""The tables of a node's clients."""
+
+from client.hosts.base import Opening
+from federation.data.tables import TableData, own_table, table_data
+
+__all__ = ["read_tables"]
+
+
+def read_tables(opening: Opening) -> TableData:
+    """Returns the one client's own table, or the clients' shares of the experiment's.
+
+    Raises:
+        DataError: It cannot be read.
+    """
+    if opening.own:
+        return own_table(opening.experiment, opening.own, opening.client)
+    return table_data(opening.experiment)

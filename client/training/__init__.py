@@ -1,0 +1,1 @@
+"""Trains clients: one, or a cohort at once."""

@@ -1,0 +1,253 @@
+"""Runs an experiment on whatever grid it is given: in one process, on Ray, or over a network."""
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from federation.errors import RunStopped
+from federation.experiment import Experiment
+from federation.noise import Noise, secret_noise
+from federation.roster import Kind
+from federation.wire import TRAINING, to_params, to_record
+from server.grid import PatientGrid
+from server.ledger import Ledger
+from server.record import Checkpoint, Memories, RunRecord
+from server.roster import Attendance, attendance_of
+from strategies import STRATEGIES, Row, RunStrategy
+
+__all__ = ["Round", "run", "train_round"]
+
+
+class Round(NamedTuple):
+    """The arrays that a round made, and the metrics, as ``Strategy.aggregate_train`` has them."""
+
+    arrays: ArrayRecord
+    metrics: Row
+
+
+def run(
+    grid: Grid,
+    experiment: Experiment,
+    folder: Path,
+    *,
+    engine: str,
+    memories: Memories | None = None,
+    noise: Noise = secret_noise,
+    on_round: Callable[[Row], None] = lambda row: None,
+) -> Row:
+    """Runs the experiment, or what is left of it, and records it.
+
+    A round is trained, merged, evaluated where its turn has come, recorded, and checkpointed
+    where its turn has come. Since all that is random depends on the seed, the round and the
+    client alone, a run that was killed and resumed repeats the rounds after its last checkpoint
+    and gives the same numbers as one that was not.
+
+    Args:
+        grid: The nodes.
+        experiment: What to run. If it says ``resume``, ``folder`` holds the run to go on with.
+        folder: Where the run is recorded.
+        engine: Name of the engine, for the record.
+        memories: The clients' memories, if they live in this process.
+        noise: Where the noise of central privacy comes from. With secret noise a private run that
+            is resumed does not repeat its numbers.
+        on_round: Called with each round's metrics.
+
+    Returns:
+        What ``results.json`` holds: ``method``, ``rounds``, ``ms-per-round``, the strategy's
+        results, and what privacy was spent.
+
+    Raises:
+        Refused: The folder is not free, or not of a run that could go on so.
+        RunStopped: Too few clients can take part, the run diverged, or a round had too few usable
+            replies.
+    """
+    e, training, kind = experiment, secrets.token_hex(8), None
+    if e.resume:
+        record = RunRecord.open(folder)
+        record.check_resumable(e, engine=engine)
+        training, kind = record.config["training"], _kind(record)
+    attendance = attendance_of(grid, e, training=training, kind=kind)
+    # A simulation's nodes are not waited for later, if one of them does not serve.
+    attendance.wait(e.num_clients if attendance.fixed else e.min_clients)
+    strategy = STRATEGIES[e.own.plug_in].build(e, attendance.roster(), noise)
+    if not e.resume:
+        record = RunRecord.create(folder, e, engine=engine, training=training)
+    with record.hold():
+        if e.resume:  # it may have more rounds to go now
+            record.write_config(e, engine=engine, training=training)
+        course = _Run(grid, strategy, e, record, training, memories, on_round, attendance)
+        checkpoint = course.begin()
+        asked = folder / "clients-asked.txt" if noise is secret_noise else None
+        ledger = Ledger(e, checkpoint.server_round, asked)
+        arrays = course.rounds(checkpoint, ledger)
+        rows = record.rows()
+        times = [row["ms"] for row in rows if "ms" in row]
+        found = {
+            "method": e.method,
+            "rounds": rows[-1]["round"],
+            "ms-per-round": float(np.median(times)),
+            **strategy.results(arrays, rows[-1]),
+            **ledger.spent,
+        }
+        record.finish(found)
+    return found
+
+
+class _Run(NamedTuple):
+    """A run under way: arguments of ``run``, and what it made of them."""
+
+    grid: Grid
+    strategy: RunStrategy
+    experiment: Experiment
+    record: RunRecord
+    training: str
+    memories: Memories | None
+    on_round: Callable[[Row], None]
+    attendance: Attendance
+
+    def begin(self) -> Checkpoint:
+        """Returns the checkpoint to start from: the last one, or that of the beginning."""
+        strategy, record = self.strategy, self.record
+        arrays = strategy.init()
+        model = to_params(arrays)
+        # Where nothing is shared before the first round, the form of what will be is not known.
+        checkpoint = record.load_checkpoint(model=model or None, state=strategy.state)
+        if checkpoint is None:
+            record.forget_after(-1)
+            if strategy.scored_from == 0:
+                self._report(0, {}, self._evaluate(0, arrays))
+            return record.save_checkpoint(0, model, strategy.state, self.memories)
+        strategy.state = checkpoint.state
+        if self.memories is not None:
+            self.memories.restore(checkpoint.memories or b"")
+        record.forget_after(checkpoint.server_round, checkpoint.damaged)
+        return checkpoint
+
+    def rounds(self, checkpoint: Checkpoint, ledger: Ledger) -> ArrayRecord:
+        """Runs the rounds that are left, and lets clients score, or take, what came of them."""
+        e, record, strategy = self.experiment, self.record, self.strategy
+        arrays = to_record(checkpoint.model)
+        for number in range(checkpoint.server_round + 1, e.rounds + 1):
+            start, before = time.perf_counter(), self._spent()
+            arrays, metrics = self._train(number, arrays, checkpoint, ledger)
+            absent = self.attendance.left_out(strategy.cohort, strategy.left_out)
+            metrics |= strategy.row(absent)
+            metrics |= {
+                "absent": {str(client): reason for client, reason in absent.items()},
+                "ms": (time.perf_counter() - start) * 1000,
+                **ledger.spent,
+                **{name: total - before[name] for name, total in self._spent().items()},
+            }
+            if isinstance(self.grid, PatientGrid):
+                metrics |= self.grid.last.notes()
+            final = number == e.rounds
+            due = strategy.scored_from is not None and (final or number % e.eval_every == 0)
+            self._report(number, metrics, self._evaluate(number, arrays) if due else {})
+            if final or number % e.checkpoint_every == 0:
+                state, model = strategy.state, to_params(arrays)
+                checkpoint = record.save_checkpoint(number, model, state, self.memories)
+        if not strategy.evaluated:
+            self._evaluate(e.rounds, arrays)
+        return arrays
+
+    def _train(
+        self, number: int, arrays: ArrayRecord, checkpoint: Checkpoint, ledger: Ledger
+    ) -> Round:
+        try:
+            self._await_clients()
+            return train_round(
+                self.grid,
+                self.strategy,
+                number,
+                arrays,
+                self._config(),
+                timeout=self.experiment.timeout,
+                before=lambda: ledger.note(self.strategy.cohort),
+            )
+        except RunStopped as error:
+            last = checkpoint.server_round
+            where = f"the last good checkpoint, of round {last}, is in {self.record.folder}"
+            raise RunStopped(f"{error} ({where})") from error
+
+    def _await_clients(self) -> None:
+        """Waits until so many clients can be asked as a round cannot do without."""
+        least = self.experiment.min_clients
+        end = time.monotonic() + self.experiment.timeout
+        while True:
+            self._look()
+            if self.strategy.askable(self.grid) >= least:
+                return
+            if time.monotonic() > end:
+                raise RunStopped(self.attendance.too_few(least))
+            time.sleep(0.5)
+
+    def _look(self) -> None:
+        if self.attendance.look():
+            self.strategy.meet(self.attendance.roster())
+
+    def _evaluate(self, number: int, arrays: ArrayRecord) -> Row:
+        self._look()
+        messages = self.strategy.configure_evaluate(number, arrays, self._config(), self.grid)
+        replies = self.grid.send_and_receive(messages, timeout=self.experiment.timeout)
+        self.strategy.aggregate_evaluate(number, replies)
+        return self.strategy.scores() if self.strategy.evaluated else {}
+
+    def _config(self) -> ConfigRecord:
+        return ConfigRecord({TRAINING: self.training, "durable": self.record.durable})
+
+    def _spent(self) -> Counter[str]:
+        return Counter(self.grid.spent) if isinstance(self.grid, PatientGrid) else Counter()
+
+    def _report(self, number: int, metrics: Row, scores: Row) -> None:
+        row = {"round": number, **metrics, **scores}
+        if number == (0 if self.strategy.scored_from == 0 else 1):  # the first row there is
+            row |= self.attendance.roster().kind.to_row()
+        self.record.append(row)
+        self.on_round(row)
+
+
+def _kind(record: RunRecord) -> Kind | None:
+    """Returns what the run's data are, as its first row says; None if there is none."""
+    return Kind.from_row(next(iter(record.rows()), {}))
+
+
+def train_round(
+    grid: Grid,
+    strategy: Strategy,
+    server_round: int,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    *,
+    timeout: float,
+    before: Callable[[], None] = lambda: None,
+) -> Round:
+    """Trains one round: no evaluation, no record.
+
+    Args:
+        grid: The nodes.
+        strategy: Whom to ask, and what to do with the replies.
+        server_round: The round, >= 1.
+        arrays: The model that it starts from.
+        config: What every client is told: the training's name, and ``durable``, the round of the
+            oldest checkpoint that is kept, after which a resumed run may start.
+        timeout: Seconds to wait for replies.
+        before: Called when it is known whom to ask, and nobody has been asked yet.
+
+    Raises:
+        RunStopped: Too few replies were usable, or the run diverged.
+    """
+    messages = strategy.configure_train(server_round, arrays, config, grid)
+    before()
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    merged, metrics = strategy.aggregate_train(server_round, replies)
+    if merged is None:
+        raise RunStopped(f"round {server_round}: the strategy made no model")
+    return Round(merged, dict(metrics or {}))

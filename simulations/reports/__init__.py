@@ -1,0 +1,6 @@
+"""Reports: a file for each family of methods. Importing this package makes them known."""
+
+from simulations.reports import local, meta_ban, molar, molar_bandit
+from simulations.reports.base import REPORTS, reports, show_run
+
+__all__ = ["REPORTS", "local", "meta_ban", "molar", "molar_bandit", "reports", "show_run"]

@@ -1,0 +1,82 @@
+"""Report of an exchange of estimates: shared coefficients, and who gains by them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
+
+from federation.methods.molar import Molar
+from server.record import RunRecord
+from simulations.reports.base import reports
+from simulations.reports.sites import MANY, show_sites
+from strategies import Row
+
+__all__ = ["coefficient_table", "draw_losses"]
+
+
+@reports(Molar.plug_in)
+def _show(folder: Path, as_json: bool) -> None:
+    show_sites(
+        folder,
+        as_json,
+        lambda found, settings: coefficient_table(found, settings[f"{Molar.name}.level"]),
+        _draw,
+    )
+
+
+def _draw(record: RunRecord, found: Row) -> list[str]:
+    if not found.get("scored"):
+        return []
+    draw_losses(found, record.folder / "losses.png")
+    return ["losses.png"]
+
+
+def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
+    """Returns the shared coefficients, with their intervals."""
+    shared = found["shared"]
+    title = f"Shared by {found['sites']} sites with {found['rows']:g} rows"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("column")
+    for heading in ("coefficient", f"{level:g} interval"):
+        table.add_column(heading, justify="right")
+    parts = list(zip(shared["names"], shared["coef"], shared["low"], shared["high"], strict=True))
+    for name, coef, low, high in parts[:MANY]:
+        limits = "-" if low is None or high is None else f"{low:.4g} .. {high:.4g}"
+        table.add_row(name, f"{coef:.4g}", limits)
+    if len(parts) > MANY:
+        table.add_row("...", f"{len(parts)} in all", "in results.json")
+    return table
+
+
+def draw_losses(found: Mapping[str, Any], path: Path) -> None:
+    """Draws each site's held-out loss over that of its own estimate, against its rows."""
+    clients = found["clients"]
+    own, shared, personal = (
+        np.array(clients[name], dtype=float) for name in ("own", "shared", "personal")
+    )
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    own = np.where(own > 0, own, np.nan)  # of a site without an estimate, or without noise
+    order = np.argsort(personal / own)
+    colors = mpl.color_sequences["tab10"]
+    places = np.arange(len(order))
+    axes.axhline(1, color="gray", lw=1, label="its own estimate alone")
+    axes.plot(places, (shared / own)[order], "s", color=colors[1], ms=4, label="shared")
+    axes.plot(places, (personal / own)[order], "o", color=colors[0], ms=5, label="personal (MOLAR)")
+    axes.set_xticks(places, [str(clients["ids"][i]) for i in order], fontsize=7, rotation=90)
+    axes.set(
+        xlabel="site",
+        ylabel="held-out loss over that of its own estimate",
+        yscale="log",
+    )
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="y", which="minor", labelsize=7)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)

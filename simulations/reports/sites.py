@@ -1,0 +1,87 @@
+"""What reports of sites with tables have in common."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table
+
+from federation.methods import METHODS
+from server.record import RunRecord
+from simulations.console import err, out
+from strategies import STRATEGIES, Row
+
+__all__ = ["MANY", "draw_curve", "regret_table", "show_sites"]
+
+MANY: Final = 60  # rows that a table on the screen shows
+
+
+def show_sites(
+    folder: Path,
+    as_json: bool,
+    table: Callable[[Row, Mapping[str, Any]], Table],
+    draw: Callable[[RunRecord, Row], Sequence[str]],
+) -> None:
+    """Draws the plot of a run between sites, and prints the table and where everything is.
+
+    Args:
+        folder: The run's.
+        as_json: Whether to end with a line of JSON.
+        table: Makes the table of results and settings.
+        draw: Draws what there is to be drawn, and returns the names of the files.
+    """
+    record = RunRecord.open(folder)
+    found, settings = record.results, record.config["settings"]
+    if found is None:
+        err.print(f"{folder}: not finished; go on with --resume")
+        return
+    out.print(table(found, settings))
+    for kind, clients in (("left out", found["left-out"]), ("lacks", found.get("lacking", {}))):
+        for client, reason in clients.items():
+            err.print(f"client {client} {kind}: {reason}", soft_wrap=True)
+    strategy = STRATEGIES[METHODS[settings["method"]].plug_in]
+    out.print(strategy.in_words(found), soft_wrap=True)
+    files = [*draw(record, found), "results.json", "metrics.jsonl"]
+    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"run": str(folder), **found}))
+
+
+def regret_table(found: Mapping[str, Any]) -> Table:
+    """Returns what each site's turns came to."""
+    batches = "" if found["turns"] == found["rounds"] else f" in {found['rounds']} batches"
+    title = f"{found['sites']} sites, {found['turns']} turns{batches}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    told = "turns told of" if "told" in found else "activated in"
+    for heading in ("site", told, "reward", "regret"):
+        table.add_column(heading, justify="right")
+    columns = [found["clients"][name] for name in ("turns", "reward", "regret")]
+    for client, (turns, reward, regret) in enumerate(zip(*columns, strict=True)):
+        if client < MANY:
+            table.add_row(str(client), f"{turns:.0f}", f"{reward:.4g}", f"{regret:.4g}")
+    if len(columns[0]) > MANY:
+        table.add_row("...", f"{len(columns[0])} sites", "in", "results.json")
+    return table
+
+
+def draw_curve(
+    path: Path, x: Sequence[float], regret: Sequence[float], style: str, labels: Mapping[str, str]
+) -> None:
+    """Draws cumulative regret against ``x``, from 0 on.
+
+    Args:
+        path: The picture's file.
+        x: Where the regret is known.
+        regret: What it is there.
+        style: Of the line, as matplotlib writes it.
+        labels: Of the axes.
+    """
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, *x], [0, *regret], style, ms=4)
+    axes.set(**labels)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
