@@ -19,7 +19,7 @@ from rich.table import Table
 from client.hosts import table_host
 from client.memory import RamStore
 from engram.bandits.play import play
-from federation.data.meetings import drawn_world
+from federation.data.arrivals import drawn_world
 from federation.experiment import Experiment, read_defaults
 from federation.fingerprint import source_root
 from federation.policy import meta_ban_of

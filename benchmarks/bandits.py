@@ -146,8 +146,12 @@ class PlainMetaBan:
         adapted, scores = [], []
         for arm in arms:
             with torch.no_grad():
-                opinions = [float(network(arm)) for network in self.users]
-            near = [u for u, said in enumerate(opinions) if abs(said - opinions[user]) <= threshold]
+                expected_rewards = [float(network(arm)) for network in self.users]
+            near = [
+                u
+                for u, said in enumerate(expected_rewards)
+                if abs(said - expected_rewards[user]) <= threshold
+            ]
             network = _network([layer.weight.detach() for layer in _layers(self.meta)])
             for step in lots:
                 self._step(network, [_row(near, user, lot) for lot in step])

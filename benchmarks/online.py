@@ -83,13 +83,13 @@ def compare_game(
     found: dict[str, dict[int, list[float]]] = {}
     for seed in range(seeds):
         game = draw(np.random.default_rng(seed))
-        turned = game.turned()
+        transposed = game.transposed()
         for horizon in horizons:
-            last, others = np.array([horizon]), _pair(turned, horizon)
+            last, others = np.array([horizon]), _pair(transposed, horizon)
             for name, learner in _pair(game, horizon).items():
                 played = play_game(game, learner, others[name], horizon)
                 xs, ys = (points[:, 0] for points in played)
-                both = game_regrets(game, xs, ys, last) + game_regrets(turned, ys, xs, last)
+                both = game_regrets(game, xs, ys, last) + game_regrets(transposed, ys, xs, last)
                 found.setdefault(name, {}).setdefault(horizon, []).append(float(both[0]))
     return _means(found)
 

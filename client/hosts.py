@@ -5,7 +5,7 @@ from client.memory import MemoryStore
 from client.meta_ban import UserSites
 from client.tables import TableSites
 from client.trainer import Trainer
-from federation.data.meetings import drawn_meetings, is_table, table_meetings
+from federation.data.arrivals import drawn_arrivals, is_table, table_arrivals
 from federation.data.tables import own_table, table_data
 from federation.data.worlds import SIMULATED
 from federation.experiment import Experiment
@@ -29,11 +29,11 @@ def table_host(
         DataError: A table cannot be read.
     """
     if experiment.algorithm == "meta-ban" and not own and not is_table(experiment):
-        return UserSites(experiment, drawn_meetings(experiment), store)
+        return UserSites(experiment, drawn_arrivals(experiment), store)
     bandit = experiment.algorithm == "molar-bandit"
     if bandit and not own and experiment.dataset == SIMULATED:
         return BanditSites(experiment, None, store)
     data = own_table(experiment, own, client) if own else table_data(experiment)
     if experiment.algorithm == "meta-ban":
-        return UserSites(experiment, table_meetings(experiment, data), store)
+        return UserSites(experiment, table_arrivals(experiment, data), store)
     return (BanditSites if bandit else TableSites)(experiment, data, store)

@@ -30,22 +30,22 @@ from engram.bandits.replay import kept_rows
 from engram.bandits.site import SiteState, recalled, remembered
 from engram.bandits.worlds.world import Round
 from engram.types import Params
-from federation.data.meetings import Meetings
+from federation.data.arrivals import Arrivals
 from federation.errors import EngramError, one_line
 from federation.experiment import Experiment
-from federation.opinions import (
+from federation.policy import meta_ban_of
+from federation.predictions import (
     ARM,
     ARMS,
     ASKED,
-    OPINIONS,
+    PREDICTIONS,
     Question,
     arms_record,
     network_record,
-    opinions_record,
+    predictions_record,
     read_arms,
     read_question,
 )
-from federation.policy import meta_ban_of
 from federation.roster import describe_node
 from federation.wire import ARRAYS, CLIENTS, config_of, read_int
 
@@ -60,15 +60,15 @@ class UserSites:
 
     Args:
         experiment: The settings.
-        meetings: What they are offered.
+        arrivals: What they are offered.
         store: Where all that is known of them is kept.
     """
 
-    def __init__(self, experiment: Experiment, meetings: Meetings, store: MemoryStore) -> None:
+    def __init__(self, experiment: Experiment, arrivals: Arrivals, store: MemoryStore) -> None:
         self.experiment = experiment
-        self.meetings = meetings
+        self.arrivals = arrivals
         self._store = store
-        policy = meta_ban_of(experiment, meetings.dim)
+        policy = meta_ban_of(experiment, arrivals.dim)
         self._site = policy.site
         start = policy.start([generator(experiment.seed, 0, INIT)]).start
         self._state = self._site.init(start)
@@ -76,22 +76,22 @@ class UserSites:
         self._places: dict[int, int] = {}
         self._untold: dict[int, Floats] = {}
         self._versions: dict[int, int] = {}
-        self.turn = lru_cache(maxsize=4)(meetings.turn)
+        self.turn = lru_cache(maxsize=4)(arrivals.turn)
 
     def offer(self, clients: Sequence[int], server_round: int) -> Round | None:
         """Returns what is offered in this round, if it is the turn of one of these clients."""
         found = self.turn(server_round - 1)
         return found if found is not None and found.user in clients else None
 
-    def opinions(
+    def predictions(
         self, clients: Sequence[int], arms: Floats, server_round: int
     ) -> tuple[Floats, list[int]]:
         """Returns f(x_i; theta^u) of clients, (n, K), and how many rows each may be asked about."""
         places = self._placed(clients, server_round)
-        found = self._site.opinions(self._state, torch.from_numpy(arms)[None].mT)[0, places]
+        found = self._site.predictions(self._state, torch.from_numpy(arms)[None].mT)[0, places]
         return found.numpy(), kept_rows(self._state.rows)[0, places].tolist()
 
-    def slopes(self, question: Question, server_round: int) -> tuple[torch.Tensor, ...]:
+    def gradients(self, question: Question, server_round: int) -> tuple[torch.Tensor, ...]:
         """Returns the gradients that ``question`` asks for, of each network.
 
         Raises:
@@ -103,7 +103,7 @@ class UserSites:
         there = kept_rows(self._state.rows)[0, drawn.users]
         if ((drawn.slots >= there) & ((drawn.shares > 0) | (drawn.slots > 0))).any():
             raise ValueError("the server asks about rows that are not there")
-        return self._site.slopes(self._state, question.weights, drawn)
+        return self._site.gradients(self._state, question.weights, drawn)
 
     def play(self, client: int, arm: int, *, server_round: int, durable: int) -> Floats:
         """Plays an arm of this round, trains the client's network, and keeps what it has become.
@@ -169,7 +169,7 @@ def _kept(state: SiteState, place: int, untold: Floats) -> Params:
 def _(host: UserSites, request: Request) -> Message:
     """Says which clients there are, and how many features arms have."""
     clients = dict.fromkeys(request.hosted, host.experiment.horizon)
-    names = [f"x{k}" for k in range(host.meetings.dim)]
+    names = [f"x{k}" for k in range(host.arrivals.dim)]
     return Message(describe_node(clients, (len(names),), 0, names), reply_to=request.message)
 
 
@@ -204,16 +204,18 @@ def _offer(host: UserSites, content: RecordDict, clients: list[int], number: int
     return _reply(number, records, served=served)
 
 
-def _opinions(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
-    arms = read_arms(content.array_records[ARMS], host.meetings.dim)
-    found, rows = host.opinions(clients, arms, number)
-    return _reply(number, {OPINIONS: opinions_record(found)}, rows=rows)
+def _predictions(
+    host: UserSites, content: RecordDict, clients: list[int], number: int
+) -> RecordDict:
+    arms = read_arms(content.array_records[ARMS], host.arrivals.dim)
+    found, rows = host.predictions(clients, arms, number)
+    return _reply(number, {PREDICTIONS: predictions_record(found)}, rows=rows)
 
 
-def _slopes(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
-    widths = host.meetings.dim, *host.experiment.hidden_widths
+def _gradients(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+    widths = host.arrivals.dim, *host.experiment.hidden_widths
     question = read_question(content.array_records[ARRAYS], widths, clients)
-    found = host.slopes(question, number)
+    found = host.gradients(question, number)
     return _reply(number, {ARRAYS: network_record(found)})
 
 
@@ -230,7 +232,7 @@ def _reply(number: int, records: Mapping[str, ArrayRecord], **details: Any) -> R
     return RecordDict({**records, CLIENTS: ConfigRecord({"server-round": number, **details})})
 
 
-_ANSWERS = {"offer": _offer, "opinions": _opinions, "slopes": _slopes, "play": _play}
+_ANSWERS = {"offer": _offer, "predictions": _predictions, "gradients": _gradients, "play": _play}
 
 
 def _totals(host: UserSites, request: Request, clients: list[int]) -> RecordDict:

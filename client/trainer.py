@@ -17,12 +17,12 @@ import torch
 from client.budget import block_size
 from client.cohort import (
     ClientRaised,
+    CohortModels,
     Draws,
-    Held,
     LocalRound,
     Task,
     each_in_turn,
-    stacked,
+    vmapped,
 )
 from client.dense_cohort import cost, dense, pays
 from client.memory import MemoryStore
@@ -125,7 +125,7 @@ class Trainer:
             return partial(dense, self.experiment.local_rule(loss), loss, features=features)
         # A large network fills the caches: a CPU is faster when it finishes one client first.
         large = self.experiment.device == "cpu" and sum(x.numel() for x in model.values()) > _LARGE
-        return partial(each_in_turn if large else stacked, rule, self._loss)
+        return partial(each_in_turn if large else vmapped, rule, self._loss)
 
     def _choose_block(self, model: Params) -> int:
         """Returns how many clients to train at once."""
@@ -230,7 +230,7 @@ class Trainer:
             server_round=server_round,
             noise=self._noise,
         )
-        return done._replace(models=Held(leaving))
+        return done._replace(models=CohortModels(leaving))
 
     def _receive(self, model: Params) -> Params:
         # Flower's own strategies compute in numpy, and some return float64.

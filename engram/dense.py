@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.types import Params
 
 __all__ = [
@@ -21,11 +21,11 @@ __all__ = [
     "SQUARED_ERROR",
     "Examples",
     "FirstLayer",
-    "Frame",
+    "FirstLayerCoordinates",
+    "InputRows",
     "Output",
-    "Plain",
+    "PlainCoordinates",
     "PlainRows",
-    "Rows",
     "dense_loss",
     "indicators",
     "logits",
@@ -40,17 +40,17 @@ class FirstLayer(Protocol):
     def value(self, weight: Tensor) -> Tensor:
         """Returns the rows' images (c, k, out) under a weight."""
 
-    def image(self, direction: Tensor) -> Tensor:
+    def jvp(self, direction: Tensor) -> Tensor:
         """Returns the rows' images (c, k, out) under a difference of weights."""
 
-    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
+    def vjp(self, delta: Tensor, weight: Tensor) -> Params:
         """Returns the gradient by the weight, and by what came before, from that by the images."""
 
 
-class Rows(Protocol):
+class InputRows(Protocol):
     """Some rows of every client, before the network has seen them."""
 
-    def part(self, start: int, stop: int) -> "Rows":
+    def part(self, start: int, stop: int) -> "InputRows":
         """Returns some of them."""
 
     def fit(self, held: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Rows(Protocol):
         """Returns what reaches the first dense layer of networks w."""
 
 
-class Frame(Protocol):
+class FirstLayerCoordinates(Protocol):
     """How the first-layer weights of a cohort are held: coordinates, and what they mean."""
 
     @property
@@ -73,10 +73,10 @@ class Frame(Protocol):
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
         """Returns weights (some, out, in) of some clients in these coordinates; once, at first."""
 
-    def see(self, start: int, stop: int) -> Rows:
+    def see(self, start: int, stop: int) -> InputRows:
         """Returns drawn rows, to take gradients at; those before them have been seen."""
 
-    def see_others(self, x: Tensor) -> Rows:
+    def see_others(self, x: Tensor) -> InputRows:
         """Returns other rows (c, k, in), to compute outputs for."""
 
     def weights(self, held: Tensor) -> Tensor:
@@ -90,20 +90,20 @@ class Frame(Protocol):
 
 
 class PlainRows(NamedTuple):
-    """Inputs (c, k, in) that meet the weights (c, out, in) themselves: ``Rows``, ``FirstLayer``."""
+    """Inputs (c, k, in) that meet the weights (c, out, in) themselves: ``InputRows``, ``FirstLayer``."""
 
     x: Tensor
 
     def part(self, start: int, stop: int) -> Self:
-        """As ``Rows.part``."""
+        """As ``InputRows.part``."""
         return self._replace(x=self.x[:, start:stop])
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``Rows.fit``."""
+        """As ``InputRows.fit``."""
         return held
 
     def enter(self, w: Params) -> Self:
-        """As ``Rows.enter``."""
+        """As ``InputRows.enter``."""
         del w
         return self
 
@@ -111,55 +111,55 @@ class PlainRows(NamedTuple):
         """As ``FirstLayer.value``."""
         return torch.bmm(self.x, weight.mT)
 
-    def image(self, direction: Tensor) -> Tensor:
-        """As ``FirstLayer.image``."""
+    def jvp(self, direction: Tensor) -> Tensor:
+        """As ``FirstLayer.jvp``."""
         return torch.bmm(self.x, direction.mT)
 
-    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
-        """As ``FirstLayer.pull_back``."""
+    def vjp(self, delta: Tensor, weight: Tensor) -> Params:
+        """As ``FirstLayer.vjp``."""
         del weight
         return {FIRST: torch.bmm(delta.mT, self.x)}
 
 
-class Plain(NamedTuple):
-    """The weights themselves are held, (c, out, in); a ``Frame``.
+class PlainCoordinates(NamedTuple):
+    """The weights themselves are held, (c, out, in); a ``FirstLayerCoordinates``.
 
     Attributes:
         weight: The common weight, (out, in).
-        drawn: As ``Frame.drawn``.
+        drawn: As ``FirstLayerCoordinates.drawn``.
     """
 
     weight: Tensor
     drawn: Tensor
 
     def origin(self) -> Tensor:
-        """As ``Frame.origin``."""
+        """As ``FirstLayerCoordinates.origin``."""
         return self.weight.expand(len(self.drawn), *self.weight.shape)
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """As ``Frame.hold``."""
+        """As ``FirstLayerCoordinates.hold``."""
         del clients
         return weights
 
     def see(self, start: int, stop: int) -> PlainRows:
-        """As ``Frame.see``."""
+        """As ``FirstLayerCoordinates.see``."""
         return PlainRows(self.drawn[:, start:stop])
 
     def see_others(self, x: Tensor) -> PlainRows:
-        """As ``Frame.see_others``."""
+        """As ``FirstLayerCoordinates.see_others``."""
         return PlainRows(x)
 
     def weights(self, held: Tensor) -> Tensor:
-        """As ``Frame.weights``."""
+        """As ``FirstLayerCoordinates.weights``."""
         return held
 
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
-        """As ``Frame.mean``."""
+        """As ``FirstLayerCoordinates.mean``."""
         mean: Tensor = torch.tensordot(shares, held, dims=1)
         return mean
 
     def of(self, clients: list[int]) -> Self:
-        """As ``Frame.of``."""
+        """As ``FirstLayerCoordinates.of``."""
         return self._replace(drawn=self.drawn[clients])
 
 
@@ -171,7 +171,7 @@ class Examples(NamedTuple):
         targets: What the outputs should be, (c, k, out): for classes, indicators.
     """
 
-    rows: Rows
+    rows: InputRows
     targets: Tensor
 
 
@@ -180,12 +180,12 @@ class Output(NamedTuple):
 
     Attributes:
         value: ``(z, targets) -> (c,)``, the mean over the k rows.
-        slope: ``(z, targets) -> (c, k, out)``, its gradient by z.
-        tangent: ``(z, targets, dz) -> (slope, d_slope)``: the same, and how it changes along dz.
+        gradient: ``(z, targets) -> (c, k, out)``, its gradient by z.
+        tangent: ``(z, targets, dz) -> (gradient, d_gradient)``: the same, and how it changes along dz.
     """
 
     value: Callable[[Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor, Tensor], Tensor]
+    gradient: Callable[[Tensor, Tensor], Tensor]
     tangent: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -194,35 +194,35 @@ def _cross_entropy() -> Output:
         mean: Tensor = (z.logsumexp(-1) - (z * targets).sum(-1)).mean(-1)
         return mean
 
-    def slope(z: Tensor, targets: Tensor) -> Tensor:
+    def gradient(z: Tensor, targets: Tensor) -> Tensor:
         return (_softmax(z) - targets).div_(z.shape[1])
 
     def tangent(z: Tensor, targets: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
         p = _softmax(z)
-        d_slope = (p * (dz - (p * dz).sum(-1, keepdim=True))).div_(z.shape[1])
-        return (p - targets).div_(z.shape[1]), d_slope
+        d_gradient = (p * (dz - (p * dz).sum(-1, keepdim=True))).div_(z.shape[1])
+        return (p - targets).div_(z.shape[1]), d_gradient
 
-    return Output(value, slope, tangent)
+    return Output(value, gradient, tangent)
 
 
 def _squared_error() -> Output:
     def value(z: Tensor, targets: Tensor) -> Tensor:
         return (z - targets).square().mean((1, 2))
 
-    def slope(z: Tensor, targets: Tensor) -> Tensor:
+    def gradient(z: Tensor, targets: Tensor) -> Tensor:
         return (z - targets).mul_(2 / z[0].numel())
 
     def tangent(z: Tensor, targets: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
-        return slope(z, targets), dz * (2 / z[0].numel())
+        return gradient(z, targets), dz * (2 / z[0].numel())
 
-    return Output(value, slope, tangent)
+    return Output(value, gradient, tangent)
 
 
 CROSS_ENTROPY: Final = _cross_entropy()  # in nats; targets are indicators of classes
 SQUARED_ERROR: Final = _squared_error()  # the mean over rows and outputs
 
 
-def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> Differentiated:
+def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivatives:
     """Builds the mean loss of each client's batch, and its derivatives.
 
     It is ``cross_entropy`` or ``squared_error`` of ``engram.models`` with stacked parameters of
@@ -240,14 +240,14 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> Differentiated:
     def gradient(w: Params, batch: Examples) -> Params:
         first = batch.rows.enter(w)
         hidden, z = _forward(w, first, layers)
-        delta = output.slope(z, batch.targets)
+        delta = output.gradient(z, batch.targets)
         result = {}
         for layer in range(layers - 1, 0, -1):
             result[f"dense{layer}.weight"] = torch.bmm(delta.mT, hidden[layer - 1])
             result[f"dense{layer}.bias"] = delta.sum(1)
             delta = torch.bmm(delta, w[f"dense{layer}.weight"]).mul_(hidden[layer - 1].sign())
         result["dense0.bias"] = delta.sum(1)
-        return result | first.pull_back(delta, w[FIRST])
+        return result | first.vjp(delta, w[FIRST])
 
     def hessian_product(w: Params, batch: Examples, v: Params) -> Params:
         first = batch.rows.enter(w)
@@ -255,7 +255,7 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> Differentiated:
         # Tangents of all of the above along v; a tangent's name begins with d.
         active = [a.sign() for a in hidden]
         d_hidden = []
-        dz = first.image(v[FIRST]) + v["dense0.bias"].unsqueeze(1)
+        dz = first.jvp(v[FIRST]) + v["dense0.bias"].unsqueeze(1)
         for layer in range(1, layers):
             d_hidden.append(dz * active[layer - 1])
             dz = _affine(v, layer, hidden[layer - 1])
@@ -271,12 +271,12 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> Differentiated:
             d_delta.mul_(active[layer - 1])
             delta = torch.bmm(delta, w[name]).mul_(active[layer - 1])
         result["dense0.bias"] = d_delta.sum(1)
-        return result | first.pull_back(d_delta, w[FIRST])
+        return result | first.vjp(d_delta, w[FIRST])
 
-    return Differentiated(value, gradient, hessian_product, leading=1)
+    return LossWithDerivatives(value, gradient, hessian_product, leading=1)
 
 
-def logits(w: Params, rows: Rows, layers: int) -> Tensor:
+def logits(w: Params, rows: InputRows, layers: int) -> Tensor:
     """Returns the outputs (c, k, classes) of every client's network on its rows."""
     return _forward(w, rows.enter(w), layers)[1]
 

@@ -8,11 +8,11 @@ from torch.func import grad, vjp
 
 from engram.types import Batch, LossFn, Params
 
-__all__ = ["Differentiated", "gradient", "hessian_product"]
+__all__ = ["LossWithDerivatives", "gradient", "hessian_product"]
 
 
 @dataclass(frozen=True)
-class Differentiated:
+class LossWithDerivatives:
     """A loss that brings its derivatives along, because it knows them better than autograd.
 
     It may stand for many models at once: its parameters then have leading axes (of clients, of
@@ -38,18 +38,18 @@ class Differentiated:
 
 def gradient(loss: LossFn) -> Callable[[Params, Batch], Params]:
     """Builds ``(w, batch) -> grad L(w)``."""
-    return loss.gradient if isinstance(loss, Differentiated) else grad(loss)
+    return loss.gradient if isinstance(loss, LossWithDerivatives) else grad(loss)
 
 
 def hessian_product(loss: LossFn) -> Callable[[Params, Batch, Params], Params]:
     """Builds ``(w, batch, v) -> hess L(w) v``, without a d x d matrix."""
-    if isinstance(loss, Differentiated):
+    if isinstance(loss, LossWithDerivatives):
         return loss.hessian_product
-    slope = grad(loss)
+    differentiate = grad(loss)
 
     def product(w: Params, batch: Batch, v: Params) -> Params:
-        pull_back = vjp(lambda at: slope(at, batch), w)[1]
-        (result,) = pull_back(v)  # a Hessian is symmetric, so v' hess = hess v
+        transposed_product = vjp(lambda at: differentiate(at, batch), w)[1]
+        (result,) = transposed_product(v)  # a Hessian is symmetric, so v' hess = hess v
         return result  # type: ignore[no-any-return]  # torch.func is not annotated
 
     return product

@@ -22,7 +22,7 @@ Features = Callable[[Params, Tensor], Tensor]
 
 
 class FeatureRows(NamedTuple):
-    """Inputs on their way to the dense layers; ``dense.Rows``.
+    """Inputs on their way to the dense layers; ``dense.InputRows``.
 
     Attributes:
         features: ``(params, inputs (k, ...)) -> (k, in)`` of one network.
@@ -41,15 +41,15 @@ class FeatureRows(NamedTuple):
     known: int
 
     def part(self, start: int, stop: int) -> "FeatureRows":
-        """As ``Rows.part``."""
+        """As ``InputRows.part``."""
         return self._replace(x=self.x[:, start:stop], start=self.start + start)
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``Rows.fit``."""
+        """As ``InputRows.fit``."""
         return torch.nn.functional.pad(held, (0, 0, 0, self.known - held.shape[1]))
 
     def enter(self, w: Params) -> "_Entered":
-        """As ``Rows.enter``."""
+        """As ``InputRows.enter``."""
         learned = {name: w[name] for name in self.names}
         if self.x.is_cuda:
             rows, back, *_ = vjp(lambda at: vmap(self.features)(at, self.x), learned)
@@ -70,19 +70,19 @@ class _Entered(NamedTuple):
         """As ``FirstLayer.value``."""
         return self.seen.value(weight)
 
-    def image(self, direction: Tensor) -> Tensor:
+    def jvp(self, direction: Tensor) -> Tensor:
         """Raises: a Hessian product would have to go through the features, and does not."""
         raise NotImplementedError("learned features in a span have gradients, not Hessian products")
 
-    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
-        """As ``FirstLayer.pull_back``."""
+    def vjp(self, delta: Tensor, weight: Tensor) -> Params:
+        """As ``FirstLayer.vjp``."""
         known = weight.shape[1]
         upstream = delta @ self.span.weight
         upstream.baddbmm_(torch.bmm(delta, weight.mT), self.span.rows[:, :known])
         start = self.seen.start
         self.span.rows[:, start : start + delta.shape[1]] = self.rows
         (learned,) = self.back(upstream)
-        return learned | self.seen.pull_back(delta, weight)
+        return learned | self.seen.vjp(delta, weight)
 
 
 def _each(
@@ -98,7 +98,7 @@ def _each(
         ]
 
     def back(upstream: Tensor) -> tuple[Params, ...]:
-        slopes = torch.autograd.grad(rows, list(stacks.values()), list(upstream.unbind()))
-        return (dict(zip(stacks, slopes, strict=True)),)
+        gradients = torch.autograd.grad(rows, list(stacks.values()), list(upstream.unbind()))
+        return (dict(zip(stacks, gradients, strict=True)),)
 
     return torch.stack([row.detach() for row in rows]), back

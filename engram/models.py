@@ -175,9 +175,9 @@ class _ChannelsLast(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         del ctx
-        return slope
+        return gradient
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[Tensor, int]:

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engram.dense import FIRST, Frame, Plain
+from engram.dense import FIRST, FirstLayerCoordinates, PlainCoordinates
 from engram.types import Params
 
-__all__ = ["Span", "SpannedRows", "make_frame"]
+__all__ = ["Span", "SpannedRows", "make_coordinates"]
 
 
 class SpannedRows(NamedTuple):
-    """Some rows as a span sees them; ``dense.Rows`` and ``dense.FirstLayer``.
+    """Some rows as a span sees them; ``dense.InputRows`` and ``dense.FirstLayer``.
 
     Attributes:
         common: Their images under the common weight, (c, k, out).
@@ -38,16 +38,16 @@ class SpannedRows(NamedTuple):
     start: int
 
     def part(self, start: int, stop: int) -> "SpannedRows":
-        """As ``Rows.part``."""
+        """As ``InputRows.part``."""
         at = slice(start, stop)
         return SpannedRows(self.common[:, at], self.gram[:, at], self.start + start)
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``Rows.fit``: with zeros for rows that have come since."""
+        """As ``InputRows.fit``: with zeros for rows that have come since."""
         return functional.pad(held, (0, 0, 0, self.gram.shape[2] - held.shape[1]))
 
     def enter(self, w: Params) -> Self:
-        """As ``Rows.enter``."""
+        """As ``InputRows.enter``."""
         del w
         return self
 
@@ -55,19 +55,19 @@ class SpannedRows(NamedTuple):
         """As ``FirstLayer.value``, of the weight ``W0 + weight' X``."""
         return torch.baddbmm(self.common, self.gram, weight)
 
-    def image(self, direction: Tensor) -> Tensor:
-        """As ``FirstLayer.image``, of ``direction' X``."""
+    def jvp(self, direction: Tensor) -> Tensor:
+        """As ``FirstLayer.jvp``, of ``direction' X``."""
         return torch.bmm(self.gram, direction)
 
-    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
-        """As ``FirstLayer.pull_back``."""
+    def vjp(self, delta: Tensor, weight: Tensor) -> Params:
+        """As ``FirstLayer.vjp``."""
         result = torch.zeros_like(weight)
         result[:, self.start : self.start + delta.shape[1]] = delta
         return {FIRST: result}
 
 
 class Span(NamedTuple):
-    """A cohort's first layers; a ``dense.Frame``.
+    """A cohort's first layers; a ``dense.FirstLayerCoordinates``.
 
     Attributes:
         weight: The common weight W0, (out, in).
@@ -82,40 +82,40 @@ class Span(NamedTuple):
 
     @property
     def drawn(self) -> Tensor:
-        """As ``Frame.drawn``."""
+        """As ``FirstLayerCoordinates.drawn``."""
         return self.rows[:, self.held :]
 
     def origin(self) -> Tensor:
-        """As ``Frame.origin``: zeros (c, m, out), for the rows known so far."""
+        """As ``FirstLayerCoordinates.origin``: zeros (c, m, out), for the rows known so far."""
         return self.rows.new_zeros(len(self.rows), self.held, len(self.weight))
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """As ``Frame.hold``: ``W0 + I' (weight - W0)``."""
+        """As ``FirstLayerCoordinates.hold``: ``W0 + I' (weight - W0)``."""
         brought = self.rows[:, : self.held]
         brought.zero_()
         brought[clients] = weights - self.weight
         return torch.eye(self.held).to(weights).expand(len(clients), -1, -1)
 
     def see(self, start: int, stop: int) -> SpannedRows:
-        """As ``Frame.see``."""
+        """As ``FirstLayerCoordinates.see``."""
         start, stop = self.held + start, self.held + stop
         return self.look(self.rows[:, start:stop], start, stop)
 
     def see_others(self, x: Tensor) -> SpannedRows:
-        """As ``Frame.see_others``."""
+        """As ``FirstLayerCoordinates.see_others``."""
         return self.look(x, self.rows.shape[1], self.rows.shape[1])
 
     def weights(self, held: Tensor) -> Tensor:
-        """As ``Frame.weights``."""
+        """As ``FirstLayerCoordinates.weights``."""
         return torch.baddbmm(self.weight.unsqueeze(0), held.mT, self.rows)
 
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
-        """As ``Frame.mean``, in one product over all clients' rows."""
+        """As ``FirstLayerCoordinates.mean``, in one product over all clients' rows."""
         moved = (held * shares[:, None, None]).flatten(0, 1)
         return torch.addmm(self.weight, moved.T, self.rows.flatten(0, 1))
 
     def of(self, clients: list[int]) -> Self:
-        """As ``Frame.of``."""
+        """As ``FirstLayerCoordinates.of``."""
         return self._replace(rows=self.rows[clients])
 
     def look(self, x: Tensor, start: int, known: int) -> SpannedRows:
@@ -125,7 +125,9 @@ class Span(NamedTuple):
         return SpannedRows(common, gram, start)
 
 
-def make_frame(weight: Tensor, clients: int, drawn: int, *, brought: bool = False) -> Frame:
+def make_coordinates(
+    weight: Tensor, clients: int, drawn: int, *, brought: bool = False
+) -> FirstLayerCoordinates:
     """Makes room for the rows of a cohort, and chooses how its first layers are held.
 
     Args:
@@ -138,4 +140,4 @@ def make_frame(weight: Tensor, clients: int, drawn: int, *, brought: bool = Fals
     held = out if brought else 0
     if held + drawn < width:
         return Span(weight, weight.new_empty(clients, held + drawn, width), held)
-    return Plain(weight, weight.new_empty(clients, drawn, width))
+    return PlainCoordinates(weight, weight.new_empty(clients, drawn, width))

@@ -12,10 +12,19 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram.dense import CROSS_ENTROPY, Examples, Output, PlainRows, dense_loss, logits
-from engram.derivatives import Differentiated, gradient, hessian_product
+from engram.derivatives import LossWithDerivatives, gradient, hessian_product
 from engram.types import Batch, LossFn, Params
 
-__all__ = ["Layout", "dense_stacks", "mean_of_tasks", "outputs", "pick", "put", "spread", "stacked"]
+__all__ = [
+    "Layout",
+    "dense_stacks",
+    "expand",
+    "gather",
+    "mean_of_tasks",
+    "outputs",
+    "scatter",
+    "stacked_loss",
+]
 
 _FLAT: Final = "flat"
 
@@ -23,9 +32,9 @@ _FLAT: Final = "flat"
 # --- Losses --------------------------------------------------------------------------------
 
 
-def stacked(loss: LossFn) -> Differentiated:
+def stacked_loss(loss: LossFn) -> LossWithDerivatives:
     """Lifts the loss of any one model to models (r, b, ...) on batches (r, b, ...): (r, b)."""
-    return Differentiated(
+    return LossWithDerivatives(
         value=vmap(vmap(loss)),
         gradient=vmap(vmap(gradient(loss))),
         hessian_product=vmap(vmap(hessian_product(loss))),
@@ -75,10 +84,10 @@ class Layout(NamedTuple):
         return {_FLAT: flat.view(like[_FLAT].shape)}
 
 
-def dense_stacks(layout: Layout, output: Output = CROSS_ENTROPY) -> Differentiated:
+def dense_stacks(layout: Layout, output: Output = CROSS_ENTROPY) -> LossWithDerivatives:
     """Builds the mean loss of stacked dense networks, as flat parameters (r, b, d).
 
-    It is what ``stacked`` makes of the loss of one, some ten times as fast: ``engram.dense``.
+    It is what ``stacked_loss`` makes of the loss of one, some ten times as fast: ``engram.dense``.
     Batches are inputs (r, b, k, in) and targets (r, b, k, out); classes are given as indicators.
 
     Args:
@@ -94,14 +103,14 @@ def dense_stacks(layout: Layout, output: Output = CROSS_ENTROPY) -> Differentiat
     def value(w: Params, batch: Batch) -> Tensor:
         return loss.value(layout.unpack(w), rows(batch)).view(w[_FLAT].shape[:-1])
 
-    def slope(w: Params, batch: Batch) -> Params:
+    def gradient_(w: Params, batch: Batch) -> Params:
         return layout.join(loss.gradient(layout.unpack(w), rows(batch)), w)
 
     def product(w: Params, batch: Batch, v: Params) -> Params:
         inner = loss.hessian_product(layout.unpack(w), rows(batch), layout.unpack(v))
         return layout.join(inner, w)
 
-    return Differentiated(value, slope, product, leading=2)
+    return LossWithDerivatives(value, gradient_, product, leading=2)
 
 
 def outputs(layout: Layout, w: Params, x: Tensor) -> Tensor:
@@ -117,7 +126,7 @@ def _layers(layout: Layout) -> int:
 # --- Runs and tasks ------------------------------------------------------------------------
 
 
-def spread(w: Params, tasks: int) -> Params:
+def expand(w: Params, tasks: int) -> Params:
     """Gives every task its run's model: (r, ...) -> (r, tasks, ...), a view."""
     return {name: leaf.unsqueeze(1).expand(-1, tasks, *leaf.shape[1:]) for name, leaf in w.items()}
 
@@ -127,7 +136,7 @@ def mean_of_tasks(x: Params) -> Params:
     return {name: leaf.mean(1) for name, leaf in x.items()}
 
 
-def pick(u: Params, tasks: Tensor) -> Params:
+def gather(u: Params, tasks: Tensor) -> Params:
     """Returns the models of some tasks (r, b) of each run: (r, n, ...) -> (r, b, ...)."""
     return {
         name: leaf.flatten(0, 1)
@@ -137,7 +146,7 @@ def pick(u: Params, tasks: Tensor) -> Params:
     }
 
 
-def put(u: Params, tasks: Tensor, models: Params) -> None:
+def scatter(u: Params, tasks: Tensor, models: Params) -> None:
     """Writes the models (r, b, ...) of some tasks (r, b) where they belong in u, in place."""
     for name, leaf in u.items():
         rows = _rows(tasks, leaf.shape[1])

@@ -20,8 +20,8 @@ from federation.roster import Kind
 from federation.server_steps import server_step_notes
 from federation.streams import Stream, torch_generator
 from federation.wire import TRAINING, to_params, to_record
+from server.accountant import PrivacyAccountant
 from server.grid import PatientGrid
-from server.ledger import Ledger
 from server.record import Checkpoint, Memories, RunRecord
 from server.results import results, summary
 from server.roster import Attendance, attendance_of
@@ -67,7 +67,7 @@ def coordinate(
         on_round: Called with each round's metrics.
 
     Returns:
-        The results, as ``server.results.results``, ``server.ledger.Ledger.spent`` and
+        The results, as ``server.results.results``, ``server.accountant.PrivacyAccountant.spent`` and
         ``federation.server_steps.server_step_notes`` have them.
 
     Raises:
@@ -120,12 +120,12 @@ def coordinate(
         )
         checkpoint = course.open(model)
         asked = folder / "clients-asked.txt" if noise is secret_noise else None
-        ledger = Ledger(experiment, checkpoint.server_round, asked)
-        course.run(checkpoint, ledger)
+        accountant = PrivacyAccountant(experiment, checkpoint.server_round, asked)
+        course.run(checkpoint, accountant)
     if strategy.evaluation is None:
         raise RunStopped(f"no client could be scored; resume {folder} to try again")
     found = results(experiment.algorithm, strategy.evaluation, record.rows())
-    found |= ledger.spent | notes
+    found |= accountant.spent | notes
     record.finish(found)
     return found
 
@@ -159,14 +159,14 @@ class _Course(NamedTuple):
         record.forget_after(checkpoint.server_round, checkpoint.damaged)
         return checkpoint
 
-    def run(self, checkpoint: Checkpoint, ledger: Ledger) -> None:
+    def run(self, checkpoint: Checkpoint, accountant: PrivacyAccountant) -> None:
         """Runs the rounds that are left, and scores the last model."""
         e, record = self.experiment, self.record
         arrays = to_record(checkpoint.model)
         for server_round in range(checkpoint.server_round + 1, e.rounds + 1):
             start = time.perf_counter()
-            arrays, metrics = self._train(server_round, arrays, checkpoint, ledger)
-            metrics |= {"ms": (time.perf_counter() - start) * 1000, **ledger.spent}
+            arrays, metrics = self._train(server_round, arrays, checkpoint, accountant)
+            metrics |= {"ms": (time.perf_counter() - start) * 1000, **accountant.spent}
             if absent := self.attendance.left_out(self.strategy.cohort, self.strategy.left_out):
                 metrics["absent"] = absent
             if isinstance(self.grid, PatientGrid):
@@ -182,7 +182,11 @@ class _Course(NamedTuple):
             self._evaluate(checkpoint.server_round, arrays)
 
     def _train(
-        self, server_round: int, arrays: ArrayRecord, checkpoint: Checkpoint, ledger: Ledger
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        checkpoint: Checkpoint,
+        accountant: PrivacyAccountant,
     ) -> Round:
         config = ConfigRecord({TRAINING: self.training, "durable": self.record.durable})
         timeout = self.experiment.timeout
@@ -195,7 +199,7 @@ class _Course(NamedTuple):
                 arrays,
                 config,
                 timeout=timeout,
-                before=lambda: ledger.note(self.strategy.cohort),
+                before=lambda: accountant.note(self.strategy.cohort),
             )
         except RunStopped as error:
             last = checkpoint.server_round

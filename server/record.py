@@ -2,7 +2,7 @@
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round),
 ``checkpoints/round-N/`` (the last two), ``results.json`` (once it is finished); on nodes, if the
-run is private, ``clients-asked.txt`` (see ``server.ledger``). The first four have checksums.
+run is private, ``clients-asked.txt`` (see ``server.accountant``). The first four have checksums.
 """
 
 import contextlib

@@ -14,10 +14,10 @@ import numpy.typing as npt
 from benchmarks.fuzz.spoil import spoil_bytes, spoil_file
 from client.memory import RamStore
 from client.tables import TableSites
+from federation.data.arrivals import drawn_arrivals, table_arrivals
 from federation.data.bandits import read_classes, read_logged, read_ratings
 from federation.data.federated import federated_data, model_for, own_data
 from federation.data.few_shot import load_few_shot
-from federation.data.meetings import drawn_meetings, table_meetings
 from federation.data.tables import own_table, read_table, table_data
 from federation.data.worlds import table_world
 from federation.experiment import Experiment, read_defaults
@@ -195,7 +195,7 @@ def classes_npz(rng: random.Random, here: Path) -> None:
         read_classes(e.dataset, data_dir=here, dim=rng.choice((0, 1, 4)))
     elif way < 0.3:
         meta_ban = {"algorithm": "meta-ban", "num-clients": 3, "hidden": "4"}
-        drawn_meetings(e.from_config(e.to_config() | meta_ban)).turn(0)
+        drawn_arrivals(e.from_config(e.to_config() | meta_ban)).turn(0)
     elif way < 0.4:
         own_data(e, e.dataset, rng.choice((0, 3)))
     elif way < 0.9:
@@ -269,7 +269,7 @@ def _use_table(rng: random.Random, here: Path, dataset: str) -> None:
         if algorithm == "molar":
             TableSites(e, data, RamStore())
         elif algorithm == "meta-ban":
-            table_meetings(e, data).turn(0)
+            table_arrivals(e, data).turn(0)
         else:
             table_world(e, data, 1)
     else:
@@ -360,7 +360,7 @@ def bandit_table(rng: random.Random, here: Path) -> None:
     }
     e = Experiment.from_config(_DEFAULTS | special)
     if rng.random() < 0.7:
-        table_meetings(e, table_data(e)).turn(rng.choice((0, 2**40)))
+        table_arrivals(e, table_data(e)).turn(rng.choice((0, 2**40)))
     else:
         simulate(e, here / "run")
 

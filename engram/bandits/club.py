@@ -8,10 +8,19 @@ from typing import NamedTuple
 import numpy as np
 
 from engram.bandits import graph
-from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none, spread
 from engram.bandits.graph import Graph
 from engram.bandits.policy import Array, Core, best
 from engram.bandits.ridge import check_ridge, optimistic
+from engram.bandits.user_stats import (
+    Cluster,
+    UserStats,
+    cluster_estimate,
+    confidence_radius,
+    empty,
+    prune,
+    with_row,
+    with_user,
+)
 
 __all__ = ["Club", "club"]
 
@@ -20,11 +29,11 @@ class Club(NamedTuple):
     """Its state.
 
     Attributes:
-        crowd: What is known of users, and of clusters.
+        stats: What is known of users, and of clusters.
         graph: Of the users who have been seen; clusters are its components.
     """
 
-    crowd: Crowd
+    stats: UserStats
     graph: Graph
 
 
@@ -50,31 +59,31 @@ def club(dim: int, *, alpha: float, lam: float, alpha2: float = 1.0) -> Core[Clu
 
     def choose(state: Club, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Club]:
         state = _with(state, user)
-        ridge, crowd = group(state.crowd, _cluster(state.graph, user), lam)
-        return best(optimistic(ridge, arms, alpha), rng), state._replace(crowd=crowd)
+        ridge, stats = cluster_estimate(state.stats, _cluster(state.graph, user), lam)
+        return best(optimistic(ridge, arms, alpha), rng), state._replace(stats=stats)
 
     def update(state: Club, user: int, x: Array, reward: float) -> Club:
         state = _with(state, user)
-        crowd = learned(state.crowd, user, x, reward)
-        apart = np.linalg.norm(crowd.thetas - crowd.thetas[user], axis=1)
-        radius = spread(crowd.rows)
+        stats = with_row(state.stats, user, x, reward)
+        apart = np.linalg.norm(stats.thetas - stats.thetas[user], axis=1)
+        radius = confidence_radius(stats.rows)
         left = graph.cut(state.graph, user, apart > alpha2 * (radius + radius[user]))
-        return Club(kept(crowd, user, [_cluster(left, user)]), left)
+        return Club(prune(stats, user, [_cluster(left, user)]), left)
 
     return Core(
-        init=lambda rng: Club(none(dim, lam), graph.EMPTY),
+        init=lambda rng: Club(empty(dim, lam), graph.EMPTY),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
 
 
 def _with(state: Club, user: int) -> Club:
-    if user in state.crowd.users:
+    if user in state.stats.users:
         return state
-    everyone = frozenset(state.crowd.users)
-    crowd = joined(state.crowd, user, [everyone])  # if there is more than one group, they merge
-    return Club(crowd, graph.joined(state.graph, user, np.array(sorted(everyone), dtype=np.intp)))
+    everyone = frozenset(state.stats.users)
+    stats = with_user(state.stats, user, [everyone])  # if there is more than one group, they merge
+    return Club(stats, graph.joined(state.graph, user, np.array(sorted(everyone), dtype=np.intp)))
 
 
-def _cluster(users: Graph, user: int) -> Group:
+def _cluster(users: Graph, user: int) -> Cluster:
     return frozenset(graph.members(users, user).tolist())

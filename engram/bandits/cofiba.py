@@ -11,10 +11,18 @@ import numpy as np
 from scipy.linalg.blas import dsymv
 
 from engram.bandits import graph
-from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none
 from engram.bandits.graph import Graph, Nodes
 from engram.bandits.policy import Array, Core, best
 from engram.bandits.ridge import check_ridge, optimistic, widths
+from engram.bandits.user_stats import (
+    Cluster,
+    UserStats,
+    cluster_estimate,
+    empty,
+    prune,
+    with_row,
+    with_user,
+)
 from engram.checks import require
 
 __all__ = ["Cofiba", "cofiba"]
@@ -24,7 +32,7 @@ class Cofiba(NamedTuple):
     """Its state.
 
     Attributes:
-        crowd: What is known of users, and of groups of them.
+        stats: What is known of users, and of groups of them.
         items: Their features, shape (m, d).
         similar: The graph of items; item clusters are its components.
         graphs: Of each item cluster, by its label in ``similar``, the graph of users. Before there
@@ -34,7 +42,7 @@ class Cofiba(NamedTuple):
         rounds: t, how many rewards there have been.
     """
 
-    crowd: Crowd
+    stats: UserStats
     items: Array
     similar: Graph
     graphs: Mapping[int, Graph]
@@ -76,7 +84,7 @@ def cofiba(
 
     def init() -> Cofiba:
         return Cofiba(
-            none(dim, lam),
+            empty(dim, lam),
             np.zeros((0, dim)),
             graph.EMPTY,
             {0: graph.EMPTY},
@@ -89,20 +97,20 @@ def cofiba(
         state: Cofiba, user: int, arms: Array, rng: np.random.Generator
     ) -> tuple[int, Cofiba]:
         state = _with_user(state, user)
-        crowd, bounds = state.crowd, np.empty(len(arms))
+        stats, bounds = state.stats, np.empty(len(arms))
         clusters = _item_clusters(state, arms)
         for label in np.unique(clusters):
-            ridge, crowd = group(crowd, _users(state.graphs[int(label)], user), lam)
+            ridge, stats = cluster_estimate(stats, _users(state.graphs[int(label)], user), lam)
             alike = clusters == label
             bounds[alike] = optimistic(ridge, arms[alike], alpha)
-        return best(bounds, rng), state._replace(crowd=crowd)
+        return best(bounds, rng), state._replace(stats=stats)
 
     def update(state: Cofiba, user: int, x: Array, reward: float) -> Cofiba:
         state, item = _with_item(_with_user(state, user), x, items)
         state = _learned(state, user, x, reward)
         state = _clustered(state, user, item, x, alpha2 * sqrt(log(state.rounds + 1)))
         groups = {_users(users, user) for users in state.graphs.values()}
-        return state._replace(crowd=kept(state.crowd, user, groups))
+        return state._replace(stats=prune(state.stats, user, groups))
 
     return Core(
         init=lambda rng: init(),
@@ -111,7 +119,7 @@ def cofiba(
     )
 
 
-def _users(users: Graph, user: int) -> Group:
+def _users(users: Graph, user: int) -> Cluster:
     return frozenset(graph.members(users, user).tolist())
 
 
@@ -129,16 +137,16 @@ def _item_clusters(state: Cofiba, arms: Array) -> Nodes:
 
 
 def _with_user(state: Cofiba, user: int) -> Cofiba:
-    if user in state.crowd.users:
+    if user in state.stats.users:
         return state
-    everyone = frozenset(state.crowd.users)
+    everyone = frozenset(state.stats.users)
     nodes = np.array(sorted(everyone), dtype=np.intp)
-    crowd = joined(state.crowd, user, [everyone])
-    more = ((0, len(crowd.rows) - len(state.means)), (0, 0))
+    stats = with_user(state.stats, user, [everyone])
+    more = ((0, len(stats.rows) - len(state.means)), (0, 0))
     means, widths_ = np.pad(state.means, more), np.pad(state.widths, more)
-    widths_[user] = widths(crowd.unseen.ridge, state.items)
+    widths_[user] = widths(stats.unseen.ridge, state.items)
     return state._replace(
-        crowd=crowd,
+        stats=stats,
         graphs={j: graph.joined(users, user, nodes) for j, users in state.graphs.items()},
         means=means,
         widths=widths_,
@@ -152,28 +160,28 @@ def _with_item(state: Cofiba, x: Array, most: int) -> tuple[Cofiba, int]:
         return state, int(distances.argmin())
     nearest = graph.members(state.similar, int(distances.argmin())) if new else np.arange(0)
     column = np.zeros(len(state.means))
-    for user, member in state.crowd.users.items():
+    for user, member in state.stats.users.items():
         column[user] = widths(member.ridge, x[None])[0]
     added = state._replace(
         items=np.vstack([state.items, x]),
         similar=graph.joined(state.similar, new, nearest),
-        means=np.column_stack([state.means, state.crowd.thetas @ x]),
+        means=np.column_stack([state.means, state.stats.thetas @ x]),
         widths=np.column_stack([state.widths, column]),
     )
     return added, new
 
 
 def _learned(state: Cofiba, user: int, x: Array, reward: float) -> Cofiba:
-    crowd = learned(state.crowd, user, x, reward)
-    means, widths_, own = state.means.copy(), state.widths.copy(), crowd.users[user].ridge
+    stats = with_row(state.stats, user, x, reward)
+    means, widths_, own = state.means.copy(), state.widths.copy(), stats.users[user].ridge
     means[user], widths_[user] = state.items @ own.theta, widths(own, state.items)
-    return state._replace(crowd=crowd, means=means, widths=widths_, rounds=state.rounds + 1)
+    return state._replace(stats=stats, means=means, widths=widths_, rounds=state.rounds + 1)
 
 
 def _clustered(state: Cofiba, user: int, item: int, x: Array, scale: float) -> Cofiba:
     """Takes edges away from a user and an item, after the user has played x."""
     before = int(state.similar.labels[item])
-    users = _cut(state.crowd, state.graphs[before], user, x, scale)
+    users = _cut(state.stats, state.graphs[before], user, x, scale)
     seen, radius = users.labels >= 0, scale * state.widths
     far = np.abs(state.means - state.means[user]) > radius + radius[user]
     similar = graph.cut(state.similar, item, (far != far[:, [item]])[seen].any(axis=0))
@@ -183,11 +191,11 @@ def _clustered(state: Cofiba, user: int, item: int, x: Array, scale: float) -> C
     return state._replace(similar=similar, graphs=graphs)
 
 
-def _cut(crowd: Crowd, users: Graph, user: int, x: Array, scale: float) -> Graph:
+def _cut(stats: UserStats, users: Graph, user: int, x: Array, scale: float) -> Graph:
     """Takes the edges away from a user to those whose estimates as to an arm differ."""
     near = np.flatnonzero(users.edges[user])
-    means = crowd.thetas[near] @ x
-    inverses = [crowd.users[other].ridge.inverse for other in near.tolist()]
+    means = stats.thetas[near] @ x
+    inverses = [stats.users[other].ridge.inverse for other in near.tolist()]
     radius = scale * np.sqrt([dsymv(1.0, inverse, x) @ x for inverse in inverses])
     me = int(np.searchsorted(near, user))
     off = np.zeros(len(users.labels), dtype=np.bool_)

@@ -8,9 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none, spread
 from engram.bandits.policy import Array, Core, best
 from engram.bandits.ridge import check_ridge, optimistic
+from engram.bandits.user_stats import (
+    Cluster,
+    UserStats,
+    cluster_estimate,
+    confidence_radius,
+    empty,
+    prune,
+    with_row,
+    with_user,
+)
 from engram.checks import require
 
 __all__ = ["Locb", "locb"]
@@ -20,12 +29,12 @@ class Locb(NamedTuple):
     """Its state.
 
     Attributes:
-        crowd: What is known of users, and of clusters.
+        stats: What is known of users, and of clusters.
         clusters: The users in the cluster of each seed, by the seed's number.
     """
 
-    crowd: Crowd
-    clusters: Mapping[int, Group]
+    stats: UserStats
+    clusters: Mapping[int, Cluster]
 
 
 def locb(
@@ -65,42 +74,42 @@ def locb(
 
     def growing(state: Locb) -> list[int]:
         """Returns the seeds whose clusters are not final."""
-        radius = alpha2 * spread(state.crowd.rows)
+        radius = alpha2 * confidence_radius(state.stats.rows)
         return [seed for seed in state.clusters if radius[seed] > gamma / 4]
 
     def present(state: Locb, user: int) -> Locb:
-        if user in state.crowd.users:
+        if user in state.stats.users:
             return state
         entered = {seed: state.clusters[seed] | {user} for seed in growing(state)}
-        crowd = joined(state.crowd, user, [state.clusters[seed] for seed in entered])
-        own = {user: frozenset(crowd.users)} if len(state.clusters) < seeds else {}
-        return Locb(crowd, {**state.clusters, **entered, **own})
+        stats = with_user(state.stats, user, [state.clusters[seed] for seed in entered])
+        own = {user: frozenset(stats.users)} if len(state.clusters) < seeds else {}
+        return Locb(stats, {**state.clusters, **entered, **own})
 
     def choose(state: Locb, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Locb]:
         state = present(state, user)
-        crowd, bounds = state.crowd, []
+        stats, bounds = state.stats, []
         for them in _around(state.clusters, user) or [frozenset({user})]:
-            ridge, crowd = group(crowd, them, lam)
+            ridge, stats = cluster_estimate(stats, them, lam)
             bounds.append(optimistic(ridge, arms, alpha))
-        return best(np.max(bounds, axis=0), rng), state._replace(crowd=crowd)
+        return best(np.max(bounds, axis=0), rng), state._replace(stats=stats)
 
     def update(state: Locb, user: int, x: Array, reward: float) -> Locb:
         state = present(state, user)
-        crowd, clusters = learned(state.crowd, user, x, reward), dict(state.clusters)
-        radius = alpha2 * spread(crowd.rows)
+        stats, clusters = with_row(state.stats, user, x, reward), dict(state.clusters)
+        radius = alpha2 * confidence_radius(stats.rows)
         for seed in growing(state):
-            apart = np.linalg.norm(crowd.thetas[user] - crowd.thetas[seed])
+            apart = np.linalg.norm(stats.thetas[user] - stats.thetas[seed])
             far = apart > radius[user] + radius[seed]
             clusters[seed] = clusters[seed] - {user} if far else clusters[seed] | {user}
-        return Locb(kept(crowd, user, _around(clusters, user)), clusters)
+        return Locb(prune(stats, user, _around(clusters, user)), clusters)
 
     return Core(
-        init=lambda rng: Locb(none(dim, lam), {}),
+        init=lambda rng: Locb(empty(dim, lam), {}),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
 
 
-def _around(clusters: Mapping[int, Group], user: int) -> list[Group]:
+def _around(clusters: Mapping[int, Cluster], user: int) -> list[Cluster]:
     """Returns the clusters that a user is in, each once: of several seeds they may be the same."""
     return list(dict.fromkeys(them for them in clusters.values() if user in them))

@@ -88,11 +88,11 @@ class MetaBan(NamedTuple):
         """Plays the arm with the largest f(x; Theta_t,i) + alpha UCB_t,i (8)."""
         state = self._welcomed(state, users)
         x = torch.tensor(arms, dtype=self.dtype).mT
-        opinions = self._opinions(state, x)
-        groups = self.learner.groups(opinions, users)
+        predictions = self._predictions(state, x)
+        groups = self.learner.groups(predictions, users)
         adapted = partial(self._adapted, state, users, rngs)
         chosen, meta = self.learner.choose(state.meta, groups, x, adapted, rngs)
-        own = opinions[np.arange(len(users)), users].isfinite().all(dim=1).numpy()
+        own = predictions[np.arange(len(users)), users].isfinite().all(dim=1).numpy()
         return np.where(own, chosen, -1), state._replace(meta=meta)  # as ``best`` says it
 
     def update(
@@ -111,13 +111,13 @@ class MetaBan(NamedTuple):
             users: Shape (R,).
             x: Arms as columns, shape (R, d, K).
         """
-        return self.learner.groups(self._opinions(self._welcomed(state, users), x), users)
+        return self.learner.groups(self._predictions(self._welcomed(state, users), x), users)
 
-    def _opinions(self, state: MetaBanState, x: Tensor) -> Tensor:
+    def _predictions(self, state: MetaBanState, x: Tensor) -> Tensor:
         """Returns what users predict, (R, U, K); infinite of those who have not come."""
-        opinions = self.site.opinions(state.site, x)
-        known = torch.from_numpy(np.arange(opinions.shape[1]) < state.known[:, None])
-        return torch.where(known[..., None], opinions, torch.inf)
+        predictions = self.site.predictions(state.site, x)
+        known = torch.from_numpy(np.arange(predictions.shape[1]) < state.known[:, None])
+        return torch.where(known[..., None], predictions, torch.inf)
 
     def _adapted(
         self, state: MetaBanState, users: Ints, rngs: Rngs, thetas: Weights, groups: Groups
@@ -130,11 +130,11 @@ class MetaBan(NamedTuple):
         eta = learner.eta[torch.from_numpy(groups.runs)]
         if self.meta_gradient == "alg4":
             lot = np.array([rng.random() for rng in rngs])[groups.runs]
-            slopes = of_prefixes(site.lasts, site.rows, groups.runs, groups.members, lot)
-            return descend(thetas, slopes, eta)
+            gradient = of_prefixes(site.lasts, site.rows, groups.runs, groups.members, lot)
+            return descend(thetas, gradient, eta)
         drawn, weights = lots(rngs, learner.steps, learner.batch), learner.weights(groups, users)
-        slopes = at_users(site.lasts, site.rows, groups.runs, weights, drawn, learner.lam)
-        return descend(thetas, slopes, eta * learner.steps)
+        gradient = at_users(site.lasts, site.rows, groups.runs, weights, drawn, learner.lam)
+        return descend(thetas, gradient, eta * learner.steps)
 
     def _welcomed(self, state: MetaBanState, users: Ints) -> MetaBanState:
         """Returns the state with these users among those that have come."""

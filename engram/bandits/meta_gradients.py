@@ -40,12 +40,12 @@ def at_users(
     """
     theta = tuple(stack.read() for stack in lasts)
     sample = of_each(rows, lots.reshape(len(lots), -1))
-    slopes = penalized(gradients(theta, *sample), theta, lam)
+    each_user = penalized(gradients(theta, *sample), theta, lam)
     shares = torch.from_numpy(weights / weights.sum(axis=1, keepdims=True)).to(lam.dtype)
     pairs = list(zip(shares, runs, strict=True))
     return tuple(
-        torch.stack([torch.tensordot(share, slope[run], dims=1) for share, run in pairs])
-        for slope in slopes
+        torch.stack([torch.tensordot(share, layer[run], dims=1) for share, run in pairs])
+        for layer in each_user
     )
 
 

@@ -83,16 +83,16 @@ class MetaLearner(NamedTuple):
     steps: int
     batch: int
 
-    def groups(self, opinions: Tensor, users: Ints) -> Groups:
+    def groups(self, predictions: Tensor, users: Ints) -> Groups:
         """Infers whom users agree with (4).
 
         Args:
-            opinions: What users' networks predict, (R, U, K); infinite of users who have not come,
+            predictions: What users' networks predict, (R, U, K); infinite of users who have not come,
                 and so are in no group.
             users: Who is served, shape (R,).
         """
         runs = np.arange(len(users))
-        gaps = (opinions - opinions[runs, users][:, None]).abs()
+        gaps = (predictions - predictions[runs, users][:, None]).abs()
         members = gaps <= self.threshold[:, None, None]
         if self.group_cap is not None and self.group_cap < gaps.shape[1]:
             gaps[runs, users] = -1.0  # it is the first of its own group

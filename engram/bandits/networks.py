@@ -75,18 +75,18 @@ def forward(weights: Weights, x: Tensor) -> tuple[Tensor, list[Tensor]]:
     return (weights[-1] @ seen[-1])[..., 0, :], seen
 
 
-def outer_parts(weights: Weights, seen: Sequence[Tensor], slopes: Tensor) -> Parts:
+def outer_parts(weights: Weights, seen: Sequence[Tensor], output_gradients: Tensor) -> Parts:
     """Returns gradients of sum_j slopes_j f(x_j) in parts, from the last layer to the first.
 
     Args:
         weights: The networks'.
         seen: As ``forward`` gave it.
-        slopes: Shape (..., n).
+        output_gradients: Shape (..., n).
 
     Returns:
         Of each layer (delta (..., out, n), a (..., in, n)): row j adds ``delta_j a_j'``.
     """
-    delta = slopes[..., None, :]
+    delta = output_gradients[..., None, :]
     parts = [(delta, seen[-1])]
     for w, above, below in zip(weights[:0:-1], seen[:0:-1], seen[-2::-1], strict=True):
         delta = (w.mT @ delta).mul_(above.sign())  # which is 0 or 1: quicker than comparing

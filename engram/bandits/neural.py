@@ -22,7 +22,7 @@ from torch import Tensor
 from engram.bandits.networks import Weights, f_parts, forward, initial_of_runs
 from engram.bandits.policy import Array, Runs, best_of_each
 from engram.bandits.replay import Replay, add, draw, empty, kept_rows, with_users
-from engram.bandits.stacks import Stack, of_users, put, room_for, stacked, with_room
+from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
 from engram.bandits.training import per_run, trained
 from engram.checks import require
 
@@ -86,7 +86,9 @@ class NeuralBandit(NamedTuple):
         rows = empty(len(rngs), self.dim, self.buffer)
         networks = 1 if self.shared else rows.seen.shape[1]
         none = tuple(torch.zeros_like(w) for w in start)
-        return NeuralState(start, stacked(start, networks), stacked(none, networks), rows)
+        return NeuralState(
+            start, initial_stack(start, networks), initial_stack(none, networks), rows
+        )
 
     def choose(
         self, state: NeuralState, users: Ints, arms: Array, rngs: Rngs
@@ -94,10 +96,10 @@ class NeuralBandit(NamedTuple):
         """Plays the arm with the largest f + alpha s, or f + alpha s z with z from N(0, 1)."""
         state = self._welcomed(state, users)
         own = self._networks(users)
-        theta = of_users(state.thetas, own)
+        theta = gather(state.thetas, own)
         outputs, seen = forward(theta, torch.tensor(arms, dtype=torch.float32).mT)
         squares = torch.zeros_like(outputs)
-        diagonals = reversed(of_users(state.squares, own))
+        diagonals = reversed(gather(state.squares, own))
         for (delta, below), square in zip(f_parts(theta, seen), diagonals, strict=True):
             inverse = 1 / (self.lam[:, None, None] + square)
             squares += ((inverse @ below.square()) * delta.square()).sum(dim=1)
@@ -113,12 +115,12 @@ class NeuralBandit(NamedTuple):
         """Adds the row's gradient to Z, and the row to the user's; trains the network."""
         state = self._welcomed(state, users)
         own = self._networks(users)
-        theta = of_users(state.thetas, own)
+        theta = gather(state.thetas, own)
         _, seen = forward(theta, torch.tensor(x, dtype=torch.float32)[..., None])
         added = tuple(
             square + delta.square() @ below.square().mT / self.hidden[-1]
             for (delta, below), square in zip(
-                reversed(f_parts(theta, seen)), of_users(state.squares, own), strict=True
+                reversed(f_parts(theta, seen)), gather(state.squares, own), strict=True
             )
         )
         rows = add(state.rows, users, x, rewards)
@@ -129,24 +131,26 @@ class NeuralBandit(NamedTuple):
         drawn = draw(kept_rows(rows), runs, whose, lots)
         theta = trained(rows, theta, drawn, self.eta, none)
         return state._replace(
-            thetas=put(state.thetas, own, theta), squares=put(state.squares, own, added), rows=rows
+            thetas=scatter(state.thetas, own, theta),
+            squares=scatter(state.squares, own, added),
+            rows=rows,
         )
 
     def _networks(self, users: Ints) -> Ints:
         return np.zeros_like(users) if self.shared else users
 
     def _welcomed(self, state: NeuralState, users: Ints) -> NeuralState:
-        room = state.rows.seen.shape[1]
-        needed = room_for(room, users)
-        if needed == room:
+        capacity = state.rows.seen.shape[1]
+        needed = capacity_for(capacity, users)
+        if needed == capacity:
             return state
         state = state._replace(rows=with_users(state.rows, needed))
         if self.shared:
             return state
         none = tuple(torch.zeros_like(w) for w in state.start)
         return state._replace(
-            thetas=with_room(state.thetas, state.start, needed),
-            squares=with_room(state.squares, none, needed),
+            thetas=with_capacity(state.thetas, state.start, needed),
+            squares=with_capacity(state.squares, none, needed),
         )
 
 

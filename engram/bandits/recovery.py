@@ -27,17 +27,17 @@ class Recovery(NamedTuple):
     recall: Array
 
 
-def true_groups(opinions: Array, user: int, tolerance: float = 0.0) -> Flags:
+def true_groups(expected_rewards: Array, user: int, tolerance: float = 0.0) -> Flags:
     """Returns who expects of each arm what a user does (Definition 3.1), shape (K, users).
 
     Args:
-        opinions: Expected rewards, shape (K, users); of a round in ``play``, and of those whom run
-            r has seen, numbered as it numbers them: ``world.opinions(t)[:, moment.came[r]]``.
-        user: Whose relative groups; the number in ``opinions``.
+        expected_rewards: Expected rewards, shape (K, users); of a round in ``play``, and of those whom run
+            r has seen, numbered as it numbers them: ``world.expected_rewards(t)[:, moment.came[r]]``.
+        user: Whose relative groups; the number in ``expected_rewards``.
         tolerance: How far they may differ, >= 0; 0 is the definition.
     """
     require(tolerance >= 0, "tolerance", tolerance, "at least 0")
-    found: Flags = np.abs(opinions - opinions[:, user, None]) <= tolerance
+    found: Flags = np.abs(expected_rewards - expected_rewards[:, user, None]) <= tolerance
     return found
 
 

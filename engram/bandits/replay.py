@@ -119,13 +119,13 @@ def with_rows(kept: Replay, rows: int) -> Replay:
 def add(kept: Replay, users: Ints, x: Array, rewards: Array) -> Replay:
     """Returns what is known after one more row in each run: of users (R,), x (R, d), r (R,)."""
     runs = np.arange(len(users))
-    room = kept.rewards.read().shape[2]
-    if room < kept.limit and (kept.seen[runs, users] >= room).any():
-        room = min(2 * room, kept.limit)
-        kept = with_rows(kept, room)
+    capacity = kept.rewards.read().shape[2]
+    if capacity < kept.limit and (kept.seen[runs, users] >= capacity).any():
+        capacity = min(2 * capacity, kept.limit)
+        kept = with_rows(kept, capacity)
     seen = kept.seen.copy()
     seen[runs, users] += 1
-    index = _tensors(runs, users, kept.seen[runs, users] % room)
+    index = _tensors(runs, users, kept.seen[runs, users] % capacity)
     dtype = kept.x.read().dtype
     return kept._replace(
         x=kept.x.write(index, torch.tensor(x, dtype=dtype)),
@@ -173,9 +173,9 @@ def draw(counts: Ints, runs: Ints, weights: Array, lots: Array) -> Drawn:
 def drawn_rows(kept: Replay, drawn: Drawn) -> Sample:
     """Returns the rows that were drawn, in the entries' shape: for one step, or for several."""
     x, rewards = kept.x.read(), kept.rewards.read()
-    _, users, room = rewards.shape
+    _, users, capacity = rewards.shape
     runs = drawn.runs.reshape(-1, *[1] * (drawn.users.ndim - 1))
-    rows = torch.from_numpy(((runs * users + drawn.users) * room + drawn.slots).ravel())
+    rows = torch.from_numpy(((runs * users + drawn.users) * capacity + drawn.slots).ravel())
     return Sample(  # a tenth of the time that indexing by three arrays takes
         x.flatten(0, 2).index_select(0, rows).reshape(*drawn.users.shape, -1).mT,
         rewards.flatten().index_select(0, rows).reshape(drawn.users.shape),

@@ -9,9 +9,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none, spread
 from engram.bandits.policy import Array, Core, best
 from engram.bandits.ridge import Ridge, check_ridge, optimistic
+from engram.bandits.user_stats import (
+    Cluster,
+    UserStats,
+    cluster_estimate,
+    confidence_radius,
+    empty,
+    prune,
+    with_row,
+    with_user,
+)
 
 __all__ = ["Sclub", "sclub"]
 
@@ -20,7 +29,7 @@ class Sclub(NamedTuple):
     """Its state.
 
     Attributes:
-        crowd: What is known of users, and of clusters.
+        stats: What is known of users, and of clusters.
         clusters: The users of each cluster, by the cluster's number. All begin in cluster 0, which
             is there even if it is empty: for those who have not come yet.
         pivots: Each cluster's estimate of when the phase began, or the cluster was made.
@@ -28,10 +37,10 @@ class Sclub(NamedTuple):
         rounds: tau, how many rewards there have been.
     """
 
-    crowd: Crowd
-    clusters: Mapping[int, Group]
+    stats: UserStats
+    clusters: Mapping[int, Cluster]
     pivots: Mapping[int, Ridge]
-    checked: Group
+    checked: Cluster
     rounds: int
 
 
@@ -68,37 +77,37 @@ def sclub(
 
     def choose(state: Sclub, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Sclub]:
         state = _with(state, user)
-        ridge, crowd = group(state.crowd, state.clusters[_cluster(state, user)], lam)
-        return best(optimistic(ridge, arms, alpha), rng), state._replace(crowd=crowd)
+        ridge, stats = cluster_estimate(state.stats, state.clusters[_cluster(state, user)], lam)
+        return best(optimistic(ridge, arms, alpha), rng), state._replace(stats=stats)
 
     def update(state: Sclub, user: int, x: Array, reward: float) -> Sclub:
         state = _in_phase(_with(state, user), lam)
-        crowd = learned(state.crowd, user, x, reward)
-        state = state._replace(crowd=crowd, checked=state.checked | {user}, rounds=state.rounds + 1)
+        stats = with_row(state.stats, user, x, reward)
+        state = state._replace(stats=stats, checked=state.checked | {user}, rounds=state.rounds + 1)
         home = _cluster(state, user)
         if _differs(state, user, home, alpha2, alpha_p):
             state = _split(state, user, home)
         for number in dict.fromkeys((home, _cluster(state, user))):
             state = _merged(state, number, lam, alpha2, alpha_p)
         groups = [state.clusters[_cluster(state, user)]]
-        return state._replace(crowd=kept(state.crowd, user, groups))
+        return state._replace(stats=prune(state.stats, user, groups))
 
     return Core(
-        init=lambda rng: _first(none(dim, lam)),
+        init=lambda rng: _first(empty(dim, lam)),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
 
 
-def _first(crowd: Crowd) -> Sclub:
-    return Sclub(crowd, {0: frozenset()}, {0: crowd.unseen.ridge}, frozenset(), 0)
+def _first(stats: UserStats) -> Sclub:
+    return Sclub(stats, {0: frozenset()}, {0: stats.unseen.ridge}, frozenset(), 0)
 
 
 def _with(state: Sclub, user: int) -> Sclub:
-    if user in state.crowd.users:
+    if user in state.stats.users:
         return state
-    crowd = joined(state.crowd, user, [state.clusters[0]])
-    return state._replace(crowd=crowd, clusters={**state.clusters, 0: state.clusters[0] | {user}})
+    stats = with_user(state.stats, user, [state.clusters[0]])
+    return state._replace(stats=stats, clusters={**state.clusters, 0: state.clusters[0] | {user}})
 
 
 def _cluster(state: Sclub, user: int) -> int:
@@ -110,10 +119,12 @@ def _in_phase(state: Sclub, lam: float) -> Sclub:
     before = state.rounds + 2
     if before & (before - 1):  # no power of 2
         return state
-    crowd, pivots = state.crowd, {}
+    stats, pivots = state.stats, {}
     for number, them in state.clusters.items():
-        pivots[number], crowd = group(crowd, them, lam) if them else (crowd.unseen.ridge, crowd)
-    return state._replace(crowd=crowd, pivots=pivots, checked=frozenset())
+        pivots[number], stats = (
+            cluster_estimate(stats, them, lam) if them else (stats.unseen.ridge, stats)
+        )
+    return state._replace(stats=stats, pivots=pivots, checked=frozenset())
 
 
 def _differs(state: Sclub, user: int, home: int, alpha2: float, alpha_p: float) -> bool:
@@ -121,10 +132,10 @@ def _differs(state: Sclub, user: int, home: int, alpha2: float, alpha_p: float) 
     others = sorted(state.clusters[home] - {user})
     if not others:
         return False
-    rows, pivot = state.crowd.rows, state.pivots[home]
-    apart = float(np.linalg.norm(state.crowd.thetas[user] - pivot.theta))
+    rows, pivot = state.stats.rows, state.pivots[home]
+    apart = float(np.linalg.norm(state.stats.thetas[user] - pivot.theta))
     shares = float(np.abs(rows[others] - rows[user]).max()) / state.rounds
-    f_user, f_pivot, f_round = spread(np.array([rows[user], pivot.rows, state.rounds]))
+    f_user, f_pivot, f_round = confidence_radius(np.array([rows[user], pivot.rows, state.rounds]))
     return bool(apart > alpha2 * (f_user + f_pivot) or shares > 2 * alpha_p * f_round)
 
 
@@ -133,7 +144,7 @@ def _split(state: Sclub, user: int, home: int) -> Sclub:
     left = state.clusters[home] - {user}
     return state._replace(
         clusters={**state.clusters, home: left, new: frozenset({user})},
-        pivots={**state.pivots, new: state.crowd.users[user].ridge},
+        pivots={**state.pivots, new: state.stats.users[user].ridge},
     )
 
 
@@ -143,16 +154,16 @@ def _merged(state: Sclub, number: int, lam: float, alpha2: float, alpha_p: float
         ready = [k for k, them in sorted(state.clusters.items()) if them and them <= state.checked]
         if number not in ready:
             return state
-        ridges, crowd = [], state.crowd
+        ridges, stats = [], state.stats
         for k in ready:
-            ridge, crowd = group(crowd, state.clusters[k], lam)
+            ridge, stats = cluster_estimate(stats, state.clusters[k], lam)
             ridges.append(ridge)
-        state, me = state._replace(crowd=crowd), ready.index(number)
+        state, me = state._replace(stats=stats), ready.index(number)
         thetas, rows = np.array([r.theta for r in ridges]), np.array([r.rows for r in ridges])
-        radius = alpha2 / 2 * spread(rows)
+        radius = alpha2 / 2 * confidence_radius(rows)
         shares = rows / [len(state.clusters[k]) * state.rounds for k in ready]
         near = np.linalg.norm(thetas - thetas[me], axis=1) < radius + radius[me]
-        near &= np.abs(shares - shares[me]) < alpha_p * spread(np.array(state.rounds))
+        near &= np.abs(shares - shares[me]) < alpha_p * confidence_radius(np.array(state.rounds))
         near[me] = False
         if not near.any():
             return state
@@ -162,8 +173,8 @@ def _merged(state: Sclub, number: int, lam: float, alpha2: float, alpha_p: float
 
 def _united(state: Sclub, low: int, high: int, lam: float) -> Sclub:
     them = state.clusters[low] | state.clusters[high]
-    pivot, crowd = group(state.crowd, them, lam)
+    pivot, stats = cluster_estimate(state.stats, them, lam)
     clusters = {**state.clusters, low: them}
     pivots = {**state.pivots, low: pivot}
     del clusters[high], pivots[high]
-    return state._replace(crowd=crowd, clusters=clusters, pivots=pivots)
+    return state._replace(stats=stats, clusters=clusters, pivots=pivots)

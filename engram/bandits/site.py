@@ -28,7 +28,7 @@ from engram.bandits.replay import (
     with_rows,
     with_users,
 )
-from engram.bandits.stacks import Stack, of_users, put, room_for, stacked, with_room
+from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
 from engram.bandits.training import trained
 from engram.checks import require
 
@@ -79,23 +79,23 @@ class Site(NamedTuple):
         """Returns what there is before anybody has come."""
         first = start[0]
         rows = empty(len(first), first.shape[-1], self.buffer, first.dtype)
-        thetas = stacked(start, rows.seen.shape[1])
-        lasts = thetas if self.theta == "last" else stacked(start, rows.seen.shape[1])
+        thetas = initial_stack(start, rows.seen.shape[1])
+        lasts = thetas if self.theta == "last" else initial_stack(start, rows.seen.shape[1])
         return SiteState(start, thetas, lasts, rows)
 
     def welcome(self, state: SiteState, users: Ints) -> SiteState:
         """Returns the state with room for these users, (R,)."""
-        room = state.rows.seen.shape[1]
-        needed = room_for(room, users)
-        if needed == room:
+        capacity = state.rows.seen.shape[1]
+        needed = capacity_for(capacity, users)
+        if needed == capacity:
             return state
-        thetas = with_room(state.thetas, state.start, needed)
+        thetas = with_capacity(state.thetas, state.start, needed)
         same = state.lasts is state.thetas
-        lasts = thetas if same else with_room(state.lasts, state.start, needed)
+        lasts = thetas if same else with_capacity(state.lasts, state.start, needed)
         rows = with_users(state.rows, needed)
         return state._replace(thetas=thetas, lasts=lasts, rows=rows)
 
-    def opinions(self, state: SiteState, x: Tensor) -> Tensor:
+    def predictions(self, state: SiteState, x: Tensor) -> Tensor:
         """Returns f(x_i; theta^u) of all users, (R, U, K), on arms as columns, (R, d, K)."""
         first, *rest = (stack.read() for stack in state.thetas)
         layer = (first.flatten(1, 2) @ x).reshape(*first.shape[:3], -1)  # all users' as one product
@@ -103,7 +103,7 @@ class Site(NamedTuple):
             layer = w @ torch.relu(layer)
         return layer.squeeze(2)
 
-    def slopes(self, state: SiteState, weights: Weights, drawn: Drawn) -> Weights:
+    def gradients(self, state: SiteState, weights: Weights, drawn: Drawn) -> Weights:
         """Returns gradients of 1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2 over rows of its users.
 
         Args:
@@ -128,14 +128,14 @@ class Site(NamedTuple):
         """
         rows = add(state.rows, users, x, rewards)
         if self.user_start == "own":  # which Algorithm 3 has not, and which learns faster
-            theta = of_users(state.lasts, users)
+            theta = gather(state.lasts, users)
         else:
             theta = meta if self.user_start == "meta" else state.start
         own = np.arange(rows.seen.shape[1]) == users[:, None]
         runs, none = np.arange(len(users)), torch.zeros_like(self.eta)
         drawn = draw(kept_rows(rows), runs, own.astype(float), lots(rngs, self.steps, self.batch))
         theta = trained(rows, theta, drawn, self.eta, none)
-        lasts = put(state.lasts, users, theta)
+        lasts = scatter(state.lasts, users, theta)
         thetas = self._inferring(state.thetas, rows, lasts, users, rngs)
         return state._replace(rows=rows, lasts=lasts, thetas=thetas)
 
@@ -152,9 +152,9 @@ class Site(NamedTuple):
             return lasts
         mu = rows.seen[np.arange(len(users)), users]
         taken = np.array([rng.random() for rng in rngs]) < 1 / (mu + 1)
-        pairs = zip(of_users(lasts, users), of_users(thetas, users), strict=True)
+        pairs = zip(gather(lasts, users), gather(thetas, users), strict=True)
         keep = torch.from_numpy(taken)[:, None, None]
-        return put(thetas, users, tuple(torch.where(keep, new, old) for new, old in pairs))
+        return scatter(thetas, users, tuple(torch.where(keep, new, old) for new, old in pairs))
 
 
 def lots(rngs: Rngs, steps: int, batch: int) -> Array:
@@ -181,11 +181,11 @@ def recalled(state: SiteState, users: Sequence[int], memory: Mapping[str, Tensor
     """
     names = {*_parts(state), "seen"}
     require(memory.keys() == names, "the memory's parts", sorted(memory), str(sorted(names)))
-    rows, room = memory["rewards"].shape[1], state.rows.rewards.read().shape[2]
+    rows, capacity = memory["rewards"].shape[1], state.rows.rewards.read().shape[2]
     require(rows <= state.rows.limit, "a user's rows", rows, f"at most {state.rows.limit}")
-    if rows > room:
+    if rows > capacity:
         state = state._replace(rows=with_rows(state.rows, rows))
-    more = max(room - rows, 0)  # of rows that nobody has seen
+    more = max(capacity - rows, 0)  # of rows that nobody has seen
     x, rewards = pad(memory["x"], (0, 0, 0, more)), pad(memory["rewards"], (0, more))
     memory = {**memory, "x": x, "rewards": rewards}
     parts, seen = _parts(state), state.rows.seen.copy()

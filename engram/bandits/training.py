@@ -43,7 +43,7 @@ def trained(rows: Replay, weights: Weights, drawn: Drawn, eta: Tensor, lam: Tens
 
 def descended(
     weights: Weights,
-    slopes: Callable[[int, Weights], Weights],
+    gradient: Callable[[int, Weights], Weights],
     steps: int,
     eta: Tensor,
     lam: Tensor,
@@ -52,24 +52,24 @@ def descended(
 
     Args:
         weights: Of M networks, shapes (M, out, in).
-        slopes: The loss's gradient in a step, from 0, at given weights, where no rows are.
+        gradient: The loss's gradient in a step, from 0, at given weights, where no rows are.
         steps: J.
         eta: Step sizes, shape (M,).
         lam: Shape (M,), >= 0.
     """
     for step in range(steps):
-        weights = descend(weights, penalized(slopes(step, weights), weights, lam), eta)
+        weights = descend(weights, penalized(gradient(step, weights), weights, lam), eta)
     return weights
 
 
-def penalized(slopes: Weights, weights: Weights, lam: Tensor) -> Weights:
+def penalized(gradients: Weights, weights: Weights, lam: Tensor) -> Weights:
     """Returns the slopes of a loss to which lam / sqrt(m) ||theta||_1 is added."""
     if not lam.any():
-        return slopes
+        return gradients
     each = lam / weights[-1].shape[-1] ** 0.5
     return tuple(
-        slope + each.reshape(-1, *[1] * (w.ndim - 1)) * w.sign()
-        for slope, w in zip(slopes, weights, strict=True)
+        gradient + each.reshape(-1, *[1] * (w.ndim - 1)) * w.sign()
+        for gradient, w in zip(gradients, weights, strict=True)
     )
 
 

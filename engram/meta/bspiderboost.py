@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from engram.checks import require
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.meta.meta_gradient import meta_gradient
 from engram.meta.single_node import Draw, Episode, MetaRule, OnlyModel, check_sampling
-from engram.stacks import mean_of_tasks, spread
+from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled
 from engram.types import Params, Scale
 
@@ -35,7 +35,7 @@ class Differences(NamedTuple):
 
 
 def bsgd(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks_per_step: int,
     batch_size: int,
@@ -74,7 +74,7 @@ def bsgd(
 
 
 def bspiderboost(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks_per_step: int,
     batch_size: int,
@@ -129,13 +129,13 @@ def bspiderboost(
 
 
 def _biased_gradient(
-    loss: Differentiated, alpha: float, hessian: str
+    loss: LossWithDerivatives, alpha: float, hessian: str
 ) -> Callable[[Params, Episode], Params]:
     meta = meta_gradient(loss, alpha, hessian)
 
     def delta(w: Params, episode: Episode) -> Params:
         drawn, (first, second) = episode
-        each = spread(w, drawn.shape[1])
+        each = expand(w, drawn.shape[1])
         batches = (first, second)[2 - meta.batches :]
         return mean_of_tasks(meta.at(each, meta.adapt(each, first), batches))
 

@@ -25,11 +25,11 @@ def fine_tune(loss: LossFn, *, lr: float, steps: int) -> Callable[[Params, Batch
     """
     require(lr > 0, "adapt-lr", lr, "positive")
     require(steps >= 0, "adapt-steps", steps, "at least 0")
-    slope = gradient(loss)
+    grad = gradient(loss)
 
     def personalize(w: Params, support: Batch) -> Params:
         for _ in range(steps):
-            w = add_scaled(w, -lr, slope(w, support))
+            w = add_scaled(w, -lr, grad(w, support))
         return w
 
     return personalize

@@ -40,14 +40,14 @@ def meta_gradient(loss: LossFn, alpha: float, hessian: str) -> MetaGradient:
         ValueError: ``alpha`` is negative, or the variant is unknown.
     """
     require(alpha >= 0, "alpha", alpha, "at least 0")
-    slope = gradient(loss)
+    grad = gradient(loss)
     correct = curvature_correction(loss, alpha, hessian)
 
     def adapt(w: Params, batch: Batch) -> Params:
-        return add_scaled(w, -alpha, slope(w, batch))
+        return add_scaled(w, -alpha, grad(w, batch))
 
     def at(w: Params, u: Params, batches: Sequence[Batch]) -> Params:
         *second, third = batches
-        return correct(w, second[0] if second else None, slope(u, third))
+        return correct(w, second[0] if second else None, grad(u, third))
 
     return MetaGradient(adapt, at, batches=1 if hessian == "first-order" else 2)

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from engram.checks import require
-from engram.derivatives import Differentiated, gradient
+from engram.derivatives import LossWithDerivatives, gradient
 from engram.meta.meta_gradient import meta_gradient
 from engram.meta.single_node import (
+    Allocator,
     Draw,
     Episode,
     MetaRule,
-    Room,
     check_sampling,
     in_memory,
 )
-from engram.stacks import mean_of_tasks, pick, put, spread
+from engram.stacks import expand, gather, mean_of_tasks, scatter
 from engram.tree import add_scaled, interpolate, norm
 from engram.types import Params, Scale
 
@@ -44,7 +44,7 @@ class Remembering(NamedTuple):
 
 
 def moml_v1(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks: int,
     tasks_per_step: int,
@@ -53,7 +53,7 @@ def moml_v1(
     beta: Scale,
     eta: Scale,
     hessian: str = "exact",
-    room: Room = in_memory,
+    allocate: Allocator = in_memory,
 ) -> MetaRule[Remembering]:
     """Builds MOML v1 (Alg. 1).
 
@@ -76,7 +76,7 @@ def moml_v1(
             MAML.
         eta: Meta step size; > 0.
         hessian: One of ``curvature.HESSIANS``.
-        room: Makes the room for the memories: in memory, or in a file or block to be shared.
+        allocate: Makes the room for the memories: in memory, or in a file or block to be shared.
 
     Raises:
         ValueError: A value lies outside its range.
@@ -90,16 +90,16 @@ def moml_v1(
     def init(w: Params) -> Remembering:
         first = next(iter(w.values()))
         known = torch.zeros(len(first), tasks, dtype=torch.bool, device=first.device)
-        return Remembering(w, _room(room, w, tasks), known)
+        return Remembering(w, _allocated(allocate, w, tasks), known)
 
     def step(state: Remembering, episodes: tuple[Episode, ...]) -> Remembering:
         ((drawn, (first, *others)),) = episodes
-        w = spread(state.w, tasks_per_step)
+        w = expand(state.w, tasks_per_step)
         old = state.known.gather(1, drawn)
         newest = torch.as_tensor(beta, dtype=torch.float64, device=old.device).reshape(-1, 1)
         weight = torch.where(old, newest, 1.0)
-        u = interpolate(pick(state.u, drawn), meta.adapt(w, first), weight)
-        put(state.u, drawn, u)
+        u = interpolate(gather(state.u, drawn), meta.adapt(w, first), weight)
+        scatter(state.u, drawn, u)
         known = state.known.scatter(1, drawn, value=True)
         delta = mean_of_tasks(meta.at(w, u, others))
         return Remembering(add_scaled(state.w, -eta, delta), state.u, known)
@@ -152,7 +152,7 @@ def constant_steps(*, beta: Scale, eta: Scale) -> StepSizes:
 
 
 def adaptive_steps(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     alpha: float,
     eta: float,
@@ -190,11 +190,11 @@ def adaptive_steps(
     require(hessian_smoothness >= 0, "hessian-smoothness", hessian_smoothness, "at least 0")
     largest = (3 * smoothness) ** -1.5
     require(0 < eta <= largest, "eta", eta, f"in (0, {largest:.4g}], by Lemma 4")
-    slope = gradient(loss)
+    grad = gradient(loss)
 
     def of(w: Params, before: Tensor, episodes: tuple[Episode, ...]) -> tuple[Scale, Scale]:
         ((drawn, (batch,)),) = episodes
-        norms = norm(slope(spread(w, drawn.shape[1]), batch), leading=2)
+        norms = norm(grad(expand(w, drawn.shape[1]), batch), leading=2)
         bound = 4 * smoothness + 2 * hessian_smoothness * alpha * norms.mean(1)
         return eta / bound, 6 * smoothness**2 * eta ** (-1 / 3) * before
 
@@ -202,7 +202,7 @@ def adaptive_steps(
 
 
 def moml_v2(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks: int,
     tasks_per_step: int,
@@ -210,7 +210,7 @@ def moml_v2(
     alpha: float,
     steps: StepSizes,
     hessian: str = "exact",
-    room: Room = in_memory,
+    allocate: Allocator = in_memory,
 ) -> MetaRule[Tracking]:
     """Builds MOML v2 (Alg. 2).
 
@@ -237,13 +237,13 @@ def moml_v2(
         alpha: Adaptation step size; >= 0.
         steps: ``constant_steps`` or ``adaptive_steps``.
         hessian: One of ``curvature.HESSIANS``.
-        room: As in ``moml_v1``.
+        allocate: As in ``moml_v1``.
 
     Raises:
         ValueError: A value lies outside its range.
     """
     check_sampling(tasks_per_step, batch_size, tasks)
-    slope, meta = gradient(loss), meta_gradient(loss, alpha, hessian)
+    grad, meta = gradient(loss), meta_gradient(loss, alpha, hessian)
     draws = (
         Draw(tasks_per_step, (batch_size,)),
         Draw(tasks_per_step, (batch_size,) * meta.batches),
@@ -254,18 +254,18 @@ def moml_v2(
     def init(w: Params) -> Tracking:
         first = next(iter(w.values()))
         ones = first.new_ones(len(first))
-        return Tracking(w, w, _room(room, w, tasks), ones, ones * steps.before)
+        return Tracking(w, w, _allocated(allocate, w, tasks), ones, ones * steps.before)
 
     def step(state: Tracking, episodes: tuple[Episode, ...]) -> Tracking:
         (moved, (first,)), (drawn, others), *seen = episodes
         eta, beta = steps.of(state.w, state.eta, tuple(seen))
-        w = spread(state.w, tasks_per_step)
+        w = expand(state.w, tasks_per_step)
         center = interpolate(state.center, state.w, beta)
         shrink = _room_to_shrink(state.offset, state.shrink * (1 - beta))
-        offset = pick(state.offset, moved)
+        offset = gather(state.offset, moved)
         scale = (-alpha * odds) * beta / shrink
-        put(state.offset, moved, add_scaled(offset, scale.unsqueeze(1), slope(w, first)))
-        u = add_scaled(spread(center, tasks_per_step), shrink, pick(state.offset, drawn))
+        scatter(state.offset, moved, add_scaled(offset, scale.unsqueeze(1), grad(w, first)))
+        u = add_scaled(expand(center, tasks_per_step), shrink, gather(state.offset, drawn))
         delta = mean_of_tasks(meta.at(w, u, others))
         w_next = add_scaled(state.w, -eta, delta)
         return Tracking(w_next, center, state.offset, shrink, torch.ones_like(shrink) * eta)
@@ -283,5 +283,7 @@ def _room_to_shrink(offset: Params, shrink: Tensor) -> Tensor:
     return torch.ones_like(shrink)
 
 
-def _room(room: Room, w: Params, tasks: int) -> Params:
-    return {name: room(name, (len(leaf), tasks, *leaf.shape[1:]), leaf) for name, leaf in w.items()}
+def _allocated(allocate: Allocator, w: Params, tasks: int) -> Params:
+    return {
+        name: allocate(name, (len(leaf), tasks, *leaf.shape[1:]), leaf) for name, leaf in w.items()
+    }

@@ -8,10 +8,10 @@ the MOML paper (JMLR 2023), as it is compared there.
 from typing import NamedTuple
 
 from engram.checks import require
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.meta.meta_gradient import meta_gradient
 from engram.meta.single_node import Draw, Episode, MetaRule, check_sampling
-from engram.stacks import mean_of_tasks, spread
+from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled, interpolate
 from engram.types import Params, Scale
 
@@ -33,7 +33,7 @@ class Averaging(NamedTuple):
 
 
 def nasa(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks: int,
     batch_size: int,
@@ -76,7 +76,7 @@ def nasa(
 
     def step(state: Averaging, episodes: tuple[Episode, ...]) -> Averaging:
         ((_, (first, *others)),) = episodes
-        w = spread(state.w, tasks)
+        w = expand(state.w, tasks)
         fresh = meta.adapt(w, first)
         u = fresh if state.u is None else interpolate(state.u, fresh, beta)
         delta = mean_of_tasks(meta.at(w, u, others))

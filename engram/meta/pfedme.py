@@ -47,7 +47,7 @@ def pfedme(
     require(strength > 0, "lambda", strength, "positive")
     require(alpha * strength < 2, "alpha * lambda", alpha * strength, "below 2")
     require(inner_steps >= 1, "inner-steps", inner_steps, "at least 1")
-    descend = gradient(loss)
+    grad = gradient(loss)
 
     def init(w: Params, batch: Batch | None) -> Params:
         del batch
@@ -58,9 +58,7 @@ def pfedme(
         theta = w
         for _ in range(inner_steps):
             # theta - alpha strength (theta - w) is a point on the line through theta and w.
-            theta = add_scaled(
-                interpolate(theta, w, alpha * strength), -alpha, descend(theta, batch)
-            )
+            theta = add_scaled(interpolate(theta, w, alpha * strength), -alpha, grad(theta, batch))
         return interpolate(w, theta, eta * strength), theta
 
     return LocalRule(

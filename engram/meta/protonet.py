@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from engram.checks import require
-from engram.derivatives import Differentiated, gradient
+from engram.derivatives import LossWithDerivatives, gradient
 from engram.meta.single_node import Draw, Episode, MetaRule, OnlyModel, check_sampling
-from engram.stacks import mean_of_tasks, spread
+from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled
 from engram.types import Batch, LossFn, Params, Scale
 
@@ -52,7 +52,7 @@ def prototypical_loss(embed: Embed) -> LossFn:
 
 
 def protonet(
-    loss: Differentiated, *, tasks_per_step: int, support: int, query: int, eta: Scale
+    loss: LossWithDerivatives, *, tasks_per_step: int, support: int, query: int, eta: Scale
 ) -> MetaRule[OnlyModel]:
     """Builds ProtoNet's training: ``w <- w - eta mean_i grad L_i(w)``, i over the tasks drawn.
 
@@ -71,12 +71,12 @@ def protonet(
     """
     require(eta > 0, "eta", eta, "positive")
     check_sampling(tasks_per_step, min(support, query))
-    slope = gradient(loss)
+    grad = gradient(loss)
     draw = Draw(tasks_per_step, (support, query))
 
     def step(state: OnlyModel, episodes: tuple[Episode, ...]) -> OnlyModel:
         ((drawn, batches),) = episodes
-        delta = mean_of_tasks(slope(spread(state.w, drawn.shape[1]), batches))
+        delta = mean_of_tasks(grad(expand(state.w, drawn.shape[1]), batches))
         return OnlyModel(add_scaled(state.w, -eta, delta))
 
     return MetaRule(OnlyModel, step, ((draw,),), memories=0)

@@ -1,7 +1,7 @@
 """Meta-learning where one machine has all tasks: what an algorithm is, and those made of rules.
 
 Every algorithm runs r independent runs at once; see ``engram.stacks``. So step sizes may be tensors
-(r,), and losses are stacked ones (``stacks.stacked``, ``stacks.dense_stacks``).
+(r,), and losses are stacked ones (``stacks.stacked_loss``, ``stacks.dense_stacks``).
 """
 
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from engram.checks import require
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.meta.fedavg import fedavg
 from engram.meta.local_moml import per_fedavg
-from engram.stacks import mean_of_tasks, spread
+from engram.stacks import expand, mean_of_tasks
 from engram.tree import interpolate
 from engram.types import Batch, LocalRule, Params, Scale
 
 __all__ = [
+    "Allocator",
     "Draw",
     "Episode",
     "HasModel",
     "MetaRule",
     "OnlyModel",
-    "Room",
     "check_sampling",
     "in_memory",
     "maml",
@@ -101,7 +101,7 @@ class MetaRule(NamedTuple, Generic[S]):
         return self.cycle[t % len(self.cycle)]
 
 
-Room = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
+Allocator = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
 
 
 def in_memory(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def single_node(
 
     def step(state: OnlyModel, episodes: tuple[Episode, ...]) -> OnlyModel:
         ((_, batches),) = episodes
-        w = spread(state.w, tasks_per_step)
+        w = expand(state.w, tasks_per_step)
         u = rule.init(w, batches[0] if initial else None)
         for h in range(len(initial), len(batches), rule.batches_per_step):
             w, u = rule.step(w, u, batches[h : h + rule.batches_per_step])
@@ -175,7 +175,7 @@ def single_node(
 
 
 def maml(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks_per_step: int,
     batch_size: int,
@@ -189,7 +189,7 @@ def maml(
 
 
 def reptile(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks_per_step: int,
     batch_size: int,

@@ -145,17 +145,19 @@ def _problem(
     """Returns Algorithm 3's in units of sigma: what solvers take for 0 has no unit."""
     sizes = _sizes(tasks)
     bounds, shares = transfer_bounds(sizes, beta.size, c), sizes / sizes.sum()
-    slopes, constraints = [], []
+    gradients, constraints = [], []
     for m, rows in enumerate(tasks):
         x, y, counts = condense(rows).counted()
         root = np.sqrt(counts / counts.sum())
         x, y = root[:, None] * x, root * y / sigma
         residual = cp.Variable(len(y))  # of its own: X'X would be a larger matrix than X
         constraints.append(residual == x @ (beta + deltas[m]) - y)
-        slopes.append(x.T @ residual)
-    total = sum(share * slope for share, slope in zip(shares, slopes, strict=True))
+        gradients.append(x.T @ residual)
+    total = sum(share * gradient for share, gradient in zip(shares, gradients, strict=True))
     constraints.append(cp.norm_inf(total) <= bounds.total)
-    within = [cp.norm_inf(slope) <= own for slope, own in zip(slopes, bounds.own, strict=True)]
+    within = [
+        cp.norm_inf(gradient) <= own for gradient, own in zip(gradients, bounds.own, strict=True)
+    ]
     if reading == "paper":
         weights = bounds.own
         init = lasso(tasks[0], sigma * bounds.own[0]) / sigma

@@ -59,13 +59,15 @@ def personalize_rows(
 
     mean = FAMILIES[family].mean
 
-    def slope(value: float) -> float:  # of the log-likelihood, downwards: it rises with the value
+    def derivative(
+        value: float,
+    ) -> float:  # of the log-likelihood, downwards: it rises with the value
         return float(counts @ (mean(offset + value) - y))
 
     reach = 1.0 + float(np.abs(site.coef[-1]))
-    while slope(-reach) > 0 or slope(reach) < 0:
+    while derivative(-reach) > 0 or derivative(reach) < 0:
         if reach > _FARTHEST:  # all rows alike: no finite value is best
             return coef
         reach *= 2
-    coef[-1] = brentq(slope, -reach, reach, xtol=1e-13, rtol=1e-13)
+    coef[-1] = brentq(derivative, -reach, reach, xtol=1e-13, rtol=1e-13)
     return coef

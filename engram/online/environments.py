@@ -89,8 +89,8 @@ class Environment(NamedTuple):
     def gradient(self, t: int, points: Array) -> Array:
         """Returns the gradients of f_t, t >= 1, at points: shape (n, d), as these."""
         a = self.rows[t - 1]
-        slopes = self.link.slope(points @ a, self.targets[t - 1])
-        found: Array = slopes[:, None] * a + self.tilts[t - 1] + points @ self.form
+        derivatives = self.link.derivative(points @ a, self.targets[t - 1])
+        found: Array = derivatives[:, None] * a + self.tilts[t - 1] + points @ self.form
         return found
 
     def best(self) -> Best:
@@ -113,11 +113,11 @@ class Environment(NamedTuple):
         predictions, form = self.rows @ x, self.horizon * self.form
         straight = self.tilts.sum(axis=0)
         values = link.value(predictions, self.targets)
-        bends = link.bend(predictions, self.targets)
+        second_derivatives = link.second_derivative(predictions, self.targets)
         return Total(
             float(values.sum() + straight @ x + x @ form @ x / 2),
-            link.slope(predictions, self.targets) @ self.rows + straight + form @ x,
-            (self.rows.T * bends) @ self.rows + form,
+            link.derivative(predictions, self.targets) @ self.rows + straight + form @ x,
+            (self.rows.T * second_derivatives) @ self.rows + form,
         )
 
 

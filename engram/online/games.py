@@ -27,8 +27,8 @@ class Game(NamedTuple):
         domain: Of x, in d coordinates: a ball or a simplex.
         other: Of y, in e coordinates.
         matrix: A, shape (d, e).
-        slope: b, shape (d,).
-        other_slope: c, shape (e,).
+        linear: b, shape (d,).
+        other_linear: c, shape (e,).
         curvature: m >= 0; the game is bilinear with 0.
         gradient_bound: G: no gradient of f, in x or in y, is longer.
     """
@@ -36,8 +36,8 @@ class Game(NamedTuple):
     domain: Domain
     other: Domain
     matrix: Array
-    slope: Array
-    other_slope: Array
+    linear: Array
+    other_linear: Array
     curvature: float
     gradient_bound: float
 
@@ -46,33 +46,33 @@ class Game(NamedTuple):
         """L: gradients change by at most L times as much as (x, y)."""
         return float(np.hypot(self.curvature, np.linalg.norm(self.matrix, 2)))
 
-    def turned(self) -> Self:
+    def transposed(self) -> Self:
         """Returns the game as who chooses y sees it."""
         return self._replace(
             domain=self.other,
             other=self.domain,
             matrix=-self.matrix.T,
-            slope=self.other_slope,
-            other_slope=self.slope,
+            linear=self.other_linear,
+            other_linear=self.linear,
         )
 
     def gradient(self, x: Array, y: Array) -> Array:
         """Returns the gradients of f in x, shape (n, d), for n of either."""
-        found: Array = self.curvature * x + self.slope + y @ self.matrix.T
+        found: Array = self.curvature * x + self.linear + y @ self.matrix.T
         return found
 
     def losses(self, x: Array, y: Array) -> Array:
         """Returns f without what depends on y alone, shape (n,), for n of either."""
-        linear = self.slope + y @ self.matrix.T
+        linear = self.linear + y @ self.matrix.T
         losses: Array = np.einsum("nd,nd->n", linear + self.curvature / 2 * x, x)
         return losses
 
-    def answer(self, y: Array) -> Array:
+    def best_response(self, y: Array) -> Array:
         """Returns x with the least f(x, y), shape (n, d), for each of n.
 
         For the mean of many y it is the best fixed x against all of them.
         """
-        linear = self.slope + y @ self.matrix.T
+        linear = self.linear + y @ self.matrix.T
         if self.curvature > 0:
             return np.stack([self.domain.project(-each / self.curvature) for each in linear])
         if self.domain.kind == BALL:
@@ -103,8 +103,8 @@ def saddle_game(rng: np.random.Generator, dim: int = 10, curvature: float = 0.0)
         ball(dim, 1.0),
         ball(dim, 1.0),
         matrix,
-        slope=-matrix @ v - curvature * u,
-        other_slope=matrix.T @ u - curvature * v,
+        linear=-matrix @ v - curvature * u,
+        other_linear=matrix.T @ u - curvature * v,
         curvature=curvature,
         gradient_bound=1.5 * (1 + curvature),
     )

@@ -24,12 +24,12 @@ class Total(NamedTuple):
 
     Attributes:
         value: F(x).
-        slope: Its gradient there, shape (d,).
+        gradient: Its gradient there, shape (d,).
         curvature: Its second derivative, shape (d, d).
     """
 
     value: float
-    slope: Array
+    gradient: Array
     curvature: Array
 
 
@@ -47,7 +47,7 @@ class Best(NamedTuple):
     gap: float
 
 
-def least_quadratic(form: Array, slope: Array, radius: float) -> Array:
+def least_quadratic(form: Array, linear: Array, radius: float) -> Array:
     """Returns the x with |x| <= r that minimizes x'Hx / 2 - <h, x>, shape (d,).
 
     It is (H + nu I)^-1 h with the least nu >= 0 that leaves it in the ball: the root of a function
@@ -55,15 +55,15 @@ def least_quadratic(form: Array, slope: Array, radius: float) -> Array:
 
     Args:
         form: H, symmetric and positive semidefinite, shape (d, d).
-        slope: h, shape (d,).
+        gradient: h, shape (d,).
         radius: r > 0.
     """
     from scipy.optimize import brentq  # noqa: PLC0415 - slow to import, and wanted here alone
 
     values, axes = np.linalg.eigh(form)
-    values, h = np.maximum(values, 0.0), axes.T @ slope
+    values, h = np.maximum(values, 0.0), axes.T @ linear
     if not h.any():
-        return np.zeros_like(slope)
+        return np.zeros_like(linear)
     # With this nu, |x| <= |h| / nu < r, by more than rounding.
     high = (1 + 1e-12) * float(np.linalg.norm(h)) / radius
 
@@ -90,9 +90,9 @@ def least_on_ball(total: Callable[[Array], Total], start: Array, radius: float) 
         slack = _ROUNDING * (1 + abs(here.value))
         if gap <= slack:
             break
-        aim = here.curvature @ x - here.slope
+        aim = here.curvature @ x - here.gradient
         towards = least_quadratic(here.curvature, aim, radius) - x
-        share, falls = 1.0, float(here.slope @ towards)
+        share, falls = 1.0, float(here.gradient @ towards)
         there = total(x + towards)
         while there.value > here.value + 0.1 * share * falls + slack and share > 1e-9:
             share /= 2
@@ -107,4 +107,4 @@ def least_on_ball(total: Callable[[Array], Total], start: Array, radius: float) 
 
 def _gap(here: Total, x: Array, radius: float) -> float:
     """Returns how far the tangent at x falls below F(x) in the ball."""
-    return float(here.slope @ x + radius * np.linalg.norm(here.slope))
+    return float(here.gradient @ x + radius * np.linalg.norm(here.gradient))

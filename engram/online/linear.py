@@ -44,7 +44,7 @@ Array = npt.NDArray[np.float64]
 
 _HORIZON = 2**16
 _LENGTH = 2.0  # the longest z, in units of sqrt(d + 1), which is what it is in the mean square
-_FIRST_SLOPE = 4.0  # of the squared loss, where a target is two standard deviations away
+_FIRST_BOUND = 4.0  # of the squared loss, where a target is two standard deviations away
 _OUTLIER = 10.0  # standard deviations from the mean, beyond which targets count as nearer in units
 _CONSTANT = 1e-12  # a column that varies by less than this, in parts of its mean, is constant
 
@@ -112,13 +112,13 @@ class Linear(NamedTuple):
     Attributes:
         columns: Of rows, of d columns.
         targets: Of m targets; those of no rows if they are not standardized.
-        steepest: The largest slope that is not cut; 0 before the first row.
+        lipschitz: The largest slope that is not cut; 0 before the first row.
         ensemble: Of d + 1 coefficients for each output.
     """
 
     columns: Moments
     targets: Moments
-    steepest: float
+    derivative_bound: float
     ensemble: Universal
 
 
@@ -129,8 +129,8 @@ def _learner(size: int, radius: float, bound: float, exp_concave: bool) -> Learn
     )
 
 
-def _learner_of(task: Task, dim: int, steepest: float) -> Learner[Universal]:
-    bound = (steepest or 1.0) * _LENGTH * sqrt(dim + 1)
+def _learner_of(task: Task, dim: int, derivative_bound: float) -> Learner[Universal]:
+    bound = (derivative_bound or 1.0) * _LENGTH * sqrt(dim + 1)
     radius = task.radius * sqrt(task.outputs)
     return _learner(task.outputs * (dim + 1), radius, bound, task.exp_concave(dim))
 
@@ -149,7 +149,7 @@ def started(task: Task, dim: int) -> Linear:
 def coefficients(task: Task, model: Linear) -> Array:
     """Returns W, of standardized columns and of ones: shape (m, d + 1)."""
     dim = len(model.columns.mean)
-    return _learner_of(task, dim, model.steepest).act(model.ensemble).reshape(-1, dim + 1)
+    return _learner_of(task, dim, model.derivative_bound).act(model.ensemble).reshape(-1, dim + 1)
 
 
 def predictions(task: Task, model: Linear, x: Array) -> Array:
@@ -187,20 +187,20 @@ def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Lin
     z = np.ones(len(x) + 1)
     z[:-1] = (x - columns.mean) / columns.scale
     p = coefficients(task, model) @ z
-    slopes = weight * loss.slope(p, (y - targets.mean) / targets.scale)
+    derivatives = weight * loss.derivative(p, (y - targets.mean) / targets.scale)
     z *= min(1.0, _LENGTH * sqrt(len(z)) / sqrt(z @ z))
-    steepest, state = model.steepest, model.ensemble
-    if steepest == 0.0:
-        steepest = weight * (loss.steepest if loss.steepest < np.inf else _FIRST_SLOPE)
-    slope = sqrt(slopes @ slopes)
-    if slope > steepest:
-        slopes *= steepest / slope
-        here = _learner_of(task, len(x), steepest)
-        steepest *= 2
+    derivative_bound, state = model.derivative_bound, model.ensemble
+    if derivative_bound == 0.0:
+        derivative_bound = weight * (loss.lipschitz if loss.lipschitz < np.inf else _FIRST_BOUND)
+    length = sqrt(derivatives @ derivatives)
+    if length > derivative_bound:
+        derivatives *= derivative_bound / length
+        here = _learner_of(task, len(x), derivative_bound)
+        derivative_bound *= 2
         state = here.init(here.act(state))
-    learner = _learner_of(task, len(x), steepest)
-    state = learner.observe(state, (slopes[:, None] * z).ravel())
-    return Linear(columns, targets, steepest, state)
+    learner = _learner_of(task, len(x), derivative_bound)
+    state = learner.observe(state, (derivatives[:, None] * z).ravel())
+    return Linear(columns, targets, derivative_bound, state)
 
 
 def _moderate(y: Array, targets: Moments) -> Array:
@@ -223,5 +223,5 @@ def widened(task: Task, model: Linear, dim: int) -> Linear:
     """
     more = dim - len(model.columns.mean)
     w = np.insert(coefficients(task, model), [-1], np.zeros((task.outputs, more)), axis=1)
-    ensemble = _learner_of(task, dim, model.steepest).init(w.ravel())
+    ensemble = _learner_of(task, dim, model.derivative_bound).init(w.ravel())
     return model._replace(columns=model.columns.widened(more), ensemble=ensemble)

@@ -78,8 +78,8 @@ def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[
         metrics, inverses = add_outer(
             state.slaves.metrics, state.slaves.inverses, 2 * etas**2, everyone
         )
-        slopes = np.outer(etas * (1 + 2 * scaled), g)
-        moved = descend_in_norm(*domain, decisions, slopes, metrics, inverses)
+        gradients = np.outer(etas * (1 + 2 * scaled), g)
+        moved = descend_in_norm(*domain, decisions, gradients, metrics, inverses)
         return MetaGrad(Newton(moved, moved, metrics, inverses), logs)
 
     return Learner(domain.dim, init, act, observe, lambda state: act(state)[None])

@@ -14,13 +14,13 @@ from engram.online.learner import Learner, checked
 
 __all__ = [
     "Played",
-    "abreast",
     "game_regrets",
     "least_totals",
     "log_spaced",
     "play",
     "play_game",
     "regrets",
+    "vectorized",
 ]
 
 Array = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ class Played(NamedTuple):
     queries: int
 
 
-def abreast(pool: Pool[Any], domain: Domain) -> Learner[Any]:
+def vectorized(pool: Pool[Any], domain: Domain) -> Learner[Any]:
     """Returns a pool of N as one learner, which asks for the gradients at all N decisions.
 
     So N learners that differ in a number play the same stream at once.
@@ -82,16 +82,16 @@ def play_game(
         All x and y: shapes (T, n, d) and (T, n, e).
     """
     require(rounds >= 1, "rounds", rounds, "at least 1")
-    turned = game.turned()
+    transposed = game.transposed()
     state, theirs = learner.init(None), None if other is None else other.init(None)
     count = len(learner.points(state))
     xs, ys = (np.empty((rounds, count, each.dim)) for each in (game.domain, game.other))
     for t in range(rounds):
         x = xs[t] = learner.points(state)
-        y = ys[t] = turned.answer(x) if other is None else other.points(theirs)
+        y = ys[t] = transposed.best_response(x) if other is None else other.points(theirs)
         state = _told(learner, state, game.gradient(x, y))
         if other is not None:
-            theirs = _told(other, theirs, turned.gradient(y, x))
+            theirs = _told(other, theirs, transposed.gradient(y, x))
     return xs, ys
 
 
@@ -131,11 +131,11 @@ def game_regrets(game: Game, xs: Array, ys: Array, rounds: Rounds) -> Array:
     """Returns sum_s<=t f(x_s, y_s) - min_x sum_s<=t f(x, y_s) for some rounds t, shape (r,).
 
     Args:
-        game: As who chose x sees it; the other's regret is that in the ``turned`` game.
+        game: As who chose x sees it; the other's regret is that in the ``transposed`` game.
         xs: Shape (T, d).
         ys: Shape (T, e).
         rounds: t, in 1, ..., T.
     """
     totals: Array = np.cumsum(game.losses(xs, ys))
     means = np.cumsum(ys, axis=0)[rounds - 1] / rounds[:, None]
-    return totals[rounds - 1] - rounds * game.losses(game.answer(means), means)
+    return totals[rounds - 1] - rounds * game.losses(game.best_response(means), means)

@@ -136,7 +136,7 @@ def _pull_to_ball(anchor: Array, size: float, y: Array, metric: Array, inverse: 
 
 
 @compiled
-def _free_step(metric: Array, slope: Array, free: Indices, summed: bool) -> tuple[Array, float]:
+def _free_step(metric: Array, gradient: Array, free: Indices, summed: bool) -> tuple[Array, float]:
     """Returns the step to the best point if only ``free`` coordinates move, and the multiplier.
 
     The multiplier is that of the sum: the slope of all free coordinates, once they are there.
@@ -147,7 +147,7 @@ def _free_step(metric: Array, slope: Array, free: Indices, summed: bool) -> tupl
         for b in range(n):
             part[a, b] = metric[free[a], free[b]]
     lower = np.linalg.cholesky(part)
-    step = _solve_triangles(lower, -slope[free], False)
+    step = _solve_triangles(lower, -gradient[free], False)
     level = 0.0
     if summed:
         ones = _solve_triangles(lower, np.ones(n), False)
@@ -188,17 +188,17 @@ def _pull_to_polytope(
     for i in range(d):
         fixed[i] = -1 if x[i] <= anchor[i] else (1 if x[i] >= top[i] else 0)
     for _ in range(50 * d + _MOST_STEPS):
-        slope = metric @ (x - y)
+        gradient = metric @ (x - y)
         free = np.flatnonzero(fixed == 0)
         level = 0.0
         if len(free) > 0:
-            step, level = _free_step(metric, slope, free, summed)
+            step, level = _free_step(metric, gradient, free, summed)
             if np.max(np.abs(step)) > 1e-14 * (1 + np.max(np.abs(x))):
                 _move(anchor, top, x, fixed, free, step)
                 continue
-        worst, loosened = 1e-12 * (1 + np.max(np.abs(slope))), -1
+        worst, loosened = 1e-12 * (1 + np.max(np.abs(gradient))), -1
         for i in range(d):
-            pull = fixed[i] * (slope[i] - level)
+            pull = fixed[i] * (gradient[i] - level)
             if pull > worst:
                 worst, loosened = pull, i
         if loosened < 0:
@@ -243,14 +243,14 @@ def descend(
     top: Array,
     size: float,
     centers: Array,
-    slopes: Array,
+    gradients: Array,
     steps: Array,
 ) -> Array:
     """Returns Pi[center - step slope] of each learner: shapes (N, d), (N, d), (N,)."""
     moved = np.empty_like(centers)
     for i in range(len(centers)):
         for j in range(len(anchor)):
-            moved[i, j] = centers[i, j] - steps[i] * slopes[i, j]
+            moved[i, j] = centers[i, j] - steps[i] * gradients[i, j]
         pull(kind, anchor, top, size, moved[i])
     return moved
 
@@ -262,14 +262,14 @@ def descend_in_norm(
     top: Array,
     size: float,
     centers: Array,
-    slopes: Array,
+    gradients: Array,
     metrics: Array,
     inverses: Array,
 ) -> Array:
     """Returns Pi_U[center - U^-1 slope], in the norm of U, of each: (N, d), (N, d), (N, d, d)."""
     moved = centers.copy()
     for i in range(len(centers)):
-        _add_product(moved[i], -1.0, inverses[i], slopes[i])
+        _add_product(moved[i], -1.0, inverses[i], gradients[i])
         pull_in_norm(kind, anchor, top, size, moved[i], metrics[i], inverses[i], centers[i])
     return moved
 

@@ -37,13 +37,13 @@ def surrogate_gradients(
     Returns:
         <g, x_i - x>, shape (N,); and the gradients, shape (N, d).
     """
-    slopes, gradients = np.empty_like(strong), np.empty_like(decisions)
+    linear_losses, gradients = np.empty_like(strong), np.empty_like(decisions)
     for i in range(len(decisions)):
-        slope = 0.0
+        linear_loss = 0.0
         for j in range(len(played)):
-            slope += gradient[j] * (decisions[i, j] - played[j])
+            linear_loss += gradient[j] * (decisions[i, j] - played[j])
         for j in range(len(played)):
-            along = (1 + exp[i] * slope) * gradient[j]
+            along = (1 + exp[i] * linear_loss) * gradient[j]
             gradients[i, j] = along + strong[i] * (decisions[i, j] - played[j])
-        slopes[i] = slope
-    return slopes, gradients
+        linear_losses[i] = linear_loss
+    return linear_losses, gradients

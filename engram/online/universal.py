@@ -206,7 +206,7 @@ def universal_ensemble(
         given = checked(gradients, shape, gradient_bound) / gradient_bound
         g = given if one else given[0]
         here = decisions(state)
-        slopes, surrogates = surrogate_gradients(strong, exp, here, state.decision, g)
+        linear_losses, surrogates = surrogate_gradients(strong, exp, here, state.decision, g)
         own = surrogates if one else given[1:]
         # The layers above look at where base learners will be, so these go first; the order of
         # lines of Algorithm 1 hides that.
@@ -216,7 +216,7 @@ def universal_ensemble(
         found = weigh(
             here,
             decisions(moved),
-            slopes,
+            linear_losses,
             *state[2:9],
             steps,
             c.lambda_1,
@@ -224,7 +224,7 @@ def universal_ensemble(
             c.bias,
             1 / _DIAMETER,
         )
-        return Universal(moved.descents, moved.newtons, slopes, *found)
+        return Universal(moved.descents, moved.newtons, linear_losses, *found)
 
     def act(state: Universal) -> Array:
         return center + radius * state.decision

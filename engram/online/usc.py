@@ -81,9 +81,9 @@ def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
 
     def observe(state: Usc, gradient: Array) -> Usc:
         g = checked(gradient, (domain.dim,), gradient_bound)
-        slopes, own = surrogate_gradients(strong, exp, decisions(state), act(state), g)
+        linear_losses, own = surrogate_gradients(strong, exp, decisions(state), act(state), g)
         return Usc(
-            meta.observe(state.weights, slopes),
+            meta.observe(state.weights, linear_losses),
             descents.observe(state.descents, own[: n + 1]),
             newtons.observe(state.newtons, own[n + 1 :]),
         )

@@ -100,7 +100,7 @@ def _learn(
 def weigh(
     here: Array,
     there: Array,
-    slopes: Array,
+    linear_losses: Array,
     before: Array,
     moves: Array,
     mid_moves: Array,
@@ -122,7 +122,7 @@ def weigh(
     Args:
         here: Base learners' decisions x_i in this round, shape (N, d).
         there: In the next.
-        slopes: <g, x_i - x>, shape (N,).
+        linear_losses: <g, x_i - x>, shape (N,).
         before: Of the round before.
         moves: |x_i - x_i before|^2, shape (N,).
         mid_moves: |x_k - x_k before|^2 of the middle layer's decisions, shape (K,).
@@ -140,23 +140,23 @@ def weigh(
         For the next round ``moves``, ``mid_moves``, ``mid_logs``, ``top_logs``, ``mid_weights``,
         ``mid_decisions``; and q, shape (K,), and x, shape (d,).
     """
-    surprise = unit * (slopes - before)  # losses - optimism; corrections cancel
-    losses, biases = unit * (slopes + lambda_2 * moves), bias * surprise**2
+    surprise = unit * (linear_losses - before)  # losses - optimism; corrections cancel
+    losses, biases = unit * (linear_losses + lambda_2 * moves), bias * surprise**2
     moves = _squared_distances(there, here)
-    hints = unit * (slopes + lambda_2 * moves)
+    hints = unit * (linear_losses + lambda_2 * moves)
     top_losses, top_hints = np.empty_like(steps), np.empty_like(steps)
     logs, seen = np.empty_like(mid_logs), mid_decisions
     weights, mid_decisions = np.empty_like(mid_weights), np.zeros_like(seen)
     for k in range(len(steps)):
         p, eta = mid_weights[k], 2 * steps[k]
-        expected = unit * np.dot(p, slopes) + unit * lambda_1 * mid_moves[k]
+        expected = unit * np.dot(p, linear_losses) + unit * lambda_1 * mid_moves[k]
         top_losses[k] = expected + bias * steps[k] * np.dot(p, surprise) ** 2
         _learn(mid_logs[k], eta, losses, biases, hints, logs[k], weights[k])
         _add_rows(mid_decisions[k], weights[k], there)
     mid_moves = _squared_distances(mid_decisions, seen)
     top_logs = equalize(top_logs, steps, top_losses)
     for k in range(len(steps)):
-        top_hints[k] = unit * np.dot(weights[k], slopes) + unit * lambda_1 * mid_moves[k]
+        top_hints[k] = unit * np.dot(weights[k], linear_losses) + unit * lambda_1 * mid_moves[k]
     top_weights = np.exp(equalize(top_logs, steps, top_hints))
     decision = np.zeros(here.shape[1])
     _add_rows(decision, top_weights, mid_decisions)

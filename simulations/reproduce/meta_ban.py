@@ -228,9 +228,13 @@ def _run(trial: Trial, report: Report) -> list[Row]:
     drawn = {seed: world(trial.place, trial.rounds, seed) for seed in set(seeds)}
     worlds = [drawn[seed] for seed in seeds]
     runs, spent = _timed(METHODS[trial.method].make(worlds[0].dim, settings))
-    opinions = [each.opinions for each in worlds if each.opinions is not None]
-    watched = trial.watched and len(opinions) == len(worlds)
-    recovered = _recovered(meta_bans(worlds[0].dim, settings), opinions) if watched else None
+    expected_rewards = [
+        each.expected_rewards for each in worlds if each.expected_rewards is not None
+    ]
+    watched = trial.watched and len(expected_rewards) == len(worlds)
+    recovered = (
+        _recovered(meta_bans(worlds[0].dim, settings), expected_rewards) if watched else None
+    )
     recovery = np.zeros((len(RECOVERY), len(seeds), trial.rounds))
 
     def watch(moment: Moment[Any]) -> None:
@@ -276,7 +280,7 @@ def _timed(runs: Runs[Any]) -> tuple[Runs[Any], Callable[[], float]]:
 
 
 def _recovered(
-    policy: MetaBan, opinions: Sequence[Callable[[int], Array]]
+    policy: MetaBan, expected_rewards: Sequence[Callable[[int], Array]]
 ) -> Callable[[Moment[MetaBanState]], Array]:
     """Returns what says how right groups are in a round: means over arms, shape (3, R)."""
 
@@ -288,7 +292,7 @@ def _recovered(
         found = []
         for run, (_, came) in enumerate(pairs):
             inferred = groups.members[groups.of_arms[run], : len(came)]
-            expected = opinions[run](moment.t)[:, list(came)]
+            expected = expected_rewards[run](moment.t)[:, list(came)]
             found.append(group_recovery(inferred, true_groups(expected, int(users[run]))))
         return np.array([[part.mean() for part in each] for each in found]).T
 

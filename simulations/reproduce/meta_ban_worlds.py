@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from engram.bandits.worlds.classes import Rows, classes
 from engram.bandits.worlds.ratings import Rated, ratings
 from engram.bandits.worlds.world import World
+from federation.data.arrivals import GROUPED, grouped_users
 from federation.data.bandits import read_classes, read_ratings
-from federation.data.meetings import GROUPED, grouped_users
 from federation.errors import Refused
 
 __all__ = ["COLUMNS", "WORLDS", "Place", "check_place", "world"]

@@ -22,13 +22,13 @@ from engram.online.learner import Learner
 from engram.online.metagrad import metagrad
 from engram.online.newton import newton_steps
 from engram.online.play import (
-    abreast,
     game_regrets,
     least_totals,
     log_spaced,
     play,
     play_game,
     regrets,
+    vectorized,
 )
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
@@ -92,13 +92,13 @@ def _descent(problem: Problem) -> Learner[Any]:
     steps = np.array(_DESCENT) * problem.domain.diameter / problem.bound
     size = len(_DESCENT)
     pool = descent_pool(problem.domain, size, lambda t, v: steps / np.sqrt(t), optimistic=False)
-    return abreast(pool, problem.domain)
+    return vectorized(pool, problem.domain)
 
 
 def _newton(problem: Problem) -> Learner[Any]:
     # Steps are as 1 / gamma; 1 / (8 G D) is the largest gamma that the theory has for any alpha.
     gammas = 1 / (8 * problem.bound * problem.domain.diameter * np.array(_NEWTON))
-    return abreast(newton_steps(problem.domain, gammas), problem.domain)
+    return vectorized(newton_steps(problem.domain, gammas), problem.domain)
 
 
 METHODS: Final = {
@@ -153,10 +153,10 @@ def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool)
 
     def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
         drawn = draw(rng)
-        turned = drawn.turned()
+        transposed = drawn.transposed()
         one, two = (
             Problem(game.domain, game.gradient_bound, game.smoothness, horizon)
-            for game in (drawn, turned)
+            for game in (drawn, transposed)
         )
 
         def curves(method: Method) -> list[Array]:
@@ -166,7 +166,7 @@ def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool)
             for i in range(len(method.scales)):
                 regret = game_regrets(drawn, xs[:, i], ys[:, i], rounds)
                 if honest:
-                    regret += game_regrets(turned, ys[:, i], xs[:, i], rounds)
+                    regret += game_regrets(transposed, ys[:, i], xs[:, i], rounds)
                 found.append(regret)
             return found
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from client.budget import block_size
-from client.cohort import each_in_turn, stacked
+from client.cohort import each_in_turn, vmapped
 from client.dense_cohort import dense
 from client.memory import RamStore
-from engram.dense import Plain
+from engram.dense import PlainCoordinates
 from engram.span import Span
 from federation.algorithms import ALGORITHMS
 from federation.errors import Refused
@@ -23,8 +23,8 @@ STACKED = {"model": "cnn", "hidden": "8"}
 FIRST_ORDER = {"hessian": "first-order"}
 CASES = [
     *(
-        (dense, frame, regime | rule)
-        for frame, regime in ((Span, SPAN), (Plain, PLAIN))
+        (dense, coordinates, regime | rule)
+        for coordinates, regime in ((Span, SPAN), (PlainCoordinates, PLAIN))
         for rule in (
             {"algorithm": "fedavg"},
             {"algorithm": "local-moml"},
@@ -36,19 +36,23 @@ CASES = [
     (dense, Span, {"algorithm": "fedavg"} | FEATURES),
     (dense, Span, {"algorithm": "local-moml"} | FEATURES | FIRST_ORDER),
     (dense, Span, {"algorithm": "per-fedavg"} | FEATURES | FIRST_ORDER),
-    (stacked, None, {"algorithm": "local-moml"} | FEATURES),
-    (stacked, None, {"algorithm": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
-    (stacked, None, {"algorithm": "pfedme"} | FEATURES),
-    (stacked, None, {"algorithm": "fedavg"} | STACKED),
-    (stacked, None, {"algorithm": "per-fedavg", "hessian": "finite-difference"} | SPAN),
+    (vmapped, None, {"algorithm": "local-moml"} | FEATURES),
+    (vmapped, None, {"algorithm": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
+    (vmapped, None, {"algorithm": "pfedme"} | FEATURES),
+    (vmapped, None, {"algorithm": "fedavg"} | STACKED),
+    (vmapped, None, {"algorithm": "per-fedavg", "hessian": "finite-difference"} | SPAN),
 ]
 
 
 def test_every_algorithm_is_held_both_ways():
     # `affine` is a promise that only such a comparison can check.
-    held = [(frame, settings["algorithm"]) for way, frame, settings in CASES if way is dense]
-    assert {name for frame, name in held if frame is Span} == set(ALGORITHMS)
-    assert {name for frame, name in held if frame is Plain} == set(ALGORITHMS)
+    held = [
+        (coordinates, settings["algorithm"]) for way, coordinates, settings in CASES if way is dense
+    ]
+    assert {name for coordinates, name in held if coordinates is Span} == set(ALGORITHMS)
+    assert {name for coordinates, name in held if coordinates is PlainCoordinates} == set(
+        ALGORITHMS
+    )
 
 
 def settings_of(settings):
@@ -57,7 +61,7 @@ def settings_of(settings):
 
 
 @pytest.mark.parametrize(("way", "frame", "settings"), CASES)
-def test_every_way_trains_as_one_client_alone_does(way, frame, settings, monkeypatch):
+def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, monkeypatch):
     e = settings_of(settings)
     fast, slow = trainer(e), trainer(e, engine="sequential")
     assert (fast._way.func, slow._way.func) == (way, each_in_turn)
@@ -74,7 +78,7 @@ def test_every_way_trains_as_one_client_alone_does(way, frame, settings, monkeyp
     assert_same(one.params, other.params, atol=2e-6)
     assert one.losses == pytest.approx(other.losses, abs=1e-5)
     for done in frames:
-        assert isinstance(done.models.frame, frame or type(None))
+        assert isinstance(done.models.coordinates, coordinates or type(None))
 
 
 @pytest.mark.parametrize("algorithm", ["local-moml", "pfedme"])

@@ -3,7 +3,7 @@
 from client.hosts import table_host
 from client.memory import RamStore
 from engram.bandits.play import play as play_in_one_place
-from federation.data.meetings import drawn_world
+from federation.data.arrivals import drawn_world
 from federation.policy import meta_ban_of
 from server.bandits import play
 from server.record import RunRecord

@@ -73,7 +73,7 @@ def test_groups_are_watched_in_every_round():
         x = bandits.torch.from_numpy(offer.arms)[None].float().mT
         groups = policy.groups(moment.state, np.array([me]), x)
         inferred = groups.members[groups.of_arms[0], : len(came)]
-        true = true_groups(drawn.opinions(moment.t)[:, list(came)], me)
+        true = true_groups(drawn.expected_rewards(moment.t)[:, list(came)], me)
         found.append([part.mean() for part in group_recovery(inferred, true)])
 
     play(policy.runs, [drawn], [2], watch)
@@ -108,7 +108,7 @@ def test_worlds_are_drawn_by_their_seeds(name):
     assert (one.users, one.arms) == (20 if "digits" in name else 30, 10)
     assert np.array_equal(one.round(7).arms, same.round(7).arms)
     assert not np.array_equal(one.round(7).arms, other.round(7).arms)
-    assert (one.opinions is not None) == (name.endswith("groups"))
+    assert (one.expected_rewards is not None) == (name.endswith("groups"))
 
 
 def test_the_setting_with_the_least_regret_over_all_worlds_is_chosen():

@@ -60,12 +60,12 @@ def test_a_match_is_what_its_learners_do_alone():
 def test_in_games_both_regret_or_one_does(honest):
     rows = played("curved-honest" if honest else "curved-dishonest")
     game = games.saddle_game(np.random.default_rng([301, 1]), curvature=1.0)
-    turned, rounds = game.turned(), np.array(rows[0]["rounds"])
+    transposed, rounds = game.transposed(), np.array(rows[0]["rounds"])
     learner = ogd(game.domain, gradient_bound=3.0)
     xs, ys = play_game(game, learner, learner if honest else None, 40)
     expected = game_regrets(game, xs[:, 0], ys[:, 0], rounds)
     if honest:
-        expected += game_regrets(turned, ys[:, 0], xs[:, 0], rounds)
+        expected += game_regrets(transposed, ys[:, 0], xs[:, 0], rounds)
     np.testing.assert_allclose(of(rows, "ogd")["errors"], expected, atol=1e-9)
 
 

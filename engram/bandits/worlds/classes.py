@@ -100,12 +100,12 @@ def classes(
         pays = (np.arange(arms) == right[user, label]).astype(np.float64)
         return Round(user, laid_out(x / (np.linalg.norm(x) or 1.0), arms, layout), pays, pays)
 
-    def opinions(t: int) -> Array:
+    def expected_rewards(t: int) -> Array:
         found: Array = (np.arange(arms)[:, None] == right[:, draw(t).label]).astype(np.float64)
         return found
 
     width = laid_out(np.zeros(dim), arms, layout).shape[1]
-    return World(horizon, users, arms, width, round_, None if groups is None else opinions)
+    return World(horizon, users, arms, width, round_, None if groups is None else expected_rewards)
 
 
 def _right_arms(users: int, arms: int, seed: int, groups: int | None) -> npt.NDArray[np.intp]:

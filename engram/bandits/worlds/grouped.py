@@ -89,7 +89,7 @@ def grouped(
         rng = drawing(seed, t)
         topic, z = world.offer(rng, arms)
         user = int(rng.integers(users))
-        means = world.opinions(topic, z)[:, user]
+        means = world.expected_rewards(topic, z)[:, user]
         return Round(user, _placed(topic, z, topics), means, _rewards(rng, means, noise))
 
     return World(
@@ -98,7 +98,7 @@ def grouped(
         arms,
         dim,
         round_,
-        lambda t: world.opinions(*world.offer(drawing(seed, t), arms)),
+        lambda t: world.expected_rewards(*world.offer(drawing(seed, t), arms)),
     )
 
 
@@ -121,7 +121,7 @@ class _Tastes(NamedTuple):
         """Returns what the groups of these topics expect of these arms, shape (n, groups)."""
         return self.reward(np.einsum("nqb,nb->nq", self.parameters[topic], z))
 
-    def opinions(self, topic: Numbers, z: Array) -> Array:
+    def expected_rewards(self, topic: Numbers, z: Array) -> Array:
         """Returns what users expect of them, shape (n, users)."""
         return np.take_along_axis(self.expected(topic, z), self.group[topic], axis=1)
 

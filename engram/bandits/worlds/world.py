@@ -37,7 +37,7 @@ class World(NamedTuple):
         arms: K.
         dim: d.
         round: ``t -> Round``, the same whenever it is asked.
-        opinions: ``t -> (K, users)``, what every user would expect of the arms of round t, whoever
+        expected_rewards: ``t -> (K, users)``, what every user would expect of the arms of round t, whoever
             is served: so relative groups (Definition 3.1) are known. None where there is no such
             thing.
     """
@@ -47,7 +47,7 @@ class World(NamedTuple):
     arms: int
     dim: int
     round: Callable[[int], Round]
-    opinions: Callable[[int], Array] | None = None
+    expected_rewards: Callable[[int], Array] | None = None
 
 
 def checked_length(horizon: int, arms: int) -> None:

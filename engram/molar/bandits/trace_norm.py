@@ -69,8 +69,8 @@ def fit_trace_norm(tasks: Sequence[Moments], c: float) -> Array:
     b: Array = np.zeros_like(cross)
     ahead, momentum = b, 1.0
     for _ in range(_STEPS):
-        slope = np.einsum("mij,mj->mi", grams, ahead) - cross
-        new = _thresholded(ahead - step * slope, step)
+        gradient = np.einsum("mij,mj->mi", grams, ahead) - cross
+        new = _thresholded(ahead - step * gradient, step)
         if np.abs(new - ahead).max() <= _TOLERANCE * np.abs(new).max():
             return new
         if ((ahead - new) * (new - b)).sum() > 0:  # it has gone too far: begin anew from here

@@ -1,4 +1,4 @@
-"""What tests of neural policies share: users who come one after the other, and their opinions."""
+"""What tests of neural policies share: users who come one after the other, and what they expect."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ class Asked(NamedTuple):
 
 
 def rounds(seed, horizon, *, users=10, dim=4, arms=3):
-    """Ever more users, in two groups of opposite opinions; arms have norm 1."""
+    """Ever more users, in two groups with opposite rewards; arms have norm 1."""
     rng = np.random.default_rng(seed)
     way = rng.normal(size=dim)
     made = []

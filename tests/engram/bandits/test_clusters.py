@@ -312,7 +312,7 @@ def test_clusters_are_found_exactly(name, groups):
     core = make(6, alpha=0.1, lam=0.1, **settings)
     _, _, state = play(core, world, 2000)
     assert found(state) == world.true_groups(range(12))
-    assert set(state.crowd.groups) <= found(state)  # those of the past are forgotten
+    assert set(state.stats.clusters) <= found(state)  # those of the past are forgotten
 
 
 def test_users_who_share_what_they_know_regret_less():

@@ -10,7 +10,7 @@ import torch
 
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.policy import INIT, UPDATE, first
-from engram.bandits.stacks import put, stacked
+from engram.bandits.stacks import initial_stack, scatter
 from tests.engram.bandits.neural_support import (
     Fixed,
     generators,
@@ -151,21 +151,21 @@ def test_groups_are_those_of_the_definition(cap, hidden):
     policy = meta_ban(4, runs=runs, hidden=hidden, nu=np.array([2, 5, 1.5]), group_cap=cap)
     starts = [policy.init([np.random.default_rng((u, r)) for r in range(runs)]) for u in range(12)]
     state = starts[0]
-    state = with_parts(state, known=known, thetas=stacked(state.meta.start, 16))
+    state = with_parts(state, known=known, thetas=initial_stack(state.meta.start, 16))
     for user, other in enumerate(starts):
         users = np.full(runs, user)
-        state = with_parts(state, thetas=put(state.site.thetas, users, other.meta.start))
+        state = with_parts(state, thetas=scatter(state.site.thetas, users, other.meta.start))
     users, x = np.array([4, 0, 6]), torch.from_numpy(rng.normal(size=(runs, 4, 9))).float()
     groups = policy.groups(state, users, x)
     sizes = set()
     for run, arm in itertools.product(range(runs), range(9)):
 
-        def opinion(u, run=run, arm=arm):
+        def prediction(u, run=run, arm=arm):
             return float(
                 network([w[run].double() for w in starts[u].meta.start], x[run, :, arm].double())
             )
 
-        gaps = {u: abs(opinion(u) - opinion(users[run])) for u in range(known[run])}
+        gaps = {u: abs(prediction(u) - prediction(users[run])) for u in range(known[run])}
         nearest = sorted(gaps, key=lambda u, own=users[run]: (u != own, gaps[u]))
         nu = [2, 5, 1.5][run]
         expected = [u for u in nearest[:cap] if gaps[u] <= (nu - 1) / nu * 0.4]
@@ -184,7 +184,7 @@ def test_theta_is_any_of_a_user_s_past_parameters_alike():
     policy = meta_ban(1, runs=runs, hidden=(1,), theta="draw", batch=1, user_steps=1, eta_user=0.1)
     state = policy.init([np.random.default_rng(run) for run in range(runs)])
     w = torch.linspace(0.5, 1.0, runs)[:, None, None]  # which all have somewhere to go
-    stacks = {"thetas": stacked((w, w), 8), "lasts": stacked((w, w), 8)}
+    stacks = {"thetas": initial_stack((w, w), 8), "lasts": initial_stack((w, w), 8)}
     state = with_parts(state, start=(w, w), theta=(w, w), **stacks)
     past = [w[:, 0, 0].clone()]
     for mu in range(1, updates + 1):

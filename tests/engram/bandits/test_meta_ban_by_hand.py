@@ -6,7 +6,7 @@ import torch
 
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.replay import add
-from engram.bandits.stacks import put, stacked
+from engram.bandits.stacks import initial_stack, scatter
 from tests.engram.bandits.neural_support import Fixed, with_parts
 
 
@@ -23,9 +23,9 @@ def hand_made(weights, rows, *, known=None, **settings):
     policy = meta_ban(1, hidden=(1,), **single | settings)
     state = policy.init([np.random.default_rng(0)])
     meta, *users = (tuple(torch.tensor([[[part]]]) for part in pair) for pair in weights)
-    kept, thetas = state.site.rows, stacked(meta, 8)
+    kept, thetas = state.site.rows, initial_stack(meta, 8)
     for user, pair in enumerate(users):
-        thetas = put(thetas, np.array([user]), pair)
+        thetas = scatter(thetas, np.array([user]), pair)
         for x, r in rows[user]:
             kept = add(kept, np.array([user]), np.array([[x]]), np.array([r]))
     came = np.array([len(users) if known is None else known])
@@ -35,7 +35,7 @@ def hand_made(weights, rows, *, known=None, **settings):
 
 
 def test_a_gap_as_large_as_the_threshold_is_in():
-    # (nu - 1) / nu gamma = 1/2 * 1/2; opinions on x = 1 are 1, 3/4, 1 + 5/16, and those on -1 all 0
+    # (nu - 1) / nu gamma = 1/2 * 1/2; predictions on x = 1 are 1, 3/4, 1 + 5/16, and those on -1 all 0
     weights = [(1.0, 1.0), (1.0, 1.0), (1.0, 0.75), (1.0, 1.3125)]
     policy, state = hand_made(weights, [[]] * 3, nu=2.0, gamma=0.5)
     groups = policy.groups(state, np.array([0]), torch.tensor([[[1.0, -1.0, 2.0]]]))
@@ -128,8 +128,8 @@ def test_algorithm_4_by_hand(lot, steps):
         meta_gradient="alg4",
     )
     _, new = policy.choose(state, ONE, ARM, [Fixed(lot)])
-    slopes = [(-1 / 4, -1 / 2), (1 / 8, 1)][:steps]
-    expected = [1 - 0.5 * sum(part) for part in zip((0, 0), *slopes, strict=True)]
+    gradients = [(-1 / 4, -1 / 2), (1 / 8, 1)][:steps]
+    expected = [1 - 0.5 * sum(part) for part in zip((0, 0), *gradients, strict=True)]
     assert [w.item() for w in new.meta.theta] == expected
 
 

@@ -22,13 +22,13 @@ def built(**settings):
 
 
 def answers_of(policy, sites, owner):
-    """What a server may ask: opinions of all users, gradients of rows drawn, counts of rows."""
+    """What a server may ask: predictions of all users, gradients of rows drawn, counts of rows."""
 
-    def opinions(x):
-        parts = [policy.site.opinions(site, x) for site in sites]
+    def predictions(x):
+        parts = [policy.site.predictions(site, x) for site in sites]
         return torch.stack([parts[owner[user]][:, user] for user in range(USERS)], dim=1)
 
-    def slopes(drawn, weights):
+    def gradients(drawn, weights):
         found = []
         for place, site in enumerate(sites):
             here = np.isin(drawn.users, np.flatnonzero(owner == place))
@@ -38,7 +38,7 @@ def answers_of(policy, sites, owner):
                 slots=np.where(here, drawn.slots, 0),
                 shares=np.where(here, drawn.shares, 0.0),
             )
-            found.append(policy.site.slopes(site, weights, mine))
+            found.append(policy.site.gradients(site, weights, mine))
         return tuple(torch.stack(layer).sum(dim=0) for layer in zip(*found, strict=True))
 
     def counts():
@@ -47,11 +47,11 @@ def answers_of(policy, sites, owner):
 
     def descent(weights, drawn, eta, lam):
         def at_step(step, at):
-            return slopes(drawn.step(step), at)
+            return gradients(drawn.step(step), at)
 
         return descended(weights, at_step, drawn.users.shape[1], eta, lam)
 
-    return opinions, descent, counts
+    return predictions, descent, counts
 
 
 @pytest.mark.parametrize("theta", ["last", "draw"])
@@ -66,8 +66,8 @@ def test_users_at_several_sites_do_what_they_do_at_one(theta):
     for t, asked in enumerate(world):
         users, x = np.array([asked.user]), torch.from_numpy(asked.arms)[None].mT
         known = max(known, asked.user + 1)
-        opinions, descent, counts = answers_of(policy, sites, owner)
-        said = opinions(x)
+        predictions, descent, counts = answers_of(policy, sites, owner)
+        said = predictions(x)
         said[:, known:] = torch.inf
         groups, rngs = policy.learner.groups(said, users), [generator(seed, t, CHOOSE)]
         adapted = partial(
@@ -101,7 +101,7 @@ def test_the_gradient_of_drawn_rows_by_hand():
         f = theta[1][0] @ torch.relu(theta[0][0] @ x)
         loss = loss + share * (f[0] - r) ** 2 / 2
     expected = torch.autograd.grad(loss, theta)
-    found = policy.site.slopes(state.site, state.meta.start, drawn)
+    found = policy.site.gradients(state.site, state.meta.start, drawn)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
@@ -117,10 +117,10 @@ def test_a_site_goes_on_with_what_it_remembers(theta):
     again = recalled(fresh, users, memory)
     x = torch.from_numpy(world[0].arms)[None].mT
     assert torch.equal(
-        policy.site.opinions(again, x)[:, users], policy.site.opinions(site, x)[:, users]
+        policy.site.predictions(again, x)[:, users], policy.site.predictions(site, x)[:, users]
     )
     assert torch.equal(
-        policy.site.opinions(again, x)[:, [0]], policy.site.opinions(fresh, x)[:, [0]]
+        policy.site.predictions(again, x)[:, [0]], policy.site.predictions(fresh, x)[:, [0]]
     )
     assert again.rows.seen[0, users].tolist() == site.rows.seen[0, users].tolist()
     one, other = (

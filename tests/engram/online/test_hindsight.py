@@ -22,7 +22,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize(
-    ("form", "slope", "radius", "expected"),
+    ("form", "linear", "radius", "expected"),
     [
         # Inside: H^-1 h = (1/2, 1/4).
         ([[2.0, 0.0], [0.0, 8.0]], [1.0, 2.0], 1.0, [0.5, 0.25]),
@@ -37,8 +37,8 @@ STREAMS = {
         ([[3.0, 1.0], [1.0, 3.0]], [0.0, 0.0], 1.0, [0.0, 0.0]),
     ],
 )
-def test_quadratics_on_a_ball(form, slope, radius, expected):
-    found = least_quadratic(np.array(form), np.array(slope), radius)
+def test_quadratics_on_a_ball(form, linear, radius, expected):
+    found = least_quadratic(np.array(form), np.array(linear), radius)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 

@@ -32,7 +32,7 @@ def test_a_constant_column_has_scale_1_whatever_weights_are():
 
 
 def test_the_first_rows_of_a_regression_by_hand():
-    # Row 1: the mean is the target, columns do not vary, z = (0, 1), p = 0: no slope at all.
+    # Row 1: the mean is the target, columns do not vary, z = (0, 1), p = 0: no gradient at all.
     # Row 2: columns (2, 6) and targets (10, 14) become -1 and 1; W is still 0; the slope is
     # 2 (0 - 1) in both of z = (1, 1): coefficients go up, equally.
     task = Task(SQUARED, outputs=1, standardized=True, radius=3.0, most_exp_concave=np.inf)
@@ -40,10 +40,12 @@ def test_the_first_rows_of_a_regression_by_hand():
     assert coefficients(task, one).tolist() == [[0.0, 0.0]]
     assert predictions(task, one, np.array([[2.0], [99.0]])).tolist() == [[10.0], [10.0]]
     two = learned(task, one, np.array([6.0]), np.array([14.0]), 1.0)
-    ((slope, intercept),) = coefficients(task, two)
-    assert 0 < slope == pytest.approx(intercept, rel=1e-12)
+    ((coefficient, intercept),) = coefficients(task, two)
+    assert 0 < coefficient == pytest.approx(intercept, rel=1e-12)
     at = predictions(task, two, np.array([[4.0], [6.0]]))[:, 0]  # z = 0 and 1; sd's are 2
-    np.testing.assert_allclose(at, [12 + 2 * intercept, 12 + 2 * (intercept + slope)], rtol=1e-12)
+    np.testing.assert_allclose(
+        at, [12 + 2 * intercept, 12 + 2 * (intercept + coefficient)], rtol=1e-12
+    )
 
 
 def test_a_column_that_comes_late_was_0_before():

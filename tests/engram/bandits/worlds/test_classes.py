@@ -126,7 +126,7 @@ def test_opinions_are_what_each_user_would_have_got():
     for now, label in zip(rounds, labels, strict=True):
         seen[now.user, label] = now.means
     for t, label in enumerate(labels):
-        found = there.opinions(t)
+        found = there.expected_rewards(t)
         assert found.shape == (K, 2 * K)
         for user in range(2 * K):
             assert found[:, user].tolist() == seen[user, label].tolist()
@@ -134,7 +134,7 @@ def test_opinions_are_what_each_user_would_have_got():
 
 def test_users_of_a_group_agree_on_everything_and_others_on_some_arms_only():
     there = world(groups=2)
-    groups = [true_groups(there.opinions(t), there.round(t).user) for t in range(50)]
+    groups = [true_groups(there.expected_rewards(t), there.round(t).user) for t in range(50)]
     for t, found in enumerate(groups):
         user = there.round(t).user
         friends = [u for u in range(2 * K) if u // K == user // K and u % 2 == user % 2]
@@ -145,7 +145,7 @@ def test_users_of_a_group_agree_on_everything_and_others_on_some_arms_only():
 
 
 def test_there_are_no_opinions_of_images_that_a_user_never_sees():
-    assert world().opinions is None
+    assert world().expected_rewards is None
 
 
 # --- Seeds, and what is refused ----------------------------------------------------------------

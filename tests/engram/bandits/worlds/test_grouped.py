@@ -90,14 +90,14 @@ def test_users_topics_and_directions_are_uniform():
 
 def test_with_one_topic_groups_are_always_the_same_and_of_one_size():
     there = world()
-    groups = {true_groups(there.opinions(t), 0).tobytes() for t in range(20)}
+    groups = {true_groups(there.expected_rewards(t), 0).tobytes() for t in range(20)}
     assert len(groups) == 1
     assert np.frombuffer(groups.pop(), bool).reshape(5, 12).sum(axis=1).tolist() == [4] * 5
 
 
 def test_with_more_users_agree_on_some_arms_and_not_on_others():
     there = world(topics=2)
-    agree = np.stack([true_groups(there.opinions(t), 0) for t in range(50)]).reshape(-1, 12)
+    agree = np.stack([true_groups(there.expected_rewards(t), 0) for t in range(50)]).reshape(-1, 12)
     assert (agree.sum(axis=1) == 4).all()
     sometimes = agree.any(axis=0) & ~agree.all(axis=0)
     assert sometimes.any()
@@ -116,20 +116,20 @@ def test_the_served_users_opinion_is_the_round_s_means(users, groups, topics, re
         users=max(users, groups), groups=groups, dim=1 + 2 * topics, topics=topics, seed=seed
     )
     now = there.round(7)
-    opinions = there.opinions(7)
-    assert opinions.shape == (5, there.users)
-    assert opinions[:, now.user].tolist() == now.means.tolist()
-    assert all(len(np.unique(row)) <= groups for row in opinions)
+    expected_rewards = there.expected_rewards(7)
+    assert expected_rewards.shape == (5, there.users)
+    assert expected_rewards[:, now.user].tolist() == now.means.tolist()
+    assert all(len(np.unique(row)) <= groups for row in expected_rewards)
 
 
 @pytest.mark.parametrize("topics", [1, 2])
 def test_different_groups_are_a_gap_apart(topics):
     there = world(gap=0.07, topics=topics)
     for t in range(100):
-        opinions = there.opinions(t)
-        apart = np.abs(opinions[:, :, None] - opinions[:, None, :])
+        expected_rewards = there.expected_rewards(t)
+        apart = np.abs(expected_rewards[:, :, None] - expected_rewards[:, None, :])
         assert (apart[apart > 0] >= 0.07).all()
-        assert opinions[:, there.round(t).user].tolist() == there.round(t).means.tolist()
+        assert expected_rewards[:, there.round(t).user].tolist() == there.round(t).means.tolist()
 
 
 def test_one_group_keeps_any_gap():

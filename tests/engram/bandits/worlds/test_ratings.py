@@ -71,7 +71,7 @@ def index_of(vectors, rows):
 def test_one_bad_item_and_nine_others_of_the_user_served():
     found = large()
     there = ratings(found, horizon=200, seed=0)
-    assert (there.users, there.arms, there.dim, there.opinions) == (60, 10, 3, None)
+    assert (there.users, there.arms, there.dim, there.expected_rewards) == (60, 10, 3, None)
     served = found.served(10)
     for t in range(200):
         now = there.round(t)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused
 
-__all__ = ["Room"]
+__all__ = ["MemoryBudget"]
 
 _MOST: Final = 2**26  # bytes that a message's objects may take, beside texts, bytes and arrays
 _RECORD, _VALUE, _NUMBER = 512, 96, 36  # bytes that a message, a field, a number of a list takes
@@ -20,7 +20,7 @@ _TEXTS: Final = (9, 12)  # likewise: string and bytes
 _CONTINUED: Final = bytes(range(128, 256))  # a number's bytes of seven bits each, but for the last
 
 
-class Room:
+class MemoryBudget:
     """The memory that the objects of one message may take; each call takes some of it.
 
     Args:

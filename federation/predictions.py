@@ -1,6 +1,6 @@
 """How questions about users' networks travel between a server and sites, and what they answer.
 
-Names in messages: ``ASKED`` says which question of a turn it is; arms, opinions and networks are
+Names in messages: ``ASKED`` says which question of a turn it is; arms, predictions and networks are
 float64.
 """
 
@@ -21,25 +21,25 @@ __all__ = [
     "ARM",
     "ARMS",
     "ASKED",
-    "OPINIONS",
+    "PREDICTIONS",
     "Question",
     "arms_record",
     "network_record",
-    "opinions_record",
+    "predictions_record",
     "question_for",
     "question_record",
     "read_arms",
     "read_network",
-    "read_opinions",
+    "read_predictions",
     "read_question",
 ]
 
 Array = npt.NDArray[np.float64]
 
-ASKED: Final = "asked"  # config key: offer, opinions, slopes or play
+ASKED: Final = "asked"  # config key: offer, predictions, gradients or play
 ARM: Final = "arm"  # config key: which one to play
 ARMS: Final = "arms"
-OPINIONS: Final = "opinions"
+PREDICTIONS: Final = "predictions"
 
 _MOST_ARMS = 1000
 _ROUNDING = 1e-9
@@ -71,16 +71,16 @@ def read_arms(record: ArrayRecord, dim: int) -> Array:
     return arms
 
 
-def opinions_record(opinions: Array) -> ArrayRecord:
+def predictions_record(predictions: Array) -> ArrayRecord:
     """Returns predictions of n clients for K arms, shape (n, K)."""
-    return floats_record(opinions=opinions)
+    return floats_record(predictions=predictions)
 
 
-def read_opinions(record: ArrayRecord, shape: tuple[int, int]) -> Array:
-    """Reads what ``opinions_record`` wrote; errors are those of ``read_floats``."""
-    found = read_floats(record, OPINIONS, shape)
+def read_predictions(record: ArrayRecord, shape: tuple[int, int]) -> Array:
+    """Reads what ``predictions_record`` wrote; errors are those of ``read_floats``."""
+    found = read_floats(record, PREDICTIONS, shape)
     if not np.isfinite(found).all():
-        raise ValueError("some opinions are NaN or infinite")
+        raise ValueError("some predictions are NaN or infinite")
     return found
 
 

@@ -10,10 +10,10 @@ from federation.experiment import Experiment
 from federation.protection import spent
 from strategies.federated import draw_cohort
 
-__all__ = ["Ledger"]
+__all__ = ["PrivacyAccountant"]
 
 
-class Ledger:
+class PrivacyAccountant:
     """Counts in how many rounds of a private run each client was asked.
 
     A round counts from before anybody is asked, whatever comes of it. After a crash a run goes on

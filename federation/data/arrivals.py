@@ -21,12 +21,12 @@ from federation.experiment import Experiment
 
 __all__ = [
     "GROUPED",
-    "Meetings",
-    "drawn_meetings",
+    "Arrivals",
+    "drawn_arrivals",
     "drawn_world",
     "grouped_users",
     "is_table",
-    "table_meetings",
+    "table_arrivals",
 ]
 
 GROUPED: Final = {"linear-groups": "linear", "cosine-groups": "cosine"}
@@ -35,7 +35,7 @@ GROUPED: Final = {"linear-groups": "linear", "cosine-groups": "cosine"}
 _LONGEST = 2.0
 
 
-class Meetings(NamedTuple):
+class Arrivals(NamedTuple):
     """What there is to meet.
 
     Attributes:
@@ -93,13 +93,13 @@ def drawn_world(experiment: Experiment) -> World:
     return world
 
 
-def drawn_meetings(experiment: Experiment) -> Meetings:
+def drawn_arrivals(experiment: Experiment) -> Arrivals:
     """Returns the rounds of ``drawn_world``; errors are its."""
     world = drawn_world(experiment)
-    return Meetings(world.dim, world.round)
+    return Arrivals(world.dim, world.round)
 
 
-def table_meetings(experiment: Experiment, data: TableData) -> Meetings:
+def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
     """Returns turns from tables, whose rows are arms and whose target is what they pay.
 
     In each turn a client is drawn uniformly, which reads as many of its rows as there are ``arms``.
@@ -126,7 +126,7 @@ def table_meetings(experiment: Experiment, data: TableData) -> Meetings:
         offered = rng.choice(len(rows.y), size=e.arms, replace=len(rows.y) < e.arms)
         return Round(client, rows.x[offered], rows.y[offered], rows.y[offered])
 
-    return Meetings(len(data.columns), turn)
+    return Arrivals(len(data.columns), turn)
 
 
 def _checked(experiment: Experiment, client: int, parts: Sequence[Rows]) -> Rows:

@@ -13,23 +13,22 @@ from engram.bandits.policy import Array
 from engram.bandits.ridge import Ridge, added, fitted, fresh, observed
 
 __all__ = [
-    "Crowd",
-    "Group",
-    "Member",
-    "Users",
-    "group",
-    "joined",
-    "kept",
-    "learned",
-    "none",
-    "spread",
+    "Cluster",
+    "UserEstimate",
+    "UserStats",
+    "cluster_estimate",
+    "confidence_radius",
+    "empty",
+    "prune",
+    "with_row",
+    "with_user",
 ]
 
-Group = frozenset[int]
-Users = npt.NDArray[np.intp]
+Cluster = frozenset[int]
+Ints = npt.NDArray[np.intp]
 
 
-class Member(NamedTuple):
+class UserEstimate(NamedTuple):
     """What is known of a user.
 
     Attributes:
@@ -41,7 +40,7 @@ class Member(NamedTuple):
     ridge: Ridge
 
 
-class Crowd(NamedTuple):
+class UserStats(NamedTuple):
     """What is known of users, and of groups of them.
 
     Attributes:
@@ -54,20 +53,20 @@ class Crowd(NamedTuple):
             kept up to date by rank-one updates, as long as there are such groups.
     """
 
-    unseen: Member
-    users: Mapping[int, Member]
+    unseen: UserEstimate
+    users: Mapping[int, UserEstimate]
     thetas: Array
-    rows: Users
-    groups: Mapping[Group, Ridge]
+    rows: Ints
+    clusters: Mapping[Cluster, Ridge]
 
 
-def none(dim: int, lam: float) -> Crowd:
+def empty(dim: int, lam: float) -> UserStats:
     """Returns the crowd of nobody."""
-    unseen = Member(np.zeros((dim, dim), order="F"), fresh(dim, lam))
-    return Crowd(unseen, {}, np.zeros((0, dim)), np.zeros(0, dtype=np.intp), {})
+    unseen = UserEstimate(np.zeros((dim, dim), order="F"), fresh(dim, lam))
+    return UserStats(unseen, {}, np.zeros((0, dim)), np.zeros(0, dtype=np.intp), {})
 
 
-def joined(crowd: Crowd, user: int, to: Collection[Group]) -> Crowd:
+def with_user(stats: UserStats, user: int, to: Collection[Cluster]) -> UserStats:
     """Returns the crowd with one more user, who has no rows.
 
     Args:
@@ -75,52 +74,52 @@ def joined(crowd: Crowd, user: int, to: Collection[Group]) -> Crowd:
         user: The newcomer.
         to: The groups that have the newcomer in them from now on.
     """
-    more = max(0, user + 1 - len(crowd.rows))
-    return crowd._replace(
-        users={**crowd.users, user: crowd.unseen},
-        thetas=np.pad(crowd.thetas, ((0, more), (0, 0))),
-        rows=np.pad(crowd.rows, (0, more)),
-        groups={them | {user} if them in to else them: r for them, r in crowd.groups.items()},
+    more = max(0, user + 1 - len(stats.rows))
+    return stats._replace(
+        users={**stats.users, user: stats.unseen},
+        thetas=np.pad(stats.thetas, ((0, more), (0, 0))),
+        rows=np.pad(stats.rows, (0, more)),
+        clusters={them | {user} if them in to else them: r for them, r in stats.clusters.items()},
     )
 
 
-def learned(crowd: Crowd, user: int, x: Array, reward: float) -> Crowd:
+def with_row(stats: UserStats, user: int, x: Array, reward: float) -> UserStats:
     """Returns the crowd after one more row (x, reward) of one of its users."""
-    before = crowd.users[user]
-    after = Member(added(before.gram, x), observed(before.ridge, x, reward))
-    thetas, rows = crowd.thetas.copy(), crowd.rows.copy()
+    before = stats.users[user]
+    after = UserEstimate(added(before.gram, x), observed(before.ridge, x, reward))
+    thetas, rows = stats.thetas.copy(), stats.rows.copy()
     thetas[user], rows[user] = after.ridge.theta, after.ridge.rows
-    groups = {
+    clusters = {
         them: observed(ridge, x, reward) if user in them else ridge
-        for them, ridge in crowd.groups.items()
+        for them, ridge in stats.clusters.items()
     }
-    return Crowd(crowd.unseen, {**crowd.users, user: after}, thetas, rows, groups)
+    return UserStats(stats.unseen, {**stats.users, user: after}, thetas, rows, clusters)
 
 
-def kept(crowd: Crowd, user: int, groups: Collection[Group]) -> Crowd:
-    """Returns the crowd without groups that have a user in them and are none of ``groups``.
+def prune(stats: UserStats, user: int, clusters: Collection[Cluster]) -> UserStats:
+    """Returns the crowd without groups that have a user in them and are none of ``clusters``.
 
     It is called for the user served, with all groups that this user is in. So what is remembered
     of groups that are no more is forgotten when one of their users is served next.
     """
-    alive = {them: r for them, r in crowd.groups.items() if user not in them or them in groups}
-    return crowd._replace(groups=alive)
+    alive = {them: r for them, r in stats.clusters.items() if user not in them or them in clusters}
+    return stats._replace(clusters=alive)
 
 
-def group(crowd: Crowd, them: Group, lam: float) -> tuple[Ridge, Crowd]:
+def cluster_estimate(stats: UserStats, them: Cluster, lam: float) -> tuple[Ridge, UserStats]:
     """Returns the estimate from all rows of a group's users, and the crowd that remembers it.
 
     It is made anew if it is not known: O(n d^2 + d^3).
     """
     if len(them) == 1:
-        return crowd.users[next(iter(them))].ridge, crowd
-    if them not in crowd.groups:
-        made = fitted((crowd.users[user] for user in sorted(them)), lam)
-        crowd = crowd._replace(groups={**crowd.groups, them: made})
-    return crowd.groups[them], crowd
+        return stats.users[next(iter(them))].ridge, stats
+    if them not in stats.clusters:
+        made = fitted((stats.users[user] for user in sorted(them)), lam)
+        stats = stats._replace(clusters={**stats.clusters, them: made})
+    return stats.clusters[them], stats
 
 
-def spread(rows: Users) -> Array:
+def confidence_radius(rows: Ints) -> Array:
     """Returns F(T) = sqrt((1 + ln(1 + T)) / (1 + T)), how far off estimates from T rows are.
 
     The confidence radius by which CLUB and those after it tell users apart.
