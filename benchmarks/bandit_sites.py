@@ -18,8 +18,8 @@ from rich.table import Table
 
 from client.hosts import table_host
 from client.memory import RamStore
-from engram.bandits.play import play
-from federation.data.arrivals import drawn_world
+from engram.bandits.play import play_policy
+from federation.data.arrivals import drawn_environment
 from federation.experiment import Experiment, read_defaults
 from federation.fingerprint import source_root
 from federation.policy import meta_ban_of
@@ -64,9 +64,9 @@ def main(
     torch.set_num_threads(1)
     preset = read_settings(source_root() / "simulations" / "presets" / "bandits.toml")
     experiment = Experiment.from_config(read_defaults() | preset | {"num-rounds": rounds})
-    world = drawn_world(experiment)
-    policy = meta_ban_of(experiment, world.dim)
-    played = play(policy.runs, [world], [experiment.seed])
+    environment = drawn_environment(experiment)
+    policy = meta_ban_of(experiment, environment.dim)
+    played = play_policy(policy.batched, [environment], [experiment.seed])
     table = Table("sites", "turns alike", "regret", "ms a turn", title=f"{rounds} turns")
     table.add_row("one place", "", f"{played.regrets[0, -1]:g}", "")
     for sites in (1, 5, 20):

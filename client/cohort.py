@@ -21,9 +21,9 @@ from federation.data.federated import Split
 __all__ = [
     "ClientRaised",
     "CohortModels",
+    "CohortTask",
     "Draws",
     "LocalRound",
-    "Task",
     "each_in_turn",
     "vmapped",
 ]
@@ -64,7 +64,7 @@ class Draws(NamedTuple):
         return self.split.take(self.rows[:, : self.initial]) if self.initial else None
 
 
-class Task(NamedTuple):
+class CohortTask(NamedTuple):
     """What a cohort is to do.
 
     Attributes:
@@ -149,7 +149,7 @@ class ClientRaised(Exception):
         self.position, self.step = position, step
 
 
-def vmapped(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
+def vmapped(rule: LocalRule, loss: LossFn, task: CohortTask) -> LocalRound:
     """Runs each step once for all clients."""
     count = len(task.memories)
     w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
@@ -167,7 +167,7 @@ def vmapped(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
     return LocalRound(CohortModels(w), CohortModels(u), losses.tolist(), broken)
 
 
-def each_in_turn(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
+def each_in_turn(rule: LocalRule, loss: LossFn, task: CohortTask) -> LocalRound:
     """Runs all steps of one client, then those of the next.
 
     Raises:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from client.cohort import CohortModels, Draws, LocalRound, Task
+from client.cohort import CohortModels, CohortTask, Draws, LocalRound
 from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows, indicators
 from engram.features import FeatureRows, Features
 from engram.span import Span, make_coordinates
@@ -22,7 +22,7 @@ _CHUNK = 48  # rows of a client that a span sees at once: enough for its product
 
 
 def dense(
-    rule: LocalRule, loss: LossFn, task: Task, *, features: Features | None = None
+    rule: LocalRule, loss: LossFn, task: CohortTask, *, features: Features | None = None
 ) -> LocalRound:
     """Runs each step once for all clients.
 
@@ -95,7 +95,7 @@ def _fit(held: Params, batch: Examples) -> Params:
     return held | {FIRST: batch.rows.fit(held[FIRST])} if FIRST in held else held
 
 
-def _examples(coordinates: FirstLayerCoordinates, task: Task) -> Iterator[Examples]:
+def _examples(coordinates: FirstLayerCoordinates, task: CohortTask) -> Iterator[Examples]:
     """Gathers the rows and yields the batches: the initial one, then those of each step."""
     draws = task.draws
     for start, stop in pairwise(_edges(draws, _CHUNK)):
@@ -103,7 +103,7 @@ def _examples(coordinates: FirstLayerCoordinates, task: Task) -> Iterator[Exampl
         yield from _batches(coordinates.see(start, stop), indicators(y, task.classes), draws, start)
 
 
-def _featured(span: Span, task: Task, features: Features) -> Iterator[Examples]:
+def _featured(span: Span, task: CohortTask, features: Features) -> Iterator[Examples]:
     """The same, for rows that enter the span later, as features."""
     draws = task.draws
     names = tuple(name for name in task.model if not name.startswith("dense"))

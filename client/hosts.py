@@ -6,8 +6,8 @@ from client.meta_ban import UserSites
 from client.tables import TableSites
 from client.trainer import Trainer
 from federation.data.arrivals import drawn_arrivals, is_table, table_arrivals
+from federation.data.environments import SIMULATED
 from federation.data.tables import own_table, table_data
-from federation.data.worlds import SIMULATED
 from federation.experiment import Experiment
 
 __all__ = ["Host", "table_host"]

@@ -25,10 +25,10 @@ from client.handlers import (
 )
 from client.memory import MemoryStore
 from client.tables import answered
+from engram.bandits.environments.environment import Round
 from engram.bandits.policy import INIT, UPDATE, generator
 from engram.bandits.replay import kept_rows
-from engram.bandits.site import SiteState, recalled, remembered
-from engram.bandits.worlds.world import Round
+from engram.bandits.site import UserSiteState, recalled, remembered
 from engram.types import Params
 from federation.data.arrivals import Arrivals
 from federation.errors import EngramError, one_line
@@ -161,7 +161,7 @@ class UserSites:
         return np.array([self._places[client] for client in clients], dtype=np.intp)
 
 
-def _kept(state: SiteState, place: int, untold: Floats) -> Params:
+def _kept(state: UserSiteState, place: int, untold: Floats) -> Params:
     return remembered(state, [place]) | {"untold": torch.from_numpy(untold.copy())}
 
 

@@ -18,9 +18,9 @@ from client.budget import block_size
 from client.cohort import (
     ClientRaised,
     CohortModels,
+    CohortTask,
     Draws,
     LocalRound,
-    Task,
     each_in_turn,
     vmapped,
 )
@@ -197,7 +197,7 @@ class Trainer:
         ]
         anew = self._rule.needs_initial_batch and any(memory is None for memory in memories)
         draws = self._draw(clients, server_round, initial=anew)
-        task = Task(model, memories, draws, self.data.num_classes)
+        task = CohortTask(model, memories, draws, self.data.num_classes)
         try:
             return self._way(task)
         except ClientRaised as error:

@@ -50,7 +50,7 @@ def weighted_mean(updates: Sequence[Update]) -> Params:
     """Returns the mean of the models, each counted by its weight.
 
     Raises:
-        ValueError: There are no updates, or their weights do not add up to more than 0.
+        ValueError: If there are no updates, or the sum of their weights is not positive.
     """
     total = sum(update.weight for update in updates)
     require(total > 0, "the updates' total weight", total, "positive")
@@ -69,7 +69,7 @@ def mixed_mean(mix: float, weighting: Weighting = "clients") -> Aggregate:
         weighting: Whether the mean counts clients or their examples.
 
     Raises:
-        ValueError: ``mix`` is not positive.
+        ValueError: If ``mix`` is not positive.
     """
     require(mix > 0, "server-mix", mix, "positive")
 

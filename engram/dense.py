@@ -95,28 +95,28 @@ class PlainRows(NamedTuple):
     x: Tensor
 
     def part(self, start: int, stop: int) -> Self:
-        """As ``InputRows.part``."""
+        """See ``InputRows.part``."""
         return self._replace(x=self.x[:, start:stop])
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``InputRows.fit``."""
+        """See ``InputRows.fit``."""
         return held
 
     def enter(self, w: Params) -> Self:
-        """As ``InputRows.enter``."""
+        """See ``InputRows.enter``."""
         del w
         return self
 
     def value(self, weight: Tensor) -> Tensor:
-        """As ``FirstLayer.value``."""
+        """See ``FirstLayer.value``."""
         return torch.bmm(self.x, weight.mT)
 
     def jvp(self, direction: Tensor) -> Tensor:
-        """As ``FirstLayer.jvp``."""
+        """See ``FirstLayer.jvp``."""
         return torch.bmm(self.x, direction.mT)
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
-        """As ``FirstLayer.vjp``."""
+        """See ``FirstLayer.vjp``."""
         del weight
         return {FIRST: torch.bmm(delta.mT, self.x)}
 
@@ -133,33 +133,33 @@ class PlainCoordinates(NamedTuple):
     drawn: Tensor
 
     def origin(self) -> Tensor:
-        """As ``FirstLayerCoordinates.origin``."""
+        """See ``FirstLayerCoordinates.origin``."""
         return self.weight.expand(len(self.drawn), *self.weight.shape)
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """As ``FirstLayerCoordinates.hold``."""
+        """See ``FirstLayerCoordinates.hold``."""
         del clients
         return weights
 
     def see(self, start: int, stop: int) -> PlainRows:
-        """As ``FirstLayerCoordinates.see``."""
+        """See ``FirstLayerCoordinates.see``."""
         return PlainRows(self.drawn[:, start:stop])
 
     def see_others(self, x: Tensor) -> PlainRows:
-        """As ``FirstLayerCoordinates.see_others``."""
+        """See ``FirstLayerCoordinates.see_others``."""
         return PlainRows(x)
 
     def weights(self, held: Tensor) -> Tensor:
-        """As ``FirstLayerCoordinates.weights``."""
+        """See ``FirstLayerCoordinates.weights``."""
         return held
 
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
-        """As ``FirstLayerCoordinates.mean``."""
+        """See ``FirstLayerCoordinates.mean``."""
         mean: Tensor = torch.tensordot(shares, held, dims=1)
         return mean
 
     def of(self, clients: list[int]) -> Self:
-        """As ``FirstLayerCoordinates.of``."""
+        """See ``FirstLayerCoordinates.of``."""
         return self._replace(drawn=self.drawn[clients])
 
 
@@ -181,7 +181,8 @@ class Output(NamedTuple):
     Attributes:
         value: ``(z, targets) -> (c,)``, the mean over the k rows.
         gradient: ``(z, targets) -> (c, k, out)``, its gradient by z.
-        tangent: ``(z, targets, dz) -> (gradient, d_gradient)``: the same, and how it changes along dz.
+        tangent: ``(z, targets, dz) -> (gradient, d_gradient)``: the same, and how it changes along
+            dz.
     """
 
     value: Callable[[Tensor, Tensor], Tensor]

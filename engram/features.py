@@ -41,15 +41,15 @@ class FeatureRows(NamedTuple):
     known: int
 
     def part(self, start: int, stop: int) -> "FeatureRows":
-        """As ``InputRows.part``."""
+        """See ``InputRows.part``."""
         return self._replace(x=self.x[:, start:stop], start=self.start + start)
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``InputRows.fit``."""
+        """See ``InputRows.fit``."""
         return torch.nn.functional.pad(held, (0, 0, 0, self.known - held.shape[1]))
 
     def enter(self, w: Params) -> "_Entered":
-        """As ``InputRows.enter``."""
+        """See ``InputRows.enter``."""
         learned = {name: w[name] for name in self.names}
         if self.x.is_cuda:
             rows, back, *_ = vjp(lambda at: vmap(self.features)(at, self.x), learned)
@@ -67,7 +67,7 @@ class _Entered(NamedTuple):
     back: Callable[[Tensor], tuple[Params, ...]]
 
     def value(self, weight: Tensor) -> Tensor:
-        """As ``FirstLayer.value``."""
+        """See ``FirstLayer.value``."""
         return self.seen.value(weight)
 
     def jvp(self, direction: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class _Entered(NamedTuple):
         raise NotImplementedError("learned features in a span have gradients, not Hessian products")
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
-        """As ``FirstLayer.vjp``."""
+        """See ``FirstLayer.vjp``."""
         known = weight.shape[1]
         upstream = delta @ self.span.weight
         upstream.baddbmm_(torch.bmm(delta, weight.mT), self.span.rows[:, :known])

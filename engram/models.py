@@ -58,7 +58,7 @@ def build_model(
         hidden: Widths of the hidden dense layers of ``mlp`` and ``cnn``.
 
     Raises:
-        ValueError: The kind is unknown or does not fit the inputs.
+        ValueError: If the kind is unknown or does not fit the inputs.
     """
     require(kind in MODELS, "model", kind, f"one of {', '.join(MODELS)}")
     require(outputs >= 1, "number of outputs", outputs, "at least 1")

@@ -108,7 +108,7 @@ def private_mean(
             number, from 1.
 
     Raises:
-        ValueError: The aggregate is not additive: there is no mean to hide in.
+        ValueError: If the aggregate is not additive: there is no mean to hide in.
     """
     expected = "none or local where the server needs every model"
     require(aggregate.additive, "privacy", "central", expected)

@@ -79,7 +79,7 @@ def centered(aggregate: Aggregate, center: Center) -> Aggregate:
     ``model <- (1 - mix) model + mix * center``. The center needs every client's model.
 
     Raises:
-        ValueError: The aggregate is not additive: there is no mean to replace.
+        ValueError: If the aggregate is not additive: there is no mean to replace.
     """
     require(
         aggregate.additive, "merge", "another center", "mean where the server needs every model"

@@ -38,29 +38,29 @@ class SpannedRows(NamedTuple):
     start: int
 
     def part(self, start: int, stop: int) -> "SpannedRows":
-        """As ``InputRows.part``."""
+        """See ``InputRows.part``."""
         at = slice(start, stop)
         return SpannedRows(self.common[:, at], self.gram[:, at], self.start + start)
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``InputRows.fit``: with zeros for rows that have come since."""
+        """See ``InputRows.fit``: with zeros for rows that have come since."""
         return functional.pad(held, (0, 0, 0, self.gram.shape[2] - held.shape[1]))
 
     def enter(self, w: Params) -> Self:
-        """As ``InputRows.enter``."""
+        """See ``InputRows.enter``."""
         del w
         return self
 
     def value(self, weight: Tensor) -> Tensor:
-        """As ``FirstLayer.value``, of the weight ``W0 + weight' X``."""
+        """See ``FirstLayer.value``, of the weight ``W0 + weight' X``."""
         return torch.baddbmm(self.common, self.gram, weight)
 
     def jvp(self, direction: Tensor) -> Tensor:
-        """As ``FirstLayer.jvp``, of ``direction' X``."""
+        """See ``FirstLayer.jvp``, of ``direction' X``."""
         return torch.bmm(self.gram, direction)
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
-        """As ``FirstLayer.vjp``."""
+        """See ``FirstLayer.vjp``."""
         result = torch.zeros_like(weight)
         result[:, self.start : self.start + delta.shape[1]] = delta
         return {FIRST: result}
@@ -82,40 +82,40 @@ class Span(NamedTuple):
 
     @property
     def drawn(self) -> Tensor:
-        """As ``FirstLayerCoordinates.drawn``."""
+        """See ``FirstLayerCoordinates.drawn``."""
         return self.rows[:, self.held :]
 
     def origin(self) -> Tensor:
-        """As ``FirstLayerCoordinates.origin``: zeros (c, m, out), for the rows known so far."""
+        """See ``FirstLayerCoordinates.origin``: zeros (c, m, out), for the rows known so far."""
         return self.rows.new_zeros(len(self.rows), self.held, len(self.weight))
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """As ``FirstLayerCoordinates.hold``: ``W0 + I' (weight - W0)``."""
+        """See ``FirstLayerCoordinates.hold``: ``W0 + I' (weight - W0)``."""
         brought = self.rows[:, : self.held]
         brought.zero_()
         brought[clients] = weights - self.weight
         return torch.eye(self.held).to(weights).expand(len(clients), -1, -1)
 
     def see(self, start: int, stop: int) -> SpannedRows:
-        """As ``FirstLayerCoordinates.see``."""
+        """See ``FirstLayerCoordinates.see``."""
         start, stop = self.held + start, self.held + stop
         return self.look(self.rows[:, start:stop], start, stop)
 
     def see_others(self, x: Tensor) -> SpannedRows:
-        """As ``FirstLayerCoordinates.see_others``."""
+        """See ``FirstLayerCoordinates.see_others``."""
         return self.look(x, self.rows.shape[1], self.rows.shape[1])
 
     def weights(self, held: Tensor) -> Tensor:
-        """As ``FirstLayerCoordinates.weights``."""
+        """See ``FirstLayerCoordinates.weights``."""
         return torch.baddbmm(self.weight.unsqueeze(0), held.mT, self.rows)
 
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
-        """As ``FirstLayerCoordinates.mean``, in one product over all clients' rows."""
+        """See ``FirstLayerCoordinates.mean``, in one product over all clients' rows."""
         moved = (held * shares[:, None, None]).flatten(0, 1)
         return torch.addmm(self.weight, moved.T, self.rows.flatten(0, 1))
 
     def of(self, clients: list[int]) -> Self:
-        """As ``FirstLayerCoordinates.of``."""
+        """See ``FirstLayerCoordinates.of``."""
         return self._replace(rows=self.rows[clients])
 
     def look(self, x: Tensor, start: int, known: int) -> SpannedRows:

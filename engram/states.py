@@ -99,7 +99,7 @@ def from_arrays(like: S, arrays: Mapping[str, Saved]) -> S:
         arrays: As ``to_arrays`` gave them, in any order.
 
     Raises:
-        ValueError: They are no such state.
+        ValueError: If they are not a state of this learner.
     """
     require(_STRUCTURE in arrays, "a saved state's names", list(arrays), f"with {_STRUCTURE}")
     try:

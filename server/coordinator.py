@@ -67,8 +67,8 @@ def coordinate(
         on_round: Called with each round's metrics.
 
     Returns:
-        The results, as ``server.results.results``, ``server.accountant.PrivacyAccountant.spent`` and
-        ``federation.server_steps.server_step_notes`` have them.
+        The results, as ``server.results.results``, ``server.accountant.PrivacyAccountant.spent``
+        and ``federation.server_steps.server_step_notes`` have them.
 
     Raises:
         Refused: The folder is not free, or not of a run that could go on so.

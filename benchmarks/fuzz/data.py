@@ -16,10 +16,10 @@ from client.memory import RamStore
 from client.tables import TableSites
 from federation.data.arrivals import drawn_arrivals, table_arrivals
 from federation.data.bandits import read_classes, read_logged, read_ratings
+from federation.data.environments import table_environment
 from federation.data.federated import federated_data, model_for, own_data
 from federation.data.few_shot import load_few_shot
 from federation.data.tables import own_table, read_table, table_data
-from federation.data.worlds import table_world
 from federation.experiment import Experiment, read_defaults
 from simulations.engine import simulate
 
@@ -271,7 +271,7 @@ def _use_table(rng: random.Random, here: Path, dataset: str) -> None:
         elif algorithm == "meta-ban":
             table_arrivals(e, data).turn(0)
         else:
-            table_world(e, data, 1)
+            table_environment(e, data, 1)
     else:
         simulate(e, here / "run")
 

@@ -12,7 +12,7 @@ from scipy.linalg.blas import dsymv
 
 from engram.bandits import graph
 from engram.bandits.graph import Graph, Nodes
-from engram.bandits.policy import Array, Core, best
+from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import check_ridge, optimistic, widths
 from engram.bandits.user_stats import (
     Cluster,
@@ -29,17 +29,17 @@ __all__ = ["Cofiba", "cofiba"]
 
 
 class Cofiba(NamedTuple):
-    """Its state.
+    """The state.
 
     Attributes:
-        stats: What is known of users, and of groups of them.
-        items: Their features, shape (m, d).
+        stats: Statistics of users and clusters.
+        items: Features of the items, shape (m, d).
         similar: The graph of items; item clusters are its components.
-        graphs: Of each item cluster, by its label in ``similar``, the graph of users. Before there
-            is an item there is one, as if there were a cluster 0.
+        graphs: The graph of users for each item cluster, by the cluster's label in ``similar``.
+            Before there is an item there is one graph, for cluster 0.
         means: theta_i' x of each user i and item x, shape (n, m).
-        widths: sqrt(x' A_i^-1 x) of each, shape (n, m).
-        rounds: t, how many rewards there have been.
+        widths: sqrt(x' A_i^-1 x) of each user and item, shape (n, m).
+        rounds: t, the number of rewards so far.
     """
 
     stats: UserStats
@@ -53,31 +53,32 @@ class Cofiba(NamedTuple):
 
 def cofiba(
     dim: int, *, alpha: float, lam: float, alpha2: float = 1.0, items: int = 10
-) -> Core[Cofiba]:
+) -> Policy[Cofiba]:
     """Plays by the estimate of the user's cluster, in the user graph of the arm's item cluster.
 
-    When user i has played arm x, taken for an item of cluster j, the edge from i to l goes in j's
-    user graph if
+    When user i has played arm x, which counts as an item of cluster j, the edge from i to user l is
+    deleted in j's user graph if
 
         |theta_i' x - theta_l' x| > CB_i(x) + CB_l(x),
         CB_i(x) = alpha2 sqrt(x' A_i^-1 x log(t + 1)),
 
-    and the edge from that item to item z goes if i has other neighbors as to z: if this holds of z
-    and not of the item, or the other way round, for some user l. Where an item cluster falls apart,
-    the part with the item played keeps the user graph, and each other begins anew, with all edges.
+    The edge from that item to item z is deleted if i's neighbors by z differ from those by the
+    item: if the inequality holds for one of the two and not for the other, for some user l. When an
+    item cluster falls apart, the part with the item played keeps the user graph, and each other
+    part starts anew from the complete graph.
 
-    The paper has a fixed set of items. Here arms are rows of features that may never come again:
-    the first ``items`` different ones that are played are the items, and any arm is taken for the
-    nearest of these (if there are no more than that, for itself). A new item is linked to those of
-    the cluster of the item nearest to it, and a new user to everyone in every graph. A round costs
-    O(d^2 m) for one user at all items, and O(n d^2) to compare users at an arm.
+    The paper has a fixed set of items. Here arms are feature vectors that may never recur: the
+    first ``items`` distinct arms played become the items, and any other arm counts as the item
+    nearest to it. A new item is linked to the cluster of its nearest item, and a new user to
+    everyone in every graph. A round costs O(d^2 m) for one user at all items, and O(n d^2) to
+    compare users at an arm.
 
     Args:
         dim: d, at least 1.
-        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
         lam: lambda > 0.
-        alpha2: How much estimates may differ; at least 0.
-        items: How many, m, at least 1. Each new item cluster has to tell users apart once more.
+        alpha2: Scale of the confidence radius CB, at least 0.
+        items: Number of items m, at least 1. Each new item cluster has to tell users apart again.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
     require(items >= 1, "items", items, "at least 1")
@@ -112,7 +113,7 @@ def cofiba(
         groups = {_users(users, user) for users in state.graphs.values()}
         return state._replace(stats=prune(state.stats, user, groups))
 
-    return Core(
+    return Policy(
         init=lambda rng: init(),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.bandits.policy import Array, Core, best
+from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import Ridge, check_ridge, optimistic
 from engram.bandits.user_stats import (
     Cluster,
@@ -26,15 +26,15 @@ __all__ = ["Sclub", "sclub"]
 
 
 class Sclub(NamedTuple):
-    """Its state.
+    """The state.
 
     Attributes:
-        stats: What is known of users, and of clusters.
-        clusters: The users of each cluster, by the cluster's number. All begin in cluster 0, which
-            is there even if it is empty: for those who have not come yet.
-        pivots: Each cluster's estimate of when the phase began, or the cluster was made.
-        checked: The users who have been served in this phase.
-        rounds: tau, how many rewards there have been.
+        stats: Statistics of users and clusters.
+        clusters: The users of each cluster, by the cluster's number. New users start in cluster 0,
+            which exists even if it is empty.
+        pivots: Each cluster's estimate at the start of the phase, or when the cluster was made.
+        checked: The users served in this phase.
+        rounds: tau, the number of rewards so far.
     """
 
     stats: UserStats
@@ -46,32 +46,33 @@ class Sclub(NamedTuple):
 
 def sclub(
     dim: int, *, alpha: float, lam: float, alpha2: float = 1.0, alpha_p: float = 2**0.5
-) -> Core[Sclub]:
+) -> Policy[Sclub]:
     """Plays by the estimate of the user's cluster, as LinUCB does by a user's own.
 
-    Phase s = 1, 2, ... has 2^s rounds. The user served, i, leaves a cluster j of several if
+    Phase s = 1, 2, ... has 2^s rounds. The user served, i, leaves its cluster j of several users if
 
         ||theta_i - theta~_j|| > alpha2 (F(T_i) + F(T~_j)), or
         |p_i - p_l| > 2 alpha_p F(tau) for another of its users, l,
 
-    and is then a cluster of one. Here F(T) = sqrt((1 + ln(1 + T)) / (1 + T)), T_i is the number of
-    i's rows, p_i = T_i / tau, and ~ stands for j's estimate of the phase's beginning. Two clusters
-    all of whose users have been served in this phase become one, of the lower number, if
+    and then forms a cluster of its own. Here F(T) = sqrt((1 + ln(1 + T)) / (1 + T)), T_i is the
+    number of i's rows, p_i = T_i / tau, and ~ marks j's estimate at the start of the phase. Two
+    clusters all of whose users have been served in this phase merge, under the lower number, if
 
         ||theta_j - theta_k|| < (alpha2 / 2) (F(T_j) + F(T_k)) and
         |p_j - p_k| < alpha_p F(tau),    p_j = T_j / (|j| tau).
 
-    A cluster's A is lambda I + sum (A_i - lambda I). What the paper leaves open: a cluster made
-    during a phase has for ~ its estimate of then. A pair is looked at when this round has changed
-    one of the two; it would be a pass over all pairs otherwise. (The authors' code compares p_i
-    with the cluster's, theta_i with its latest estimate, and forgets each round who was served.)
+    A cluster's A is lambda I + sum (A_i - lambda I). Two points that the paper leaves open:
+    the ~ of a cluster made during a phase is its estimate at that time, and only pairs that this
+    round has changed are compared, not all pairs. (The authors' code compares p_i with the
+    cluster's p, compares theta_i with the cluster's latest estimate, and forgets each round who was
+    served.)
 
     Args:
         dim: d, at least 1.
-        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
         lam: lambda > 0.
-        alpha2: alpha_theta, how much estimates may differ; at least 0.
-        alpha_p: How much the shares of rounds may differ; at least 0.
+        alpha2: alpha_theta, scale of the radius by which estimates may differ, at least 0.
+        alpha_p: Scale of the radius by which shares of rounds may differ, at least 0.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2, alpha_p=alpha_p)
 
@@ -92,7 +93,7 @@ def sclub(
         groups = [state.clusters[_cluster(state, user)]]
         return state._replace(stats=prune(state.stats, user, groups))
 
-    return Core(
+    return Policy(
         init=lambda rng: _first(empty(dim, lam)),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),

@@ -1,4 +1,4 @@
-"""Networks of users, stacked: shapes (R, U, out, in), with room for U users in R runs."""
+"""Users' networks, stacked: shapes (R, U, out, in), with capacity for U users in R runs."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +14,18 @@ Stack = tuple[Persistent, ...]
 
 
 def initial_stack(start: Weights, users: int) -> Stack:
-    """Returns as many copies of the weights that users start from, (R, out, in)."""
+    """Returns a copy of the initial weights (R, out, in) for each user."""
     return tuple(Persistent(w[:, None].repeat(1, users, 1, 1)) for w in start)
 
 
 def capacity_for(capacity: int, users: Ints) -> int:
-    """Returns for how many users there should be room, if there is now for ``capacity``."""
+    """Returns the capacity needed for these users: the present one, or at least twice as much."""
     needed = int(users.max()) + 1
     return capacity if needed <= capacity else max(needed, 2 * capacity)
 
 
 def with_capacity(stack: Stack, start: Weights, users: int) -> Stack:
-    """Returns the same with room for as many users; new ones start from ``start``."""
+    """Extends the capacity to this number of users; new ones start from ``start``."""
     more = users - stack[0].read().shape[1]
     return tuple(
         Persistent(torch.cat([kept.read(), w[:, None].expand(-1, more, -1, -1)], dim=1))

@@ -1,6 +1,6 @@
-"""Users of whom each has an estimate, and groups of users who have one together.
+"""Per-user and per-cluster ridge estimates.
 
-It is what CLUB, SCLUB, COFIBA and LOCB share, which differ in who is in a group.
+CLUB, SCLUB, COFIBA and LOCB share these, and differ in how they form clusters.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,11 +29,11 @@ Ints = npt.NDArray[np.intp]
 
 
 class UserEstimate(NamedTuple):
-    """What is known of a user.
+    """What is known of one user.
 
     Attributes:
-        gram: sum x x', shape (d, d), of which only the upper triangle is kept.
-        ridge: The estimate.
+        gram: Gram matrix sum x x', shape (d, d); only its upper triangle is kept.
+        ridge: The user's ridge estimate.
     """
 
     gram: Array
@@ -41,16 +41,16 @@ class UserEstimate(NamedTuple):
 
 
 class UserStats(NamedTuple):
-    """What is known of users, and of groups of them.
+    """Statistics of users, and estimates for clusters of users.
 
     Attributes:
-        unseen: Of who has not been seen.
-        users: Of each who has, by number.
-        thetas: Their estimates, shape (n, d), where n is more than their largest number; those of
-            numbers that are no user's mean nothing.
-        rows: How many rows each has, shape (n,).
-        groups: Estimates of groups that have been asked for, from all their users' rows. They are
-            kept up to date by rank-one updates, as long as there are such groups.
+        unseen: Prior for unseen users.
+        users: The estimate of each user seen so far, by number.
+        thetas: The users' coefficients, shape (n, d), n above the largest user number. Rows of
+            numbers that belong to no user are meaningless.
+        rows: Number of rows of each user, shape (n,).
+        clusters: Cached estimates of clusters, from the rows of all their users. They are kept up
+            to date by rank-one updates until the cluster ceases to exist.
     """
 
     unseen: UserEstimate
@@ -61,18 +61,18 @@ class UserStats(NamedTuple):
 
 
 def empty(dim: int, lam: float) -> UserStats:
-    """Returns the crowd of nobody."""
+    """Returns empty statistics."""
     unseen = UserEstimate(np.zeros((dim, dim), order="F"), fresh(dim, lam))
     return UserStats(unseen, {}, np.zeros((0, dim)), np.zeros(0, dtype=np.intp), {})
 
 
 def with_user(stats: UserStats, user: int, to: Collection[Cluster]) -> UserStats:
-    """Returns the crowd with one more user, who has no rows.
+    """Adds a user without rows.
 
     Args:
-        crowd: Before.
-        user: The newcomer.
-        to: The groups that have the newcomer in them from now on.
+        stats: The statistics before.
+        user: The new user's number.
+        to: The clusters that the user joins.
     """
     more = max(0, user + 1 - len(stats.rows))
     return stats._replace(
@@ -84,7 +84,7 @@ def with_user(stats: UserStats, user: int, to: Collection[Cluster]) -> UserStats
 
 
 def with_row(stats: UserStats, user: int, x: Array, reward: float) -> UserStats:
-    """Returns the crowd after one more row (x, reward) of one of its users."""
+    """Adds a row (x, reward) of one of the users."""
     before = stats.users[user]
     after = UserEstimate(added(before.gram, x), observed(before.ridge, x, reward))
     thetas, rows = stats.thetas.copy(), stats.rows.copy()
@@ -97,19 +97,19 @@ def with_row(stats: UserStats, user: int, x: Array, reward: float) -> UserStats:
 
 
 def prune(stats: UserStats, user: int, clusters: Collection[Cluster]) -> UserStats:
-    """Returns the crowd without groups that have a user in them and are none of ``clusters``.
+    """Forgets cached estimates of clusters that have a user in them and are not in ``clusters``.
 
-    It is called for the user served, with all groups that this user is in. So what is remembered
-    of groups that are no more is forgotten when one of their users is served next.
+    Call it for the user served, with all clusters that this user is in. The cache of a cluster that
+    no longer exists is then dropped as soon as one of its users is served again.
     """
     alive = {them: r for them, r in stats.clusters.items() if user not in them or them in clusters}
     return stats._replace(clusters=alive)
 
 
 def cluster_estimate(stats: UserStats, them: Cluster, lam: float) -> tuple[Ridge, UserStats]:
-    """Returns the estimate from all rows of a group's users, and the crowd that remembers it.
+    """Returns the estimate from all rows of a cluster's users, and statistics that cache it.
 
-    It is made anew if it is not known: O(n d^2 + d^3).
+    Takes O(n d^2 + d^3) for n users if it is not cached.
     """
     if len(them) == 1:
         return stats.users[next(iter(them))].ridge, stats
@@ -120,9 +120,10 @@ def cluster_estimate(stats: UserStats, them: Cluster, lam: float) -> tuple[Ridge
 
 
 def confidence_radius(rows: Ints) -> Array:
-    """Returns F(T) = sqrt((1 + ln(1 + T)) / (1 + T)), how far off estimates from T rows are.
+    """Returns the confidence radius F(T) = sqrt((1 + ln(1 + T)) / (1 + T)) of an estimate from T
+    rows.
 
-    The confidence radius by which CLUB and those after it tell users apart.
+    CLUB and its successors tell users apart by it.
     """
     found: Array = np.sqrt((1 + np.log1p(rows)) / (1 + rows))
     return found

@@ -59,7 +59,7 @@ def bsgd(
         hessian: One of ``curvature.HESSIANS``.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(eta > 0, "eta", eta, "positive")
     check_sampling(tasks_per_step, batch_size)
@@ -103,7 +103,7 @@ def bspiderboost(
         hessian: One of ``curvature.HESSIANS``.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(eta > 0, "eta", eta, "positive")
     require(large_tasks >= 1, "large-tasks", large_tasks, "at least 1")

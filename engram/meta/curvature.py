@@ -29,7 +29,7 @@ def curvature_correction(
       of order ``delta^2`` that vanishes on quadratics.
 
     Raises:
-        ValueError: ``hessian`` names none of these.
+        ValueError: If ``hessian`` is none of these.
     """
     require(hessian in HESSIANS, "hessian", hessian, f"one of {', '.join(HESSIANS)}")
     grad, product = gradient(loss), hessian_product(loss)

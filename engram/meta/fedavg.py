@@ -16,7 +16,7 @@ def fedavg(loss: LossFn, *, eta: Scale) -> LocalRule:
     """Builds ``w <- w - eta grad L(w)``, one batch a step, without state.
 
     Raises:
-        ValueError: ``eta`` is not positive.
+        ValueError: If ``eta`` is not positive.
     """
     require(eta > 0, "eta", eta, "positive")
     grad = gradient(loss)

@@ -21,7 +21,7 @@ def fine_tune(loss: LossFn, *, lr: float, steps: int) -> Callable[[Params, Batch
         steps: Number of steps; >= 0, where 0 returns w.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(lr > 0, "adapt-lr", lr, "positive")
     require(steps >= 0, "adapt-steps", steps, "at least 0")

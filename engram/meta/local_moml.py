@@ -47,7 +47,7 @@ def local_moml(
         A rule whose state is u, a model with the shapes of w.
 
     Raises:
-        ValueError: A step size or weight lies outside its range, or the variant is unknown.
+        ValueError: If a step size or weight is out of range, or the variant is unknown.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")

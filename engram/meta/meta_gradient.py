@@ -37,7 +37,7 @@ def meta_gradient(loss: LossFn, alpha: float, hessian: str) -> MetaGradient:
         hessian: How the Hessian is treated; one of ``curvature.HESSIANS``.
 
     Raises:
-        ValueError: ``alpha`` is negative, or the variant is unknown.
+        ValueError: If ``alpha`` is negative, or the variant is unknown.
     """
     require(alpha >= 0, "alpha", alpha, "at least 0")
     grad = gradient(loss)

@@ -79,7 +79,7 @@ def moml_v1(
         allocate: Makes the room for the memories: in memory, or in a file or block to be shared.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
@@ -144,7 +144,7 @@ def constant_steps(*, beta: Scale, eta: Scale) -> StepSizes:
     """Builds constant step sizes: beta in (0, 1], eta > 0.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
@@ -182,7 +182,7 @@ def adaptive_steps(
         batch_size: Rows of each; >= 1.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     check_sampling(tasks_per_step, batch_size)
     require(alpha >= 0, "alpha", alpha, "at least 0")
@@ -240,7 +240,7 @@ def moml_v2(
         allocate: As in ``moml_v1``.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     check_sampling(tasks_per_step, batch_size, tasks)
     grad, meta = gradient(loss), meta_gradient(loss, alpha, hessian)

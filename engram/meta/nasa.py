@@ -65,7 +65,7 @@ def nasa(
         hessian: One of ``curvature.HESSIANS``.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require((gamma > 0) & (gamma <= 1), "gamma", gamma, "in (0, 1]")

@@ -40,7 +40,7 @@ def pfedme(
         A rule whose state is theta, the client's personal model.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(alpha > 0, "alpha", alpha, "positive")
     require(eta > 0, "eta", eta, "positive")

@@ -67,7 +67,7 @@ def protonet(
         eta: Step size; > 0.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(eta > 0, "eta", eta, "positive")
     check_sampling(tasks_per_step, min(support, query))

@@ -153,7 +153,7 @@ def single_node(
         mix: How far w moves; > 0.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     check_sampling(tasks_per_step, batch_size)
     require(local_steps >= 1, "local-steps", local_steps, "at least 1")

@@ -57,7 +57,7 @@ class _Linear(RegressorMixin, MultitaskModel):
         """Returns each task's OLS, and its noise, as it is given or as its rows show it.
 
         Raises:
-            ValueError: It is not given, and some task has no more rows than coefficients.
+            ValueError: If it is not given and some task has no more rows than coefficients.
         """
         require(sigma is None or 0 < sigma < np.inf, "sigma", sigma, "positive and finite")
         sites = [estimate_site(own, sigma=sigma) for own in rows]

@@ -104,7 +104,7 @@ def _solved(solver: Any, x: Array, y: Array, weights: Array) -> Any:
     """Returns one of scikit-learn's models, fitted.
 
     Raises:
-        NoEstimate: It has not converged.
+        NoEstimate: If the solver has not converged.
     """
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - as its models
 

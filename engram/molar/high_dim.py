@@ -118,8 +118,8 @@ def transfer(
         reading: Of the algorithm.
 
     Raises:
-        ImportError: cvxpy is not installed.
-        ValueError: A number lies outside its range, there is no task, or no parameters are within
+        ImportError: If cvxpy is not installed.
+        ValueError: If a value is out of range, there is no task, or no parameters are within
             the bounds.
     """
     require(len(tasks) > 0, "number of tasks", 0, "at least 1")

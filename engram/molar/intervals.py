@@ -21,10 +21,10 @@ from engram.molar.median import weighted_median
 from engram.molar.shrinkage import Shared, Weights, median_weights
 from engram.molar.site import SiteEstimate
 
-__all__ = ["Intervals", "Method", "own_interval", "shared_half_width", "site_interval"]
+__all__ = ["IntervalMethod", "Intervals", "own_interval", "shared_half_width", "site_interval"]
 
 Array = npt.NDArray[np.float64]
-Method = Literal["practical", "paper"]
+IntervalMethod = Literal["practical", "paper"]
 
 _ODD: Final = 10.0  # times the usual: standard errors that are counted as no larger
 _MOST: Final = 0.45  # the largest alpha_(B, delta) that Lemma 14 speaks of
@@ -42,7 +42,7 @@ def shared_half_width(
     shared: Shared,
     *,
     level: float = 0.95,
-    method: Method = "practical",
+    method: IntervalMethod = "practical",
     weights: Weights = "precision",
     max_weight: float = np.inf,
 ) -> Array:
@@ -122,7 +122,7 @@ def site_interval(
     half_width: Array,
     *,
     level: float = 0.95,
-    method: Method = "practical",
+    method: IntervalMethod = "practical",
     intercept: bool = False,
 ) -> Intervals:
     """The task's part: its own interval where it disagrees, and the shared one elsewhere.

@@ -60,7 +60,7 @@ def lasso_debiasing(
         Shape (d,).
 
     Raises:
-        ValueError: The strength is negative, or a shape is wrong.
+        ValueError: If the strength is negative, or a shape is wrong.
     """
     x, y, counts = rows.counted()
     shape = (x.shape[1],)

@@ -25,7 +25,8 @@ def weighted_median(values: Array, weights: Array) -> Array:
         Shape (d,).
 
     Raises:
-        ValueError: The shapes disagree, the weights are not such, or a value that has one is NaN.
+        ValueError: If the shapes disagree, a weight is out of range, or a value of positive weight
+            is NaN.
     """
     require(values.ndim == 2, "values.shape", values.shape, "(M, d)")
     weights = np.asarray(weights, dtype=np.float64)

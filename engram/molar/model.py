@@ -74,7 +74,7 @@ class MultitaskModel(BaseEstimator):
             sample_weight: Shape (n,), at least 0: a row of weight c counts as c rows.
 
         Raises:
-            ValueError: One line that names the task and the column, or says what else is wrong.
+            ValueError: If an input is invalid; the message names the task and the column.
         """
         require(self.unseen in ("error", "shared"), "unseen", self.unseen, "error or shared")
         X, labels = take_tasks(X, task, fitting=True)
@@ -140,7 +140,7 @@ class MultitaskModel(BaseEstimator):
                 coefficients if ``unseen`` is "shared"; so are all if ``task`` is None.
 
         Raises:
-            ValueError: A task was not fitted, and ``unseen`` is "error".
+            ValueError: If a task was not fitted and ``unseen`` is "error".
         """
         check_is_fitted(self)
         if task is None and self.unseen == "shared":

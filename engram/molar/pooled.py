@@ -30,7 +30,7 @@ def pool(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> SiteEstimat
     Its bias does not vanish with more rows or more tasks if these differ (Section 4.1).
 
     Raises:
-        ValueError: There is no task.
+        ValueError: If there is no task.
     """
     require(len(tasks) > 0, "number of tasks", 0, "at least 1")
     parts = [(condense(rows) if family == "linear" else rows).counted() for rows in tasks]

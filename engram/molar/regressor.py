@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.intercept import personalize_rows
-from engram.molar.intervals import Intervals, Method, shared_half_width, site_interval
+from engram.molar.intervals import IntervalMethod, Intervals, shared_half_width, site_interval
 from engram.molar.model import MultitaskModel
 from engram.molar.shrinkage import Option, Shared, combine, median_weights
 from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
@@ -108,7 +108,9 @@ class _Molar(MultitaskModel):
         """Standard deviation of each task's noise, shape (M,); infinite if it is not known."""
         return np.array([site.sigma for site in self.sites_])
 
-    def confidence_intervals(self, level: float = 0.95, method: Method = "practical") -> Intervals:
+    def confidence_intervals(
+        self, level: float = 0.95, method: IntervalMethod = "practical"
+    ) -> Intervals:
         """Returns an interval for each task's coefficients, each limit of shape (M, d).
 
         They cover what is shared, and what differs by many standard errors; of a coefficient that
@@ -122,14 +124,14 @@ class _Molar(MultitaskModel):
         d = self.n_features_in_
         return Intervals(low[:, :d], high[:, :d])
 
-    def _intervals(self, level: float, method: Method) -> Intervals:
+    def _intervals(self, level: float, method: IntervalMethod) -> Intervals:
         check_is_fitted(self)
         half = shared_half_width(self.sites_, self.shared_, level=level, method=method)
         each = [self._limits(site, half, level, method) for site in self.sites_]
         return Intervals(np.stack([i.low for i in each]), np.stack([i.high for i in each]))
 
     def _limits(
-        self, site: SiteEstimate, half: Array, level: float, method: Method = "practical"
+        self, site: SiteEstimate, half: Array, level: float, method: IntervalMethod = "practical"
     ) -> Intervals:
         return site_interval(
             site, self.shared_, half, level=level, method=method, intercept=self.fit_intercept
@@ -143,7 +145,7 @@ class _Molar(MultitaskModel):
             level: Of the intervals.
 
         Raises:
-            ValueError: There is no such task.
+            ValueError: If the task was not fitted.
         """
         check_is_fitted(self)
         names, shared, name = self._names(), self.shared_.coef, type(self).__name__
@@ -178,7 +180,7 @@ class _Molar(MultitaskModel):
             sample_weight: As for ``fit``.
 
         Raises:
-            ValueError: The label is taken, or as ``fit`` says.
+            ValueError: If the label was fitted already, or for the reasons given in ``fit``.
         """
         check_is_fitted(self)
         if task in self.tasks_.tolist():

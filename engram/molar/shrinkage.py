@@ -114,7 +114,7 @@ def combine(
         max_weight: Likewise; sizes are bounded, too.
 
     Raises:
-        ValueError: A coefficient is determined by no task, or there is no task.
+        ValueError: If a coefficient is determined by no task, or there is no task.
     """
     require(len(sites) > 0, "number of tasks", 0, "at least 1")
     each = median_weights(sites, weights, max_weight)

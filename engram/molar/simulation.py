@@ -22,7 +22,7 @@ def sparse_parameters(rng: np.random.Generator, tasks: int, dim: int, differing:
     a value can only change its sign.)
 
     Args:
-        rng: What is drawn from. The first tasks are the same, however many follow.
+        rng: Source of randomness. The first tasks are the same, however many follow.
         tasks: M, at least 1.
         dim: d, at least 1.
         differing: s, from 0 to d.
@@ -64,7 +64,7 @@ def disparate_sizes(
     ``least`` rows for each task, and of the others z's shares.
 
     Args:
-        rng: What is drawn from.
+        rng: Source of randomness.
         tasks: M, at least 1.
         mean: n, the mean over tasks to rounding; at least ``least``.
         least: Rows that every task has at least; more than d for OLS to be defined.
@@ -73,7 +73,7 @@ def disparate_sizes(
         Shape (M,).
 
     Raises:
-        ValueError: The mean is below ``least``.
+        ValueError: If the mean is below ``least``.
     """
     require(mean >= least, "mean", mean, f"at least {least}, the fewest that a task may have")
     share = rng.dirichlet(np.ones(tasks))
@@ -86,7 +86,7 @@ def linear_rows(
     """Draws a task's rows: x ~ N(0, root' root) and y = <x, beta> + N(0, sigma^2).
 
     Args:
-        rng: What is drawn from.
+        rng: Source of randomness.
         beta: Shape (d,).
         size: n_m, at least 1.
         sigma: Standard deviation of the noise, at least 0.

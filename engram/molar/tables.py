@@ -51,7 +51,7 @@ def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels
         fitting: Whether categories (of a pandas categorical) without rows are refused.
 
     Raises:
-        ValueError: It is missing, not one label a row, or has empty labels.
+        ValueError: If it is missing, does not have one label for each row, or has empty labels.
     """
     if task is None:
         raise ValueError("task must be given: one label a row, or the name of a frame's column")
@@ -92,7 +92,7 @@ def distinct(labels: Labels) -> tuple[Labels, Codes]:
     """Returns the tasks, sorted, and the position of each row's among them.
 
     Raises:
-        ValueError: Labels of different kinds, such as numbers and names, have no order.
+        ValueError: If labels are of different kinds, such as numbers and names.
     """
     try:
         tasks, codes = np.unique(labels, return_inverse=True)
@@ -106,7 +106,7 @@ def check_finite(x: Array, labels: Labels, names: Sequence[str]) -> None:
     """Refuses features that are NaN or infinite.
 
     Raises:
-        ValueError: It names the first one's column, task and row.
+        ValueError: If there are any; it names the first one's column, task and row.
     """
     bad = ~np.isfinite(x)
     if bad.any():
@@ -122,7 +122,7 @@ def check_target(y: Array, labels: Labels, family: FamilyName) -> None:
     """Refuses targets that a family cannot have.
 
     Raises:
-        ValueError: It names the first one's task and row.
+        ValueError: If there are any; it names the first one's task and row.
     """
     model = FAMILIES[family]
     bad = ~(np.isfinite(y) & model.valid(y))
@@ -140,7 +140,7 @@ def rows_of_tasks(
     """Returns each task's rows, in the order of ``tasks``, whose positions ``codes`` holds.
 
     Raises:
-        ValueError: A weight is negative or not finite, or all of a task's are 0.
+        ValueError: If a weight is negative or not finite, or all of a task's weights are 0.
     """
     if weights is not None:
         bad = ~(np.isfinite(weights) & (weights >= 0))
@@ -164,7 +164,7 @@ def codes_of(labels: Labels, tasks: Labels, *, unseen: str) -> Codes:
     """Returns the position of each row's task in ``tasks``; -1 for one that is not there.
 
     Raises:
-        ValueError: There are such, and ``unseen`` is not "shared".
+        ValueError: If there are unknown tasks and ``unseen`` is not "shared".
     """
     known: Mapping[Any, int] = {task: i for i, task in enumerate(tasks.tolist())}
     codes = np.array([known.get(label, -1) for label in labels.tolist()], dtype=np.intp)

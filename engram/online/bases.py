@@ -62,7 +62,7 @@ def descent_pool(
     """Builds (E.4): center <- Pi[center - eta_t g_t], decision = Pi[center - eta_t m_t].
 
     Args:
-        domain: Of the decisions.
+        domain: The set of decisions.
         size: N.
         step: ``(t, V_t-1) -> eta_t``, shape (N,).
         optimistic: Whether m_t is g_t-1 rather than 0.
@@ -109,7 +109,7 @@ def newton_pool(domain: Domain, ridges: Array, scales: Array, *, optimistic: boo
     once more; one that is not, in the norm that has this gradient, too (online Newton step).
 
     Args:
-        domain: Of the decisions.
+        domain: The set of decisions.
         ridges: r > 0, shape (N,).
         scales: c > 0, shape (N,).
         optimistic: Which of the two.
@@ -159,7 +159,7 @@ def started(domain: Domain, start: Array | None) -> Array:
     """Returns where to start: ``start``, or the domain's middle.
 
     Raises:
-        ValueError: ``start`` is not in the domain.
+        ValueError: If ``start`` is not in the domain.
     """
     if start is None:
         return domain.center

@@ -25,12 +25,12 @@ def ogd(
     1 / (lambda t) it is at most G^2 (1 + ln T) / (2 lambda) for lambda-strongly convex ones.
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
         step: eta_t > 0 of t = 1, 2, ...
 
     Raises:
-        ValueError: ``gradient_bound`` is not as said.
+        ValueError: If ``gradient_bound`` is not finite and positive.
     """
     positive(gradient_bound=gradient_bound)
     scale = domain.diameter / gradient_bound
@@ -48,14 +48,14 @@ def optimistic_ogd(
     for convex losses (Lemma 10), as log(V_T) for strongly convex ones (Lemma 12).
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
         smoothness: L > 0, how fast a loss's gradient changes. Here gamma = 4 L: with steps beyond
             2 / (3 L) a decision would not come to rest at the minimum of a fixed loss.
         strong_convexity: lambda, in [0, L]; 0 for losses that are convex.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound, smoothness=smoothness)
     known = 0 <= strong_convexity <= smoothness

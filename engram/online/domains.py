@@ -96,7 +96,7 @@ def ball(dim: int, radius: float, center: Array | None = None) -> Domain:
         center: Shape (d,); the origin if None.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     require(dim >= 1, "dim", dim, "at least 1")
     require(0 < radius < np.inf, "radius", radius, "finite and positive")
@@ -112,7 +112,7 @@ def box(low: Array, high: Array) -> Domain:
         high: Shape (d,); nowhere below ``low``, and above it somewhere.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     low = _vector(low, "low", np.size(low))
     high = _vector(high, "high", len(low))
@@ -130,7 +130,7 @@ def simplex(dim: int) -> Domain:
         dim: d >= 2.
 
     Raises:
-        ValueError: ``dim`` is not as said.
+        ValueError: If ``dim`` is below 2.
     """
     require(dim >= 2, "dim", dim, "at least 2, or the domain is a point")
     return Domain(SIMPLEX, np.zeros(dim), np.full(dim, np.inf), 1.0)

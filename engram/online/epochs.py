@@ -56,7 +56,7 @@ def in_epochs(
         gradient_bound: G > 0, if it is known. Longer gradients are refused then.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     first = _FIRST if horizon is None else horizon
     made = lru_cache(maxsize=4)(make)

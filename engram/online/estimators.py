@@ -109,7 +109,7 @@ class OnlineRegressor(RegressorMixin, StreamModel):
             w: The row's weight.
 
         Raises:
-            ValueError: As ``partial_fit``.
+            ValueError: For the reasons given in ``partial_fit``.
         """
         return self._learn_one(x, y, w)
 
@@ -217,7 +217,7 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
                 other than False and True.
 
         Raises:
-            ValueError: As ``partial_fit``.
+            ValueError: For the reasons given in ``partial_fit``.
         """
         if classes is None and not hasattr(self, "model_") and isinstance(y, (bool, np.bool_)):
             classes = [False, True]

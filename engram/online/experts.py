@@ -47,7 +47,7 @@ def hedge(size: int, *, horizon: int, loss_range: float = 1.0) -> Learner[Hedge]
         loss_range: > 0; losses that differ by more are refused.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
     eta = sqrt(8 * log(max(size, 2)) / horizon)
@@ -85,7 +85,7 @@ def adapt_ml_prod(size: int, *, loss_range: float = 1.0) -> Learner[Prod]:
         loss_range: > 0; losses that differ by more are refused.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
 
     def steps(squares: Array) -> Array:
@@ -136,7 +136,7 @@ def msmwc(
         loss_range: > 0; losses that differ by more are refused.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     shape = np.shape(steps)
     require(shape in ((), (size,)), "steps' shape", shape, f"() or ({size},)")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from engram.checks import require
 from engram.online.domains import Domain, ball, simplex
-from engram.online.environments import directions
+from engram.online.loss_streams import directions
 from engram.online.steps import BALL
 
 __all__ = ["Game", "matrix_game", "saddle_game"]
@@ -91,7 +91,7 @@ def saddle_game(rng: np.random.Generator, dim: int = 10, curvature: float = 0.0)
     3/2 (1 + m).
 
     Args:
-        rng: What draws.
+        rng: Source of randomness.
         dim: d = e.
         curvature: m >= 0.
     """

@@ -52,7 +52,7 @@ def checked(gradients: Array, shape: tuple[int, ...], bound: float = np.inf) -> 
         bound: The largest Euclidean norm G of each.
 
     Raises:
-        ValueError: They have another shape, are not finite, or exceed ``bound``.
+        ValueError: If they have another shape, are not finite, or exceed ``bound``.
     """
     try:
         given = np.asarray(gradients, dtype=np.float64)

@@ -30,9 +30,9 @@ from engram.online.losses import Loss
 from engram.online.universal import Universal, universal_ensemble
 
 __all__ = [
-    "Linear",
-    "Moments",
-    "Task",
+    "LinearModel",
+    "LinearTask",
+    "RunningMoments",
     "coefficients",
     "learned",
     "predictions",
@@ -49,7 +49,7 @@ _OUTLIER = 10.0  # standard deviations from the mean, beyond which targets count
 _CONSTANT = 1e-12  # a column that varies by less than this, in parts of its mean, is constant
 
 
-class Moments(NamedTuple):
+class RunningMoments(NamedTuple):
     """Mean and spread of numbers so far (Welford, 1962).
 
     Attributes:
@@ -81,7 +81,7 @@ class Moments(NamedTuple):
         return type(self)(self.weight, np.append(self.mean, zeros), np.append(self.squares, zeros))
 
 
-class Task(NamedTuple):
+class LinearTask(NamedTuple):
     """What is to be learned.
 
     Attributes:
@@ -106,7 +106,7 @@ class Task(NamedTuple):
         return self.outputs * (dim + 1) <= self.most_exp_concave
 
 
-class Linear(NamedTuple):
+class LinearModel(NamedTuple):
     """What was learned.
 
     Attributes:
@@ -116,8 +116,8 @@ class Linear(NamedTuple):
         ensemble: Of d + 1 coefficients for each output.
     """
 
-    columns: Moments
-    targets: Moments
+    columns: RunningMoments
+    targets: RunningMoments
     derivative_bound: float
     ensemble: Universal
 
@@ -129,30 +129,30 @@ def _learner(size: int, radius: float, bound: float, exp_concave: bool) -> Learn
     )
 
 
-def _learner_of(task: Task, dim: int, derivative_bound: float) -> Learner[Universal]:
+def _learner_of(task: LinearTask, dim: int, derivative_bound: float) -> Learner[Universal]:
     bound = (derivative_bound or 1.0) * _LENGTH * sqrt(dim + 1)
     radius = task.radius * sqrt(task.outputs)
     return _learner(task.outputs * (dim + 1), radius, bound, task.exp_concave(dim))
 
 
-def started(task: Task, dim: int) -> Linear:
+def started(task: LinearTask, dim: int) -> LinearModel:
     """Returns the model before the first row, which predicts 0.
 
     Args:
         task: What is to be learned.
         dim: d >= 0.
     """
-    columns, targets = (Moments(0.0, np.zeros(n), np.zeros(n)) for n in (dim, task.outputs))
-    return Linear(columns, targets, 0.0, _learner_of(task, dim, 0.0).init(None))
+    columns, targets = (RunningMoments(0.0, np.zeros(n), np.zeros(n)) for n in (dim, task.outputs))
+    return LinearModel(columns, targets, 0.0, _learner_of(task, dim, 0.0).init(None))
 
 
-def coefficients(task: Task, model: Linear) -> Array:
+def coefficients(task: LinearTask, model: LinearModel) -> Array:
     """Returns W, of standardized columns and of ones: shape (m, d + 1)."""
     dim = len(model.columns.mean)
     return _learner_of(task, dim, model.derivative_bound).act(model.ensemble).reshape(-1, dim + 1)
 
 
-def predictions(task: Task, model: Linear, x: Array) -> Array:
+def predictions(task: LinearTask, model: LinearModel, x: Array) -> Array:
     """Returns p of each row, in units of the target.
 
     Args:
@@ -170,7 +170,7 @@ def predictions(task: Task, model: Linear, x: Array) -> Array:
     return found
 
 
-def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Linear:
+def learned(task: LinearTask, model: LinearModel, x: Array, y: Array, weight: float) -> LinearModel:
     """Returns the model after one more row.
 
     Args:
@@ -200,10 +200,10 @@ def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Lin
         state = here.init(here.act(state))
     learner = _learner_of(task, len(x), derivative_bound)
     state = learner.observe(state, (derivatives[:, None] * z).ravel())
-    return Linear(columns, targets, derivative_bound, state)
+    return LinearModel(columns, targets, derivative_bound, state)
 
 
-def _moderate(y: Array, targets: Moments) -> Array:
+def _moderate(y: Array, targets: RunningMoments) -> Array:
     """Returns ``y``, moved to within some standard deviations, where there is one, of the mean."""
     if not targets.squares.any():
         return y
@@ -211,7 +211,7 @@ def _moderate(y: Array, targets: Moments) -> Array:
     return np.clip(y, targets.mean - reach, targets.mean + reach)
 
 
-def widened(task: Task, model: Linear, dim: int) -> Linear:
+def widened(task: LinearTask, model: LinearModel, dim: int) -> LinearModel:
     """Returns the model with more columns, which were 0 in all rows so far.
 
     It predicts what it did. The ensemble starts over from where it is.

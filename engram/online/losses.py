@@ -104,7 +104,7 @@ def quantile(q: float) -> Loss:
         q: In (0, 1); 1/2 gives half of the absolute loss.
 
     Raises:
-        ValueError: ``q`` is not as said.
+        ValueError: If ``q`` is not in (0, 1).
     """
     require(0 < q < 1, "quantile", q, "in (0, 1)")
     return Loss(partial(_pinball, q), partial(_pinball_derivative, q), _straight, max(q, 1 - q))

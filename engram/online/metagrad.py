@@ -44,12 +44,12 @@ def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[
     O(d log T) for exp-concave losses; for all convex ones it is O(sqrt(T log log T)).
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
         horizon: T >= 1, the number of rounds; of more than these it learns less well.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound)
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")

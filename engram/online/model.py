@@ -22,7 +22,15 @@ from sklearn.utils.validation import (
 
 from engram.checks import require
 from engram.online.learner import positive
-from engram.online.linear import Linear, Task, coefficients, learned, predictions, started, widened
+from engram.online.linear import (
+    LinearModel,
+    LinearTask,
+    coefficients,
+    learned,
+    predictions,
+    started,
+    widened,
+)
 from engram.online.losses import Loss
 
 __all__ = ["LARGEST", "StreamModel"]
@@ -48,8 +56,8 @@ class StreamModel(BaseEstimator):
 
     radius: float
     exp_concave: bool | None
-    task_: Task
-    model_: Linear
+    task_: LinearTask
+    model_: LinearModel
     n_features_in_: int
 
     @abstractmethod
@@ -79,7 +87,7 @@ class StreamModel(BaseEstimator):
         require(known, "exp_concave", self.exp_concave, "True, False or None")
         most = {None: _MOST_EXP_CONCAVE, True: np.inf, False: 0}
         outputs, standardized = self._shape()
-        self.task_ = Task(
+        self.task_ = LinearTask(
             self._loss(), outputs, standardized, float(self.radius), most[self.exp_concave]
         )
         self.model_ = started(self.task_, dim)

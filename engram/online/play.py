@@ -8,17 +8,17 @@ import numpy.typing as npt
 from engram.checks import require
 from engram.online.bases import Pool, started
 from engram.online.domains import Domain
-from engram.online.environments import Environment
 from engram.online.games import Game
 from engram.online.learner import Learner, checked
+from engram.online.loss_streams import LossStream
 
 __all__ = [
-    "Played",
+    "PlayedStream",
     "game_regrets",
     "least_totals",
     "log_spaced",
-    "play",
     "play_game",
+    "play_stream",
     "regrets",
     "vectorized",
 ]
@@ -27,7 +27,7 @@ Array = npt.NDArray[np.float64]
 Rounds = npt.NDArray[np.intp]
 
 
-class Played(NamedTuple):
+class PlayedStream(NamedTuple):
     """What a learner did in T rounds.
 
     Attributes:
@@ -57,14 +57,14 @@ def vectorized(pool: Pool[Any], domain: Domain) -> Learner[Any]:
     )
 
 
-def play(learner: Learner[Any], environment: Environment) -> Played:
+def play_stream(learner: Learner[Any], stream: LossStream) -> PlayedStream:
     """Plays all rounds."""
     state = learner.init(None)
-    points = np.empty((environment.horizon, *learner.points(state).shape))
-    for t in range(environment.horizon):
+    points = np.empty((stream.horizon, *learner.points(state).shape))
+    for t in range(stream.horizon):
         points[t] = learner.points(state)
-        state = _told(learner, state, environment.gradient(t + 1, points[t]))
-    return Played(points, points.shape[0] * points.shape[1])
+        state = _told(learner, state, stream.gradient(t + 1, points[t]))
+    return PlayedStream(points, points.shape[0] * points.shape[1])
 
 
 def play_game(
@@ -109,21 +109,21 @@ def log_spaced(horizon: int, per_decade: int = 10) -> Rounds:
     return np.unique(np.geomspace(1, horizon, count).round().astype(np.intp))
 
 
-def least_totals(environment: Environment, rounds: Rounds) -> Array:
+def least_totals(stream: LossStream, rounds: Rounds) -> Array:
     """Returns min_x sum_s<=t f_s(x) for each of some rounds t, shape (r,)."""
-    return np.array([environment.first(int(t)).best().total for t in rounds])
+    return np.array([stream.first(int(t)).best().total for t in rounds])
 
 
-def regrets(environment: Environment, decisions: Array, rounds: Rounds, least: Array) -> Array:
+def regrets(stream: LossStream, decisions: Array, rounds: Rounds, least: Array) -> Array:
     """Returns sum_s<=t f_s(x_s) - min_x sum_s<=t f_s(x) for each of some rounds t, shape (r,).
 
     Args:
-        environment: What was played against.
+        stream: What was played against.
         decisions: Shape (T, d).
         rounds: t, in 1, ..., T.
         least: ``least_totals`` of them.
     """
-    totals: Array = np.cumsum(environment.losses(decisions))
+    totals: Array = np.cumsum(stream.losses(decisions))
     return totals[rounds - 1] - least
 
 

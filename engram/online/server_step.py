@@ -57,7 +57,7 @@ def universal_step(aggregate: Aggregate, radius: float) -> Aggregate:
             first step has between a fifth and two fifths of its length.
 
     Raises:
-        ValueError: ``radius`` is not positive.
+        ValueError: If ``radius`` is not positive.
     """
     require(0 < radius < np.inf, "server-radius", radius, "finite and positive")
     learner = lru_cache(partial(_learner, radius))

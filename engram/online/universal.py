@@ -144,8 +144,8 @@ def universal_ensemble(
     1/T to 1, cover all there can be, and the same problem in other units gets the same decisions.
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
         horizon: T >= 1, the number of rounds; of more than these it learns less well.
         smoothness: L > 0, how fast a loss's gradient changes; G / R if None.
         feedback: Whether it looks at the gradient at its decision alone, in which case base
@@ -155,7 +155,7 @@ def universal_ensemble(
             numbers and operations each; without them such losses count as convex.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound)
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.bandits.worlds.classes import classes
-from engram.bandits.worlds.grouped import grouped
-from engram.bandits.worlds.world import Round, World, drawing
+from engram.bandits.environments.classes import classes
+from engram.bandits.environments.environment import Environment, Round, drawing
+from engram.bandits.environments.grouped import grouped
 from engram.molar.site import Rows
 from federation.data.bandits import read_classes
 from federation.data.tables import TableData
@@ -23,7 +23,7 @@ __all__ = [
     "GROUPED",
     "Arrivals",
     "drawn_arrivals",
-    "drawn_world",
+    "drawn_environment",
     "grouped_users",
     "is_table",
     "table_arrivals",
@@ -52,7 +52,7 @@ def is_table(experiment: Experiment) -> bool:
     return experiment.dataset.startswith("csv:")
 
 
-def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> World:
+def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> Environment:
     """Draws users in groups of a third of them each, other ones in each of two topics."""
     return grouped(
         users=users,
@@ -67,7 +67,7 @@ def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> World:
     )
 
 
-def drawn_world(experiment: Experiment) -> World:
+def drawn_environment(experiment: Experiment) -> Environment:
     """Returns a world that is drawn, or made of data sets with classes.
 
     Raises:
@@ -77,26 +77,26 @@ def drawn_world(experiment: Experiment) -> World:
     try:
         if e.dataset in GROUPED:
             reward = GROUPED[e.dataset]
-            world = grouped_users(reward, users=e.num_clients, horizon=e.rounds, seed=e.seed)
+            environment = grouped_users(reward, users=e.num_clients, horizon=e.rounds, seed=e.seed)
         else:
             rows = [read_classes(name, data_dir=Path(e.data_dir)) for name in names]
-            world = classes(rows, horizon=e.rounds, seed=e.seed, groups=e.user_groups or None)
+            environment = classes(rows, horizon=e.rounds, seed=e.seed, groups=e.user_groups or None)
     except DataError:
         raise
     except ValueError as error:
         raise DataError(f"{e.dataset}: {error}") from error
-    if world.users != e.num_clients:
+    if environment.users != e.num_clients:
         raise DataError(
-            f"num-clients must be the number of users, {world.users}, in {e.dataset}, got "
+            f"num-clients must be the number of users, {environment.users}, in {e.dataset}, got "
             f"{e.num_clients}"
         )
-    return world
+    return environment
 
 
 def drawn_arrivals(experiment: Experiment) -> Arrivals:
-    """Returns the rounds of ``drawn_world``; errors are its."""
-    world = drawn_world(experiment)
-    return Arrivals(world.dim, world.round)
+    """Returns the rounds of ``drawn_environment``; errors are its."""
+    environment = drawn_environment(experiment)
+    return Arrivals(environment.dim, environment.round)
 
 
 def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:

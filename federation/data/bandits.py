@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engram.bandits.environments.classes import LabeledRows
+from engram.bandits.environments.ratings import Rated, rated
 from engram.bandits.logged import Logged, logged
-from engram.bandits.worlds.classes import Rows
-from engram.bandits.worlds.ratings import Rated, rated
 from federation.data.npz import read_npz
 from federation.data.sources import PERMUTED, load
 from federation.data.tables import numbers, read_frame
@@ -19,8 +19,8 @@ from federation.streams import Stream, generator
 __all__ = ["read_classes", "read_logged", "read_ratings"]
 
 
-def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -> Rows:
-    """Reads a data set for ``engram.bandits.worlds.classes``, all its rows.
+def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -> LabeledRows:
+    """Reads a data set for ``engram.bandits.environments.classes``, all its rows.
 
     Args:
         dataset: As the setting ``dataset``; and ``permuted-NAME`` for NAME with the pixels of all
@@ -45,7 +45,7 @@ def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -
         from sklearn.random_projection import GaussianRandomProjection  # noqa: PLC0415 - slow to import, not always needed
 
         x = GaussianRandomProjection(dim, random_state=seed).fit_transform(x.astype(np.float64))
-    return Rows(x, np.concatenate([parts.y_train, parts.y_test]))
+    return LabeledRows(x, np.concatenate([parts.y_train, parts.y_test]))
 
 
 def read_ratings(
@@ -57,7 +57,7 @@ def read_ratings(
     groups: int = 50,
     below: float = 2.0,
 ) -> Rated:
-    """Reads a CSV file with a rating a row, for ``engram.bandits.worlds.ratings``.
+    """Reads a CSV file with a rating a row, for ``engram.bandits.environments.ratings``.
 
     Args:
         path: The file. It has a header.

@@ -13,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from engram.online import environments, games
+from engram.online import games, loss_streams
 from engram.online.bases import descent_pool
 from engram.online.domains import Domain
-from engram.online.environments import Environment
 from engram.online.games import Game
 from engram.online.learner import Learner
+from engram.online.loss_streams import LossStream
 from engram.online.metagrad import metagrad
 from engram.online.newton import newton_steps
 from engram.online.play import (
     game_regrets,
     least_totals,
     log_spaced,
-    play,
     play_game,
+    play_stream,
     regrets,
     vectorized,
 )
@@ -132,14 +132,14 @@ class Setting(NamedTuple):
     begin: Callable[[np.random.Generator, int, Rounds], Curves]
 
 
-def _stream(title: str, draw: Callable[[np.random.Generator, int], Environment]) -> Setting:
+def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) -> Setting:
     def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
         drawn = draw(rng, horizon)
         least = least_totals(drawn, rounds)
         problem = Problem(drawn.domain, drawn.gradient_bound, drawn.smoothness, horizon)
 
         def curves(method: Method) -> list[Array]:
-            points = play(method.make(problem), drawn).points
+            points = play_stream(method.make(problem), drawn).points
             each = range(len(method.scales))
             return [regrets(drawn, points[:, i], rounds, least) for i in each]
 
@@ -187,16 +187,16 @@ def _games(
 NOISES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)  # of the stochastically extended adversarial model
 
 SETTINGS: Final = {
-    "strongly-convex": _stream("strongly convex", environments.strongly_convex),
-    "logistic": _stream("logistic", environments.logistic),
-    "squared": _stream("squared", environments.squared),
-    "absolute": _stream("absolute", environments.absolute),
-    "linear": _stream("random linear", environments.linear),
-    "fixed": _stream("fixed", environments.fixed),
-    "drifting": _stream("drifting", environments.drifting),
+    "strongly-convex": _stream("strongly convex", loss_streams.strongly_convex),
+    "logistic": _stream("logistic", loss_streams.logistic),
+    "squared": _stream("squared", loss_streams.squared),
+    "absolute": _stream("absolute", loss_streams.absolute),
+    "linear": _stream("random linear", loss_streams.linear),
+    "fixed": _stream("fixed", loss_streams.fixed),
+    "drifting": _stream("drifting", loss_streams.drifting),
     **{
         f"sea-{noise:g}": _stream(
-            f"SEA, noise {noise:g}", partial(environments.drifting, noise=noise)
+            f"SEA, noise {noise:g}", partial(loss_streams.drifting, noise=noise)
         )
         for noise in NOISES
     },

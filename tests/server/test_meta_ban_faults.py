@@ -10,7 +10,7 @@ from flwr.app import MessageType
 from client.hosts import table_host
 from client.memory import MemoryFull, RamStore
 from engram.bandits.replay import Drawn
-from federation.data.arrivals import drawn_world
+from federation.data.arrivals import drawn_environment
 from federation.errors import RunStopped
 from federation.predictions import ARMS, PREDICTIONS, Question, question_for
 from federation.wire import ARRAYS, CLIENTS, to_record
@@ -161,7 +161,7 @@ def test_a_turn_of_a_site_that_is_away_is_nobodys(tmp_path):
     found, _ = run(tmp_path / "run", grid=Away)
     rows = rows_of(tmp_path / "run")
     assert all(row["absent"] == {"2": "no node hosts it"} for row in rows)
-    turns = [drawn_world(settings()).round(t).user for t in range(T)]
+    turns = [drawn_environment(settings()).round(t).user for t in range(T)]
     assert ["arm" in row for row in rows] == [user != 2 for user in turns]
     assert found["clients"]["turns"][2] == 0
 
@@ -169,7 +169,7 @@ def test_a_turn_of_a_site_that_is_away_is_nobodys(tmp_path):
 def test_a_site_that_comes_late_is_served_from_then_on(tmp_path):
     found, _ = run(tmp_path / "run", grid=partial(Late, comes={3: 20}))
     rows = rows_of(tmp_path / "run")
-    turns = [drawn_world(settings()).round(t).user for t in range(T)]
+    turns = [drawn_environment(settings()).round(t).user for t in range(T)]
     expected = [user != 2 or t >= 20 for t, user in enumerate(turns)]
     assert ["arm" in row for row in rows] == expected
     assert [bool(row["absent"]) for row in rows] == [t < 20 for t in range(T)]
@@ -302,7 +302,7 @@ def test_what_cannot_be_kept_is_not_learned():
 
     e = settings(tell_turns=1)
     host = table_host(e, Full())
-    first = drawn_world(e).round(0)
+    first = drawn_environment(e).round(0)
     before, rows = host.predictions([first.user], first.arms, 1)
     with pytest.raises(MemoryFull, match="no room"):
         host.play(first.user, 0, server_round=1, durable=0)

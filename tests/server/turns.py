@@ -2,8 +2,8 @@
 
 from client.hosts import table_host
 from client.memory import RamStore
-from engram.bandits.play import play as play_in_one_place
-from federation.data.arrivals import drawn_world
+from engram.bandits.play import play_policy as play_in_one_place
+from federation.data.arrivals import drawn_environment
 from federation.policy import meta_ban_of
 from server.bandits import play
 from server.record import RunRecord
@@ -30,10 +30,12 @@ def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
 
 def in_one_place(**special):
     """Plays the library's policy, and returns what it played, and its state in the end."""
-    e, world = settings(**special), drawn_world(settings(**special))
+    e, environment = settings(**special), drawn_environment(settings(**special))
     moments = []
-    played = play_in_one_place(meta_ban_of(e, world.dim).runs, [world], [e.seed], moments.append)
-    return world, played, moments[-1]
+    played = play_in_one_place(
+        meta_ban_of(e, environment.dim).batched, [environment], [e.seed], moments.append
+    )
+    return environment, played, moments[-1]
 
 
 def rows_of(folder):

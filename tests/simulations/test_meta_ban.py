@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from engram.bandits.linucb import linucb
 from engram.bandits.meta_ban import meta_ban
-from engram.bandits.play import play
-from engram.bandits.policy import each
+from engram.bandits.play import play_policy
+from engram.bandits.policy import batched
 from engram.bandits.recovery import group_recovery, true_groups
 from federation.errors import Refused
 from simulations.cli import app
@@ -53,7 +53,7 @@ def test_a_trial_is_what_its_policy_does_alone():
     assert [(row["setting"], row["seed"]) for row in rows] == list(runs)
     for row in rows:
         drawn = world(LINEAR, 150, row["seed"])
-        played = play(each([linucb(drawn.dim, **row["setting"])]), [drawn], [row["seed"]])
+        played = play_policy(batched([linucb(drawn.dim, **row["setting"])]), [drawn], [row["seed"]])
         at = np.array(row["rounds"]) - 1
         assert at[0] == 0
         assert at[-1] == 149
@@ -76,7 +76,7 @@ def test_groups_are_watched_in_every_round():
         true = true_groups(drawn.expected_rewards(moment.t)[:, list(came)], me)
         found.append([part.mean() for part in group_recovery(inferred, true)])
 
-    play(policy.runs, [drawn], [2], watch)
+    play_policy(policy.batched, [drawn], [2], watch)
     ends = row["rounds"]
     for name, values in zip(bandits.RECOVERY, np.array(found).T, strict=True):
         parts = np.split(values, ends[:-1])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from engram.online import environments, games
+from engram.online import games, loss_streams
 from engram.online.descent import ogd
-from engram.online.play import game_regrets, play, play_game
+from engram.online.play import game_regrets, play_game, play_stream
 from engram.online.universal import universal_ensemble
 from federation.errors import Refused
 from simulations.cli import app
@@ -40,7 +40,7 @@ def of(rows, method, scale=1.0):
 
 def test_a_match_is_what_its_learners_do_alone():
     rows = played("logistic")
-    stream = environments.logistic(np.random.default_rng([301, 1]), 40)
+    stream = loss_streams.logistic(np.random.default_rng([301, 1]), 40)
     g, domain = stream.gradient_bound, stream.domain
     least = [stream.first(t).best().total for t in rows[0]["rounds"]]
     learners = {
@@ -51,7 +51,7 @@ def test_a_match_is_what_its_learners_do_alone():
         ("ogd", 4.0): ogd(domain, gradient_bound=g, step=lambda t: 4 * 2 / (g * t**0.5)),
     }
     for (method, scale), learner in learners.items():
-        totals = np.cumsum(stream.losses(play(learner, stream).points[:, 0]))
+        totals = np.cumsum(stream.losses(play_stream(learner, stream).points[:, 0]))
         expected = totals[np.array(rows[0]["rounds"]) - 1] - least
         np.testing.assert_allclose(of(rows, method, scale)["errors"], expected, atol=1e-9)
 

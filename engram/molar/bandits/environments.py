@@ -14,13 +14,13 @@ from engram.checks import require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 
-__all__ = ["Model", "World", "regret", "replay", "simulate", "sparse_worlds"]
+__all__ = ["BanditModel", "TaskEnvironment", "regret", "replay", "simulate", "sparse_environments"]
 
 Array = npt.NDArray[np.float64]
-Model = Literal["C", "P"]
+BanditModel = Literal["C", "P"]
 
 
-class World(NamedTuple):
+class TaskEnvironment(NamedTuple):
     """One task's rounds.
 
     Attributes:
@@ -41,22 +41,22 @@ class World(NamedTuple):
         """How many parameters there are: 1, or K if arms share a context."""
         return int(self.means.shape[1] // self.contexts.shape[1])
 
-    def rounds(self, start: int, stop: int) -> "World":
+    def rounds(self, start: int, stop: int) -> "TaskEnvironment":
         """Returns the rounds t with ``start < t <= stop``, where the first is t = 1."""
         seen = slice(*(int(np.count_nonzero(self.active[:t])) for t in (start, stop)))
-        return World(
+        return TaskEnvironment(
             self.active[start:stop], self.contexts[seen], self.means[seen], self.rewards[seen]
         )
 
 
-def regret(world: World, actions: npt.NDArray[np.intp]) -> Array:
+def regret(environment: TaskEnvironment, actions: npt.NDArray[np.intp]) -> Array:
     """Returns what each round cost beside the best arm (Sections 3.2 and I.1), shape (T,).
 
     It is of expected rewards, so never negative; 0 in rounds without activation.
     """
-    chosen = np.take_along_axis(world.means, actions[:, None], axis=1)[:, 0]
-    lost = np.zeros(len(world.active))
-    lost[world.active] = world.means.max(axis=1) - chosen
+    chosen = np.take_along_axis(environment.means, actions[:, None], axis=1)[:, 0]
+    lost = np.zeros(len(environment.active))
+    lost[environment.active] = environment.means.max(axis=1) - chosen
     return lost
 
 
@@ -68,7 +68,7 @@ def simulate(
     activation: float,
     horizon: int,
     sigma: float,
-) -> World:
+) -> TaskEnvironment:
     """Draws one task's rounds: contexts from N(0, I), rewards with noise from N(0, sigma^2).
 
     Args:
@@ -86,7 +86,7 @@ def simulate(
     contexts = rng.normal(size=(n, arms if len(coefs) == 1 else 1, coefs.shape[1]))
     means = (contexts * coefs).sum(axis=2)
     noise = rng.normal(scale=sigma, size=(n, 1))
-    return World(active, contexts, means, means + noise)
+    return TaskEnvironment(active, contexts, means, means + noise)
 
 
 def replay(
@@ -97,7 +97,7 @@ def replay(
     activation: float,
     horizon: int,
     arms: int = 2,
-) -> World:
+) -> TaskEnvironment:
     """Draws one task's rounds from a table, under Model-C: the protocol of PISA in J.2.
 
     In each round in which it is activated the task reads ``arms`` of its rows, the arms, without
@@ -120,12 +120,12 @@ def replay(
     active &= np.cumsum(active) <= n
     order = rng.permutation(len(rows.y))[: n * arms].reshape(n, arms)
     contexts = rows.x[order]
-    return World(active, contexts, contexts @ reference, rows.y[order])
+    return TaskEnvironment(active, contexts, contexts @ reference, rows.y[order])
 
 
-def sparse_worlds(
+def sparse_environments(
     rng: np.random.Generator,
-    model: Model,
+    model: BanditModel,
     *,
     activation: Sequence[float] | Array,
     horizon: int,
@@ -133,7 +133,7 @@ def sparse_worlds(
     differing: int = 2,
     arms: int = 3,
     sigma: float = 0.5,
-) -> list[World]:
+) -> list[TaskEnvironment]:
     """Draws the simulation of Section 4.1: tasks whose parameters differ in few coordinates.
 
     Args:

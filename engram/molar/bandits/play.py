@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import require
-from engram.molar.bandits.environments import World, regret
+from engram.molar.bandits.environments import TaskEnvironment, regret
 from engram.molar.bandits.policies import MultitaskBandit
 
-__all__ = ["Batch", "batches", "play"]
+__all__ = ["Batch", "batches", "play_tasks"]
 
 Array = npt.NDArray[np.float64]
 
@@ -44,9 +44,9 @@ def batches(first: int, horizon: int) -> Iterator[Batch]:
         start, stop = stop, 2 * stop
 
 
-def play(
+def play_tasks(
     policy: MultitaskBandit[Any, Any],
-    worlds: Sequence[World],
+    environments: Sequence[TaskEnvironment],
     rngs: Sequence[np.random.Generator],
     *,
     first: int = 1,
@@ -55,21 +55,23 @@ def play(
 
     Args:
         policy: Who plays.
-        worlds: What each of M tasks sees in T rounds.
+        environments: What each of M tasks sees in T rounds.
         rngs: What breaks ties in each task.
         first: The size of the first batch, H_0; 1 in the paper.
     """
-    horizons = {len(world.active) for world in worlds}
+    horizons = {len(environment.active) for environment in environments}
     require(len(horizons) == 1, "numbers of rounds", horizons, "the same for all tasks")
-    state = policy.init(len(worlds), worlds[0].parameters, worlds[0].contexts.shape[2])
+    state = policy.init(
+        len(environments), environments[0].parameters, environments[0].contexts.shape[2]
+    )
     lost: list[Array] = []
     for batch in batches(first, horizons.pop()):
-        now = [world.rounds(batch.start, batch.stop) for world in worlds]
-        contexts = [world.contexts for world in now]
+        now = [environment.rounds(batch.start, batch.stop) for environment in environments]
+        contexts = [environment.contexts for environment in now]
         actions = policy.choose(state, contexts, rngs)
         rewards = [
-            world.rewards[np.arange(len(arms)), arms]
-            for world, arms in zip(now, actions, strict=True)
+            environment.rewards[np.arange(len(arms)), arms]
+            for environment, arms in zip(now, actions, strict=True)
         ]
         state = policy.update(state, contexts, actions, rewards)
         if batch.full:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from engram.checks import require
 from engram.molar.bandits import methods
-from engram.molar.bandits.site import Arms, History, Site, SiteState
-from engram.molar.bandits.trace_norm import Moments, trace_norm
+from engram.molar.bandits.site import Arms, History, TaskBandit, TaskState
+from engram.molar.bandits.trace_norm import LeastSquaresMoments, trace_norm
 from engram.molar.shrinkage import Option, Shared
 from engram.molar.site import SiteEstimate
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Array = npt.NDArray[np.float64]
-State = tuple[SiteState, ...]  # one of each task
+State = tuple[TaskState, ...]  # one of each task
 
 Sent = TypeVar("Sent")
 Reply = TypeVar("Reply")
@@ -43,7 +43,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
         site: The part of one task.
     """
 
-    site: Site[Sent, Reply]
+    site: TaskBandit[Sent, Reply]
 
     def init(self, tasks: int, parameters: int, dim: int) -> State:
         """Returns the state before the first round.
@@ -59,7 +59,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
     def choose(
         self, state: State, contexts: Sequence[Array], rngs: Sequence[np.random.Generator]
     ) -> list[Arms]:
-        """Chooses arms for rounds of one batch, as ``Site.choose`` does.
+        """Chooses arms for rounds of one batch, as ``TaskBandit.choose`` does.
 
         Args:
             state: Before these rounds.
@@ -91,7 +91,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
 
 
 def exchange(
-    method: methods.Method[Sent, Reply], sent: Sequence[Sequence[Sent | None]]
+    method: methods.TaskEstimator[Sent, Reply], sent: Sequence[Sequence[Sent | None]]
 ) -> list[list[Reply | None]]:
     """The server's part at the end of a batch: combines tasks, for each parameter apart.
 
@@ -129,8 +129,8 @@ def molar_bandit(
         option: Hard or soft thresholding.
         sigma: Standard deviation of the rewards' noise, > 0, where it is known; otherwise each
             task estimates it, from the rows that it estimates its coefficients from.
-        history: As in ``Site``.
-        c_rows: As in ``Site``.
+        history: As in ``TaskBandit``.
+        c_rows: As in ``TaskBandit``.
         max_weight: As in ``shrinkage.median_weights``; infinity where all tasks are believed.
     """
     method = methods.molar(c=c, option=option, sigma=sigma, max_weight=max_weight)
@@ -166,7 +166,9 @@ def robust_multitask_bandit(
     return _bandit(methods.robust_multitask(c=c, proportion=proportion), history, c_rows)
 
 
-def trace_norm_bandit(*, c: float = 1.0, c_rows: float = 1.0) -> MultitaskBandit[Moments, Array]:
+def trace_norm_bandit(
+    *, c: float = 1.0, c_rows: float = 1.0
+) -> MultitaskBandit[LeastSquaresMoments, Array]:
     """The trace-norm bandit (Cella et al., 2022), lambda_m = c sqrt((M + d) / n_m).
 
     M are the tasks that take part in a batch. There is no step that a task takes by itself, so
@@ -176,8 +178,8 @@ def trace_norm_bandit(*, c: float = 1.0, c_rows: float = 1.0) -> MultitaskBandit
 
 
 def _bandit(
-    method: methods.Method[Sent, Reply], history: History, c_rows: float
+    method: methods.TaskEstimator[Sent, Reply], history: History, c_rows: float
 ) -> MultitaskBandit[Sent, Reply]:
     require(history in ("batch", "all"), "history", history, "batch or all")
     require(c_rows >= 0, "c_rows", c_rows, "at least 0")
-    return MultitaskBandit(Site(method, history, c_rows))
+    return MultitaskBandit(TaskBandit(method, history, c_rows))

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import require
-from engram.molar.bandits.methods import Method
+from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
-__all__ = ["Buffer", "History", "Site", "SiteState"]
+__all__ = ["Buffer", "History", "TaskBandit", "TaskState"]
 
 Array = npt.NDArray[np.float64]
 Arms = npt.NDArray[np.intp]
@@ -48,7 +48,7 @@ class Buffer(NamedTuple):
         return Rows(self.x[own], self.y[own])
 
 
-class SiteState(NamedTuple):
+class TaskState(NamedTuple):
     """What one task remembers.
 
     Attributes:
@@ -63,7 +63,7 @@ class SiteState(NamedTuple):
     past: Buffer
 
 
-class Site(NamedTuple, Generic[Sent, Reply]):
+class TaskBandit(NamedTuple, Generic[Sent, Reply]):
     """How one task chooses arms and learns. All functions are pure, but for the generator's state.
 
     Which of the two models it is, shapes say. Model-C has K contexts a round and one parameter:
@@ -80,18 +80,18 @@ class Site(NamedTuple, Generic[Sent, Reply]):
             2 C_b (ln(M T) + d ln(L ln(K) / mu)), has constants that nobody knows.)
     """
 
-    method: Method[Sent, Reply]
+    method: TaskEstimator[Sent, Reply]
     history: History
     c_rows: float
 
-    def init(self, parameters: int, dim: int) -> SiteState:
+    def init(self, parameters: int, dim: int) -> TaskState:
         """Returns the state before the first round: coefficients 0, so that all arms tie."""
         require(parameters >= 1, "parameters", parameters, "at least 1")
         require(dim >= 1, "dim", dim, "at least 1")
         none = Buffer(np.empty((0, dim)), np.empty(0), np.empty(0, dtype=np.intp))
-        return SiteState(np.zeros((parameters, dim)), none, none)
+        return TaskState(np.zeros((parameters, dim)), none, none)
 
-    def choose(self, state: SiteState, contexts: Array, rng: np.random.Generator) -> Arms:
+    def choose(self, state: TaskState, contexts: Array, rng: np.random.Generator) -> Arms:
         """Chooses ``argmax_a <x_a, beta_a>`` in each round, ties at random.
 
         Args:
@@ -105,13 +105,13 @@ class Site(NamedTuple, Generic[Sent, Reply]):
         """
         _check_contexts(contexts, state.coefs)
         scores = (contexts * state.coefs).sum(axis=2)
-        lots = rng.random(scores.shape)
+        uniforms = rng.random(scores.shape)
         best = scores == scores.max(axis=1, keepdims=True)
-        return np.asarray(np.where(best, lots, -1.0).argmax(axis=1))
+        return np.asarray(np.where(best, uniforms, -1.0).argmax(axis=1))
 
     def observe(
-        self, state: SiteState, contexts: Array, actions: Arms, rewards: Array
-    ) -> SiteState:
+        self, state: TaskState, contexts: Array, actions: Arms, rewards: Array
+    ) -> TaskState:
         """Remembers the rows of the arms that were chosen.
 
         Args:
@@ -128,7 +128,7 @@ class Site(NamedTuple, Generic[Sent, Reply]):
         parameter = actions if len(state.coefs) > 1 else np.zeros_like(actions)
         return state._replace(fresh=_joined(state.fresh, Buffer(x, rewards, parameter)))
 
-    def close_batch(self, state: SiteState) -> tuple[Sent | None, ...]:
+    def close_batch(self, state: TaskState) -> tuple[Sent | None, ...]:
         """Returns what the task sends at the end of a batch: of each parameter an estimate.
 
         None where there are too few new rows. Algorithm 5 counts the rows of a task's arms
@@ -140,7 +140,7 @@ class Site(NamedTuple, Generic[Sent, Reply]):
             for p, enough in enumerate(self._enough(state))
         )
 
-    def receive(self, state: SiteState, replies: Sequence[Reply | None]) -> SiteState:
+    def receive(self, state: TaskState, replies: Sequence[Reply | None]) -> TaskState:
         """Makes new coefficients of what came back.
 
         A parameter keeps its coefficients, and its rows wait for the end of a later batch, if
@@ -158,9 +158,9 @@ class Site(NamedTuple, Generic[Sent, Reply]):
         used = state.past
         if self.history == "all":
             used = _joined(used, state.fresh.select(~waits))
-        return SiteState(coefs, state.fresh.select(waits), used)
+        return TaskState(coefs, state.fresh.select(waits), used)
 
-    def _enough(self, state: SiteState) -> list[bool]:
+    def _enough(self, state: TaskState) -> list[bool]:
         parameters, dim = state.coefs.shape
         counts = np.bincount(state.fresh.parameter, minlength=parameters)
         return [bool(count >= max(self.c_rows * dim, dim + 2)) for count in counts]

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import require
-from engram.molar.bandits.methods import Method
+from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
-__all__ = ["Moments", "fit_trace_norm", "trace_norm"]
+__all__ = ["LeastSquaresMoments", "fit_trace_norm", "trace_norm"]
 
 Array = npt.NDArray[np.float64]
 
@@ -21,7 +21,7 @@ _TOLERANCE: Final = 1e-8  # of the largest coefficient: how far a last step may 
 _STEPS: Final = 5000
 
 
-class Moments(NamedTuple):
+class LeastSquaresMoments(NamedTuple):
     """All that least squares has to know of a task.
 
     Attributes:
@@ -35,18 +35,20 @@ class Moments(NamedTuple):
     size: float
 
 
-def trace_norm(*, c: float) -> Method[Moments, Array]:
+def trace_norm(*, c: float) -> TaskEstimator[LeastSquaresMoments, Array]:
     """Tasks send their moments, and each gets its row of the matrix back."""
     require(c > 0, "c", c, "positive")
 
-    def estimate(rows: Rows) -> Moments:
+    def estimate(rows: Rows) -> LeastSquaresMoments:
         n = len(rows.y)
-        return Moments(rows.x.T @ rows.x / n, rows.x.T @ rows.y / n, float(n))
+        return LeastSquaresMoments(rows.x.T @ rows.x / n, rows.x.T @ rows.y / n, float(n))
 
-    return Method(estimate, lambda sent: list(fit_trace_norm(sent, c)), lambda rows, own: own)
+    return TaskEstimator(
+        estimate, lambda sent: list(fit_trace_norm(sent, c)), lambda rows, own: own
+    )
 
 
-def fit_trace_norm(tasks: Sequence[Moments], c: float) -> Array:
+def fit_trace_norm(tasks: Sequence[LeastSquaresMoments], c: float) -> Array:
     """Minimizes ``sum_m ||X_m b_m - y_m||^2 / (n_m lambda_m) + ||B||_*`` over B, shape (M, d).
 
     b_m are the rows of B, and lambda_m = c sqrt((M + d) / n_m). J.1 has a lambda for each task,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from engram.bandits.play import play
-from engram.bandits.policy import each
+from engram.bandits.environments.grouped import grouped
+from engram.bandits.play import play_policy
+from engram.bandits.policy import batched
 from engram.bandits.recovery import group_recovery, true_groups
-from engram.bandits.worlds.grouped import grouped
 from tests.engram.bandits.scripted import noisy
 
 EXPECTED = np.array([[0.2, 0.5, 0.2, 0.55], [0.1, 0.1, 0.1, 0.1]])
@@ -56,7 +56,7 @@ def test_who_infers_the_truth_recovers_it_in_all_rounds_of_a_run():
         exact.append(group_recovery(np.stack(agree, axis=1), true).exact)
         sizes.append(true.sum(axis=1))
 
-    play(each([noisy(7)]), [there], [0], watch)
+    play_policy(batched([noisy(7)]), [there], [0], watch)
     assert np.all(exact)
     assert sizes[0].tolist() == [1] * 4  # nobody else has come
     assert sizes[-1].tolist() == [3] * 4

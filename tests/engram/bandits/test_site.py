@@ -56,14 +56,14 @@ def answers_of(policy, sites, owner):
 
 @pytest.mark.parametrize("theta", ["last", "draw"])
 def test_users_at_several_sites_do_what_they_do_at_one(theta):
-    policy, world, seed = built(theta=theta), rounds(3, 120, users=USERS), 4
+    policy, environment, seed = built(theta=theta), rounds(3, 120, users=USERS), 4
     owner = np.array([0, 1, 2, 0, 1, 2, 0, 0, 2, 1])
     whole = policy.init(generators([seed], 0, INIT))
     meta = policy.start(generators([seed], 0, INIT))
     everyone = np.array([USERS - 1])
     sites = [policy.site.welcome(policy.site.init(meta.start), everyone) for _ in range(3)]
     known, slots = 0, []
-    for t, asked in enumerate(world):
+    for t, asked in enumerate(environment):
         users, x = np.array([asked.user]), torch.from_numpy(asked.arms)[None].mT
         known = max(known, asked.user + 1)
         predictions, descent, counts = answers_of(policy, sites, owner)
@@ -91,7 +91,7 @@ def test_users_at_several_sites_do_what_they_do_at_one(theta):
 def test_the_gradient_of_drawn_rows_by_hand():
     policy = built(hidden=(3,))
     state = policy.init(generators([0], 0, INIT))
-    _, state = played(policy.runs, [rounds(1, 30)], [0], state)
+    _, state = played(policy.batched, [rounds(1, 30)], [0], state)
     drawn = Drawn(np.array([0]), np.array([[0, 1]]), np.array([[1, 0]]), np.array([[0.5, 0.25]]))
     theta = tuple(w.clone().requires_grad_() for w in state.meta.start)
     rows = state.site.rows
@@ -108,14 +108,14 @@ def test_the_gradient_of_drawn_rows_by_hand():
 
 @pytest.mark.parametrize("theta", ["last", "draw"])
 def test_a_site_goes_on_with_what_it_remembers(theta):
-    policy, world = built(theta=theta), rounds(5, 60, users=USERS)
+    policy, environment = built(theta=theta), rounds(5, 60, users=USERS)
     state = policy.init(generators([0], 0, INIT))
-    _, state = played(policy.runs, [world], [0], state)
+    _, state = played(policy.batched, [environment], [0], state)
     site, users = state.site, [7, 2, 9]
     memory = remembered(site, users)
     fresh = policy.site.welcome(policy.site.init(site.start), np.array([9]))
     again = recalled(fresh, users, memory)
-    x = torch.from_numpy(world[0].arms)[None].mT
+    x = torch.from_numpy(environment[0].arms)[None].mT
     assert torch.equal(
         policy.site.predictions(again, x)[:, users], policy.site.predictions(site, x)[:, users]
     )
@@ -127,7 +127,7 @@ def test_a_site_goes_on_with_what_it_remembers(theta):
         policy.site.learn(
             kept,
             np.array([2]),
-            world[0].arms[:1],
+            environment[0].arms[:1],
             np.array([0.5]),
             state.meta.theta,
             [generator(0, 1, UPDATE)],

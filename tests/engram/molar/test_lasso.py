@@ -26,7 +26,8 @@ CENTER = np.array([1.0, -2.0, 3.0, 0.0, 0.5])
 
 def test_orthogonal_columns_are_thresholded_softly_around_the_center():
     # Columns of lengths n a^2 with a = 1, 2, 0.5. OLS is the center + (0.7, -0.2, 1.2), so the
-    # gradients there are a^2 times that, (0.7, -0.8, 0.3). Less 0.25: (0.45, -0.55, 0.05), over a^2.
+    # gradients there are a^2 times that, (0.7, -0.8, 0.3). Less 0.25: (0.45, -0.55, 0.05), over
+    # a^2.
     ones, *columns = hadamard(4).astype(float).T
     x = np.column_stack(columns) * [1, 2, 0.5]
     center = np.array([1.0, -2.0, 3.0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from engram.bandits.worlds.ratings import rated, ratings
+from engram.bandits.environments.ratings import rated, ratings
 
 # ann rates all four items, ben three of them (the film "c" twice), cat two, dan one.
 USERS = np.array(["ann", "ann", "ann", "ann", "ben", "ben", "ben", "ben", "cat", "cat", "dan"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engram.molar.bandits.environments import World, replay, simulate
+from engram.molar.bandits.environments import TaskEnvironment, replay, simulate
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import estimate_site
 from federation.data.tables import TableData
@@ -11,14 +11,14 @@ from federation.experiment import Experiment
 from federation.policy import parameters_of
 from federation.streams import Stream, generator
 
-__all__ = ["COLUMNS", "SIMULATED", "simulated_world", "table_world"]
+__all__ = ["COLUMNS", "SIMULATED", "simulated_environment", "table_environment"]
 
 SIMULATED = "sparse-linear"
 COLUMNS = 30  # of the simulation in Section 4.1
 _DIFFERING, _NOISE = 2, 0.5
 
 
-def simulated_world(experiment: Experiment, client: int) -> World:
+def simulated_environment(experiment: Experiment, client: int) -> TaskEnvironment:
     """Draws a site's turns in the simulation of Section 4.1, of so many sites as there are clients.
 
     Parameters and activation probabilities are drawn for all sites, the turns for each apart.
@@ -39,7 +39,7 @@ def simulated_world(experiment: Experiment, client: int) -> World:
     )
 
 
-def table_world(experiment: Experiment, data: TableData, client: int) -> World:
+def table_environment(experiment: Experiment, data: TableData, client: int) -> TaskEnvironment:
     """Draws a site's turns from its table, the protocol of PISA in J.2.
 
     In each turn it reads as many of its training rows as there are arms, and chooses one. Regret is

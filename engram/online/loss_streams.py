@@ -15,7 +15,7 @@ from engram.online.hindsight import Best, Total, least_on_ball
 from engram.online.losses import ABSOLUTE, LOGISTIC, NONE, SQUARED, Loss
 
 __all__ = [
-    "Environment",
+    "LossStream",
     "absolute",
     "directions",
     "drifting",
@@ -39,7 +39,7 @@ def _rounded(width: float) -> Loss:
     )
 
 
-class Environment(NamedTuple):
+class LossStream(NamedTuple):
     """Losses f_t(x) = phi(<a_t, x>, b_t) + <c_t, x> + x'Qx / 2 of rounds t = 1, ..., T.
 
     Numbers that do not depend on x are left out of them, as they are no part of regret.
@@ -142,10 +142,10 @@ def _stream(
     targets: Array | None = None,
     tilts: Array | None = None,
     form: Array | None = None,
-) -> Environment:
+) -> LossStream:
     require(horizon >= 1, "horizon", horizon, "at least 1")
     zeros = np.zeros((horizon, dim))
-    return Environment(
+    return LossStream(
         ball(dim, 1.0),
         link,
         zeros if rows is None else rows,
@@ -157,7 +157,7 @@ def _stream(
     )
 
 
-def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws |x - z_t|^2 / 2, with z_t around a point u, |u| = 1/4.
 
     z_t - u has length 0.1 sqrt(d) and any direction, which is 0.1 in each coordinate: for d = 10,
@@ -168,7 +168,7 @@ def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> En
     return _stream(horizon, dim, 1.25 + spread, 1.0, tilts=-z, form=np.eye(dim))
 
 
-def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws |<a_t, x> - b_t|, |a_t| = 1, b_t = <a_t, u> + noise from N(0, 0.1^2), |u| = 1/2."""
     u = directions(rng, 1, dim)[0] / 2
     a = directions(rng, horizon, dim)
@@ -178,13 +178,13 @@ def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environme
 
 def logistic(
     rng: np.random.Generator, horizon: int, dim: int = 10, length: float | None = None
-) -> Environment:
+) -> LossStream:
     """Draws log(1 + exp(-b_t <a_t, x>)), b_t = 1 with probability 1 / (1 + exp(-<a_t, u>)).
 
     |u| = 1/2, and b_t is -1 otherwise.
 
     Args:
-        rng: What draws.
+        rng: Source of randomness.
         horizon: T >= 1.
         dim: d.
         length: |a_t|; sqrt(d), as of standardized rows, if None.
@@ -196,7 +196,7 @@ def logistic(
     return _stream(horizon, dim, length, length**2 / 4, link=LOGISTIC, rows=a, targets=b)
 
 
-def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws (<a_t, x> - b_t)^2 / 2, |a_t| = 1, b_t = <a_t, u> + noise in [-0.3, 0.3], |u| = 1/2."""
     u = directions(rng, 1, dim)[0] / 2
     a = directions(rng, horizon, dim)
@@ -204,12 +204,12 @@ def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environmen
     return _stream(horizon, dim, 1.8, 1.0, link=SQUARED, rows=a, targets=b)
 
 
-def linear(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+def linear(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws <c_t, x>, |c_t| = 1, of any direction: no learner's regret is below some sqrt(T)."""
     return _stream(horizon, dim, 1.0, None, tilts=directions(rng, horizon, dim))
 
 
-def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws (x - u)'Q(x - u) / 2 once, for all rounds: V_T = 0.
 
     |u| = 1/2, and Q has eigenvalues from 0.01 to 1.
@@ -223,7 +223,7 @@ def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
 
 def drifting(
     rng: np.random.Generator, horizon: int, dim: int = 10, noise: float = 0.0
-) -> Environment:
+) -> LossStream:
     """Draws <a_t, x - u>^2 / 2 + <c_t, x>, where a_t turns slowly, |a_t| = 1, |u| = 1/2.
 
     Pairs of a's coordinates go round in circles, in 200 to 2000 rounds, and so V_T is small, and u
@@ -231,7 +231,7 @@ def drifting(
     (Appendix A.1): the expected loss drifts, sigma^2_1:T = T noise^2.
 
     Args:
-        rng: What draws.
+        rng: Source of randomness.
         horizon: T >= 1.
         dim: d, even.
         noise: |c_t|, whose directions are any; >= 0.

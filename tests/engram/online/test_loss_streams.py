@@ -5,19 +5,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from engram.online import environments, games
+from engram.online import games, loss_streams
 from engram.online.play import game_regrets
 
 STREAMS = {
-    "strongly convex": environments.strongly_convex,
-    "absolute": environments.absolute,
-    "logistic": environments.logistic,
-    "short logistic": partial(environments.logistic, length=2.0),
-    "squared": environments.squared,
-    "linear": environments.linear,
-    "fixed": environments.fixed,
-    "drifting": environments.drifting,
-    "sea": partial(environments.drifting, noise=0.5),
+    "strongly convex": loss_streams.strongly_convex,
+    "absolute": loss_streams.absolute,
+    "logistic": loss_streams.logistic,
+    "short logistic": partial(loss_streams.logistic, length=2.0),
+    "squared": loss_streams.squared,
+    "linear": loss_streams.linear,
+    "fixed": loss_streams.fixed,
+    "drifting": loss_streams.drifting,
+    "sea": partial(loss_streams.drifting, noise=0.5),
 }
 GAMES = {
     "bilinear": games.saddle_game,
@@ -33,7 +33,7 @@ def draw(name, horizon=400, dim=6, seed=0):
 def inside(count, dim=6, seed=1):
     """Points of the unit ball, half of them on the sphere."""
     rng = np.random.default_rng(seed)
-    points = environments.directions(rng, count, dim)
+    points = loss_streams.directions(rng, count, dim)
     points[::2] *= rng.random((len(points[::2]), 1))
     return points
 
@@ -102,7 +102,7 @@ def test_losses_by_hand():
 
 def test_labels_follow_the_logistic_model():
     # With b = +-1, b a has mean E[(2 p - 1) a], along u; the best decision is near it.
-    stream = environments.logistic(np.random.default_rng(0), 40_000, 4)
+    stream = loss_streams.logistic(np.random.default_rng(0), 40_000, 4)
     toward = (stream.targets[:, None] * stream.rows).mean(axis=0)
     best = stream.best().decision
     assert toward @ best / np.linalg.norm(toward) / np.linalg.norm(best) > 0.99
@@ -130,9 +130,9 @@ def test_a_fixed_loss_is_fixed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda rng: environments.linear(rng, 0), "horizon must be at least 1, got 0"),
-        (lambda rng: environments.drifting(rng, 9, 3), "dim must be even, got 3"),
-        (lambda rng: environments.drifting(rng, 9, 4, -0.1), "noise must be at least 0, got -0.1"),
+        (lambda rng: loss_streams.linear(rng, 0), "horizon must be at least 1, got 0"),
+        (lambda rng: loss_streams.drifting(rng, 9, 3), "dim must be even, got 3"),
+        (lambda rng: loss_streams.drifting(rng, 9, 4, -0.1), "noise must be at least 0, got -0.1"),
         (lambda rng: games.saddle_game(rng, 3, -1.0), "curvature must be at least 0, got -1.0"),
     ],
 )
