@@ -1,4 +1,4 @@
-"""One way to refuse a bad argument: name it, show it, say what would have been accepted."""
+"""The check of arguments: an error names the argument, its value, and what is accepted."""
 
 from torch import Tensor
 
@@ -8,6 +8,6 @@ __all__ = ["require"]
 
 
 def require(ok: bool | Tensor, name: str, value: object, expected: str) -> None:
-    """Raises ``ValueError`` unless ``ok``, everywhere: e.g. "beta must be in (0, 1], got 1.5"."""
+    """Raises ``ValueError`` unless ``ok`` holds everywhere: "beta must be in (0, 1], got 1.5"."""
     if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
         raise ValueError(f"{name} must be {expected}, got {brief(value)}")

@@ -1,9 +1,9 @@
 """Dense ReLU networks of a whole cohort, with their derivatives written out.
 
-Every leaf has a leading client axis c, and every operation is one batched product over it. Where
-autograd would record and walk a graph for each step, the gradient here is its bare formulas, and
-a Hessian-vector product is one pass of tangents beside them (Pearlmutter. Fast Exact
-Multiplication by the Hessian. Neural Computation 6, 1994).
+Every leaf has a leading client axis c, and every operation is one batched product over it. Autograd
+would record and traverse a graph in each step; here gradients are computed by their formulas, and a
+Hessian-vector product by one additional pass of tangents (Pearlmutter. Fast Exact Multiplication by
+the Hessian. Neural Computation 6, 1994).
 """
 
 from collections.abc import Callable
@@ -35,49 +35,49 @@ FIRST: Final = "dense0.weight"
 
 
 class FirstLayer(Protocol):
-    """What first-layer weights, in whatever coordinates they are held, make of some rows."""
+    """The first layer on some rows, as a linear map of its weights in some coordinates."""
 
     def value(self, weight: Tensor) -> Tensor:
-        """Returns the rows' images (c, k, out) under a weight."""
+        """Returns the rows' outputs (c, k, out) for a weight."""
 
     def jvp(self, direction: Tensor) -> Tensor:
-        """Returns the rows' images (c, k, out) under a difference of weights."""
+        """Returns the change (c, k, out) of the outputs along a direction of weights."""
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
-        """Returns the gradient by the weight, and by what came before, from that by the images."""
+        """Maps ``delta``, the gradient by outputs, to that by the weight and what lies below."""
 
 
 class InputRows(Protocol):
-    """Some rows of every client, before the network has seen them."""
+    """Some input rows of every client."""
 
     def part(self, start: int, stop: int) -> "InputRows":
-        """Returns some of them."""
+        """Returns the rows from ``start`` to ``stop``."""
 
     def fit(self, held: Tensor) -> Tensor:
-        """Returns a first-layer weight, as it was held so far, as these rows expect it."""
+        """Extends a first-layer weight to the coordinates that these rows use."""
 
     def enter(self, w: Params) -> FirstLayer:
-        """Returns what reaches the first dense layer of networks w."""
+        """Returns the first dense layer of networks w on these rows."""
 
 
 class FirstLayerCoordinates(Protocol):
-    """How the first-layer weights of a cohort are held: coordinates, and what they mean."""
+    """Coordinates in which the first-layer weights of a cohort are stored."""
 
     @property
     def drawn(self) -> Tensor:
-        """Room for the inputs that the cohort draws, (c, n, in), filled before they are seen."""
+        """Buffer for the inputs that the cohort draws, (c, n, in); fill it before ``see``."""
 
     def origin(self) -> Tensor:
         """Returns the common weight in these coordinates, for every client."""
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """Returns weights (some, out, in) of some clients in these coordinates; once, at first."""
+        """Converts some clients' weights (some, out, in) to these coordinates; call it first."""
 
     def see(self, start: int, stop: int) -> InputRows:
-        """Returns drawn rows, to take gradients at; those before them have been seen."""
+        """Returns drawn rows for gradients, in the order in which they were drawn."""
 
     def see_others(self, x: Tensor) -> InputRows:
-        """Returns other rows (c, k, in), to compute outputs for."""
+        """Returns other rows (c, k, in), for outputs only."""
 
     def weights(self, held: Tensor) -> Tensor:
         """Returns each client's weight, (c, out, in)."""
@@ -86,11 +86,11 @@ class FirstLayerCoordinates(Protocol):
         """Returns the clients' mean weight (out, in); the shares (c,) add up to 1."""
 
     def of(self, clients: list[int]) -> Self:
-        """Returns the frame of some of the clients, by position."""
+        """Returns the coordinates of some of the clients, by position."""
 
 
 class PlainRows(NamedTuple):
-    """Inputs (c, k, in) that meet the weights (c, out, in) themselves: ``InputRows``, ``FirstLayer``."""
+    """Inputs (c, k, in) for plain weights (c, out, in): ``InputRows`` and ``FirstLayer``."""
 
     x: Tensor
 
@@ -122,11 +122,11 @@ class PlainRows(NamedTuple):
 
 
 class PlainCoordinates(NamedTuple):
-    """The weights themselves are held, (c, out, in); a ``FirstLayerCoordinates``.
+    """The weights themselves, (c, out, in), as ``FirstLayerCoordinates``.
 
     Attributes:
         weight: The common weight, (out, in).
-        drawn: As ``FirstLayerCoordinates.drawn``.
+        drawn: See ``FirstLayerCoordinates.drawn``.
     """
 
     weight: Tensor
@@ -168,7 +168,7 @@ class Examples(NamedTuple):
 
     Attributes:
         rows: The inputs.
-        targets: What the outputs should be, (c, k, out): for classes, indicators.
+        targets: The targets, (c, k, out); for classes, their indicators.
     """
 
     rows: InputRows
@@ -176,13 +176,13 @@ class Examples(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a loss makes of outputs z (c, k, out), given targets of that shape.
+    """A loss of outputs z (c, k, out), given targets of that shape.
 
     Attributes:
         value: ``(z, targets) -> (c,)``, the mean over the k rows.
-        gradient: ``(z, targets) -> (c, k, out)``, its gradient by z.
-        tangent: ``(z, targets, dz) -> (gradient, d_gradient)``: the same, and how it changes along
-            dz.
+        gradient: ``(z, targets) -> (c, k, out)``, the gradient by z.
+        tangent: ``(z, targets, dz) -> (gradient, d_gradient)``: the gradient, and its derivative
+            along dz.
     """
 
     value: Callable[[Tensor, Tensor], Tensor]
@@ -224,15 +224,15 @@ SQUARED_ERROR: Final = _squared_error()  # the mean over rows and outputs
 
 
 def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivatives:
-    """Builds the mean loss of each client's batch, and its derivatives.
+    """Builds the mean loss of each client's batch, with its derivatives.
 
-    It is ``cross_entropy`` or ``squared_error`` of ``engram.models`` with stacked parameters of
-    the same names; ``dense0.weight`` may be in any linear coordinates that the batch understands.
+    It equals ``cross_entropy`` or ``squared_error`` of ``engram.models``, for stacked parameters of
+    the same names; ``dense0.weight`` may be in any linear coordinates that the batch supports.
     Batches are ``Examples``.
 
     Args:
         layers: Number of dense layers, the last included; >= 1.
-        output: What is made of the last layer's outputs.
+        output: The loss of the last layer's outputs.
     """
 
     def value(w: Params, batch: Examples) -> Tensor:
@@ -283,13 +283,13 @@ def logits(w: Params, rows: InputRows, layers: int) -> Tensor:
 
 
 def indicators(classes: Tensor, count: int) -> Tensor:
-    """Returns a one for each row's class: (..., count), float32."""
+    """Returns one-hot indicators of classes: (..., count), float32."""
     zeros = torch.zeros(*classes.shape, count, device=classes.device)
     return zeros.scatter_(-1, classes.unsqueeze(-1), 1.0)  # one_hot would wait for the device
 
 
 def _forward(w: Params, first: FirstLayer, layers: int) -> tuple[list[Tensor], Tensor]:
-    """Returns what enters the second and later layers, and the logits."""
+    """Returns the inputs of the second and later layers, and the logits."""
     hidden = []
     z = first.value(w[FIRST]).add_(w["dense0.bias"].unsqueeze(1))
     for layer in range(1, layers):

@@ -1,4 +1,4 @@
-"""Gradients and Hessian-vector products of a loss: by differentiation, or as the loss has them."""
+"""Gradients and Hessian-vector products of a loss: by autograd, or by the loss's own formulas."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,17 +13,16 @@ __all__ = ["LossWithDerivatives", "gradient", "hessian_product"]
 
 @dataclass(frozen=True)
 class LossWithDerivatives:
-    """A loss that brings its derivatives along, because it knows them better than autograd.
+    """A loss with its own formulas for derivatives, faster than autograd's.
 
-    It may stand for many models at once: its parameters then have leading axes (of clients, of
-    runs and tasks), which its value has, too. A rule that only adds and scales parameters does
-    not notice.
+    It may apply to many models at once: parameters and value then have leading axes (clients, or
+    runs and tasks). Rules that only add and scale parameters work on these unchanged.
 
     Attributes:
         value: ``(params, batch) -> loss``.
-        gradient: ``(params, batch) -> gradient``, as params.
-        hessian_product: ``(params, batch, v) -> hess v``, as params.
-        leading: Number of those axes.
+        gradient: ``(params, batch) -> gradient``, shaped as params.
+        hessian_product: ``(params, batch, v) -> hess v``, shaped as params.
+        leading: Number of leading axes.
     """
 
     value: LossFn

@@ -1,9 +1,9 @@
-"""Networks that learn the features which their dense layers see, with these layers in a span.
+"""Networks with learned features (convolutions) below dense layers that are held in a span.
 
-The rows that first dense layers move in are then not the inputs but the features of a batch, as
-they were when its gradient was taken; they enter the span at that moment. So a batch can be
-differentiated once and no more. What the weights have in common is one product over all
-clients' rows, where a product per client would read a matrix of its own for a few rows.
+First dense layers then move in the span of the batches' features, not of the inputs. Features
+change while they are learned; those of a batch enter the span when its gradient is taken, so each
+batch can be differentiated only once. The product with the common weight is one product over all
+clients' rows, where a product per client would read a separate matrix for a few rows.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ Features = Callable[[Params, Tensor], Tensor]
 
 
 class FeatureRows(NamedTuple):
-    """Inputs on their way to the dense layers; ``dense.InputRows``.
+    """Inputs of the feature layers, as ``dense.InputRows``.
 
     Attributes:
         features: ``(params, inputs (k, ...)) -> (k, in)`` of one network.
-        names: The parameters that it looks at.
-        span: The first dense layers. Its rows are zero where no gradient has been taken.
+        names: The parameters that the features depend on.
+        span: The first dense layers. Its rows are zero where no gradient has been taken yet.
         x: The inputs, (c, k, ...).
-        start: Which row of the span is the first of them.
-        known: How many rows of the span they may be compared with: those up to their own step's.
+        start: Row of the span that belongs to the first input.
+        known: Number of the span's rows up to the end of this step.
     """
 
     features: Features
@@ -59,7 +59,7 @@ class FeatureRows(NamedTuple):
 
 
 class _Entered(NamedTuple):
-    """Features of networks at hand; a ``dense.FirstLayer`` for one gradient."""
+    """The features of a batch, as a ``dense.FirstLayer`` for one gradient."""
 
     rows: Tensor
     seen: SpannedRows
@@ -71,7 +71,7 @@ class _Entered(NamedTuple):
         return self.seen.value(weight)
 
     def jvp(self, direction: Tensor) -> Tensor:
-        """Raises: a Hessian product would have to go through the features, and does not."""
+        """Raises an error: Hessian products through the features are not implemented."""
         raise NotImplementedError("learned features in a span have gradients, not Hessian products")
 
     def vjp(self, delta: Tensor, weight: Tensor) -> Params:
@@ -88,7 +88,7 @@ class _Entered(NamedTuple):
 def _each(
     features: Features, learned: Params, x: Tensor
 ) -> tuple[Tensor, Callable[[Tensor], tuple[Params, ...]]]:
-    """Returns the features, client by client: on a CPU, sooner than grouped convolutions."""
+    """Returns the features, client by client: on a CPU faster than grouped convolutions."""
     stacks = {name: leaf.detach().requires_grad_() for name, leaf in learned.items()}
     with torch.enable_grad():
         each = zip(*(leaf.unbind() for leaf in stacks.values()), strict=True)

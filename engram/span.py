@@ -1,14 +1,14 @@
-"""First layers of a cohort, held by what they have moved in the span of the rows they saw.
+"""First layers of a cohort, stored by their displacement in the span of the rows they saw.
 
 A gradient by the first layer's weight is a sum of outer products with input rows. So however a
 rule adds and scales gradients, a client's weight stays in ::
 
     W0 + Delta' X,    Delta (n, out), X (n, in) the rows that the client draws in the round
 
-with the common weight W0 (out, in). Delta is all that has to be computed with: the images of rows
-x are ``x W0' + (x X') Delta``, a gradient has the gradient by the images in the rows of Delta that
-belong to its batch, and the products ``X X'`` are made for many steps at once. No (out, in) matrix
-exists per client until somebody asks for one. It pays where n < in.
+with the common weight W0 (out, in). It suffices to compute with Delta: the outputs for rows x are
+``x W0' + (x X') Delta``; a gradient is the gradient by the outputs, placed in the rows of Delta
+that belong to its batch; and the Gram products ``X X'`` are computed for many steps at once. No
+client needs an (out, in) matrix of its own until one is asked for. This pays off where n < in.
 """
 
 from typing import NamedTuple, Self
@@ -24,13 +24,13 @@ __all__ = ["Span", "SpannedRows", "make_coordinates"]
 
 
 class SpannedRows(NamedTuple):
-    """Some rows as a span sees them; ``dense.InputRows`` and ``dense.FirstLayer``.
+    """Some rows in a span; ``dense.InputRows`` and ``dense.FirstLayer``.
 
     Attributes:
-        common: Their images under the common weight, (c, k, out).
-        gram: Their products with the span's first m rows, (c, k, m): with all that can have
-            moved the weights by the time these rows are looked at, and with themselves.
-        start: Which row of the span is the first of them.
+        common: Their outputs for the common weight, (c, k, out).
+        gram: Their Gram products with the span's first m rows, (c, k, m): with all rows that can
+            have moved the weights before these rows are used, and with themselves.
+        start: Row of the span that is the first of them.
     """
 
     common: Tensor
@@ -43,7 +43,7 @@ class SpannedRows(NamedTuple):
         return SpannedRows(self.common[:, at], self.gram[:, at], self.start + start)
 
     def fit(self, held: Tensor) -> Tensor:
-        """See ``InputRows.fit``: with zeros for rows that have come since."""
+        """See ``InputRows.fit``: with zeros for rows added since."""
         return functional.pad(held, (0, 0, 0, self.gram.shape[2] - held.shape[1]))
 
     def enter(self, w: Params) -> Self:
@@ -67,13 +67,13 @@ class SpannedRows(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A cohort's first layers; a ``dense.FirstLayerCoordinates``.
+    """A cohort's first layers, as ``dense.FirstLayerCoordinates``.
 
     Attributes:
         weight: The common weight W0, (out, in).
-        rows: X, (c, held + n, in): room for what weights that are brought along differ in from
-            W0, and for the rows that are drawn.
-        held: 0, or `out` if weights are brought along.
+        rows: X, (c, held + n, in): the clients' own initial weights minus W0, if there are any,
+            then the rows drawn.
+        held: ``out`` if clients bring initial weights of their own, else 0.
     """
 
     weight: Tensor
@@ -119,7 +119,10 @@ class Span(NamedTuple):
         return self._replace(rows=self.rows[clients])
 
     def look(self, x: Tensor, start: int, known: int) -> SpannedRows:
-        """Returns rows x (c, k, in), row ``start`` and on of the span, beside ``known`` of its."""
+        """Returns rows x (c, k, in), with Gram products against the span's first ``known`` rows.
+
+        ``start`` is the place of x's first row in the span.
+        """
         common = (x.reshape(-1, x.shape[2]) @ self.weight.T).view(*x.shape[:2], -1)
         gram = torch.bmm(x, self.rows[:, :known].mT)
         return SpannedRows(common, gram, start)
@@ -128,13 +131,13 @@ class Span(NamedTuple):
 def make_coordinates(
     weight: Tensor, clients: int, drawn: int, *, brought: bool = False
 ) -> FirstLayerCoordinates:
-    """Makes room for the rows of a cohort, and chooses how its first layers are held.
+    """Chooses how a cohort's first layers are stored, and allocates a buffer for its rows.
 
     Args:
         weight: The common weight, (out, in).
-        clients: How many clients there are.
-        drawn: Rows that each draws.
-        brought: Whether any of them brings a weight of its own along.
+        clients: Number of clients.
+        drawn: Number of rows that each client draws.
+        brought: Whether any client starts from a weight of its own.
     """
     out, width = weight.shape
     held = out if brought else 0

@@ -1,7 +1,7 @@
-"""Many models at once: every leaf has leading axes of runs (r), and of tasks (n, or b of them).
+"""Many models at once: every leaf has leading axes of runs (r) and of tasks (all n, or b of them).
 
-Runs are independent of each other: seeds, or step sizes to be compared. A run's meta-model has
-leaves (r, ...), its tasks' models (r, b, ...), its memories (r, n, ...).
+Runs are independent: they differ in seeds or step sizes. Meta-models have leaves (r, ...), models
+of the tasks drawn (r, b, ...), and memories (r, n, ...).
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ _FLAT: Final = "flat"
 
 
 def stacked_loss(loss: LossFn) -> LossWithDerivatives:
-    """Lifts the loss of any one model to models (r, b, ...) on batches (r, b, ...): (r, b)."""
+    """Lifts the loss of one model to stacked models and batches (r, b, ...), with values (r, b)."""
     return LossWithDerivatives(
         value=vmap(vmap(loss)),
         gradient=vmap(vmap(gradient(loss))),
@@ -43,7 +43,7 @@ def stacked_loss(loss: LossFn) -> LossWithDerivatives:
 
 
 class Layout(NamedTuple):
-    """Where a network's parameters lie in one flat tensor, which is quicker to compute with.
+    """The layout of a network's parameters in one flat tensor, which is faster to compute with.
 
     Attributes:
         shapes: The parameters' shapes, in order, by name.
@@ -87,12 +87,13 @@ class Layout(NamedTuple):
 def dense_stacks(layout: Layout, output: Output = CROSS_ENTROPY) -> LossWithDerivatives:
     """Builds the mean loss of stacked dense networks, as flat parameters (r, b, d).
 
-    It is what ``stacked_loss`` makes of the loss of one, some ten times as fast: ``engram.dense``.
-    Batches are inputs (r, b, k, in) and targets (r, b, k, out); classes are given as indicators.
+    It equals ``stacked_loss`` of one network's loss, and is about ten times as fast; see
+    ``engram.dense``. Batches are inputs (r, b, k, in) and targets (r, b, k, out), with classes as
+    one-hot indicators.
 
     Args:
-        layout: The network's; all its layers are dense ones.
-        output: What is made of the last layer's outputs.
+        layout: Layout of a network that has dense layers only.
+        output: The loss of the last layer's outputs.
     """
     loss = dense_loss(_layers(layout), output)
 
@@ -114,7 +115,7 @@ def dense_stacks(layout: Layout, output: Output = CROSS_ENTROPY) -> LossWithDeri
 
 
 def outputs(layout: Layout, w: Params, x: Tensor) -> Tensor:
-    """Returns what dense networks (r, b, d) say of inputs (r, b, k, in): (r, b, k, out)."""
+    """Returns the outputs (r, b, k, out) of dense networks (r, b, d) for inputs (r, b, k, in)."""
     z = logits(layout.unpack(w), PlainRows(x.flatten(0, 1)), _layers(layout))
     return z.view(*x.shape[:3], -1)
 
@@ -147,7 +148,7 @@ def gather(u: Params, tasks: Tensor) -> Params:
 
 
 def scatter(u: Params, tasks: Tensor, models: Params) -> None:
-    """Writes the models (r, b, ...) of some tasks (r, b) where they belong in u, in place."""
+    """Writes the models (r, b, ...) of some tasks (r, b) into u (r, n, ...), in place."""
     for name, leaf in u.items():
         rows = _rows(tasks, leaf.shape[1])
         # A view, or an error: a copy would be written to, and lost.

@@ -132,7 +132,7 @@ def difference_norms(
 
 
 def f_parts(weights: Weights, seen: Sequence[Tensor]) -> Parts:
-    """Returns g(x_j; theta), the gradient of f at each input, in factors as ``outer_parts`` does."""
+    """Returns g(x_j; theta), the gradient of f at each input, in the form of ``outer_parts``."""
     ones = seen[-1].new_ones(seen[-1].shape[:-2] + seen[-1].shape[-1:])
     return outer_parts(weights, seen, ones)
 

@@ -114,8 +114,7 @@ class UserSite(NamedTuple):
         return layer.squeeze(2)
 
     def gradients(self, state: UserSiteState, weights: Weights, drawn: Drawn) -> Weights:
-        """Returns gradients of 1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2 over rows of the site's
-        users.
+        """Returns gradients of 1/2 sum_j shares_j (f(x_j; Theta) - r_j)^2 over the site's rows.
 
         Args:
             state: The site's state, with the rows.
@@ -176,8 +175,7 @@ def uniforms(rngs: Rngs, steps: int, batch: int) -> Array:
 
 
 def remembered(state: UserSiteState, users: Sequence[int]) -> dict[str, Tensor]:
-    """Returns copies of everything that the site of a single run stores about n users, in their
-    order.
+    """Returns copies of everything that a single run's site stores about n users, in order.
 
     These are ``theta.k`` and, if theta^u is drawn, ``last.k`` of each layer (n, out, in); ``x``
     (n, B, d), ``rewards`` (n, B) and ``seen`` (n,).

@@ -50,8 +50,7 @@ def descended(
     eta: Tensor,
     lam: Tensor,
 ) -> Weights:
-    """Takes the steps of ``trained`` where the rows are not at hand, by a function for the
-    gradient.
+    """Takes the steps of ``trained`` by a gradient function, where the rows are not at hand.
 
     Args:
         weights: Weights of M networks, shapes (M, out, in).

@@ -120,10 +120,9 @@ def cluster_estimate(stats: UserStats, them: Cluster, lam: float) -> tuple[Ridge
 
 
 def confidence_radius(rows: Ints) -> Array:
-    """Returns the confidence radius F(T) = sqrt((1 + ln(1 + T)) / (1 + T)) of an estimate from T
-    rows.
+    """Returns the confidence radius of estimates from T rows.
 
-    CLUB and its successors tell users apart by it.
+    It is F(T) = sqrt((1 + ln(1 + T)) / (1 + T)). CLUB and its successors tell users apart by it.
     """
     found: Array = np.sqrt((1 + np.log1p(rows)) / (1 + rows))
     return found

@@ -23,7 +23,7 @@ class Differences(NamedTuple):
 
     Attributes:
         w: The meta-models, (r, ...).
-        before: Those of the iteration before.
+        before: The meta-models of the previous iteration.
         z: The estimate of the gradient at w, (r, ...); None before the first iteration.
         t: Iterations done.
     """
@@ -47,8 +47,8 @@ def bsgd(
 
     It is ``w <- w - eta mean_i (I - alpha hess L1_i(w)) grad L2_i(w - alpha grad L1_i(w))``.
 
-    It differs from MAML by (2) of the MOML paper in that the Hessian is that of the batch which
-    adapts, so this is the gradient of a loss; there it is of an independent batch.
+    It differs from MAML by (2) of the MOML paper: the Hessian is taken on the batch that adapts, so
+    that this is the gradient of a loss. MAML there takes it on an independent batch.
 
     Args:
         loss: A stacked loss.
@@ -86,10 +86,10 @@ def bspiderboost(
 ) -> MetaRule[Differences]:
     """Builds BSpiderBoost.
 
-    With BSGD's gradient G(w) of whatever an iteration draws it is ::
+    With BSGD's gradient G(w) on the tasks and rows that an iteration draws, it is ::
 
         z <- G(w)                     every `period` iterations, on a large batch of tasks
-        z <- z + G(w) - G(w before)   else, both on the same tasks and rows
+        z <- z + G(w) - G(w before)   otherwise, both on the same tasks and rows
         w <- w - eta z
 
     Args:

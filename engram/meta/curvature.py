@@ -1,4 +1,4 @@
-"""The meta-gradient's factor ``I - alpha hess L(w)``, applied to a vector three ways."""
+"""The meta-gradient's factor ``I - alpha hess L(w)``, applied to a vector in three ways."""
 
 from collections.abc import Callable
 
@@ -23,8 +23,8 @@ def curvature_correction(
     Personalized Federated Learning with Theoretical Guarantees. NeurIPS 2020, Sec. 3:
 
     - ``exact``: a Hessian-vector product.
-    - ``first-order``: the Hessian is taken for zero and g returned (FO-MAML).
-    - ``finite-difference``: ``hess L(w) g`` is taken for the central difference
+    - ``first-order``: the Hessian is replaced by zero, and g returned (FO-MAML).
+    - ``finite-difference``: ``hess L(w) g`` is replaced by the central difference
       ``(grad L(w + delta g) - grad L(w - delta g)) / (2 delta)`` (HF-MAML), with an error
       of order ``delta^2`` that vanishes on quadratics.
 

@@ -1,4 +1,4 @@
-"""Personalization as every algorithm is evaluated: a few gradient steps on support data."""
+"""Personalization at evaluation: a few gradient steps on a client's support data."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ __all__ = ["fine_tune"]
 def fine_tune(loss: LossFn, *, lr: float, steps: int) -> Callable[[Params, Batch], Params]:
     """Builds ``(w, support) -> params``: ``steps`` full-batch gradient steps from w.
 
-    w itself is left alone, so a model can be personalized for any number of clients.
+    w itself is not changed, so one model can be personalized for any number of clients.
 
     Args:
         loss: Mean loss over one batch.

@@ -35,7 +35,7 @@ class Remembering(NamedTuple):
     Attributes:
         w: The meta-models, (r, ...).
         u: The memories, (r, n, ...).
-        known: Which of them have been written, (r, n), boolean.
+        known: Which memories have been written, (r, n), boolean.
     """
 
     w: Params
@@ -62,9 +62,9 @@ def moml_v1(
         u_i <- (1 - beta) u_i + beta (w - alpha grad L1_i(w))                   (v1)
         w <- w - eta mean_i (I - alpha hess L2_i(w)) grad L3_i(u_i)             (3)
 
-    The other memories stay. Alg. 1 does not say where they start: here each is its first
-    adaptation, at the first iteration that draws its task, so no sample is spent on it before and
-    no memory is written that is not used.
+    The other memories stay the same. Alg. 1 does not say where memories start. Here each starts at
+    its first adaptation, in the first iteration that draws its task, so that no samples are spent
+    and no memories written for tasks that are never drawn.
 
     Args:
         loss: A stacked loss.
@@ -76,7 +76,7 @@ def moml_v1(
             MAML.
         eta: Meta step size; > 0.
         hessian: One of ``curvature.HESSIANS``.
-        allocate: Makes the room for the memories: in memory, or in a file or block to be shared.
+        allocate: Allocates the memories, in RAM or memory-mapped; see ``Allocator``.
 
     Raises:
         ValueError: If a value is out of range.
@@ -112,10 +112,10 @@ class Tracking(NamedTuple):
 
     Attributes:
         w: The meta-models, (r, ...).
-        center: What all memories have in common, (r, ...).
-        offset: (r, n, ...).
-        shrink: (r,), in (0, 1].
-        eta: The step size of the iteration before, (r,).
+        center: The common part of all memories, (r, ...).
+        offset: The memories' own parts before shrinking, (r, n, ...).
+        shrink: Factor of the offsets, (r,), in (0, 1].
+        eta: Step size of the previous iteration, (r,).
     """
 
     w: Params
@@ -130,9 +130,9 @@ class StepSizes(NamedTuple):
 
     Attributes:
         of: ``(w, eta before, episodes) -> (eta_t, beta_t)``, each (r,); the episodes are those
-            that ``draws`` asked for.
+            that ``draws`` requests.
         before: eta_{-1}.
-        draws: What has to be seen of tasks to tell.
+        draws: The samples needed to compute the step sizes.
     """
 
     of: Callable[[Params, Tensor, tuple[Episode, ...]], tuple[Scale, Scale]]
@@ -161,15 +161,15 @@ def adaptive_steps(
     tasks_per_step: int,
     batch_size: int,
 ) -> StepSizes:
-    """Builds the step sizes of Sec. 4.3, for gradients that have no bound.
+    """Builds the step sizes of Sec. 4.3, for unbounded gradients.
 
     They are ::
 
         eta_t = eta_0 / L^(w_t),    L^(w) = 4 L + 2 rho alpha mean_i |grad L_i(w)|
         beta_t = 6 L^2 eta_0^(-1/3) eta_{t-1}
 
-    with the mean over tasks and batches drawn for it alone. The paper does not say what eta_{-1}
-    is; here it is eta_0 / 4 L, the largest that any eta_t is.
+    with the mean over tasks and batches that are drawn for this purpose alone. The paper does not
+    define eta_{-1}; here it is eta_0 / (4 L), the largest value that eta_t can have.
 
     Args:
         loss: A stacked loss.
@@ -177,7 +177,7 @@ def adaptive_steps(
         eta: eta_0; > 0 and at most ``(3 L)^(-3/2)``, the first bound of Lemma 4, so that
             beta_t is at most 1/2.
         smoothness: L, the Lipschitz constant of the losses' gradients; > 0.
-        hessian_smoothness: rho, that of their Hessians; >= 0.
+        hessian_smoothness: rho, the Lipschitz constant of their Hessians; >= 0.
         tasks_per_step: Tasks in the mean; >= 1.
         batch_size: Rows of each; >= 1.
 
@@ -214,20 +214,21 @@ def moml_v2(
 ) -> MetaRule[Tracking]:
     """Builds MOML v2 (Alg. 2).
 
-    Of two independent batches of B tasks, the one moves memories::
+    An iteration draws two independent batches of B tasks. The first one moves memories::
 
         u_i <- (1 - beta_t) u_i + beta_t w + beta_t (n/B) 1[i drawn] (v_i - w)    (v2)
 
-    with ``v_i = w - alpha grad L1_i(w)``, for all n tasks i; the other one moves w by (3). All
+    with ``v_i = w - alpha grad L1_i(w)``, for all n tasks i; the second one moves w by (3). All
     memories start at w.
 
-    What (v2) does to every memory alike is kept once: with ``u_i = c + s o_i`` it is ::
+    The part of (v2) that is the same for all memories is stored once: with ``u_i = c + s o_i`` ::
 
         c <- (1 - beta_t) c + beta_t w
         s <- (1 - beta_t) s
         o_i <- o_i - (beta_t / s) (n/B) alpha grad L1_i(w)    for the i drawn
 
-    so an iteration costs what B tasks cost, not n. Before s becomes too small, the o_i take it in.
+    so an iteration costs as much as B tasks, not n. Before s becomes too small, it is multiplied
+    into the o_i.
 
     Args:
         loss: A stacked loss.
@@ -237,7 +238,7 @@ def moml_v2(
         alpha: Adaptation step size; >= 0.
         steps: ``constant_steps`` or ``adaptive_steps``.
         hessian: One of ``curvature.HESSIANS``.
-        allocate: As in ``moml_v1``.
+        allocate: See ``moml_v1``.
 
     Raises:
         ValueError: If a value is out of range.
@@ -274,7 +275,7 @@ def moml_v2(
 
 
 def _room_to_shrink(offset: Params, shrink: Tensor) -> Tensor:
-    """Moves the runs' shrinking into their offsets, in place, before it leaves float32's range."""
+    """Multiplies the factor into the offsets, in place, before it leaves float32's range."""
     # Offsets grow as shrink falls, and keep their precision; at 1e-12 both are far from the ends.
     if bool((shrink > 1e-12).all()):
         return shrink

@@ -1,4 +1,4 @@
-"""NASA: averages of the inner functions and of the gradient, over all tasks at every iteration.
+"""NASA: running averages of the inner functions and of the gradient, over all tasks.
 
 Ghadimi, Ruszczynski, Wang. A Single Timescale Stochastic Approximation Method for Nested Stochastic
 Optimization. SIAM Journal on Optimization 2020, Alg. 1, without constraints, on the problem (1) of
@@ -24,7 +24,7 @@ class Averaging(NamedTuple):
     Attributes:
         w: The meta-models, (r, ...).
         u: The averages of all tasks' adapted models, (r, n, ...); None before the first iteration.
-        z: The average of meta-gradients, (r, ...); None as well.
+        z: The average of meta-gradients, (r, ...); None before the first iteration.
     """
 
     w: Params
@@ -51,8 +51,9 @@ def nasa(
         z <- (1 - gamma) z + gamma mean_i (I - alpha hess L2_i(w)) grad L3_i(u_i)
         w <- w - eta z
 
-    The first iteration sets u_i and z to what it finds. The meta-gradient is taken at the new u_i,
-    where Ghadimi et al. take it at the one before: so it is MOML v1 with all tasks when gamma = 1.
+    The first iteration sets u_i and z to its own adaptations and gradient. The meta-gradient is
+    taken at the new u_i; Ghadimi et al. take it at the previous one. So with gamma = 1 this is MOML
+    v1 with all tasks.
 
     Args:
         loss: A stacked loss.

@@ -25,9 +25,9 @@ def pfedme(
 
         w <- w - eta strength (w - theta)
 
-    The gradient is taken anew at each theta; taking it once at w would make this FedAvg with
-    another step size. Starting from the center w makes theta a function of w and the batch
-    alone, as in the paper's analysis, so nothing of it has to be carried between rounds.
+    The gradient is evaluated anew at each theta; evaluating it once at w would give FedAvg with
+    another step size. Since the steps start from w, theta is a function of w and the batch alone,
+    as in the paper's analysis, and need not be carried between rounds.
 
     Args:
         loss: Mean loss over one batch; differentiable in the parameters.

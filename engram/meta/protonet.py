@@ -1,4 +1,4 @@
-"""ProtoNet: classes told apart by the distances to the means of their examples.
+"""ProtoNet: classification by distances to the mean embedding of each class.
 
 Snell, Swersky, Zemel. Prototypical Networks for Few-shot Learning. NeurIPS 2017.
 """
@@ -23,9 +23,9 @@ Embed = Callable[[Params, Tensor], Tensor]  # (params, inputs (k, ...)) -> point
 def prototypical_logits(embed: Embed) -> Callable[[Params, Batch, Tensor], Tensor]:
     """Builds ``(params, support, inputs) -> logits``: minus squared distances to the prototypes.
 
-    The support is inputs (k, ...) and indicators of their classes (k, c), each class at least
-    once; its prototype is the mean of the points that its examples are embedded to. The logits are
-    (q, c) for inputs (q, ...).
+    The support consists of inputs (k, ...) and one-hot classes (k, c), with each class at least
+    once. A class's prototype is the mean embedding of its examples. The logits are (q, c) for
+    inputs (q, ...).
     """
 
     def logits(params: Params, support: Batch, inputs: Tensor) -> Tensor:
@@ -56,14 +56,14 @@ def protonet(
 ) -> MetaRule[OnlyModel]:
     """Builds ProtoNet's training: ``w <- w - eta mean_i grad L_i(w)``, i over the tasks drawn.
 
-    Snell et al. draw the query from what the support has left; here the two are independent, as all
-    batches of an iteration are, so that a row may be in both.
+    Snell et al. draw the query from the rows outside the support; here the two are independent, as
+    all batches of an iteration are, so that a row may be in both.
 
     Args:
         loss: A stacked ``prototypical_loss``.
         tasks_per_step: B; >= 1.
-        support: Rows that prototypes are made of; they must hold all classes; >= 1.
-        query: Rows that are scored; >= 1.
+        support: Number of rows for prototypes; they must contain all classes; >= 1.
+        query: Number of rows that are classified; >= 1.
         eta: Step size; > 0.
 
     Raises:

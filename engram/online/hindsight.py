@@ -55,7 +55,7 @@ def least_quadratic(form: Array, linear: Array, radius: float) -> Array:
 
     Args:
         form: H, symmetric and positive semidefinite, shape (d, d).
-        gradient: h, shape (d,).
+        linear: h, shape (d,).
         radius: r > 0.
     """
     from scipy.optimize import brentq  # noqa: PLC0415 - slow to import, and wanted here alone

@@ -60,7 +60,7 @@ def settings_of(settings):
     return small(**(steps | settings))
 
 
-@pytest.mark.parametrize(("way", "frame", "settings"), CASES)
+@pytest.mark.parametrize(("way", "coordinates", "settings"), CASES)
 def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, monkeypatch):
     e = settings_of(settings)
     fast, slow = trainer(e), trainer(e, engine="sequential")

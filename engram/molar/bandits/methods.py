@@ -1,7 +1,7 @@
-"""How tasks' coefficients follow from their rows at the end of a batch: four methods.
+"""Four estimators of tasks' coefficients from their rows at the end of a batch.
 
-A task estimates, a server combines, and the task makes its coefficients of the answer. Constants
-that are defaults here are those of J.1, tuned by the authors for noise of standard deviation 0.5.
+A task estimates, a server combines the estimates, and the task computes its coefficients from the
+result. Default constants are those of J.1, tuned by the authors for noise of deviation 0.5.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,13 +25,13 @@ Reply = TypeVar("Reply")
 
 
 class TaskEstimator(NamedTuple, Generic[Sent, Reply]):
-    """The parts of a method, as pure functions.
+    """An estimator for tasks that share through a server, as pure functions.
 
     Attributes:
-        estimate: The task's: what it sends, of the rows of one parameter, at least d + 2.
-        combine: The server's: an answer to each of the tasks that sent, of which there is one at
-            least; None if nothing can be said yet.
-        personalize: The task's: coefficients, shape (d,), of rows and the answer.
+        estimate: The task's part: maps the rows of one parameter, at least d + 2, to what it sends.
+        combine: The server's part: maps what was sent, by at least one task, to a reply for each
+            task; None if there is no estimate yet.
+        personalize: The task's part: maps its rows and the reply to coefficients, shape (d,).
     """
 
     estimate: Callable[[Rows], Sent]
@@ -55,9 +55,9 @@ def molar(
 
 
 def _median(sites: Sequence[SiteEstimate], max_weight: float) -> list[Shared | None]:
-    """Combines what is known; a coefficient that no task's rows determine is 0.
+    """Combines the estimates; a coefficient that no task's rows determine is 0.
 
-    For early batches are small, and it may be that nobody has seen a rare feature yet.
+    This happens in early, small batches, when no task has seen a rare feature yet.
     """
     known = np.any([site.determined for site in sites], axis=0)
     if not known.any():

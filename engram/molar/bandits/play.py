@@ -1,4 +1,4 @@
-"""Plays a policy in a world, a batch at once."""
+"""Plays a policy in the environments of several tasks, batch by batch."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,9 +19,9 @@ class Batch(NamedTuple):
     """Rounds t with ``start < t <= stop`` in which estimates do not change.
 
     Attributes:
-        start: 0, or where the batch before it stops.
+        start: 0, or the last round of the previous batch.
         stop: Its last round.
-        full: Whether estimates follow: not if the horizon cut it short.
+        full: Whether estimates follow: not if the horizon has cut the batch short.
     """
 
     start: int
@@ -54,10 +54,10 @@ def play_tasks(
     """Returns the cumulative regret of each task after each round, shape (M, T).
 
     Args:
-        policy: Who plays.
-        environments: What each of M tasks sees in T rounds.
-        rngs: What breaks ties in each task.
-        first: The size of the first batch, H_0; 1 in the paper.
+        policy: The policy.
+        environments: The environment of each of M tasks, with T rounds.
+        rngs: Generator of each task, to break ties.
+        first: Size H_0 of the first batch; 1 in the paper.
     """
     horizons = {len(environment.active) for environment in environments}
     require(len(horizons) == 1, "numbers of rounds", horizons, "the same for all tasks")

@@ -1,7 +1,7 @@
-"""One bandit instance (a task) of Algorithms 2 and 5: its rows, its coefficients, its choices.
+"""One bandit instance (a task) of Algorithms 2 and 5: its rows, coefficients and choices.
 
-In a federation this is what a client does. Between the tasks passes once a batch what
-``close_batch`` returns, and what ``receive`` takes.
+In a federation this is the client's part. Once per batch a task sends what ``close_batch`` returns,
+and gets what ``receive`` takes.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ class Buffer(NamedTuple):
     """Rows that a task has seen.
 
     Attributes:
-        x: Shape (n, d), n >= 0, contexts of the arms chosen.
-        y: Shape (n,), their rewards.
-        parameter: Shape (n,), which parameter each reward tells of: under Model-C always 0, under
-            Model-P the arm.
+        x: Contexts of the arms chosen, shape (n, d), n >= 0.
+        y: Their rewards, shape (n,).
+        parameter: The parameter that each reward depends on, shape (n,): always 0 under Model-C,
+            the arm under Model-P.
     """
 
     x: Array
@@ -49,13 +49,13 @@ class Buffer(NamedTuple):
 
 
 class TaskState(NamedTuple):
-    """What one task remembers.
+    """State of one task.
 
     Attributes:
-        coefs: Shape (P, d), by which it chooses: one parameter (P = 1) under Model-C, one for
-            each arm (P = K) under Model-P.
-        fresh: Rows since the last estimate, of each parameter.
-        past: Rows that estimates have been made of; empty where these are forgotten.
+        coefs: Coefficients for choosing arms, shape (P, d): one parameter (P = 1) under Model-C,
+            one per arm (P = K) under Model-P.
+        fresh: Rows since the last estimate of their parameter.
+        past: Rows already used in estimates; empty if these are forgotten.
     """
 
     coefs: Array
@@ -64,20 +64,20 @@ class TaskState(NamedTuple):
 
 
 class TaskBandit(NamedTuple, Generic[Sent, Reply]):
-    """How one task chooses arms and learns. All functions are pure, but for the generator's state.
+    """How one task chooses arms and learns. All functions are pure but for the generator's state.
 
-    Which of the two models it is, shapes say. Model-C has K contexts a round and one parameter:
+    Shapes determine the model. Model-C has K contexts a round and one parameter:
     contexts (n, K, d) and coefficients (1, d). Model-P has one context and K parameters: (n, 1, d)
     and (K, d). With one arm they are the same.
 
     Attributes:
-        method: How coefficients follow from rows.
-        history: ``batch`` forgets rows once an estimate has been made of them, as Algorithm 2
-            does. ``all`` (J.3.5) keeps them: what is sent is still an estimate from new rows
-            alone, and the task's own step looks at all that it ever saw.
-        c_rows: A parameter is estimated at the end of a batch if there are at least
-            ``max(c_rows d, d + 2)`` new rows of it; >= 0. (The size that the theory asks for,
-            2 C_b (ln(M T) + d ln(L ln(K) / mu)), has constants that nobody knows.)
+        method: The estimator of coefficients.
+        history: ``batch`` forgets rows after they have been used in an estimate, as Algorithm 2
+            does. ``all`` (J.3.5) keeps them: the task still sends an estimate from new rows alone,
+            but its own step uses all rows.
+        c_rows: A parameter is estimated at the end of a batch if it has at least
+            ``max(c_rows d, d + 2)`` new rows; >= 0. (The size required by the theory,
+            2 C_b (ln(M T) + d ln(L ln(K) / mu)), has unknown constants.)
     """
 
     method: TaskEstimator[Sent, Reply]
@@ -95,13 +95,13 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         """Chooses ``argmax_a <x_a, beta_a>`` in each round, ties at random.
 
         Args:
-            state: Before these rounds.
-            contexts: Shape (n, K, d) or (n, 1, d), of n rounds of one batch; n >= 0.
-            rng: Breaks ties. It is drawn from n K times, ties or not; so a batch at once and
-                round by round choose the same.
+            state: The state before these rounds.
+            contexts: Contexts of n >= 0 rounds of one batch, shape (n, K, d) or (n, 1, d).
+            rng: Breaks ties. It draws n K numbers, ties or not, so that choosing for a batch at
+                once or round by round gives the same arms.
 
         Returns:
-            Shape (n,), from 0 to K - 1.
+            Arms from 0 to K - 1, shape (n,).
         """
         _check_contexts(contexts, state.coefs)
         scores = (contexts * state.coefs).sum(axis=2)
@@ -112,13 +112,13 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
     def observe(
         self, state: TaskState, contexts: Array, actions: Arms, rewards: Array
     ) -> TaskState:
-        """Remembers the rows of the arms that were chosen.
+        """Stores the rows of the arms that were chosen.
 
         Args:
-            state: Before.
+            state: The state before.
             contexts: As in ``choose``.
-            actions: Shape (n,).
-            rewards: Shape (n,), those of the actions.
+            actions: The arms chosen, shape (n,).
+            rewards: Their rewards, shape (n,).
         """
         _check_contexts(contexts, state.coefs)
         for values, name in ((actions, "actions"), (rewards, "rewards")):
@@ -129,11 +129,11 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         return state._replace(fresh=_joined(state.fresh, Buffer(x, rewards, parameter)))
 
     def close_batch(self, state: TaskState) -> tuple[Sent | None, ...]:
-        """Returns what the task sends at the end of a batch: of each parameter an estimate.
+        """Returns what the task sends at the end of a batch: an estimate of each parameter.
 
         None where there are too few new rows. Algorithm 5 counts the rows of a task's arms
-        together, and then names a set for each arm; this is decided for each arm by its own rows,
-        since it is from them alone that the arm's parameter is estimated.
+        together, although it then has a set of tasks for each arm; here each arm is decided by its
+        own rows, since its parameter is estimated from them alone.
         """
         return tuple(
             self.method.estimate(state.fresh.of(p)) if enough else None
@@ -141,10 +141,10 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         )
 
     def receive(self, state: TaskState, replies: Sequence[Reply | None]) -> TaskState:
-        """Makes new coefficients of what came back.
+        """Computes new coefficients from the replies.
 
-        A parameter keeps its coefficients, and its rows wait for the end of a later batch, if
-        there are too few new rows of it; also if no answer came (None).
+        If a parameter has too few new rows or no reply (None), it keeps its coefficients, and its
+        rows wait for a later batch.
         """
         require(
             len(replies) == len(state.coefs), "replies", len(replies), f"{len(state.coefs)} of them"

@@ -22,7 +22,7 @@ _STEPS: Final = 5000
 
 
 class LeastSquaresMoments(NamedTuple):
-    """All that least squares has to know of a task.
+    """The moments of a task that determine its least squares problem.
 
     Attributes:
         gram: X'X / n, shape (d, d).
@@ -36,7 +36,7 @@ class LeastSquaresMoments(NamedTuple):
 
 
 def trace_norm(*, c: float) -> TaskEstimator[LeastSquaresMoments, Array]:
-    """Tasks send their moments, and each gets its row of the matrix back."""
+    """The estimator: tasks send their moments, and each gets its row of the matrix back."""
     require(c > 0, "c", c, "positive")
 
     def estimate(rows: Rows) -> LeastSquaresMoments:
@@ -52,13 +52,13 @@ def fit_trace_norm(tasks: Sequence[LeastSquaresMoments], c: float) -> Array:
     """Minimizes ``sum_m ||X_m b_m - y_m||^2 / (n_m lambda_m) + ||B||_*`` over B, shape (M, d).
 
     b_m are the rows of B, and lambda_m = c sqrt((M + d) / n_m). J.1 has a lambda for each task,
-    where the penalty is one for all: this is the problem in whose first-order conditions task m
-    has its lambda_m, and with tasks of one size it is the usual one. Nor does J.1 say how it
-    scales the squares. With half of them its c = 1 is worse than the OLS bandit in its own
-    simulation, where Section 4.1 says that it is better; so they are not halved here.
+    although there is one penalty for all: in this problem's first-order conditions task m has
+    lambda_m, and for tasks of equal size it is the usual problem. J.1 does not state the scale of
+    the squares either. Halved, its c = 1 does worse than the OLS bandit in its own simulation,
+    where Section 4.1 reports that it does better; so they are not halved here.
 
-    By accelerated proximal gradient steps with singular value thresholding. They end when one
-    moves no coefficient by more than 1e-8 of the largest, after 5000 at most.
+    Solved by accelerated proximal gradient steps with singular value thresholding, until a step
+    moves no coefficient by more than 1e-8 of the largest, or for at most 5000 steps.
 
     Args:
         tasks: The M tasks' moments.
@@ -84,6 +84,6 @@ def fit_trace_norm(tasks: Sequence[LeastSquaresMoments], c: float) -> Array:
 
 
 def _thresholded(b: Array, by: float) -> Array:
-    """Makes all singular values smaller by so much, those that are smaller themselves 0."""
+    """Reduces all singular values by ``by``, down to 0."""
     left, values, right = np.linalg.svd(b, full_matrices=False)
     return np.asarray(left * np.maximum(values - by, 0) @ right)
