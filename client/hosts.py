@@ -1,8 +1,8 @@
 """What hosts clients: a trainer of networks, or tables; ``client.handlers`` answers for each."""
 
-from client.bandits import BanditSites
 from client.memory import MemoryStore
 from client.meta_ban import UserSites
+from client.molar_bandit import BanditSites
 from client.tables import TableSites
 from client.trainer import Trainer
 from federation.data.arrivals import drawn_arrivals, is_table, table_arrivals

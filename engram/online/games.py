@@ -1,8 +1,8 @@
 """Two-player zero-sum games, bilinear or strongly convex-concave (Appendix A.2).
 
-The payoff is f(x, y) = m |x|^2 / 2 + <b, x> + x'Ay - <c, y> - m |y|^2 / 2; who chooses x wants it
-small, who chooses y large. From y's side that is such a game once more, with payoff -f, and so all
-is written for x.
+The payoff is f(x, y) = m |x|^2 / 2 + <b, x> + x'Ay - <c, y> - m |y|^2 / 2; the player of x
+minimizes it, the player of y maximizes it. For the player of y it is a game of the same form with
+payoff -f, so everything is written for x.
 """
 
 from typing import NamedTuple, Self
@@ -21,16 +21,16 @@ Array = npt.NDArray[np.float64]
 
 
 class Game(NamedTuple):
-    """A game, as who chooses x sees it.
+    """A game, seen by the player of x.
 
     Attributes:
-        domain: Of x, in d coordinates: a ball or a simplex.
-        other: Of y, in e coordinates.
+        domain: Domain of x, of dimension d: a ball or a simplex.
+        other: Domain of y, of dimension e.
         matrix: A, shape (d, e).
         linear: b, shape (d,).
         other_linear: c, shape (e,).
-        curvature: m >= 0; the game is bilinear with 0.
-        gradient_bound: G: no gradient of f, in x or in y, is longer.
+        curvature: m >= 0; 0 for a bilinear game.
+        gradient_bound: Upper bound G on the norm of gradients of f, in x or in y.
     """
 
     domain: Domain
@@ -43,11 +43,11 @@ class Game(NamedTuple):
 
     @property
     def smoothness(self) -> float:
-        """L: gradients change by at most L times as much as (x, y)."""
+        """L, the Lipschitz constant of the gradient in (x, y)."""
         return float(np.hypot(self.curvature, np.linalg.norm(self.matrix, 2)))
 
     def transposed(self) -> Self:
-        """Returns the game as who chooses y sees it."""
+        """Returns the game seen by the player of y."""
         return self._replace(
             domain=self.other,
             other=self.domain,
@@ -57,18 +57,18 @@ class Game(NamedTuple):
         )
 
     def gradient(self, x: Array, y: Array) -> Array:
-        """Returns the gradients of f in x, shape (n, d), for n of either."""
+        """Returns the gradients of f in x for n pairs (x, y), shape (n, d)."""
         found: Array = self.curvature * x + self.linear + y @ self.matrix.T
         return found
 
     def losses(self, x: Array, y: Array) -> Array:
-        """Returns f without what depends on y alone, shape (n,), for n of either."""
+        """Returns f without the terms in y alone for n pairs (x, y), shape (n,)."""
         linear = self.linear + y @ self.matrix.T
         losses: Array = np.einsum("nd,nd->n", linear + self.curvature / 2 * x, x)
         return losses
 
     def best_response(self, y: Array) -> Array:
-        """Returns x with the least f(x, y), shape (n, d), for each of n.
+        """Returns the x that minimizes f(x, y) for each of n y, shape (n, d).
 
         For the mean of many y it is the best fixed x against all of them.
         """

@@ -1,6 +1,6 @@
-"""Losses of a prediction p, for a target y: a number, or -1 and 1 for two classes.
+"""Losses of a prediction p for a target y: a number, or -1 and 1 for two classes.
 
-All are convex in p. Functions take arrays of one shape, and work number by number.
+All are convex in p. Functions take arrays of the same shape and work elementwise.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Loss(NamedTuple):
         value: ``(p, y) -> loss``, at least 0.
         derivative: ``(p, y) -> d loss / dp``; 0 at a kink that is a minimum.
         second_derivative: ``(p, y) -> d^2 loss / dp^2``; 0 at a kink.
-        lipschitz: The largest absolute slope there is; infinite if there is none.
+        lipschitz: The largest absolute derivative; infinite if it is unbounded.
     """
 
     value: Callable[[Array, Array], Array]
@@ -101,7 +101,7 @@ def quantile(q: float) -> Loss:
     """Returns the loss whose best constant is the ``q`` quantile of targets.
 
     Args:
-        q: In (0, 1); 1/2 gives half of the absolute loss.
+        q: In (0, 1); 1/2 gives half the absolute loss.
 
     Raises:
         ValueError: If ``q`` is not in (0, 1).

@@ -1,7 +1,7 @@
 """Steps in a norm that grows with the gradients, for exp-concave losses.
 
-A loss f is alpha-exp-concave if exp(-alpha f) is concave: it may be flat in some directions, but
-bends in that of its gradient.
+A loss f is alpha-exp-concave if exp(-alpha f) is concave: it may be flat in some directions, but is
+curved in the direction of its gradient.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ def newton_steps(domain: Domain, gammas: Array) -> Pool[Newton]:
 
     Args:
         domain: The set of decisions.
-        gammas: gamma > 0 of each, shape (N,).
+        gammas: gamma > 0 of each learner, shape (N,).
     """
     return newton_pool(domain, 1 / (gammas * domain.diameter**2), gammas, optimistic=False)
 
@@ -54,13 +54,13 @@ def optimistic_newton(
 ) -> Learner[Newton]:
     """Builds the optimistic mirror descent of Lemma 11.
 
-    Each gradient is expected to come once more, and regret grows as d / alpha log(V_T), where V_T
-    is how much the losses' gradients change from round to round.
+    It expects each gradient to recur. Regret grows as d / alpha log(V_T), where V_T is the total
+    variation of gradients between rounds.
 
     Args:
         domain: The set of decisions.
         gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
-        smoothness: L > 0, how fast a loss's gradient changes; gamma = 4 L, as in
+        smoothness: L > 0, the Lipschitz constant of a loss's gradient; gamma = 4 L, as in
             ``descent.optimistic_ogd``.
         exp_concavity: alpha > 0, such that f(x) - f(u) <= <g, x - u> - alpha / 2 <g, x - u>^2.
 

@@ -1,4 +1,4 @@
-"""Plays learners against streams of losses and against each other; and what they regret."""
+"""Plays learners against streams of losses and against each other, and computes regret."""
 
 from typing import Any, NamedTuple
 
@@ -28,11 +28,12 @@ Rounds = npt.NDArray[np.intp]
 
 
 class PlayedStream(NamedTuple):
-    """What a learner did in T rounds.
+    """A learner's T rounds.
 
     Attributes:
-        points: Where it asked for gradients, shape (T, n, d); its decisions are ``points[:, 0]``.
-        queries: How many gradients it was given.
+        points: Points at which it queried gradients, shape (T, n, d); ``points[:, 0]`` are its
+            decisions.
+        queries: Total number of gradients.
     """
 
     points: Array
@@ -40,13 +41,13 @@ class PlayedStream(NamedTuple):
 
 
 def vectorized(pool: Pool[Any], domain: Domain) -> Learner[Any]:
-    """Returns a pool of N as one learner, which asks for the gradients at all N decisions.
+    """Returns a pool of N learners as one learner that needs gradients at all N decisions.
 
-    So N learners that differ in a number play the same stream at once.
+    So N learners that differ in a parameter play the same stream at once.
 
     Args:
-        pool: Of N.
-        domain: Its decisions'.
+        pool: The N learners.
+        domain: The set of decisions.
     """
     return Learner(
         dim=domain.dim,
@@ -73,9 +74,9 @@ def play_game(
     """Plays a game.
 
     Args:
-        game: As ``learner`` sees it.
-        learner: Who chooses x. With n points, it is n players, in games of their own.
-        other: Who chooses y, with as many; None for who sees x, and answers with the worst for it.
+        game: The game seen by ``learner``.
+        learner: The player of x. With n points it is n players, each in a game of its own.
+        other: The player of y, with n points; None: y is the best response to x.
         rounds: T >= 1.
 
     Returns:
@@ -103,7 +104,7 @@ def _told(learner: Learner[Any], state: Any, gradients: Array) -> Any:
 
 
 def log_spaced(horizon: int, per_decade: int = 10) -> Rounds:
-    """Returns rounds from 1 to T, T included, evenly spaced in their logarithm but for rounding."""
+    """Returns rounds from 1 to T, both included, evenly spaced in the logarithm up to rounding."""
     require(horizon >= 1, "horizon", horizon, "at least 1")
     count = 1 + int(np.ceil(per_decade * np.log10(horizon)))
     return np.unique(np.geomspace(1, horizon, count).round().astype(np.intp))
@@ -118,7 +119,7 @@ def regrets(stream: LossStream, decisions: Array, rounds: Rounds, least: Array) 
     """Returns sum_s<=t f_s(x_s) - min_x sum_s<=t f_s(x) for each of some rounds t, shape (r,).
 
     Args:
-        stream: What was played against.
+        stream: The stream that was played.
         decisions: Shape (T, d).
         rounds: t, in 1, ..., T.
         least: ``least_totals`` of them.
@@ -131,7 +132,7 @@ def game_regrets(game: Game, xs: Array, ys: Array, rounds: Rounds) -> Array:
     """Returns sum_s<=t f(x_s, y_s) - min_x sum_s<=t f(x, y_s) for some rounds t, shape (r,).
 
     Args:
-        game: As who chose x sees it; the other's regret is that in the ``transposed`` game.
+        game: The game seen by the player of x; for the other's regret use ``transposed``.
         xs: Shape (T, d).
         ys: Shape (T, e).
         rounds: t, in 1, ..., T.
