@@ -1,4 +1,4 @@
-"""One local round of a cohort: what it is given, what comes of it, and two ways to run it.
+"""One local round of a cohort: its inputs, its outcome, and two ways to run it.
 
 ``vmapped`` runs each step once for all clients, by ``torch.func.vmap``; ``each_in_turn`` runs all
 steps of one client, then those of the next. They suit any network; ``client.dense_cohort`` is the
@@ -81,11 +81,11 @@ class CohortTask(NamedTuple):
 
 
 class CohortModels(NamedTuple):
-    """Models of several clients, as whoever made them holds them.
+    """Models of several clients, with the first layer in any coordinates.
 
     Attributes:
         leaves: The parameters, each with a leading client axis.
-        coordinates: What ``dense0.weight`` means, where that is not the weight itself.
+        coordinates: The coordinates of ``dense0.weight``; None for the weight itself.
     """
 
     leaves: Params

@@ -84,7 +84,7 @@ def pays(model: Params, drawn: int) -> bool:
 
 
 def _hold(coordinates: FirstLayerCoordinates, memories: Sequence[Params | None]) -> Params:
-    """Returns the memories that there are, stacked, as the frame holds them."""
+    """Returns the existing memories, stacked, in these coordinates."""
     have = [i for i, memory in enumerate(memories) if memory is not None]
     kept = [memory for memory in memories if memory is not None]
     stack = {name: torch.stack([memory[name] for memory in kept]) for name in kept[0]}

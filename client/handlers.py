@@ -183,7 +183,7 @@ def asked_clients(request: Request) -> list[int]:
     """Returns whom a message asks: all clients of its node, or those that it names.
 
     Raises:
-        EngramError: There are none, or some are others'.
+        EngramError: If there are none, or some are others'.
     """
     config = config_of(request.message.content)
     if not request.hosted:

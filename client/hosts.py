@@ -26,7 +26,7 @@ def table_host(
         client: Whose.
 
     Raises:
-        DataError: A table cannot be read.
+        DataError: If a table cannot be read.
     """
     if experiment.algorithm == "meta-ban" and not own and not is_table(experiment):
         return UserSites(experiment, drawn_arrivals(experiment), store)

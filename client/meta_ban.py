@@ -1,9 +1,9 @@
-"""The sites' side of Meta-Ban: users' rows and networks stay here, answers about them leave.
+"""The sites' side of Meta-Ban: users' rows and networks stay here, and only answers leave.
 
-In a turn the server asks four kinds of questions: whose turn it is, and what is offered; what the
-clients' networks predict for these arms; what the loss's gradient is on rows that it draws by their
-numbers; and at last it says which arm to play. That arm and its reward become a row, by which the
-client's network is trained; what it paid is told in sums over several turns.
+In a turn the server asks whose turn it is and which arms are offered, then for the predictions of
+the clients' networks for these arms, then for gradients of the loss on rows that it draws by
+number; last, it says which arm to play. This arm and its reward become a row, on which the client's
+network is trained. Rewards are reported only as sums over several turns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ class UserSites:
 
     Args:
         experiment: The settings.
-        arrivals: What they are offered.
+        arrivals: The arrivals of users, with their arms.
         store: Where all that is known of them is kept.
     """
 
@@ -95,7 +95,7 @@ class UserSites:
         """Returns the gradients that ``question`` asks for, of each network.
 
         Raises:
-            ValueError: It is about rows that are not there.
+            ValueError: If the question is about rows that do not exist.
         """
         clients, which = np.unique(question.drawn.users, return_inverse=True)
         places = self._placed(clients.tolist(), server_round)
@@ -106,14 +106,15 @@ class UserSites:
         return self._site.gradients(self._state, question.weights, drawn)
 
     def play(self, client: int, arm: int, *, server_round: int, durable: int) -> Floats:
-        """Plays an arm of this round, trains the client's network, and keeps what it has become.
+        """Plays an arm of this round, trains the client's network, and stores it.
 
         Returns:
-            Turns, rewards and regrets since it last told of some; 0 until the turns are enough.
+            Numbers of turns, rewards and regrets since the last report; 0 until there are enough
+            turns for a report.
 
         Raises:
-            ValueError: It is not the client's turn, or there is no such arm.
-            MemoryFull: There is no room for what it has become; it stays what it was.
+            ValueError: If it is not the client's turn, or there is no such arm.
+            MemoryFull: If there is no space to store the network, which then is unchanged.
         """
         offer = self.offer([client], server_round)
         if offer is None:
@@ -134,9 +135,9 @@ class UserSites:
         return told
 
     def untold(self, clients: Sequence[int], server_round: int) -> Floats:
-        """Returns turns, rewards and regrets that were not told of, of all these clients in one.
+        """Returns the unreported turns, rewards and regrets of all these clients together.
 
-        They are 0 if the turns are too few.
+        They are 0 if there are too few turns.
         """
         self._placed(clients, server_round + 1)
         total = np.sum([self._untold[client] for client in clients], axis=0)

@@ -73,7 +73,7 @@ class BanditSites:
         store: Where their states are kept.
 
     Raises:
-        DataError: The model is P, and there are tables.
+        DataError: If the model is P, and there are tables.
     """
 
     def __init__(self, experiment: Experiment, data: TableData | None, store: MemoryStore) -> None:

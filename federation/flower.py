@@ -161,7 +161,7 @@ class Parcel(NamedTuple):
         """Returns what ``to_bytes`` was given.
 
         Raises:
-            Refused: It is something else.
+            Refused: If the bytes are not those of a parcel.
         """
         line, _, rest = data.partition(b"\n")
         try:

@@ -1,6 +1,6 @@
-"""How questions about users' networks travel between a server and sites, and what they answer.
+"""Messages between server and sites about users' networks: questions, predictions, gradients.
 
-Names in messages: ``ASKED`` says which question of a turn it is; arms, predictions and networks are
+In messages, ``ASKED`` names the question of a turn; arms, predictions and networks are
 float64.
 """
 
@@ -46,11 +46,12 @@ _ROUNDING = 1e-9
 
 
 class Question(NamedTuple):
-    """What the loss's gradient is on some rows, at given parameters of M networks.
+    """A question for the loss's gradient on some rows, at given parameters of M networks.
 
     Attributes:
         weights: Shapes (M, out, in).
-        drawn: Rows for each; users are clients. Entries with share 0 are about nobody.
+        drawn: Numbers of the rows for each network; users are clients. Entries with share 0 are
+            ignored.
     """
 
     weights: Weights
@@ -98,7 +99,7 @@ def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weig
         count: M.
 
     Raises:
-        KeyError: A layer is missing.
+        KeyError: If a layer is missing.
         ValueError: One has another shape or dtype, or numbers that are NaN or infinite.
         TypeError: One is not what it is declared to be.
     """
@@ -145,7 +146,7 @@ def read_question(record: ArrayRecord, widths: Sequence[int], clients: Collectio
     """Reads what ``question_record`` wrote.
 
     Raises:
-        KeyError: An array is missing.
+        KeyError: If an array is missing.
         ValueError: One has another shape or dtype, or it is about other clients.
         TypeError: One is not what it is declared to be.
     """

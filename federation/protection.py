@@ -48,7 +48,7 @@ def protected(aggregate: Aggregate, e: Experiment, noise: Noise) -> Aggregate:
     """Returns an algorithm's aggregate with the experiment's merge, clipping and central noise.
 
     Raises:
-        ValueError: The algorithm's own aggregate is no mean, and the settings would replace one.
+        ValueError: If the algorithm's own aggregate is no mean, and the settings would replace one.
     """
     if e.privacy == "central":
         return private_mean(

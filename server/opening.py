@@ -40,7 +40,7 @@ def open_run(grid: Grid, experiment: Experiment, folder: Path, *, engine: str) -
         engine: Name of the engine, for the record.
 
     Raises:
-        Refused: The folder is not free, or not of a run that could go on so.
+        Refused: If the folder is not free, or not of a run that could go on so.
         RunStopped: Too few sites can take part.
     """
     e, training, kind = experiment, secrets.token_hex(8), None

@@ -146,7 +146,7 @@ def compare(
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = find_run(resume)
         chosen, plan = _resumed_plan(folder)
-    # Refuses what cannot be, before anything is written; all algorithms share their data.
+    # Refuses impossible settings before anything is written; all algorithms share their data.
     for experiment in {e.model_copy(update={"algorithm": "fedavg"}) for e in plan.values()}:
         held = federated_data(experiment)
         model_for(experiment, held.input_shape, held.num_classes)

@@ -22,7 +22,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     """Returns what a comparison is made of: its ``engine``, and the settings of its ``runs``.
 
     Raises:
-        Refused: The folder is not that of a comparison, or the file is damaged.
+        Refused: If the folder is not that of a comparison, or the file is damaged.
     """
     path = folder / PLAN
     if not path.is_file():
@@ -37,10 +37,10 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def find_runs(folder: Path) -> Runs:
-    """Returns the runs in a folder: the run that it is, or those of the comparison that it is.
+    """Returns the runs in a folder: a single run, or the runs of a comparison.
 
     Raises:
-        Refused: It is neither.
+        Refused: If the folder is neither that of a run nor that of a comparison.
     """
     parts = [folder]
     if (folder / PLAN).is_file():

@@ -46,16 +46,16 @@ class Outcome(NamedTuple):
 class BanditExchange(SiteStrategy):
     """MOLARB between sites: Algorithms 2 and 5, one round a batch.
 
-    What a round shares is sent with the next one. A site that does not answer, or sends what
-    cannot be, has no part in what is shared, and is named; it gets that nevertheless.
+    What a round shares is sent with the next one. A site that does not reply, or
+    sends invalid values, is left out of what is shared and named; it still gets the shared result.
 
     Args:
         sites: The sites that there are.
-        policy: What they play.
-        parameters: Of each site: 1 under Model-C, K under Model-P.
-        first_batch: Turns in the first batch; nobody can have had more than there were.
-        least: Sites without whose usable replies a round cannot be.
-        max_weight: Of a site in what is shared, as the policy has it.
+        policy: The policy that they play.
+        parameters: Number of parameters of each site: 1 under Model-C, K under Model-P.
+        first_batch: Turns in the first batch, which bounds the turns that a site can report.
+        least: Minimum number of usable replies in a round.
+        max_weight: Maximum weight of a site in the shared result; see ``molar_bandit``.
 
     Attributes:
         state: Of each client sums of what ``Outcome`` has.

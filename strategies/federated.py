@@ -75,7 +75,7 @@ class Federated(Strategy):
         clients_per_round: Clients asked each round; 1..len(roster.nodes).
         seed: Root of the sampling stream.
         shards: As in ``draw_cohort``.
-        least: Clients without whose usable replies a round is not merged.
+        least: Minimum number of usable replies in a round.
         max_weight: As for ``RowWeights``.
 
     Attributes:

@@ -68,16 +68,16 @@ class _Turn(NamedTuple):
 class MetaBanTurns(SiteStrategy):
     """Algorithms 1 and 3 between sites, one round a turn.
 
-    It makes the choices that ``engram.bandits.meta_ban`` makes of the same seed with all users in
-    one place. A site that does not answer, or sends what cannot be, is named; its clients are in no
-    group of this turn, and if it is the turn of one of them nobody is served.
+    It makes the same choices as ``engram.bandits.meta_ban`` with the same seed and all users in one
+    place. A site that does not reply, or sends invalid values, is named; its clients are in no
+    group of this turn, and if it is the turn of one of them, nobody is served.
 
     Args:
         sites: The sites that there are.
-        policy: What is played, with as many features as sites have columns.
-        seed: Of all random numbers.
-        timeout: Seconds to wait for the answers to a question.
-        least: Sites without whose usable replies a round cannot be.
+        policy: The policy, with as many features as sites have columns.
+        seed: Seed of all random numbers.
+        timeout: Seconds to wait for replies to a question.
+        least: Minimum number of usable replies in a round.
 
     Attributes:
         state: Between rounds: ``came``, clients in the order in which they came; ``chosen``, how
@@ -261,7 +261,7 @@ class MetaBanTurns(SiteStrategy):
     def _descent(
         self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor
     ) -> Weights:
-        """Takes the steps by what sites answer."""
+        """Takes the gradient steps, with gradients from the sites."""
 
         def gradients(step: int, at: Weights) -> Weights:
             return self._gradients(turn, came, at, drawn.step(step))
@@ -269,7 +269,7 @@ class MetaBanTurns(SiteStrategy):
         return descended(weights, gradients, self._policy.learner.steps, eta, lam)
 
     def _gradients(self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn) -> Weights:
-        """Returns the gradients at these weights, by what sites answer."""
+        """Returns the gradients at these weights, summed over the sites' replies."""
         whole = Question(weights, drawn._replace(users=np.array(came)[drawn.users]))
         parts: list[Weights] = []
         heard: list[int] = []

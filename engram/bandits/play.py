@@ -68,14 +68,15 @@ def play_policy(
     """
     require(
         len(environments) == len(seeds) >= 1,
-        "worlds",
+        "environments",
         len(environments),
         f"as many as seeds, {len(seeds)}",
     )
     shapes = {
         (environment.horizon, environment.arms, environment.dim) for environment in environments
     }
-    require(len(shapes) == 1, "rounds, arms and features", sorted(shapes), "the same in all worlds")
+    alike = "the same in all environments"
+    require(len(shapes) == 1, "rounds, arms and features", sorted(shapes), alike)
     horizon = environments[0].horizon
     distinct = {id(environment): environment for environment in environments}
     came: dict[int, tuple[int, ...]] = dict.fromkeys(distinct, ())

@@ -1,7 +1,7 @@
-"""What the users of a bandit between sites meet: one of them in each turn, with arms.
+"""Arrivals of users in a bandit between sites: one user in each turn, with arms.
 
-Every user is a client. Which one's turn it is follows from the seed and the turn alone, so every
-site knows when it is its own.
+Every user is a client. Whose turn it is depends on the seed and the turn alone, so every site knows
+when it is its own turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,11 +36,12 @@ _LONGEST = 2.0
 
 
 class Arrivals(NamedTuple):
-    """What there is to meet.
+    """The arrivals of users, turn by turn.
 
     Attributes:
         dim: Features d of an arm.
-        turn: ``t -> Round`` of the client whose turn it is, t from 0; None if it is not here.
+        turn: ``t -> Round`` of the client whose turn it is, t from 0; None if that client is
+            elsewhere.
     """
 
     dim: int
@@ -48,12 +49,12 @@ class Arrivals(NamedTuple):
 
 
 def is_table(experiment: Experiment) -> bool:
-    """Returns whether the data set is a table of what arms paid, not one of classes."""
+    """Returns whether the data set is a table of rewards, not one of classes."""
     return experiment.dataset.startswith("csv:")
 
 
 def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> Environment:
-    """Draws users in groups of a third of them each, other ones in each of two topics."""
+    """Draws users in three groups of equal size, with different groups in each of two topics."""
     return grouped(
         users=users,
         groups=3,
@@ -68,10 +69,10 @@ def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> Enviro
 
 
 def drawn_environment(experiment: Experiment) -> Environment:
-    """Returns a world that is drawn, or made of data sets with classes.
+    """Returns an environment that is drawn, or made of data sets with classes.
 
     Raises:
-        DataError: A data set cannot be read, or has other users than there are clients.
+        DataError: If a data set cannot be read, or its number of users differs from num-clients.
     """
     e, names = experiment, experiment.sources
     try:
@@ -94,20 +95,19 @@ def drawn_environment(experiment: Experiment) -> Environment:
 
 
 def drawn_arrivals(experiment: Experiment) -> Arrivals:
-    """Returns the rounds of ``drawn_environment``; errors are its."""
+    """Returns the arrivals of ``drawn_environment``, with the same errors."""
     environment = drawn_environment(experiment)
     return Arrivals(environment.dim, environment.round)
 
 
 def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
-    """Returns turns from tables, whose rows are arms and whose target is what they pay.
+    """Returns arrivals from tables whose rows are arms and whose target is the reward.
 
-    In each turn a client is drawn uniformly, which reads as many of its rows as there are ``arms``.
-    Regret is counted by what these would have paid.
+    In each turn a client is drawn uniformly, and ``arms`` of its rows are offered. Regret is
+    counted by their rewards.
 
     Raises:
-        DataError: Some number is NaN or infinite, some row is long, or some reward is not in
-            [0, 1].
+        DataError: If a number is NaN or infinite, a row is too long, or a reward is not in [0, 1].
     """
     e = experiment
     parts = zip(data.train, data.test, strict=True)  # a bandit learns from all that it is shown

@@ -1,4 +1,4 @@
-"""What worlds of bandits are made of, as files hold it: images, ratings, logged rounds."""
+"""Files of bandit data: images, ratings, and logged rounds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +69,7 @@ def read_ratings(
         below: Which ratings are bad.
 
     Raises:
-        DataError: It is no such table, or is too small for what is asked.
+        DataError: If it is no such table, or is too small for what is asked.
     """
     frame = read_frame(path, columns)
     if frame.isna().any(axis=None):
@@ -101,10 +101,10 @@ def _names(column: Any) -> npt.NDArray[Any]:
 def read_logged(path: Path) -> Logged:
     """Reads logged rounds from an ``.npz`` file.
 
-    It holds ``users``, ``arms``, ``chosen``, ``rewards`` and ``propensities``, as ``Logged`` says.
+    It holds ``users``, ``arms``, ``chosen``, ``rewards`` and ``propensities``, as in ``Logged``.
 
     Raises:
-        DataError: It cannot be read, or holds something else.
+        DataError: If the file cannot be read, or does not hold logged rounds.
     """
     arrays = read_npz(path)
     missing = [name for name in Logged._fields if name not in arrays]

@@ -1,4 +1,4 @@
-"""What the sites of a bandit are going to see: simulated, or read from their tables."""
+"""Environments of bandit sites: simulated, or read from their tables."""
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def table_environment(experiment: Experiment, data: TableData, client: int) -> T
     the sites whose rows are here, as it has rows.
 
     Raises:
-        DataError: It has too few held-out rows, or some are not finite.
+        DataError: If it has too few held-out rows, or some are not finite.
     """
     e = experiment
     rows, held_out = data.train[client], data.test[client]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from engram.bandits.policy import policy_server
-from engram.molar.bandits.play import play_stream as play_tasks
+from engram.molar.bandits.play import play_tasks
 from engram.molar.baselines import (
     DebiasedRegressor,
     IndividualRegressor,

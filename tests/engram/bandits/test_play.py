@@ -105,9 +105,9 @@ def test_regret_of_the_best_arm_is_nothing_and_of_the_first_known():
 
 
 BAD = {
-    r"worlds must be as many as seeds, 2, got 1": ([environment(0)], [0, 1]),
-    "worlds must be as many as seeds, 0, got 0": ([], []),
-    r"must be the same in all worlds, got \[\(60, 3, 5\), \(60, 4, 5\)\]": (
+    r"environments must be as many as seeds, 2, got 1": ([environment(0)], [0, 1]),
+    "environments must be as many as seeds, 0, got 0": ([], []),
+    r"must be the same in all environments, got \[\(60, 3, 5\), \(60, 4, 5\)\]": (
         [environment(0), environment(0, arms=3)],
         [0, 1],
     ),
