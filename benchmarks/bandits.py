@@ -146,11 +146,11 @@ class PlainMetaBan:
         adapted, scores = [], []
         for arm in arms:
             with torch.no_grad():
-                expected_rewards = [float(network(arm)) for network in self.users]
+                predictions = [float(network(arm)) for network in self.users]
             near = [
                 u
-                for u, said in enumerate(expected_rewards)
-                if abs(said - expected_rewards[user]) <= threshold
+                for u, said in enumerate(predictions)
+                if abs(said - predictions[user]) <= threshold
             ]
             network = _network([layer.weight.detach() for layer in _layers(self.meta)])
             for step in uniforms:

@@ -148,9 +148,8 @@ class BanditSites:
             if before > 1:
                 _log.warning("client %d remembers no earlier batch: it begins anew", client)
             environment = self.environment(client)
-            return self._site.init(environment.parameters, environment.contexts.shape[2]), np.zeros(
-                3
-            )
+            dim = environment.contexts.shape[2]
+            return self._site.init(environment.parameters, dim), np.zeros(3)
         arrays = {name: leaf.numpy() for name, leaf in kept.items()}
         fresh, past = (
             Buffer(*(arrays[f"{part}.{name}"] for name in Buffer._fields))

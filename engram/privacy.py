@@ -100,7 +100,7 @@ def private_mean(
     The state counts the releases, under ``releases``.
 
     Args:
-        aggregate: What to do with the mean; additive.
+        aggregate: The aggregate that gets the mean; it must be additive.
         bound: The norm C; > 0.
         multiplier: The noise multiplier z; > 0.
         clients: n, clients asked in a round; >= 1.

@@ -49,7 +49,7 @@ def molar(
 
     Args:
         dim: d, at least 1.
-        c: As in ``molar_bandit``, like those that follow.
+        c: Scale of the threshold, >= 0; see ``molar_bandit``, also for what follows.
         option: Hard or soft thresholding.
         sigma: Standard deviation of the rewards' noise, if known.
         history: Whether rows are forgotten after a batch.

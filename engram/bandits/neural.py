@@ -106,8 +106,8 @@ class NeuralBandit(NamedTuple):
             squares += ((inverse @ below.square()) * delta.square()).sum(dim=1)
         width = self.alpha[:, None] * (squares / self.hidden[-1]).sqrt()
         if self.thompson:
-            uniforms = np.stack([rng.normal(size=arms.shape[1]) for rng in rngs])
-            width = width * torch.from_numpy(uniforms)
+            normals = np.stack([rng.normal(size=arms.shape[1]) for rng in rngs])
+            width = width * torch.from_numpy(normals)
         return best_of_each(outputs + width, rngs), state
 
     def update(

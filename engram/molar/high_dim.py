@@ -70,7 +70,7 @@ def high_dim(
     radius: float = np.inf,
     reading: Reading = "symmetric",
 ) -> HighDim:
-    """LASSO debiasing of each task around ``transfer``'s global parameter.
+    """Debiases each task's LASSO around the global parameter that ``transfer`` finds.
 
     Its strength is lambda_m (Proposition 3). See ``transfer`` for arguments and errors.
     """

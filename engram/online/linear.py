@@ -10,7 +10,7 @@ per output, for standardized columns and a last column of ones; the round's loss
 - If z is longer than twice its root mean square, it is shortened to that, so the row counts less.
 - G then follows from the loss's largest derivative. The squared loss has none: a derivative above
   the current bound is cut to it, the bound is doubled, and the ensemble starts over from its
-  current decision. So few derivatives are cut.
+  current decision. So only few derivatives are cut.
 - For mean and standard deviation, targets are clipped to 10 standard deviations from the mean,
   since an outlier would otherwise change the unit of all coefficients at once. If the target's
   level shifts by more, the model takes longer to follow.

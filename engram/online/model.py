@@ -220,7 +220,7 @@ def _padded(x: Array, width: int) -> Array:
 
 
 def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
-    """Returns a row by name as numbers, in the order of ``names``; 0 where there is none."""
+    """Returns a row by name as numbers, in the order of ``names``; 0 for missing ones."""
     require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
     try:
         row = np.array([x.get(name, 0.0) for name in names], dtype=np.float64)

@@ -48,7 +48,7 @@ def coefs(store, **special):
 
 
 def in_one_place(**special):
-    """Plays the library's policy in the same worlds, with the same ties broken alike."""
+    """Plays the library's policy in the same environments, with the same ties broken alike."""
     e = settings(**special)
     policy, everyone = policy_of(e), range(e.num_clients)
     environments = [simulated_environment(e, client) for client in everyone]

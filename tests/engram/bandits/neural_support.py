@@ -34,7 +34,7 @@ def generators(seeds, t, purpose):
 
 
 def played(runs, environments, seeds, state):
-    """Plays as many runs as worlds at once. Returns arms (T, R), and the last state."""
+    """Plays as many runs as environments at once. Returns arms (T, R), and the last state."""
     chosen = []
     for t, asked in enumerate(zip(*environments, strict=True)):
         users = np.array([each.user for each in asked])

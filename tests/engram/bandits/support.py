@@ -1,4 +1,4 @@
-"""Users in groups with linear rewards, and how a core plays them."""
+"""Users in groups with linear rewards, and how a policy plays them."""
 
 import numpy as np
 

@@ -207,7 +207,7 @@ def test_serves_who_was_never_seen(name):
 
 @every
 def test_users_may_be_numbered_in_any_order(name):
-    # A core may meet user 9 first, and learn of who never chose.
+    # A policy may meet user 9 first, and learn from users for whom it never chose.
     policy, rng = BANDITS[name](), np.random.default_rng(0)
     state, x = policy.init(rng), ENVIRONMENT.round(1)[1]
     for user in (9, 2, 9, 5, 2):

@@ -29,13 +29,13 @@ class Plain:
 
     def scores(self, user, arms, rng):
         _, theta, diagonal = self.of(user)
-        uniforms = rng.normal(size=len(arms)) if self.thompson else np.ones(len(arms))
-        for x, uniform in zip(torch.from_numpy(arms), uniforms, strict=True):
+        normals = rng.normal(size=len(arms)) if self.thompson else np.ones(len(arms))
+        for x, normal in zip(torch.from_numpy(arms), normals, strict=True):
             slope = gradient(theta, lambda w, x=x: network(w, x))
             m = self.start[-1].shape[1]
             pairs = zip(slope, diagonal, strict=True)
             width = sum(float((g**2 / z).sum()) for g, z in pairs) / m
-            yield float(network(theta, x)) + self.settings["alpha"] * width**0.5 * uniform
+            yield float(network(theta, x)) + self.settings["alpha"] * width**0.5 * normal
 
     def choose(self, user, arms, rng):
         return best(np.array(list(self.scores(user, arms, rng))), rng)

@@ -20,13 +20,13 @@ def rows(arms):
 
 
 class Log(NamedTuple):
-    """A core's state that is all it was told."""
+    """A policy's state that records every call."""
 
     calls: tuple
 
 
 def scribe():
-    """A core that plays arms by turns, and writes down what comes."""
+    """A policy that plays arms in turn, and records every call."""
 
     def choose(state, user, arms, rng):
         call = ("choose", user, rows(arms), rng.random())

@@ -1,4 +1,4 @@
-"""What tests of multitask bandits share: the policies, small worlds, and when states are one."""
+"""What tests of multitask bandits share: policies, small environments, comparison of states."""
 
 import numpy as np
 import pytest

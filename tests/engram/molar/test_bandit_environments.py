@@ -1,4 +1,4 @@
-"""Worlds that bandits play in, and the batches in which they do."""
+"""Environments that bandits play in, and the batches in which they do."""
 
 import numpy as np
 import pytest
