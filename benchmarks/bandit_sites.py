@@ -18,8 +18,8 @@ from rich.table import Table
 
 from client.hosts import Opening, host_of
 from client.memory import RamStore
-from engram.bandits.play import play
-from federation.data.meetings import drawn_world
+from engram.bandits.play import play_policy
+from federation.data.arrivals import drawn_environment
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
 from federation.methods.meta_ban import MetaBan
@@ -64,9 +64,9 @@ def main(
     torch.set_num_threads(1)
     preset = read_settings(source_root() / "simulations" / "presets" / "bandits.toml")
     experiment = Experiment.from_config(preset | {"num-rounds": rounds})
-    world = drawn_world(experiment)
-    policy = experiment.of(MetaBan).policy(experiment, world.dim)
-    played = play(policy.runs, [world], [experiment.seed])
+    environment = drawn_environment(experiment)
+    policy = experiment.of(MetaBan).policy(experiment, environment.dim)
+    played = play_policy(policy.batched, [environment], [experiment.seed])
     table = Table("sites", "turns alike", "regret", "ms a turn", title=f"{rounds} turns")
     table.add_row("one place", "", f"{played.regrets[0, -1]:g}", "")
     for sites in (1, 5, 20):

@@ -20,17 +20,17 @@ from torch import nn
 
 from engram.bandits.club import club
 from engram.bandits.cofiba import cofiba
+from engram.bandits.environments.environment import Round
+from engram.bandits.environments.grouped import grouped
 from engram.bandits.linucb import linucb
 from engram.bandits.locb import locb
 from engram.bandits.meta_ban import MetaBanState, meta_ban
 from engram.bandits.networks import initial
 from engram.bandits.neural import NeuralState, neural_bandit
 from engram.bandits.persistent import Persistent
-from engram.bandits.policy import CHOOSE, INIT, UPDATE, Core, Runs, each, generator
-from engram.bandits.replay import Replay
+from engram.bandits.policy import CHOOSE, INIT, UPDATE, BatchedPolicy, Policy, batched, generator
+from engram.bandits.replay import ReplayBuffer
 from engram.bandits.sclub import sclub
-from engram.bandits.worlds.grouped import grouped
-from engram.bandits.worlds.world import Round
 
 __all__ = ["SIZES", "PlainMetaBan", "Size", "late", "main", "plain", "policies", "time_rounds"]
 
@@ -64,10 +64,10 @@ SIZES: Final = (
 )
 
 
-def policies(size: Size) -> dict[str, Runs[Any]]:
+def policies(size: Size) -> dict[str, BatchedPolicy[Any]]:
     """Returns policies by name, in one run."""
     dim, hidden = size.dim, size.hidden
-    linear: dict[str, Callable[..., Core[Any]]] = {"CLUB": club, "SCLUB": sclub, "COFIBA": cofiba}
+    linear: dict[str, Callable[..., Policy[Any]]] = {"CLUB": club, "SCLUB": sclub, "COFIBA": cofiba}
     linear |= {"LOCB": locb, "LinUCB-IND": linucb}
     return {
         "Meta-Ban": meta_ban(
@@ -79,17 +79,17 @@ def policies(size: Size) -> dict[str, Runs[Any]]:
             meta_steps=_META_STEPS,
             batch=_BATCH,
             buffer=_BUFFER,
-        ).runs,
-        "NeuUCB-ONE": neural_bandit(dim, hidden=hidden, buffer=_BUFFER).runs,
-        "NeuUCB-IND": neural_bandit(dim, hidden=hidden, shared=False, buffer=_BUFFER).runs,
-        **{name: each([core(dim, alpha=0.1, lam=0.1)]) for name, core in linear.items()},
+        ).batched,
+        "NeuUCB-ONE": neural_bandit(dim, hidden=hidden, buffer=_BUFFER).batched,
+        "NeuUCB-IND": neural_bandit(dim, hidden=hidden, shared=False, buffer=_BUFFER).batched,
+        **{name: batched([policy(dim, alpha=0.1, lam=0.1)]) for name, policy in linear.items()},
     }
 
 
 def offers(size: Size, rounds: int) -> list[Round]:
     """Returns rounds of ten arms."""
-    world = grouped(users=size.users, groups=4, dim=size.dim, horizon=rounds, seed=0)
-    return [world.round(t) for t in range(rounds)]
+    environment = grouped(users=size.users, groups=4, dim=size.dim, horizon=rounds, seed=0)
+    return [environment.round(t) for t in range(rounds)]
 
 
 def late(state: Any, size: Size) -> Any:
@@ -99,7 +99,7 @@ def late(state: Any, size: Size) -> Any:
     rng = np.random.default_rng(0)
     shape = (1, size.users, _BUFFER)
     x = rng.normal(size=(*shape, size.dim)).astype(np.float32) / size.dim**0.5
-    rows = Replay(
+    rows = ReplayBuffer(
         Persistent(torch.from_numpy(x)),
         Persistent(torch.from_numpy(rng.random(shape).astype(np.float32))),
         np.full(shape[:2], _BUFFER),
@@ -142,15 +142,19 @@ class PlainMetaBan:
 
     def choose(self, user: int, arms: torch.Tensor, rng: np.random.Generator) -> int:
         """Infers a group for each arm, adapts the meta-learner to it, and scores the arm."""
-        threshold, lots = 0.8 * _GAMMA, rng.random((_META_STEPS, _BATCH))
+        threshold, uniforms = 0.8 * _GAMMA, rng.random((_META_STEPS, _BATCH))
         adapted, scores = [], []
         for arm in arms:
             with torch.no_grad():
-                opinions = [float(network(arm)) for network in self.users]
-            near = [u for u, said in enumerate(opinions) if abs(said - opinions[user]) <= threshold]
+                predictions = [float(network(arm)) for network in self.users]
+            near = [
+                u
+                for u, said in enumerate(predictions)
+                if abs(said - predictions[user]) <= threshold
+            ]
             network = _network([layer.weight.detach() for layer in _layers(self.meta)])
-            for step in lots:
-                self._step(network, [_row(near, user, lot) for lot in step])
+            for step in uniforms:
+                self._step(network, [_row(near, user, uniform) for uniform in step])
             output = network(arm)
             slopes = torch.autograd.grad(output.sum(), list(network.parameters()))
             norm = torch.sqrt(sum((slope.square().sum() for slope in slopes), torch.zeros(())))
@@ -165,8 +169,8 @@ class PlainMetaBan:
         slot = int(self.seen[user]) % _BUFFER
         self.x[user, slot], self.rewards[user, slot] = x, reward
         self.seen[user] += 1
-        for lots in rng.random((_USER_STEPS, _BATCH)):
-            self._step(self.users[user], [(user, int(lot * _BUFFER)) for lot in lots])
+        for uniforms in rng.random((_USER_STEPS, _BATCH)):
+            self._step(self.users[user], [(user, int(uniform * _BUFFER)) for uniform in uniforms])
 
     def _step(self, network: nn.Sequential, rows: Sequence[tuple[int, int]]) -> None:
         users, slots = map(list, zip(*rows, strict=True))
@@ -178,10 +182,10 @@ class PlainMetaBan:
                 weight.sub_(slope)
 
 
-def _row(near: Sequence[int], user: int, lot: float) -> tuple[int, int]:
+def _row(near: Sequence[int], user: int, uniform: float) -> tuple[int, int]:
     """Returns a user of a group and one of its rows, where the user's own weigh more."""
     weights = [_OWN_WEIGHT if one == user else 1.0 for one in near]
-    place = lot * sum(weights) * _BUFFER
+    place = uniform * sum(weights) * _BUFFER
     for one, weight in zip(near, weights, strict=True):
         if place < weight * _BUFFER:
             return one, int(place / weight)
@@ -215,7 +219,7 @@ def time_rounds(play: Callable[[int, Round], None], rounds: Sequence[Round]) -> 
     return statistics.median(spent[len(spent) // 2 :])
 
 
-def served(runs: Runs[Any], size: Size) -> Callable[[int, Round], None]:
+def served(runs: BatchedPolicy[Any], size: Size) -> Callable[[int, Round], None]:
     """Returns what plays a round by a policy."""
     state = late(runs.init([generator(0, 0, INIT)]), size)
 

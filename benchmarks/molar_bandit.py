@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from engram.molar.bandits.environments import Model
+from engram.molar.bandits.environments import BanditModel
 from engram.molar.bandits.policies import (
     MultitaskBandit,
     lasso_bandit,
@@ -45,7 +45,7 @@ def _policies(history: History) -> dict[str, MultitaskBandit[Any, Any]]:
     }
 
 
-def compare(model: Model, history: History, *, trials: int, horizon: int) -> dict[str, Array]:
+def compare(model: BanditModel, history: History, *, trials: int, horizon: int) -> dict[str, Array]:
     """Returns the ratios of each policy, shape (trials,)."""
     baseline, policies = ols_bandit(), _policies(history)
     ratios: dict[str, list[float]] = {name: [] for name in policies}
@@ -63,7 +63,7 @@ def main(
     horizon: Annotated[int, typer.Option(min=64, help="T.")] = 5000,
 ) -> None:
     """Prints a table."""
-    columns: dict[str, tuple[Model, History]] = {
+    columns: dict[str, tuple[BanditModel, History]] = {
         "Model-C, batch": ("C", "batch"),
         "Model-C, all": ("C", "all"),
         "Model-P, batch": ("P", "batch"),

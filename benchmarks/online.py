@@ -17,15 +17,15 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from engram.online import environments, games
+from engram.online import games, loss_streams
 from engram.online.descent import ogd
 from engram.online.domains import ball
-from engram.online.environments import Environment
 from engram.online.games import Game
 from engram.online.learner import Learner
+from engram.online.loss_streams import LossStream
 from engram.online.metagrad import metagrad
 from engram.online.newton import online_newton_step
-from engram.online.play import game_regrets, least_totals, play, play_game, regrets
+from engram.online.play import game_regrets, least_totals, play_game, play_stream, regrets
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 
@@ -39,17 +39,17 @@ HORIZONS: Final = (1000, 4000, 16_000)
 
 # --- Regret --------------------------------------------------------------------------------
 
-STREAMS: Final[Mapping[str, Callable[[np.random.Generator, int], Environment]]] = {
-    "strongly convex": environments.strongly_convex,
-    "absolute": environments.absolute,
-    "logistic": environments.logistic,
-    "logistic, |a| = 2": partial(environments.logistic, length=2.0),
-    "random linear": environments.linear,
-    "fixed": environments.fixed,
+STREAMS: Final[Mapping[str, Callable[[np.random.Generator, int], LossStream]]] = {
+    "strongly convex": loss_streams.strongly_convex,
+    "absolute": loss_streams.absolute,
+    "logistic": loss_streams.logistic,
+    "logistic, |a| = 2": partial(loss_streams.logistic, length=2.0),
+    "random linear": loss_streams.linear,
+    "fixed": loss_streams.fixed,
 }
 
 
-def _pair(drawn: Environment | Game, horizon: int) -> dict[str, Learner[Any]]:
+def _pair(drawn: LossStream | Game, horizon: int) -> dict[str, Learner[Any]]:
     """Returns the ensemble, and gradient descent with steps D / (G sqrt t)."""
     bound = drawn.gradient_bound
     return {
@@ -61,7 +61,7 @@ def _pair(drawn: Environment | Game, horizon: int) -> dict[str, Learner[Any]]:
 
 
 def compare(
-    draw: Callable[[np.random.Generator, int], Environment], horizons: Sequence[int], seeds: int
+    draw: Callable[[np.random.Generator, int], LossStream], horizons: Sequence[int], seeds: int
 ) -> Found:
     """Plays the first T rounds of streams, for each T."""
     found: dict[str, dict[int, list[float]]] = {}
@@ -71,7 +71,7 @@ def compare(
             drawn, last = stream.first(horizon), np.array([horizon])
             least = least_totals(drawn, last)
             for name, learner in _pair(drawn, horizon).items():
-                regret = regrets(drawn, play(learner, drawn).points[:, 0], last, least)
+                regret = regrets(drawn, play_stream(learner, drawn).points[:, 0], last, least)
                 found.setdefault(name, {}).setdefault(horizon, []).append(float(regret[0]))
     return _means(found)
 
@@ -83,13 +83,13 @@ def compare_game(
     found: dict[str, dict[int, list[float]]] = {}
     for seed in range(seeds):
         game = draw(np.random.default_rng(seed))
-        turned = game.turned()
+        transposed = game.transposed()
         for horizon in horizons:
-            last, others = np.array([horizon]), _pair(turned, horizon)
+            last, others = np.array([horizon]), _pair(transposed, horizon)
             for name, learner in _pair(game, horizon).items():
                 played = play_game(game, learner, others[name], horizon)
                 xs, ys = (points[:, 0] for points in played)
-                both = game_regrets(game, xs, ys, last) + game_regrets(turned, ys, xs, last)
+                both = game_regrets(game, xs, ys, last) + game_regrets(transposed, ys, xs, last)
                 found.setdefault(name, {}).setdefault(horizon, []).append(float(both[0]))
     return _means(found)
 
@@ -204,7 +204,7 @@ def _figures(seeds: int) -> list[Table]:
 def _speed(turns: int) -> list[Table]:
     table = Table("learner", "d", "us of a core a round", title="T = 16000, random linear losses")
     for dim in (10, 100):
-        gradients = environments.directions(np.random.default_rng(0), HORIZONS[-1], dim)
+        gradients = loss_streams.directions(np.random.default_rng(0), HORIZONS[-1], dim)
         for name, learner in _timed(dim, HORIZONS[-1]).items():
             table.add_row(name, str(dim), f"{time_rounds(learner, gradients, turns=turns):.0f}")
     return [table]

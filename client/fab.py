@@ -22,7 +22,7 @@ def read_project(bundle: bytes) -> bytes:
     """Returns a bundle's pyproject.toml. The room that it takes is bounded, whatever it claims.
 
     Raises:
-        Refused: The bundle is too large, or no such archive.
+        Refused: If the bundle is too large, or no such archive.
     """
     if len(bundle) > _LARGEST_BUNDLE:
         raise Refused(f"has {len(bundle)} bytes, more than {_LARGEST_BUNDLE}")
@@ -52,7 +52,7 @@ def read_run_config(project: bytes, overrides: Mapping[str, Any]) -> dict[str, A
         overrides: Settings by name.
 
     Raises:
-        Refused: It is no TOML, lacks Flower's tables, or lacks a setting that is overridden.
+        Refused: If it is no TOML, lacks Flower's tables, or lacks a setting that is overridden.
     """
     return dict(_read_run_config(project, tuple(overrides.items())))
 

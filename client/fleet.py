@@ -234,7 +234,7 @@ class Fleet:
         Raises:
             Unreachable: The SuperLink does not answer.
             RunOver: The message's run has ended, or nobody waits any more.
-            Unusable: The content is too large, incomplete, or not what the message names.
+            Unusable: If the content is too large, incomplete, or not what the message names.
         """
         parts = iterate_object_tree(message_pb2.ObjectTree.FromString(message.tree))
         names = [part.object_id for part in islice(parts, _MOST_OBJECTS + 1)]

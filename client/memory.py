@@ -177,7 +177,7 @@ class DiskStore:
         """Returns the memory that a round made, as it was written.
 
         Raises:
-            MemoryMismatch: It is damaged, encrypted with another key, or not encrypted although
+            MemoryMismatch: If it is damaged, encrypted with another key, or not encrypted although
                 there is a key.
         """
         path = self._path(client, version)
@@ -218,7 +218,7 @@ class DiskStore:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Says of what cannot be used which file it is, and what to do."""
+    """Adds the file's name, and what to do, to errors about an unusable memory."""
     try:
         yield
     except Unencrypted as error:

@@ -78,7 +78,7 @@ def new_key(path: Path) -> None:
     """Writes a new key, which nobody but its owner may read.
 
     Raises:
-        Refused: The file is there already, and what is encrypted with it would be lost; or it
+        Refused: If the file is there already, and what is encrypted with it would be lost; or it
             cannot be written.
     """
     if path.exists():

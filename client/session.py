@@ -219,7 +219,7 @@ def _lifetime(message: Parcel) -> float:
 
     Raises:
         RunOver: Nobody does.
-        Unusable: It cannot be read.
+        Unusable: If it cannot be read.
     """
     try:
         metadata = metadata_of(message)

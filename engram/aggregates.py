@@ -1,4 +1,4 @@
-"""How the updates of a round become the next model: pure functions over explicit state."""
+"""Aggregation of a round's updates into the next model, as pure functions on explicit state."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
@@ -13,12 +13,13 @@ Weighting = Literal["clients", "examples"]
 
 
 class Update(NamedTuple):
-    """A model that came back from training, and the weight that stands behind it.
+    """A trained model and its weight.
 
     Attributes:
-        params: One client's model; or the weighted mean over several, where the aggregate
-            is additive and a node trained them together.
-        weight: Clients or examples behind it, as the aggregate's ``weighting`` says; > 0.
+        params: One client's model; or, if the aggregate is additive, the weighted mean of several
+            clients that a node trained together.
+        weight: Number of clients or examples that it stands for, according to the aggregate's
+            ``weighting``; > 0.
     """
 
     params: Params
@@ -26,17 +27,17 @@ class Update(NamedTuple):
 
 
 class Aggregate(NamedTuple):
-    """The server's share of a federated algorithm.
+    """The server's part of a federated algorithm.
 
     Attributes:
-        init: ``model -> state``: what the server remembers before the first round; the
-            state is a dictionary of tensors (empty for most) and is kept in checkpoints.
+        init: ``model -> state``: the server's state before the first round, a dictionary of
+            tensors (empty for most aggregates) that is stored in checkpoints.
         merge: ``(model, state, updates) -> (model, state)``.
-        weighting: What an update's weight counts.
-        additive: Whether updates may be replaced by their weighted mean beforehand, without
-            changing the result. A node that trained several clients then sends one model.
-        bounded: Whether ``merge`` itself bounds what any one update does, however far it lies
-            from the others. If not, its caller had better leave such updates out.
+        weighting: Whether an update's weight counts clients or examples.
+        additive: Whether replacing updates by their weighted mean leaves the result unchanged. A
+            node that trained several clients then sends one model.
+        bounded: Whether ``merge`` itself bounds the influence of a single update, however far it
+            lies from the others. If not, the caller should leave out such updates.
     """
 
     init: Callable[[Params], Params]
@@ -47,10 +48,10 @@ class Aggregate(NamedTuple):
 
 
 def weighted_mean(updates: Sequence[Update]) -> Params:
-    """Returns the mean of the models, each counted by its weight.
+    """Returns the weighted mean of the models.
 
     Raises:
-        ValueError: There are no updates, or their weights do not add up to more than 0.
+        ValueError: If there are no updates, or the sum of their weights is not positive.
     """
     total = sum(update.weight for update in updates)
     require(total > 0, "the updates' total weight", total, "positive")
@@ -69,7 +70,7 @@ def mixed_mean(mix: float, weighting: Weighting = "clients") -> Aggregate:
         weighting: Whether the mean counts clients or their examples.
 
     Raises:
-        ValueError: ``mix`` is not positive.
+        ValueError: If ``mix`` is not positive.
     """
     require(mix > 0, "server-mix", mix, "positive")
 

@@ -1,4 +1,4 @@
-"""Values in messages: as they are, or shortened where they are long."""
+"""Short representations of values, for error messages."""
 
 import reprlib
 from typing import Final
@@ -7,12 +7,12 @@ __all__ = ["brief"]
 
 
 def brief(value: object) -> str:
-    """Returns the ``repr`` of a value, without ever making a long one."""
+    """Returns the ``repr`` of a value, shortened if it is long."""
     return _SHORT.repr(value)
 
 
 class _Short(reprlib.Repr):
-    """Adds what ``reprlib`` does in full before it shortens it, or not at all."""
+    """Handles long texts, bytes and integers, which ``reprlib`` would first write out in full."""
 
     def repr_str(self, x: str, level: int) -> str:
         if level < self.maxlevel or len(x) > _TEXT:

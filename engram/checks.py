@@ -1,4 +1,4 @@
-"""One way to refuse a bad argument: name it, show it, say what would have been accepted."""
+"""The check of arguments: an error names the argument, its value, and what is accepted."""
 
 from typing import TYPE_CHECKING
 

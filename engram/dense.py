@@ -1,9 +1,9 @@
 """Dense ReLU networks of a whole cohort, with their derivatives written out.
 
-Every leaf has a leading client axis c, and every operation is one batched product over it. Where
-autograd would record and walk a graph for each step, the gradient here is its bare formulas, and
-a Hessian-vector product is one pass of tangents beside them (Pearlmutter. Fast Exact
-Multiplication by the Hessian. Neural Computation 6, 1994).
+Every leaf has a leading client axis c, and every operation is one batched product over it. Autograd
+would record and traverse a graph in each step; here gradients are computed by their formulas, and a
+Hessian-vector product by one additional pass of tangents (Pearlmutter. Fast Exact Multiplication by
+the Hessian. Neural Computation 6, 1994).
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.types import Params
 
 __all__ = [
@@ -21,11 +21,11 @@ __all__ = [
     "SQUARED_ERROR",
     "Examples",
     "FirstLayer",
-    "Frame",
+    "FirstLayerCoordinates",
+    "InputRows",
     "Output",
-    "Plain",
+    "PlainCoordinates",
     "PlainRows",
-    "Rows",
     "dense_loss",
     "indicators",
     "logits",
@@ -35,49 +35,49 @@ FIRST: Final = "dense0.weight"
 
 
 class FirstLayer(Protocol):
-    """What first-layer weights, in whatever coordinates they are held, make of some rows."""
+    """The first layer on some rows, as a linear map of its weights in some coordinates."""
 
     def value(self, weight: Tensor) -> Tensor:
-        """Returns the rows' images (c, k, out) under a weight."""
+        """Returns the rows' outputs (c, k, out) for a weight."""
 
-    def image(self, direction: Tensor) -> Tensor:
-        """Returns the rows' images (c, k, out) under a difference of weights."""
+    def jvp(self, direction: Tensor) -> Tensor:
+        """Returns the change (c, k, out) of the outputs along a direction of weights."""
 
-    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
-        """Returns the gradient by the weight, and by what came before, from that by the images."""
+    def vjp(self, delta: Tensor, weight: Tensor) -> Params:
+        """Maps ``delta``, the gradient by outputs, to that by the weight and what lies below."""
 
 
-class Rows(Protocol):
-    """Some rows of every client, before the network has seen them."""
+class InputRows(Protocol):
+    """Some input rows of every client."""
 
-    def part(self, start: int, stop: int) -> "Rows":
-        """Returns some of them."""
+    def part(self, start: int, stop: int) -> "InputRows":
+        """Returns the rows from ``start`` to ``stop``."""
 
     def fit(self, held: Tensor) -> Tensor:
-        """Returns a first-layer weight, as it was held so far, as these rows expect it."""
+        """Extends a first-layer weight to the coordinates that these rows use."""
 
     def enter(self, w: Params) -> FirstLayer:
-        """Returns what reaches the first dense layer of networks w."""
+        """Returns the first dense layer of networks w on these rows."""
 
 
-class Frame(Protocol):
-    """How the first-layer weights of a cohort are held: coordinates, and what they mean."""
+class FirstLayerCoordinates(Protocol):
+    """Coordinates in which the first-layer weights of a cohort are stored."""
 
     @property
     def drawn(self) -> Tensor:
-        """Room for the inputs that the cohort draws, (c, n, in), filled before they are seen."""
+        """Buffer for the inputs that the cohort draws, (c, n, in); fill it before ``see``."""
 
     def origin(self) -> Tensor:
         """Returns the common weight in these coordinates, for every client."""
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """Returns weights (some, out, in) of some clients in these coordinates; once, at first."""
+        """Converts some clients' weights (some, out, in) to these coordinates; call it first."""
 
-    def see(self, start: int, stop: int) -> Rows:
-        """Returns drawn rows, to take gradients at; those before them have been seen."""
+    def see(self, start: int, stop: int) -> InputRows:
+        """Returns drawn rows for gradients, in the order in which they were drawn."""
 
-    def see_others(self, x: Tensor) -> Rows:
-        """Returns other rows (c, k, in), to compute outputs for."""
+    def see_others(self, x: Tensor) -> InputRows:
+        """Returns other rows (c, k, in), for outputs only."""
 
     def weights(self, held: Tensor) -> Tensor:
         """Returns each client's weight, (c, out, in)."""
@@ -86,80 +86,80 @@ class Frame(Protocol):
         """Returns the clients' mean weight (out, in); the shares (c,) add up to 1."""
 
     def of(self, clients: list[int]) -> Self:
-        """Returns the frame of some of the clients, by position."""
+        """Returns the coordinates of some of the clients, by position."""
 
 
 class PlainRows(NamedTuple):
-    """Inputs (c, k, in) that meet the weights (c, out, in) themselves: ``Rows``, ``FirstLayer``."""
+    """Inputs (c, k, in) for plain weights (c, out, in): ``InputRows`` and ``FirstLayer``."""
 
     x: Tensor
 
     def part(self, start: int, stop: int) -> Self:
-        """As ``Rows.part``."""
+        """See ``InputRows.part``."""
         return self._replace(x=self.x[:, start:stop])
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``Rows.fit``."""
+        """See ``InputRows.fit``."""
         return held
 
     def enter(self, w: Params) -> Self:
-        """As ``Rows.enter``."""
+        """See ``InputRows.enter``."""
         del w
         return self
 
     def value(self, weight: Tensor) -> Tensor:
-        """As ``FirstLayer.value``."""
+        """See ``FirstLayer.value``."""
         return torch.bmm(self.x, weight.mT)
 
-    def image(self, direction: Tensor) -> Tensor:
-        """As ``FirstLayer.image``."""
+    def jvp(self, direction: Tensor) -> Tensor:
+        """See ``FirstLayer.jvp``."""
         return torch.bmm(self.x, direction.mT)
 
-    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
-        """As ``FirstLayer.pull_back``."""
+    def vjp(self, delta: Tensor, weight: Tensor) -> Params:
+        """See ``FirstLayer.vjp``."""
         del weight
         return {FIRST: torch.bmm(delta.mT, self.x)}
 
 
-class Plain(NamedTuple):
-    """The weights themselves are held, (c, out, in); a ``Frame``.
+class PlainCoordinates(NamedTuple):
+    """The weights themselves, (c, out, in), as ``FirstLayerCoordinates``.
 
     Attributes:
         weight: The common weight, (out, in).
-        drawn: As ``Frame.drawn``.
+        drawn: See ``FirstLayerCoordinates.drawn``.
     """
 
     weight: Tensor
     drawn: Tensor
 
     def origin(self) -> Tensor:
-        """As ``Frame.origin``."""
+        """See ``FirstLayerCoordinates.origin``."""
         return self.weight.expand(len(self.drawn), *self.weight.shape)
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """As ``Frame.hold``."""
+        """See ``FirstLayerCoordinates.hold``."""
         del clients
         return weights
 
     def see(self, start: int, stop: int) -> PlainRows:
-        """As ``Frame.see``."""
+        """See ``FirstLayerCoordinates.see``."""
         return PlainRows(self.drawn[:, start:stop])
 
     def see_others(self, x: Tensor) -> PlainRows:
-        """As ``Frame.see_others``."""
+        """See ``FirstLayerCoordinates.see_others``."""
         return PlainRows(x)
 
     def weights(self, held: Tensor) -> Tensor:
-        """As ``Frame.weights``."""
+        """See ``FirstLayerCoordinates.weights``."""
         return held
 
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
-        """As ``Frame.mean``."""
+        """See ``FirstLayerCoordinates.mean``."""
         mean: Tensor = torch.tensordot(shares, held, dims=1)
         return mean
 
     def of(self, clients: list[int]) -> Self:
-        """As ``Frame.of``."""
+        """See ``FirstLayerCoordinates.of``."""
         return self._replace(drawn=self.drawn[clients])
 
 
@@ -168,24 +168,25 @@ class Examples(NamedTuple):
 
     Attributes:
         rows: The inputs.
-        targets: What the outputs should be, (c, k, out): for classes, indicators.
+        targets: The targets, (c, k, out); for classes, their indicators.
     """
 
-    rows: Rows
+    rows: InputRows
     targets: Tensor
 
 
 class Output(NamedTuple):
-    """What a loss makes of outputs z (c, k, out), given targets of that shape.
+    """A loss of outputs z (c, k, out), given targets of that shape.
 
     Attributes:
         value: ``(z, targets) -> (c,)``, the mean over the k rows.
-        slope: ``(z, targets) -> (c, k, out)``, its gradient by z.
-        tangent: ``(z, targets, dz) -> (slope, d_slope)``: the same, and how it changes along dz.
+        gradient: ``(z, targets) -> (c, k, out)``, the gradient by z.
+        tangent: ``(z, targets, dz) -> (gradient, d_gradient)``: the gradient, and its derivative
+            along dz.
     """
 
     value: Callable[[Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor, Tensor], Tensor]
+    gradient: Callable[[Tensor, Tensor], Tensor]
     tangent: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
@@ -194,44 +195,44 @@ def _cross_entropy() -> Output:
         mean: Tensor = (z.logsumexp(-1) - (z * targets).sum(-1)).mean(-1)
         return mean
 
-    def slope(z: Tensor, targets: Tensor) -> Tensor:
+    def gradient(z: Tensor, targets: Tensor) -> Tensor:
         return (_softmax(z) - targets).div_(z.shape[1])
 
     def tangent(z: Tensor, targets: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
         p = _softmax(z)
-        d_slope = (p * (dz - (p * dz).sum(-1, keepdim=True))).div_(z.shape[1])
-        return (p - targets).div_(z.shape[1]), d_slope
+        d_gradient = (p * (dz - (p * dz).sum(-1, keepdim=True))).div_(z.shape[1])
+        return (p - targets).div_(z.shape[1]), d_gradient
 
-    return Output(value, slope, tangent)
+    return Output(value, gradient, tangent)
 
 
 def _squared_error() -> Output:
     def value(z: Tensor, targets: Tensor) -> Tensor:
         return (z - targets).square().mean((1, 2))
 
-    def slope(z: Tensor, targets: Tensor) -> Tensor:
+    def gradient(z: Tensor, targets: Tensor) -> Tensor:
         return (z - targets).mul_(2 / z[0].numel())
 
     def tangent(z: Tensor, targets: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
-        return slope(z, targets), dz * (2 / z[0].numel())
+        return gradient(z, targets), dz * (2 / z[0].numel())
 
-    return Output(value, slope, tangent)
+    return Output(value, gradient, tangent)
 
 
 CROSS_ENTROPY: Final = _cross_entropy()  # in nats; targets are indicators of classes
 SQUARED_ERROR: Final = _squared_error()  # the mean over rows and outputs
 
 
-def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> Differentiated:
-    """Builds the mean loss of each client's batch, and its derivatives.
+def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> LossWithDerivatives:
+    """Builds the mean loss of each client's batch, with its derivatives.
 
-    It is ``cross_entropy`` or ``squared_error`` of ``engram.models`` with stacked parameters of
-    the same names; ``dense0.weight`` may be in any linear coordinates that the batch understands.
+    It equals ``cross_entropy`` or ``squared_error`` of ``engram.models``, for stacked parameters of
+    the same names; ``dense0.weight`` may be in any linear coordinates that the batch supports.
     Batches are ``Examples``.
 
     Args:
         layers: Number of dense layers, the last included; >= 1.
-        output: What is made of the last layer's outputs.
+        output: The loss of the last layer's outputs.
     """
 
     def value(w: Params, batch: Examples) -> Tensor:
@@ -240,14 +241,14 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> Differentiated:
     def gradient(w: Params, batch: Examples) -> Params:
         first = batch.rows.enter(w)
         hidden, z = _forward(w, first, layers)
-        delta = output.slope(z, batch.targets)
+        delta = output.gradient(z, batch.targets)
         result = {}
         for layer in range(layers - 1, 0, -1):
             result[f"dense{layer}.weight"] = torch.bmm(delta.mT, hidden[layer - 1])
             result[f"dense{layer}.bias"] = delta.sum(1)
             delta = torch.bmm(delta, w[f"dense{layer}.weight"]).mul_(hidden[layer - 1].sign())
         result["dense0.bias"] = delta.sum(1)
-        return result | first.pull_back(delta, w[FIRST])
+        return result | first.vjp(delta, w[FIRST])
 
     def hessian_product(w: Params, batch: Examples, v: Params) -> Params:
         first = batch.rows.enter(w)
@@ -255,7 +256,7 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> Differentiated:
         # Tangents of all of the above along v; a tangent's name begins with d.
         active = [a.sign() for a in hidden]
         d_hidden = []
-        dz = first.image(v[FIRST]) + v["dense0.bias"].unsqueeze(1)
+        dz = first.jvp(v[FIRST]) + v["dense0.bias"].unsqueeze(1)
         for layer in range(1, layers):
             d_hidden.append(dz * active[layer - 1])
             dz = _affine(v, layer, hidden[layer - 1])
@@ -271,24 +272,24 @@ def dense_loss(layers: int, output: Output = CROSS_ENTROPY) -> Differentiated:
             d_delta.mul_(active[layer - 1])
             delta = torch.bmm(delta, w[name]).mul_(active[layer - 1])
         result["dense0.bias"] = d_delta.sum(1)
-        return result | first.pull_back(d_delta, w[FIRST])
+        return result | first.vjp(d_delta, w[FIRST])
 
-    return Differentiated(value, gradient, hessian_product, leading=1)
+    return LossWithDerivatives(value, gradient, hessian_product, leading=1)
 
 
-def logits(w: Params, rows: Rows, layers: int) -> Tensor:
+def logits(w: Params, rows: InputRows, layers: int) -> Tensor:
     """Returns the outputs (c, k, classes) of every client's network on its rows."""
     return _forward(w, rows.enter(w), layers)[1]
 
 
 def indicators(classes: Tensor, count: int) -> Tensor:
-    """Returns a one for each row's class: (..., count), float32."""
+    """Returns one-hot indicators of classes: (..., count), float32."""
     zeros = torch.zeros(*classes.shape, count, device=classes.device)
     return zeros.scatter_(-1, classes.unsqueeze(-1), 1.0)  # one_hot would wait for the device
 
 
 def _forward(w: Params, first: FirstLayer, layers: int) -> tuple[list[Tensor], Tensor]:
-    """Returns what enters the second and later layers, and the logits."""
+    """Returns the inputs of the second and later layers, and the logits."""
     hidden = []
     z = first.value(w[FIRST]).add_(w["dense0.bias"].unsqueeze(1))
     for layer in range(1, layers):

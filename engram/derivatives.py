@@ -1,4 +1,4 @@
-"""Gradients and Hessian-vector products of a loss: by differentiation, or as the loss has them."""
+"""Gradients and Hessian-vector products of a loss: by autograd, or by the loss's own formulas."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,22 +8,21 @@ from torch.func import grad, vjp
 
 from engram.types import Batch, LossFn, Params
 
-__all__ = ["Differentiated", "gradient", "hessian_product"]
+__all__ = ["LossWithDerivatives", "gradient", "hessian_product"]
 
 
 @dataclass(frozen=True)
-class Differentiated:
-    """A loss that brings its derivatives along, because it knows them better than autograd.
+class LossWithDerivatives:
+    """A loss with its own formulas for derivatives, faster than autograd's.
 
-    It may stand for many models at once: its parameters then have leading axes (of clients, of
-    runs and tasks), which its value has, too. A rule that only adds and scales parameters does
-    not notice.
+    It may apply to many models at once: parameters and value then have leading axes (clients, or
+    runs and tasks). Rules that only add and scale parameters work on these unchanged.
 
     Attributes:
         value: ``(params, batch) -> loss``.
-        gradient: ``(params, batch) -> gradient``, as params.
-        hessian_product: ``(params, batch, v) -> hess v``, as params.
-        leading: Number of those axes.
+        gradient: ``(params, batch) -> gradient``, shaped as params.
+        hessian_product: ``(params, batch, v) -> hess v``, shaped as params.
+        leading: Number of leading axes.
     """
 
     value: LossFn
@@ -38,18 +37,18 @@ class Differentiated:
 
 def gradient(loss: LossFn) -> Callable[[Params, Batch], Params]:
     """Builds ``(w, batch) -> grad L(w)``."""
-    return loss.gradient if isinstance(loss, Differentiated) else grad(loss)
+    return loss.gradient if isinstance(loss, LossWithDerivatives) else grad(loss)
 
 
 def hessian_product(loss: LossFn) -> Callable[[Params, Batch, Params], Params]:
     """Builds ``(w, batch, v) -> hess L(w) v``, without a d x d matrix."""
-    if isinstance(loss, Differentiated):
+    if isinstance(loss, LossWithDerivatives):
         return loss.hessian_product
-    slope = grad(loss)
+    differentiate = grad(loss)
 
     def product(w: Params, batch: Batch, v: Params) -> Params:
-        pull_back = vjp(lambda at: slope(at, batch), w)[1]
-        (result,) = pull_back(v)  # a Hessian is symmetric, so v' hess = hess v
+        transposed_product = vjp(lambda at: differentiate(at, batch), w)[1]
+        (result,) = transposed_product(v)  # a Hessian is symmetric, so v' hess = hess v
         return result  # type: ignore[no-any-return]  # torch.func is not annotated
 
     return product

@@ -1,9 +1,9 @@
-"""Networks that learn the features which their dense layers see, with these layers in a span.
+"""Networks with learned features (convolutions) below dense layers that are held in a span.
 
-The rows that first dense layers move in are then not the inputs but the features of a batch, as
-they were when its gradient was taken; they enter the span at that moment. So a batch can be
-differentiated once and no more. What the weights have in common is one product over all
-clients' rows, where a product per client would read a matrix of its own for a few rows.
+First dense layers then move in the span of the batches' features, not of the inputs. Features
+change while they are learned; those of a batch enter the span when its gradient is taken, so each
+batch can be differentiated only once. The product with the common weight is one product over all
+clients' rows, where a product per client would read a separate matrix for a few rows.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ Features = Callable[[Params, Tensor], Tensor]
 
 
 class FeatureRows(NamedTuple):
-    """Inputs on their way to the dense layers; ``dense.Rows``.
+    """Inputs of the feature layers, as ``dense.InputRows``.
 
     Attributes:
         features: ``(params, inputs (k, ...)) -> (k, in)`` of one network.
-        names: The parameters that it looks at.
-        span: The first dense layers. Its rows are zero where no gradient has been taken.
+        names: The parameters that the features depend on.
+        span: The first dense layers. Its rows are zero where no gradient has been taken yet.
         x: The inputs, (c, k, ...).
-        start: Which row of the span is the first of them.
-        known: How many rows of the span they may be compared with: those up to their own step's.
+        start: Row of the span that belongs to the first input.
+        known: Number of the span's rows up to the end of this step.
     """
 
     features: Features
@@ -41,15 +41,15 @@ class FeatureRows(NamedTuple):
     known: int
 
     def part(self, start: int, stop: int) -> "FeatureRows":
-        """As ``Rows.part``."""
+        """See ``InputRows.part``."""
         return self._replace(x=self.x[:, start:stop], start=self.start + start)
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``Rows.fit``."""
+        """See ``InputRows.fit``."""
         return torch.nn.functional.pad(held, (0, 0, 0, self.known - held.shape[1]))
 
     def enter(self, w: Params) -> "_Entered":
-        """As ``Rows.enter``."""
+        """See ``InputRows.enter``."""
         learned = {name: w[name] for name in self.names}
         if self.x.is_cuda:
             rows, back, *_ = vjp(lambda at: vmap(self.features)(at, self.x), learned)
@@ -59,7 +59,7 @@ class FeatureRows(NamedTuple):
 
 
 class _Entered(NamedTuple):
-    """Features of networks at hand; a ``dense.FirstLayer`` for one gradient."""
+    """The features of a batch, as a ``dense.FirstLayer`` for one gradient."""
 
     rows: Tensor
     seen: SpannedRows
@@ -67,28 +67,28 @@ class _Entered(NamedTuple):
     back: Callable[[Tensor], tuple[Params, ...]]
 
     def value(self, weight: Tensor) -> Tensor:
-        """As ``FirstLayer.value``."""
+        """See ``FirstLayer.value``."""
         return self.seen.value(weight)
 
-    def image(self, direction: Tensor) -> Tensor:
-        """Raises: a Hessian product would have to go through the features, and does not."""
+    def jvp(self, direction: Tensor) -> Tensor:
+        """Raises an error: Hessian products through the features are not implemented."""
         raise NotImplementedError("learned features in a span have gradients, not Hessian products")
 
-    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
-        """As ``FirstLayer.pull_back``."""
+    def vjp(self, delta: Tensor, weight: Tensor) -> Params:
+        """See ``FirstLayer.vjp``."""
         known = weight.shape[1]
         upstream = delta @ self.span.weight
         upstream.baddbmm_(torch.bmm(delta, weight.mT), self.span.rows[:, :known])
         start = self.seen.start
         self.span.rows[:, start : start + delta.shape[1]] = self.rows
         (learned,) = self.back(upstream)
-        return learned | self.seen.pull_back(delta, weight)
+        return learned | self.seen.vjp(delta, weight)
 
 
 def _each(
     features: Features, learned: Params, x: Tensor
 ) -> tuple[Tensor, Callable[[Tensor], tuple[Params, ...]]]:
-    """Returns the features, client by client: on a CPU, sooner than grouped convolutions."""
+    """Returns the features, client by client: on a CPU faster than grouped convolutions."""
     stacks = {name: leaf.detach().requires_grad_() for name, leaf in learned.items()}
     with torch.enable_grad():
         each = zip(*(leaf.unbind() for leaf in stacks.values()), strict=True)
@@ -98,7 +98,7 @@ def _each(
         ]
 
     def back(upstream: Tensor) -> tuple[Params, ...]:
-        slopes = torch.autograd.grad(rows, list(stacks.values()), list(upstream.unbind()))
-        return (dict(zip(stacks, slopes, strict=True)),)
+        gradients = torch.autograd.grad(rows, list(stacks.values()), list(upstream.unbind()))
+        return (dict(zip(stacks, gradients, strict=True)),)
 
     return torch.stack([row.detach() for row in rows]), back

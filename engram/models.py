@@ -24,16 +24,16 @@ _KERNEL = 5
 
 
 class Model(NamedTuple):
-    """A network: its outputs are a class's logits, or what is to be predicted.
+    """A network; its outputs are logits of classes, or predicted values.
 
     Attributes:
         init: ``generator -> params``, float32, on the CPU.
         apply: ``(params, inputs (k, ...)) -> outputs (k, classes)``.
-        features: ``(params, inputs (k, ...)) -> (k, width)``: what the first dense layer sees;
-            None if that is the flattened inputs.
-        dense_layers: Number of the dense layers, with ReLU, that all networks end in.
-        activations: Numbers that the layers make of one example.
-        parameters: Numbers in its parameters.
+        features: ``(params, inputs (k, ...)) -> (k, width)``: the inputs of the first dense layer;
+            None if these are the flattened inputs.
+        dense_layers: Number of dense layers, with ReLU in between, at the network's end.
+        activations: Number of activations for one example.
+        parameters: Number of parameters.
     """
 
     init: Callable[[Generator], Params]
@@ -58,7 +58,7 @@ def build_model(
         hidden: Widths of the hidden dense layers of ``mlp`` and ``cnn``.
 
     Raises:
-        ValueError: The kind is unknown or does not fit the inputs.
+        ValueError: If the kind is unknown or does not fit the inputs.
     """
     require(kind in MODELS, "model", kind, f"one of {', '.join(MODELS)}")
     require(outputs >= 1, "number of outputs", outputs, "at least 1")
@@ -161,9 +161,9 @@ def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
 
 
 class _ChannelsLast(torch.autograd.Function):
-    """The same numbers in another order in memory, in which CPUs pool 13 times as fast.
+    """The identity in channels-last memory layout, in which CPUs pool 13 times as fast.
 
-    Under vmap, where convolutions are grouped and know no such order, it is a plain copy.
+    Under vmap, where grouped convolutions do not have this layout, it is a plain copy.
     """
 
     @staticmethod
@@ -175,9 +175,9 @@ class _ChannelsLast(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         del ctx
-        return slope
+        return gradient
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int], x: Tensor) -> tuple[Tensor, int]:

@@ -1,15 +1,15 @@
 """Bounds on what one client's update can do, and the Gaussian noise that hides it.
 
-An update is a client's model less the common model w. Clipped, its Euclidean norm over all
-parameters is at most C, so that one client moves a sum of updates by no more than C, and normal
-noise of standard deviation z C on every coordinate makes (epsilon, delta)-differential privacy of
-it, by the *noise multiplier* z (McMahan et al. Learning Differentially Private Recurrent Language
+An update is a client's model minus the common model w. After clipping, its Euclidean norm over all
+parameters is at most C, so one client moves a sum of updates by at most C, and normal noise of
+standard deviation z C on every coordinate gives (epsilon, delta)-differential privacy, where z is
+the *noise multiplier* (McMahan et al. Learning Differentially Private Recurrent Language
 Models. ICLR 2018).
 
-What is promised is about the models that are released, round after round. Losses, scores and
-the numbers of rows are not noised. Nor is what a client keeps for itself: it is not released.
-Noise of finite precision is taken for normal, as is usual, though its lowest bits are not
-(Mironov. On Significance of the Least Significant Bits for Differential Privacy. CCS 2012).
+The guarantee is about the models that are released, round after round. Losses, scores and numbers
+of rows are not noised. Nor is what a client keeps for itself, since it is not released. As usual,
+noise of finite precision is treated as normal, although its lowest bits are not (Mironov. On
+Significance of the Least Significant Bits for Differential Privacy. CCS 2012).
 """
 
 import math
@@ -49,8 +49,8 @@ def add_normal(params: Params, deviation: float, normal: Tensor) -> Params:
     Args:
         params: Leaves (..., shape) with the leading axes of ``normal``.
         deviation: Standard deviation of the noise on every coordinate.
-        normal: Standard normal numbers (..., d), d for the parameters of one model. They are dealt
-            to the leaves by name, since a model that was kept in a file may have another order.
+        normal: Standard normal numbers (..., d), d for the parameters of one model. They are
+            assigned to leaves in the order of their names, since a file may store another order.
     """
     result, at = dict(params), 0
     for name, leaf in sorted(params.items()):
@@ -61,10 +61,10 @@ def add_normal(params: Params, deviation: float, normal: Tensor) -> Params:
 
 
 def clipped(aggregate: Aggregate, bound: float, deviation: float = 0.0) -> Aggregate:
-    """Clips every update before it is merged, whatever a client claims to have done itself.
+    """Clips every update before it is merged, whether or not the client has clipped it already.
 
-    An update that is the mean over several clients of a node is clipped as one: if each of them
-    is within the bound, so is their mean, and together they have the influence of as many.
+    The mean over several clients of a node is clipped as one update: if each client is within the
+    bound, so is the mean.
 
     Args:
         aggregate: Merges the updates.
@@ -87,20 +87,20 @@ def clipped(aggregate: Aggregate, bound: float, deviation: float = 0.0) -> Aggre
 def private_mean(
     aggregate: Aggregate, *, bound: float, multiplier: float, clients: int, normal: Normal
 ) -> Aggregate:
-    """Gives an aggregate a noisy mean of clipped updates in the place of its mean.
+    """Replaces an aggregate's mean by a noisy mean of clipped updates.
 
         model + (1 / n) (sum_i clip(u_i - model) + z C xi),    xi ~ N(0, I)
 
-    Every client counts alike, and n is the number of clients that were *asked*: one whose reply
-    is missing counts as one that left the model as it was. So a client that is added or removed
-    moves the sum by C at most, whoever else replies, and the mechanism is the Gaussian one with
+    Every client has the same weight, and n is the number of clients that were *asked*: a client
+    whose reply is missing counts as one that left the model unchanged. So adding or removing a
+    client moves the sum by at most C, whoever else replies, and this is the Gaussian mechanism with
     multiplier z: see ``epsilon``. The noise on the mean has the standard deviation z C / n
     (McMahan et al., Alg. 1, with equal weights and the estimator of fixed denominator).
 
     The state counts the releases, under ``releases``.
 
     Args:
-        aggregate: What to do with the mean; additive.
+        aggregate: The aggregate that gets the mean; it must be additive.
         bound: The norm C; > 0.
         multiplier: The noise multiplier z; > 0.
         clients: n, clients asked in a round; >= 1.
@@ -108,7 +108,7 @@ def private_mean(
             number, from 1.
 
     Raises:
-        ValueError: The aggregate is not additive: there is no mean to hide in.
+        ValueError: If the aggregate is not additive: there is no mean to hide in.
     """
     expected = "none or local where the server needs every model"
     require(aggregate.additive, "privacy", "central", expected)
@@ -134,7 +134,7 @@ def private_mean(
 
 
 def epsilon(multiplier: float, releases: int, delta: float) -> float:
-    """Returns the least epsilon of so many Gaussian releases, exactly.
+    """Returns the exact epsilon of a number of Gaussian releases.
 
     With mu = sqrt(releases) / multiplier they are, together and however each depends on those
     before, one Gaussian mechanism of sensitivity mu and variance 1 (Dong, Roth, Su. Gaussian
@@ -142,15 +142,15 @@ def epsilon(multiplier: float, releases: int, delta: float) -> float:
 
         Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu) <= delta
 
-    (Balle, Wang. Improving the Gaussian Mechanism. ICML 2018, Thm. 8). Nothing is taken off for
-    who was drawn: cohorts are no secret here. One release of multiplier
+    (Balle, Wang. Improving the Gaussian Mechanism. ICML 2018, Thm. 8). There is no amplification by
+    sampling, since cohorts are not secret here. One release of multiplier
     ``sqrt(2 ln(1.25 / delta)) / epsilon``, as Flower's LocalDpMod has it, gives at most that
     epsilon where it is below 1, and less privacy than that far above.
 
     Args:
-        multiplier: Standard deviation of the noise over the norm by which a client can move what
-            is noised; > 0.
-        releases: How often; >= 0.
+        multiplier: Standard deviation of the noise, divided by the norm by which a client can move
+            the noised quantity; > 0.
+        releases: Number of releases; >= 0.
         delta: In (0, 1).
     """
     require(multiplier > 0, "noise-multiplier", multiplier, "positive")

@@ -1,9 +1,9 @@
-"""Centers of a round's models that a minority of arbitrary ones cannot drag away.
+"""Robust centers of a round's models, which a minority of arbitrary models cannot move far.
 
 Blanchard et al. Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. NeurIPS
 2017. Yin et al. Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. ICML
 2018. Every model counts once, whatever weight is claimed for it. Models are given in the order
-of their clients, so that ties are broken alike on every engine.
+of their clients, so that every engine breaks ties in the same way.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,16 +21,16 @@ Center = Callable[[Sequence[Params]], Params]
 
 
 def trimmed_mean(models: Sequence[Params], cut: int) -> Params:
-    """Returns, for each coordinate, the mean of what is left without the extremes.
+    """Returns the trimmed mean of each coordinate.
 
     With m <= cut arbitrary models among them, each coordinate of the result lies within the
     range of the others' values (Yin et al., Def. 2, with cut = beta * n).
 
     Args:
         models: n >= 1 models.
-        cut: How many of the lowest, and how many of the highest values to leave out; >= 0. 0 is
-            the plain mean. If nothing would be left, all but the middle one (n odd) or two
-            (n even) are left out: no minority can then do more than with the median.
+        cut: Number of values to leave out at either end; >= 0, where 0 gives the plain mean. If
+            nothing would be left, only the middle value (n odd) or two (n even) remain, which is
+            the median.
     """
     n = len(models)
     cut = min(cut, (n - 1) // 2)
@@ -54,13 +54,13 @@ def krum(models: Sequence[Params], malicious: int) -> Params:
     """Returns the model that is nearest to its n - malicious - 2 nearest others.
 
     That is the model i with the smallest sum of ``|x_i - x_j|^2`` over them; of several, the
-    first (Blanchard et al., Sec. 4). It stands ``malicious`` arbitrary models if
-    2 * malicious + 2 < n. With fewer models it still returns one of them, and looks at one
-    neighbour at least.
+    first (Blanchard et al., Sec. 4). It withstands ``malicious`` arbitrary models if
+    2 * malicious + 2 < n. With fewer models it still returns one of them, and considers at least
+    one neighbor.
 
     Args:
         models: n >= 1 models.
-        malicious: How many of them may be anything; >= 0.
+        malicious: Number of models that may be arbitrary; >= 0.
     """
     n = len(models)
     flat = torch.stack([torch.cat([x.flatten() for x in model.values()]) for model in models])
@@ -72,14 +72,14 @@ def krum(models: Sequence[Params], malicious: int) -> Params:
 
 
 def centered(aggregate: Aggregate, center: Center) -> Aggregate:
-    """Puts another center in the place of an aggregate's mean.
+    """Replaces an aggregate's mean by another center.
 
-    An additive aggregate looks at nothing but the mean of its updates, so giving it the center as
-    its only update is its own step towards the center: pFedMe's, for example, becomes
+    An additive aggregate depends on its updates only through their mean, so with the center as its
+    only update it takes its usual step towards the center: pFedMe's, for example, becomes
     ``model <- (1 - mix) model + mix * center``. The center needs every client's model.
 
     Raises:
-        ValueError: The aggregate is not additive: there is no mean to replace.
+        ValueError: If the aggregate is not additive: there is no mean to replace.
     """
     require(
         aggregate.additive, "merge", "another center", "mean where the server needs every model"

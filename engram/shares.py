@@ -1,6 +1,6 @@
 """Bounds on the share that one client has in a mean or a median, by comparison with the others.
 
-How many rows a client has, and how sure it is of what it says, is known from itself alone.
+A client's number of rows and its precision are known only from what it claims itself.
 """
 
 import numpy as np
@@ -14,26 +14,27 @@ Array = npt.NDArray[np.float64]
 
 
 def weight_limit(weights: npt.ArrayLike, multiple: float) -> Array:
-    """Returns the weight above which none counts: ``c m``, where m is the median client's weight.
+    """Returns the upper limit of weights: ``c m``, where m is the median client's weight.
 
-    A client's weight is then ``min(w_i, c m)``. m is the median of the weights above 0, the lower
-    of the middle two if their number n is even, so that n // 2 + 1 clients at least weigh m or
-    more. k <= n // 2 clients, whatever they claim, cannot raise m above the largest weight of the
+    A client's weight is then ``min(w_i, c m)``. m is the median of the positive weights, the lower
+    of the middle two if their number n is even, so that at least n // 2 + 1 clients have weight m
+    or more. Whatever k <= n // 2 clients claim, they cannot raise m above the largest weight of the
     others, and together have at most this share of the bounded weights:
 
         k c m / (k c m + (n // 2 + 1 - k) m) = k c / (k c + n // 2 + 1 - k)
 
     For a single one it is ``c / (c + n // 2)``, less than half if n // 2 >= c and n >= 3; and
-    ``c / (c + n - 1)`` where the others are alike. Of two clients the smaller sets the limit: the
-    share of the other is c / (c + 1) at most. One client alone has all. Bounded weights have the
-    same limit, since c >= 1.
+    ``c / (c + n - 1)`` if all others have equal weights. Of two clients the smaller sets the limit:
+    the other's share is at most c / (c + 1). A single client has the whole weight. Bounding weights
+    does not change their limit, since c >= 1.
 
     Args:
-        weights: Shape (M,) or (M, d), at least 0; each column apart. 0: the client does not count.
-        multiple: c, at least 1. Infinity bounds nothing.
+        weights: Shape (M,) or (M, d), at least 0; columns are separate. 0: the client does not
+            count.
+        multiple: c, at least 1. Infinity sets no limit.
 
     Returns:
-        Shape () or (d,); infinite where nobody counts.
+        Shape () or (d,); infinite where no client counts.
     """
     require(multiple >= 1, "max-weight", multiple, "at least 1")
     own = np.asarray(weights, dtype=np.float64)
@@ -44,13 +45,13 @@ def weight_limit(weights: npt.ArrayLike, multiple: float) -> Array:
 
 
 def bounded(weights: npt.ArrayLike, multiple: float) -> Array:
-    """Returns ``min(w_i, c m)`` of each client, as ``weight_limit`` has c m, in the same shape.
+    """Returns ``min(w_i, c m)`` for each client, with c m of ``weight_limit``, in the same shape.
 
-    Also for losses and regrets, which have no largest value: of those above 0, none then makes up
-    more of their sum than a client's weight can of the sum of weights.
+    Also for losses and regrets, which have no upper bound: the share of a positive one in their sum
+    is then bounded as a weight's is.
 
     Args:
-        weights: As for ``weight_limit``, but numbers below 0 may be among them, and stay.
+        weights: As for ``weight_limit``; negative numbers are allowed and left unchanged.
         multiple: c, at least 1.
     """
     held: Array = np.minimum(weights, weight_limit(weights, multiple))

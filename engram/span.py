@@ -1,14 +1,14 @@
-"""First layers of a cohort, held by what they have moved in the span of the rows they saw.
+"""First layers of a cohort, stored by their displacement in the span of the rows they saw.
 
 A gradient by the first layer's weight is a sum of outer products with input rows. So however a
 rule adds and scales gradients, a client's weight stays in ::
 
     W0 + Delta' X,    Delta (n, out), X (n, in) the rows that the client draws in the round
 
-with the common weight W0 (out, in). Delta is all that has to be computed with: the images of rows
-x are ``x W0' + (x X') Delta``, a gradient has the gradient by the images in the rows of Delta that
-belong to its batch, and the products ``X X'`` are made for many steps at once. No (out, in) matrix
-exists per client until somebody asks for one. It pays where n < in.
+with the common weight W0 (out, in). It suffices to compute with Delta: the outputs for rows x are
+``x W0' + (x X') Delta``; a gradient is the gradient by the outputs, placed in the rows of Delta
+that belong to its batch; and the Gram products ``X X'`` are computed for many steps at once. No
+client needs an (out, in) matrix of its own until one is asked for. This pays off where n < in.
 """
 
 from typing import NamedTuple, Self
@@ -17,20 +17,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engram.dense import FIRST, Frame, Plain
+from engram.dense import FIRST, FirstLayerCoordinates, PlainCoordinates
 from engram.types import Params
 
-__all__ = ["Span", "SpannedRows", "make_frame"]
+__all__ = ["Span", "SpannedRows", "make_coordinates"]
 
 
 class SpannedRows(NamedTuple):
-    """Some rows as a span sees them; ``dense.Rows`` and ``dense.FirstLayer``.
+    """Some rows in a span; ``dense.InputRows`` and ``dense.FirstLayer``.
 
     Attributes:
-        common: Their images under the common weight, (c, k, out).
-        gram: Their products with the span's first m rows, (c, k, m): with all that can have
-            moved the weights by the time these rows are looked at, and with themselves.
-        start: Which row of the span is the first of them.
+        common: Their outputs for the common weight, (c, k, out).
+        gram: Their Gram products with the span's first m rows, (c, k, m): with all rows that can
+            have moved the weights before these rows are used, and with themselves.
+        start: Row of the span that is the first of them.
     """
 
     common: Tensor
@@ -38,42 +38,42 @@ class SpannedRows(NamedTuple):
     start: int
 
     def part(self, start: int, stop: int) -> "SpannedRows":
-        """As ``Rows.part``."""
+        """See ``InputRows.part``."""
         at = slice(start, stop)
         return SpannedRows(self.common[:, at], self.gram[:, at], self.start + start)
 
     def fit(self, held: Tensor) -> Tensor:
-        """As ``Rows.fit``: with zeros for rows that have come since."""
+        """See ``InputRows.fit``: with zeros for rows added since."""
         return functional.pad(held, (0, 0, 0, self.gram.shape[2] - held.shape[1]))
 
     def enter(self, w: Params) -> Self:
-        """As ``Rows.enter``."""
+        """See ``InputRows.enter``."""
         del w
         return self
 
     def value(self, weight: Tensor) -> Tensor:
-        """As ``FirstLayer.value``, of the weight ``W0 + weight' X``."""
+        """See ``FirstLayer.value``, of the weight ``W0 + weight' X``."""
         return torch.baddbmm(self.common, self.gram, weight)
 
-    def image(self, direction: Tensor) -> Tensor:
-        """As ``FirstLayer.image``, of ``direction' X``."""
+    def jvp(self, direction: Tensor) -> Tensor:
+        """See ``FirstLayer.jvp``, of ``direction' X``."""
         return torch.bmm(self.gram, direction)
 
-    def pull_back(self, delta: Tensor, weight: Tensor) -> Params:
-        """As ``FirstLayer.pull_back``."""
+    def vjp(self, delta: Tensor, weight: Tensor) -> Params:
+        """See ``FirstLayer.vjp``."""
         result = torch.zeros_like(weight)
         result[:, self.start : self.start + delta.shape[1]] = delta
         return {FIRST: result}
 
 
 class Span(NamedTuple):
-    """A cohort's first layers; a ``dense.Frame``.
+    """A cohort's first layers, as ``dense.FirstLayerCoordinates``.
 
     Attributes:
         weight: The common weight W0, (out, in).
-        rows: X, (c, held + n, in): room for what weights that are brought along differ in from
-            W0, and for the rows that are drawn.
-        held: 0, or `out` if weights are brought along.
+        rows: X, (c, held + n, in): the clients' own initial weights minus W0, if there are any,
+            then the rows drawn.
+        held: ``out`` if clients bring initial weights of their own, else 0.
     """
 
     weight: Tensor
@@ -82,60 +82,65 @@ class Span(NamedTuple):
 
     @property
     def drawn(self) -> Tensor:
-        """As ``Frame.drawn``."""
+        """See ``FirstLayerCoordinates.drawn``."""
         return self.rows[:, self.held :]
 
     def origin(self) -> Tensor:
-        """As ``Frame.origin``: zeros (c, m, out), for the rows known so far."""
+        """See ``FirstLayerCoordinates.origin``: zeros (c, m, out), for the rows known so far."""
         return self.rows.new_zeros(len(self.rows), self.held, len(self.weight))
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
-        """As ``Frame.hold``: ``W0 + I' (weight - W0)``."""
+        """See ``FirstLayerCoordinates.hold``: ``W0 + I' (weight - W0)``."""
         brought = self.rows[:, : self.held]
         brought.zero_()
         brought[clients] = weights - self.weight
         return torch.eye(self.held).to(weights).expand(len(clients), -1, -1)
 
     def see(self, start: int, stop: int) -> SpannedRows:
-        """As ``Frame.see``."""
+        """See ``FirstLayerCoordinates.see``."""
         start, stop = self.held + start, self.held + stop
         return self.look(self.rows[:, start:stop], start, stop)
 
     def see_others(self, x: Tensor) -> SpannedRows:
-        """As ``Frame.see_others``."""
+        """See ``FirstLayerCoordinates.see_others``."""
         return self.look(x, self.rows.shape[1], self.rows.shape[1])
 
     def weights(self, held: Tensor) -> Tensor:
-        """As ``Frame.weights``."""
+        """See ``FirstLayerCoordinates.weights``."""
         return torch.baddbmm(self.weight.unsqueeze(0), held.mT, self.rows)
 
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
-        """As ``Frame.mean``, in one product over all clients' rows."""
+        """See ``FirstLayerCoordinates.mean``, in one product over all clients' rows."""
         moved = (held * shares[:, None, None]).flatten(0, 1)
         return torch.addmm(self.weight, moved.T, self.rows.flatten(0, 1))
 
     def of(self, clients: list[int]) -> Self:
-        """As ``Frame.of``."""
+        """See ``FirstLayerCoordinates.of``."""
         return self._replace(rows=self.rows[clients])
 
     def look(self, x: Tensor, start: int, known: int) -> SpannedRows:
-        """Returns rows x (c, k, in), row ``start`` and on of the span, beside ``known`` of its."""
+        """Returns rows x (c, k, in), with Gram products against the span's first ``known`` rows.
+
+        ``start`` is the place of x's first row in the span.
+        """
         common = (x.reshape(-1, x.shape[2]) @ self.weight.T).view(*x.shape[:2], -1)
         gram = torch.bmm(x, self.rows[:, :known].mT)
         return SpannedRows(common, gram, start)
 
 
-def make_frame(weight: Tensor, clients: int, drawn: int, *, brought: bool = False) -> Frame:
-    """Makes room for the rows of a cohort, and chooses how its first layers are held.
+def make_coordinates(
+    weight: Tensor, clients: int, drawn: int, *, brought: bool = False
+) -> FirstLayerCoordinates:
+    """Chooses how a cohort's first layers are stored, and allocates a buffer for its rows.
 
     Args:
         weight: The common weight, (out, in).
-        clients: How many clients there are.
-        drawn: Rows that each draws.
-        brought: Whether any of them brings a weight of its own along.
+        clients: Number of clients.
+        drawn: Number of rows that each client draws.
+        brought: Whether any client starts from a weight of its own.
     """
     out, width = weight.shape
     held = out if brought else 0
     if held + drawn < width:
         return Span(weight, weight.new_empty(clients, held + drawn, width), held)
-    return Plain(weight, weight.new_empty(clients, drawn, width))
+    return PlainCoordinates(weight, weight.new_empty(clients, drawn, width))

@@ -1,7 +1,7 @@
-"""Many models at once: every leaf has leading axes of runs (r), and of tasks (n, or b of them).
+"""Many models at once: every leaf has leading axes of runs (r) and of tasks (all n, or b of them).
 
-Runs are independent of each other: seeds, or step sizes to be compared. A run's meta-model has
-leaves (r, ...), its tasks' models (r, b, ...), its memories (r, n, ...).
+Runs are independent: they differ in seeds or step sizes. Meta-models have leaves (r, ...), models
+of the tasks drawn (r, b, ...), and memories (r, n, ...).
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,19 @@ from torch import Tensor
 from torch.func import vmap
 
 from engram.dense import CROSS_ENTROPY, Examples, Output, PlainRows, dense_loss, logits
-from engram.derivatives import Differentiated, gradient, hessian_product
+from engram.derivatives import LossWithDerivatives, gradient, hessian_product
 from engram.types import Batch, LossFn, Params
 
-__all__ = ["Layout", "dense_stacks", "mean_of_tasks", "outputs", "pick", "put", "spread", "stacked"]
+__all__ = [
+    "Layout",
+    "dense_stacks",
+    "expand",
+    "gather",
+    "mean_of_tasks",
+    "outputs",
+    "scatter",
+    "stacked_loss",
+]
 
 _FLAT: Final = "flat"
 
@@ -23,9 +32,9 @@ _FLAT: Final = "flat"
 # --- Losses --------------------------------------------------------------------------------
 
 
-def stacked(loss: LossFn) -> Differentiated:
-    """Lifts the loss of any one model to models (r, b, ...) on batches (r, b, ...): (r, b)."""
-    return Differentiated(
+def stacked_loss(loss: LossFn) -> LossWithDerivatives:
+    """Lifts the loss of one model to stacked models and batches (r, b, ...), with values (r, b)."""
+    return LossWithDerivatives(
         value=vmap(vmap(loss)),
         gradient=vmap(vmap(gradient(loss))),
         hessian_product=vmap(vmap(hessian_product(loss))),
@@ -34,7 +43,7 @@ def stacked(loss: LossFn) -> Differentiated:
 
 
 class Layout(NamedTuple):
-    """Where a network's parameters lie in one flat tensor, which is quicker to compute with.
+    """The layout of a network's parameters in one flat tensor, which is faster to compute with.
 
     Attributes:
         shapes: The parameters' shapes, in order, by name.
@@ -75,15 +84,16 @@ class Layout(NamedTuple):
         return {_FLAT: flat.view(like[_FLAT].shape)}
 
 
-def dense_stacks(layout: Layout, output: Output = CROSS_ENTROPY) -> Differentiated:
+def dense_stacks(layout: Layout, output: Output = CROSS_ENTROPY) -> LossWithDerivatives:
     """Builds the mean loss of stacked dense networks, as flat parameters (r, b, d).
 
-    It is what ``stacked`` makes of the loss of one, some ten times as fast: ``engram.dense``.
-    Batches are inputs (r, b, k, in) and targets (r, b, k, out); classes are given as indicators.
+    It equals ``stacked_loss`` of one network's loss, and is about ten times as fast; see
+    ``engram.dense``. Batches are inputs (r, b, k, in) and targets (r, b, k, out), with classes as
+    one-hot indicators.
 
     Args:
-        layout: The network's; all its layers are dense ones.
-        output: What is made of the last layer's outputs.
+        layout: Layout of a network that has dense layers only.
+        output: The loss of the last layer's outputs.
     """
     loss = dense_loss(_layers(layout), output)
 
@@ -94,18 +104,18 @@ def dense_stacks(layout: Layout, output: Output = CROSS_ENTROPY) -> Differentiat
     def value(w: Params, batch: Batch) -> Tensor:
         return loss.value(layout.unpack(w), rows(batch)).view(w[_FLAT].shape[:-1])
 
-    def slope(w: Params, batch: Batch) -> Params:
+    def gradient_(w: Params, batch: Batch) -> Params:
         return layout.join(loss.gradient(layout.unpack(w), rows(batch)), w)
 
     def product(w: Params, batch: Batch, v: Params) -> Params:
         inner = loss.hessian_product(layout.unpack(w), rows(batch), layout.unpack(v))
         return layout.join(inner, w)
 
-    return Differentiated(value, slope, product, leading=2)
+    return LossWithDerivatives(value, gradient_, product, leading=2)
 
 
 def outputs(layout: Layout, w: Params, x: Tensor) -> Tensor:
-    """Returns what dense networks (r, b, d) say of inputs (r, b, k, in): (r, b, k, out)."""
+    """Returns the outputs (r, b, k, out) of dense networks (r, b, d) for inputs (r, b, k, in)."""
     z = logits(layout.unpack(w), PlainRows(x.flatten(0, 1)), _layers(layout))
     return z.view(*x.shape[:3], -1)
 
@@ -117,7 +127,7 @@ def _layers(layout: Layout) -> int:
 # --- Runs and tasks ------------------------------------------------------------------------
 
 
-def spread(w: Params, tasks: int) -> Params:
+def expand(w: Params, tasks: int) -> Params:
     """Gives every task its run's model: (r, ...) -> (r, tasks, ...), a view."""
     return {name: leaf.unsqueeze(1).expand(-1, tasks, *leaf.shape[1:]) for name, leaf in w.items()}
 
@@ -127,7 +137,7 @@ def mean_of_tasks(x: Params) -> Params:
     return {name: leaf.mean(1) for name, leaf in x.items()}
 
 
-def pick(u: Params, tasks: Tensor) -> Params:
+def gather(u: Params, tasks: Tensor) -> Params:
     """Returns the models of some tasks (r, b) of each run: (r, n, ...) -> (r, b, ...)."""
     return {
         name: leaf.flatten(0, 1)
@@ -137,8 +147,8 @@ def pick(u: Params, tasks: Tensor) -> Params:
     }
 
 
-def put(u: Params, tasks: Tensor, models: Params) -> None:
-    """Writes the models (r, b, ...) of some tasks (r, b) where they belong in u, in place."""
+def scatter(u: Params, tasks: Tensor, models: Params) -> None:
+    """Writes the models (r, b, ...) of some tasks (r, b) into u (r, n, ...), in place."""
     for name, leaf in u.items():
         rows = _rows(tasks, leaf.shape[1])
         # A view, or an error: a copy would be written to, and lost.

@@ -1,9 +1,8 @@
-"""States to files and back: as arrays by name, which `np.savez` takes without pickle.
+"""Conversion of states to named arrays and back, for ``np.savez`` without pickle.
 
-A state is made of tuples, named tuples, mappings, arrays, tensors, numbers, frozen sets of
-integers, strings and None, as those of learners and policies are. Which class stands where, how
-long tuples are, and mappings' keys, are saved with the numbers; so a state may have grown since it
-began.
+States of learners and policies consist of tuples, named tuples, mappings, arrays, tensors, numbers,
+frozen sets of integers, strings and None. Classes, lengths of tuples, and keys of mappings are
+saved along with the numbers, so a saved state may be larger than an initial one.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -26,7 +25,7 @@ _STRUCTURE: Final = "(structure)"  # no field is called so
 
 
 class _Leaf(NamedTuple):
-    """What is saved as one array: ``save`` makes it, and ``restore`` its value again."""
+    """A kind of value that is saved as one array: ``save`` converts it, and ``restore`` back."""
 
     save: Callable[[Any], Saved]
     restore: Callable[[Saved], Any]
@@ -73,13 +72,13 @@ _KINDS: Final[dict[type, str]] = {
 
 
 def to_arrays(state: object) -> dict[str, Saved]:
-    """Returns a state as arrays by name, to be saved; ``from_arrays`` is the way back.
+    """Returns a state as arrays by name; ``from_arrays`` is the inverse.
 
-    Names are the paths to them: fields' names, places in tuples, and in mappings.
+    Names are paths of field names and of positions in tuples and mappings.
 
     Raises:
-        ValueError: It holds something of another kind, such as a list or an object, or a key that
-            is no integer, string or frozen set of integers.
+        ValueError: If the state holds something else, such as a list or an object, or a key that is
+            not an integer, a string or a frozen set of integers.
     """
     arrays: dict[str, Saved] = {}
     lines: list[str] = []
@@ -91,15 +90,15 @@ def to_arrays(state: object) -> dict[str, Saved]:
 
 
 def from_arrays(like: S, arrays: Mapping[str, Saved]) -> S:
-    """Returns the state that ``arrays`` are, bit for bit; its tensors are the CPU's.
+    """Restores a state bit for bit, with tensors on the CPU.
 
     Args:
-        like: A state of the same learner, such as its first. Its classes, and those that their
-            annotations name, are the only ones that are made.
-        arrays: As ``to_arrays`` gave them, in any order.
+        like: A state of the same learner, such as the initial one. Only its classes, and those
+            named in their annotations, are instantiated.
+        arrays: The result of ``to_arrays``, in any order.
 
     Raises:
-        ValueError: They are no such state.
+        ValueError: If they are not a state of this learner.
     """
     require(_STRUCTURE in arrays, "a saved state's names", list(arrays), f"with {_STRUCTURE}")
     try:

@@ -27,11 +27,11 @@ def interpolate(x: Params, y: Params, weight: Scale) -> Params:
 
 
 def norm(x: Params, leading: int = 0) -> Tensor:
-    """Returns the Euclidean norm over all leaves, for each of the stacked models if they are.
+    """Returns the Euclidean norm over all leaves, separately for each of stacked models.
 
     Args:
         x: The parameters.
-        leading: Number of axes that leaves have in front of a model's own, and the result has.
+        leading: Number of leading axes of stacked models, which the result keeps.
     """
     squares = [leaf.square().reshape(*leaf.shape[:leading], -1).sum(-1) for leaf in x.values()]
     return torch.stack(squares).sum(0).sqrt()
@@ -46,5 +46,5 @@ def is_finite(x: Params) -> Tensor:
 
 
 def _along(scale: Tensor, leaf: Tensor) -> Tensor:
-    """Lets a scale for each of the stacked models meet their leaf."""
+    """Reshapes a scale per stacked model so that it broadcasts over a leaf."""
     return scale.to(leaf).reshape(*scale.shape, *[1] * (leaf.ndim - scale.ndim))

@@ -19,28 +19,28 @@ Scale = float | Tensor  # a step size or weight; a tensor holds one for each of 
 
 
 class LocalRule(NamedTuple):
-    """One client's share of a federated algorithm, as pure functions.
+    """One client's part of a federated algorithm, as pure functions.
 
     No function keeps state between calls, draws random numbers, or branches on a tensor's
     value, so each runs unchanged for one client or, under ``torch.func.vmap``, for many. One that
     is ``affine`` also runs on stacked parameters as it is, in any affine coordinates.
 
     Attributes:
-        init: ``(w, batch) -> u``, what a client remembers before its first step. ``batch``
+        init: ``(w, batch) -> u``, a client's memory before its first step. ``batch``
             is None unless ``needs_initial_batch``.
         step: ``(w, u, batches) -> (w, u)``, one local step; ``batches`` holds
             ``batches_per_step`` independent batches.
         batches_per_step: Number of independent batches that one ``step`` consumes.
-        needs_initial_batch: Whether ``init`` looks at data.
-        state_is_model: Whether u is a model of the client's own, one that it could serve.
-            If so it has the names and shapes of w; if not it may be empty.
-        reads_state: Whether ``step`` looks at u; if not, any u will do to start from.
-        affine: Whether all it does with parameters is to ask ``engram.derivatives`` for
-            derivatives, to mix models with weights that add up to 1 (differences of models: to
-            0), and to add to them gradients and differences, scaled by numbers. Weight decay is
-            not of this kind: it scales a model.
-        single_use: Whether ``init`` and ``step`` take one gradient of each batch, no more, and
-            no other derivative.
+        needs_initial_batch: Whether ``init`` reads data.
+        state_is_model: Whether u is a personal model that the client could serve. If so, it has
+            the names and shapes of w; if not, it may be empty.
+        reads_state: Whether ``step`` reads u; if not, it may start from any u.
+        affine: Whether the rule uses parameters only in these ways: it takes derivatives by
+            ``engram.derivatives``, mixes models with weights that add up to 1 (differences of
+            models: to 0), and adds gradients and differences scaled by numbers. Weight decay is
+            not affine: it scales a model.
+        single_use: Whether ``init`` and ``step`` take exactly one gradient of each batch, and no
+            other derivative.
     """
 
     init: Callable[[Params, Batch | None], Params]

@@ -47,7 +47,7 @@ def parse_address(text: str, what: str) -> Address:
         what: What it is, for the message.
 
     Raises:
-        Refused: It is something else.
+        Refused: If it is malformed.
     """
     found = re.fullmatch(r"(\[(?P<v6>.*)\]|(?P<name>[^:\[\]]*)):(?P<port>[0-9]{1,5})", text)
     if found is None or not 1 <= int(found["port"]) <= 65535:
@@ -62,7 +62,7 @@ def check_host(text: str, what: str) -> str:
     """Returns a DNS name in small letters, or an IP address in its usual spelling.
 
     Raises:
-        Refused: It is neither.
+        Refused: If it is neither a DNS name nor an IP address.
     """
     ip = as_ip(text)
     if ip is not None:

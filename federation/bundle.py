@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from federation.errors import Refused, brief, one_line
 from federation.flower import recorddict_from_bytes, recorddict_to_bytes
-from federation.room import Room
+from federation.memory_budget import MemoryBudget
 
 __all__ = ["PIECE", "bundle", "bundled_size", "is_bundled", "unbundle"]
 
@@ -64,12 +64,12 @@ def unbundle(content: RecordDict) -> RecordDict:
     """
     if _ALL in content.config_records:
         return _read_all(content.config_records[_ALL].get(_ALL))
-    found, room = RecordDict(), Room()
+    found, budget = RecordDict(), MemoryBudget()
     for name, record in content.items():
         if isinstance(record, ConfigRecord) and _PIECE in record:
             continue
         joined = isinstance(record, ConfigRecord) and _ARRAYS in record
-        found[name] = _split(_whole(content, name), room) if joined else record
+        found[name] = _split(_whole(content, name), budget) if joined else record
     return found
 
 
@@ -135,14 +135,14 @@ def _whole(content: RecordDict, name: str) -> Mapping[str, Any]:
     return {_ARRAYS: b"".join(pieces)}
 
 
-def _split(record: Mapping[str, Any], room: Room) -> ArrayRecord:
+def _split(record: Mapping[str, Any], budget: MemoryBudget) -> ArrayRecord:
     data = record[_ARRAYS]
     if not isinstance(data, bytes):
         raise Refused(f"bundled arrays must be bytes, got {type(data).__name__}")
     found, start = ArrayRecord(), data.find(b"\n") + 1
     try:
         line = data[:start]
-        room.take_json(line)
+        budget.take_json(line)
         for name, dtype, shape, stype, size in json.loads(line):
             sizes = [size, *shape]
             if not all(type(n) is int and n >= 0 for n in sizes) or start + size > len(data):

@@ -189,7 +189,7 @@ def read_federation(path: Path) -> FederationSettings:
     """Reads ``federation.toml``.
 
     Raises:
-        Refused: It is missing or malformed, or a value is impossible.
+        Refused: If it is missing or malformed, or a value is impossible.
     """
     kinds = {"federation": str, "superlink": str, "clients": int, "insecure": bool}
     settings = _settings(path, kinds)

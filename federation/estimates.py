@@ -58,7 +58,7 @@ def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
     """Reads estimates that somebody else sent, and whose numbers may be anything.
 
     Raises:
-        KeyError: An array is missing.
+        KeyError: If an array is missing.
         ValueError: One has another shape or dtype.
         TypeError: One is not what it is declared to be.
     """
@@ -104,7 +104,7 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
     """Reads what ``shared_record`` wrote.
 
     Raises:
-        KeyError: An array is missing.
+        KeyError: If an array is missing.
         ValueError: One has another shape or dtype, or impossible numbers.
         TypeError: One is not what it is declared to be.
     """
@@ -130,7 +130,7 @@ def read_parameters(record: ArrayRecord, count: int) -> list[Shared | None]:
     """Reads what ``parameters_record`` wrote.
 
     Raises:
-        KeyError: An array is missing.
+        KeyError: If an array is missing.
         ValueError: One has another shape or dtype.
         TypeError: One is not what it is declared to be.
     """

@@ -21,7 +21,7 @@ def open_file(path: Path) -> BinaryIO:
     """Opens a regular file to be read, and nothing else: a pipe or a device would block for ever.
 
     Raises:
-        OSError: It cannot be opened, or is no regular file; ``strerror`` says so.
+        OSError: If it cannot be opened, or is no regular file; ``strerror`` says so.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -58,7 +58,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Returns the object that a JSON file holds.
 
     Raises:
-        Refused: It cannot be read, or holds none.
+        Refused: If it cannot be read, or holds none.
     """
     try:
         contents = json.loads(read_file(path))

@@ -73,7 +73,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from federation.errors import Refused, one_line
-from federation.room import Room
+from federation.memory_budget import MemoryBudget
 
 __all__ = [
     "CHUNK",
@@ -161,7 +161,7 @@ class Parcel(NamedTuple):
         """Returns what ``to_bytes`` was given.
 
         Raises:
-            Refused: It is something else.
+            Refused: If the bytes are not those of a parcel.
         """
         line, _, rest = data.partition(b"\n")
         try:
@@ -216,7 +216,7 @@ def unpack(parcel: Parcel, limit: float = math.inf) -> Message:
 
 def _check_room(parcel: Parcel, limit: float) -> None:
     """Refuses a message that would take much more memory than its parts have bytes."""
-    room, size = Room(), 0
+    budget, size = MemoryBudget(), 0
     longest = _HEAD + _ID * len(parcel.objects)
     for content in parcel.objects.values():
         end = content.find(b"\0", 0, longest)
@@ -225,9 +225,9 @@ def _check_room(parcel: Parcel, limit: float) -> None:
         kind, parts, _ = get_object_head_values_from_object_content(content[: end + 1])
         body = memoryview(content)[end + 1 :]
         if kind in _PROTOBUF:
-            room.take_protobuf(body, _PROTOBUF[kind].DESCRIPTOR)
+            budget.take_protobuf(body, _PROTOBUF[kind].DESCRIPTOR)
         elif kind != "ArrayChunk":
-            room.take_json(body)
+            budget.take_json(body)
         if kind == "Array":  # whose parts count as often as it names them
             sizes = [len(parcel.objects[part]) for part in parts]
             size += sum(sizes[i] for i in json.loads(body.tobytes())["arraychunk_ids"])
@@ -303,7 +303,7 @@ def recorddict_from_bytes(data: bytes) -> RecordDict:
     Raises:
         Refused: Its records would take much more memory than it has bytes.
     """
-    Room().take_protobuf(data, recorddict_pb2.RecordDict.DESCRIPTOR)
+    MemoryBudget().take_protobuf(data, recorddict_pb2.RecordDict.DESCRIPTOR)
     return recorddict_from_proto(recorddict_pb2.RecordDict.FromString(data))
 
 

@@ -43,7 +43,7 @@ def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
     """Reads what a node was started with; unknown keys are other apps'.
 
     Raises:
-        Refused: A value is missing or impossible.
+        Refused: If a value is missing or impossible.
     """
     own, among = config.get("partition-id"), config.get("num-partitions")
     if not (isinstance(own, int) and isinstance(among, int) and max(abs(own), abs(among)) < _MOST):
@@ -118,7 +118,7 @@ def memory_folder(node: NodeConfig, experiment: Experiment, run_id: int, trainin
         training: The training's name, as the coordinator sends it; empty if it sends none.
 
     Raises:
-        Refused: The name is none.
+        Refused: If the training name is malformed.
     """
     name = training or f"run-{run_id}"
     if not re.fullmatch(r"[0-9a-f]{16}|run-\d+", name):

@@ -179,7 +179,7 @@ def replies(grid: Grid) -> Callable[[Sequence[str], Limits], Iterable[Message]]:
 
 
 def _unpacked(parcel: Parcel, limits: Limits) -> Message:
-    """As ``unpack``; of what cannot be put together it makes the message of an error."""
+    """Unpacks a message; one that cannot be unpacked becomes a message with an error."""
     try:
         return unpack(parcel, limits.size)
     except Refused as error:

@@ -30,7 +30,7 @@ def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Reads the key by which a client proves who it is, in OpenSSH's form.
 
     Raises:
-        Refused: It is missing, others may read it, or it is no such key.
+        Refused: If it is missing, others may read it, or it is no such key.
     """
     data = _read_secret(path)
     try:
@@ -48,7 +48,7 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     """Reads the public half of a client's key, one line in OpenSSH's form.
 
     Raises:
-        Refused: It is missing or no such key.
+        Refused: If it is missing or no such key.
     """
     data = _read(path)
     try:
@@ -64,7 +64,7 @@ def read_server_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Reads the key of a certificate, the server's or the authority's, in PEM form.
 
     Raises:
-        Refused: It is missing, others may read it, or it is no such key.
+        Refused: If it is missing, others may read it, or it is no such key.
     """
     data = _read_secret(path)
     try:
@@ -80,7 +80,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     """Reads a PEM certificate.
 
     Raises:
-        Refused: It is missing or no certificate.
+        Refused: If it is missing or no certificate.
     """
     data = _read(path)
     try:

@@ -40,7 +40,7 @@ def program(name: str, *arguments: str, home: Path) -> Launch:
             process finds in its working directory it imports first. Both are made.
 
     Raises:
-        Refused: The program is not installed, a folder cannot be made, or there is something in
+        Refused: If the program is not installed, a folder cannot be made, or there is something in
             the working directory that would be run instead of this source.
     """
     found = Path(sys.executable).parent / name

@@ -24,7 +24,7 @@ def protected(aggregate: Aggregate, e: SharedSettings, noise: Noise) -> Aggregat
     """Returns an algorithm's aggregate with the experiment's merge, clipping and central noise.
 
     Raises:
-        ValueError: The algorithm's own aggregate is no mean, and the settings would replace one.
+        ValueError: If the algorithm's own aggregate is no mean, and the settings would replace one.
     """
     if e.privacy == "central":
         return private_mean(

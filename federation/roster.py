@@ -160,7 +160,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
     """Reads an answer.
 
     Raises:
-        ValueError: It is not an answer to this query.
+        ValueError: If it is not an answer to this query.
     """
     try:
         entry = content.config_records[ROSTER]

@@ -17,7 +17,7 @@ def tensors_from_bytes(data: bytes) -> Params:
     """Returns the tensors, on the CPU.
 
     Raises:
-        ValueError: The bytes are in no such format, or of a type that torch does not have.
+        ValueError: If the bytes are in no such format, or of a type that torch does not have.
     """
     try:
         return load(data)

@@ -73,8 +73,8 @@ def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torc
     themselves is interpreted, and no room is made for it.
 
     Raises:
-        ValueError: It is declared to be of another shape or dtype.
-        TypeError: It is not what it is declared to be.
+        ValueError: If it is declared to be of another shape or dtype.
+        TypeError: If it is not what it is declared to be.
     """
     wanted = np.dtype(str(dtype).removeprefix("torch."))
     if (array.shape, array.dtype) != (shape, str(wanted)):
@@ -98,9 +98,9 @@ def read_floats(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> npt.N
     """Reads an array of numbers that somebody else sent, as ``read_array``.
 
     Raises:
-        KeyError: It is missing.
-        ValueError: It has another shape or dtype; the message names it.
-        TypeError: It is not what it is declared to be.
+        KeyError: If it is missing.
+        ValueError: If it has another shape or dtype; the message names it.
+        TypeError: If it is not what it is declared to be.
     """
     try:
         found: npt.NDArray[np.float64] = read_array(record[name], shape, torch.float64).numpy()
@@ -150,8 +150,8 @@ def read_list(record: ConfigRecord, key: str, kind: type[_T]) -> list[_T]:
     """Returns a list of whole numbers, numbers or texts from a record that may hold anything.
 
     Raises:
-        KeyError: There is no such entry.
-        TypeError: It is something else.
+        KeyError: If there is no such entry.
+        TypeError: If it is not a list of this kind.
     """
     values = record[key]
     items = [value for value in values if _is(value, kind)] if isinstance(values, list) else []
@@ -164,8 +164,8 @@ def read_int(record: ConfigRecord, key: str) -> int:
     """Returns a whole number from a record that may hold anything.
 
     Raises:
-        KeyError: There is no such entry.
-        TypeError: It is something else.
+        KeyError: If there is no such entry.
+        TypeError: If it is not a whole number.
     """
     value = record[key]
     if not _is(value, int):
@@ -177,8 +177,8 @@ def read_float(record: ConfigRecord, key: str) -> float:
     """Returns a finite number from a record that may hold anything.
 
     Raises:
-        KeyError: There is no such entry.
-        TypeError: It is something else.
+        KeyError: If there is no such entry.
+        TypeError: If it is not a finite number.
     """
     value = record[key]
     if not _is(value, float) or not math.isfinite(value):

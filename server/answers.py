@@ -175,7 +175,7 @@ def _read(reply: Message) -> NodeEntry:
     """Returns a node's entry.
 
     Raises:
-        ValueError: It cannot serve, and why: the end of a sentence about it.
+        ValueError: If the node cannot serve; the message is the reason, as the end of a sentence.
     """
     ours = f"this coordinator runs {fingerprint()} from {source_root()}"
     if reply.has_error():

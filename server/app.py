@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     """Runs the experiment that the run config describes.
 
     Raises:
-        EngramError: It cannot be run; logged as one line before it goes up.
+        EngramError: If it cannot be run; logged as one line before it goes up.
     """
     try:
         experiment = Experiment.from_run_config(context.run_config)

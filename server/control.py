@@ -37,8 +37,8 @@ def ask(
         patience: Seconds to wait for a SuperLink that is not there yet.
 
     Raises:
-        Refused: The folder is not in order.
-        RunStopped: The SuperLink cannot be reached.
+        Refused: If the folder is not in order.
+        RunStopped: If the SuperLink cannot be reached.
         Declined: It answers that it will not.
     """
     launch = flwr_command(folder, *words, "--format", "json", control=control)

@@ -26,7 +26,7 @@ def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
         files: The contents of its files, by their paths in it.
 
     Raises:
-        Refused: It is in use, or cannot be made.
+        Refused: If it is in use, or cannot be made.
     """
     folder = folder.resolve()
     try:
@@ -50,7 +50,7 @@ def replace_file(path: Path, data: bytes) -> None:
     """Writes a file whole, in the place of what was there; the mode is as in ``make_folder``.
 
     Raises:
-        Refused: It cannot be written.
+        Refused: If it cannot be written.
     """
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")  # others may write it, too
     try:

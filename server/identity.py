@@ -67,7 +67,7 @@ def init_federation(
             is. Clients get keys all the same.
 
     Raises:
-        Refused: The folder is in use or cannot be made, or an argument is out of its range.
+        Refused: If the folder is in use or cannot be made, or an argument is out of its range.
     """
     name = _federation_name(folder)
     if clients < 1:
@@ -98,7 +98,7 @@ def add_client(folder: Path) -> Path:
         folder: The federation's folder.
 
     Raises:
-        Refused: It is none, or cannot be written.
+        Refused: If it is not a federation's folder, or cannot be written.
     """
     settings = _federation(folder)
     number = settings.clients
@@ -130,7 +130,8 @@ def new_client_key(folder: Path, number: int) -> Path:
         Its folder, all of which but its memories is new.
 
     Raises:
-        Refused: There is no such client, or the folder is none, or cannot be written.
+        Refused: If there is no such client, or the folder is not a federation's or cannot be
+            written.
     """
     settings = _federation(folder)
     if not 0 <= number < settings.clients:
@@ -161,8 +162,8 @@ def renew_server(folder: Path, hosts: Sequence[str], days: int) -> ServerTls:
         The certificate; it replaces the one in the server's folder.
 
     Raises:
-        Refused: The folder is none of a federation with certificates, its authority's key is
-            missing or damaged or would expire earlier, or an argument is out of its range.
+        Refused: If the federation has no certificates, its authority's key is missing or damaged or
+            would expire earlier, or an argument is out of range.
     """
     _check_days(days)
     settings = _federation(folder)

@@ -67,7 +67,7 @@ def superlink_command(
         limits: What a client's reply may have.
 
     Raises:
-        Refused: The folder, an address, or the installation is not in order; or only
+        Refused: If the folder, an address, or the installation is not in order; or only
             ``open_control`` would let anybody in.
     """
     credentials = read_server(folder)
@@ -109,7 +109,7 @@ def flwr_command(folder: Path, *arguments: str, control: str | None = None) -> L
         control: HOST:PORT of the SuperLink's Control API; by default ``CONTROL``.
 
     Raises:
-        Refused: The folder, the address, or the installation is not in order.
+        Refused: If the folder, the address, or the installation is not in order.
     """
     credentials = read_server(folder)
     address = parse_address(control or CONTROL, "control").reached_at
@@ -132,7 +132,7 @@ def superlink_addresses(
     """Returns where ``superlink_command`` lets a SuperLink listen.
 
     Raises:
-        Refused: An address is malformed, or not one that the certificate is for.
+        Refused: If an address is malformed, or not one that the certificate is for.
     """
     called = parse_address(credentials.settings.superlink, "superlink")
     found = Addresses(

@@ -76,7 +76,7 @@ def membership_of(grid: Grid) -> Membership | None:
         grid: The connection to the SuperLink.
 
     Raises:
-        Refused: The folder is damaged.
+        Refused: If the folder is damaged.
     """
     folder = Path(os.environ.get("FLWR_HOME", "")).parent
     path = folder / "federation.toml"

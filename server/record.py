@@ -2,7 +2,7 @@
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round),
 ``checkpoints/round-N/`` (the last two), ``results.json`` (once it is finished); on nodes, if the
-run is private, ``clients-asked.txt`` (see ``server.ledger``). The first four have checksums.
+run is private, ``clients-asked.txt`` (see ``server.accountant``). The first four have checksums.
 """
 
 import contextlib
@@ -84,7 +84,7 @@ class RunRecord:
         """Starts a new run's folder; ``training`` is the name that clients keep memories under.
 
         Raises:
-            Refused: The folder is there and not empty, or cannot be made.
+            Refused: If the folder is there and not empty, or cannot be made.
         """
         try:
             # A kill may have left a file of ours that was not yet in its place.
@@ -104,7 +104,7 @@ class RunRecord:
         """Opens the folder of a run that was started.
 
         Raises:
-            Refused: It is none.
+            Refused: If it is not the folder of a run.
         """
         if not (folder / "config.json").is_file():
             raise Refused(f"{folder} is not the folder of a run: it has no config.json")
@@ -180,7 +180,7 @@ class RunRecord:
         """Refuses settings with which the run could not go on as it began.
 
         Raises:
-            Refused: A setting differs that bears on the numbers, fewer rounds are asked for than
+            Refused: If a setting differs that bears on the numbers, fewer rounds are asked for than
                 there were, or the run's memories are kept by another kind of engine.
         """
         settings, now = self.config["settings"], experiment.identity()

@@ -52,8 +52,8 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
         needs a new one.
 
     Raises:
-        Refused: The folder is not in order, or of a federation in which nobody registers.
-        RunStopped: The SuperLink cannot be reached, or declines. Calling again goes on.
+        Refused: If the folder is not in order, or of a federation in which nobody registers.
+        RunStopped: If the SuperLink cannot be reached, or declines. Calling again goes on.
     """
     credentials = read_server(folder)
     if credentials.tls is None:
@@ -78,9 +78,9 @@ def unregister_client(folder: Path, client: str, *, control: str | None = None) 
         The client, such as ``client-0``, and what Flower called its node.
 
     Raises:
-        Refused: The folder is not in order, or there is no such client in it, or it is not known
+        Refused: If the folder is not in order, or there is no such client in it, or it is not known
             under which number it was registered.
-        RunStopped: The SuperLink cannot be reached, or declines.
+        RunStopped: If the SuperLink cannot be reached, or declines.
     """
     credentials = read_server(folder)
     if credentials.tls is None:

@@ -69,7 +69,7 @@ class Attendance:
                 there; they may have to load data first.
 
         Raises:
-            RunStopped: There are fewer than ``least``; it says what is known of the others.
+            RunStopped: If there are fewer than ``least``; it says what is known of the others.
         """
         now = time.monotonic()
         deadline, end = now + self._patience, now + timeout
@@ -246,7 +246,7 @@ def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roste
         patience: As of ``Attendance``.
 
     Raises:
-        RunStopped: A client is hosted by nobody.
+        RunStopped: If a client is hosted by nobody.
     """
     attendance = Attendance(grid, num_clients, patience=patience)
     attendance.wait(num_clients)

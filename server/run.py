@@ -17,8 +17,8 @@ from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
 from federation.roster import Kind
 from federation.wire import TRAINING, to_params, to_record
+from server.accountant import PrivacyAccountant
 from server.grid import PatientGrid
-from server.ledger import Ledger
 from server.record import Checkpoint, Memories, RunRecord
 from server.roster import Attendance, attendance_of
 from strategies import STRATEGIES, Row, RunStrategy
@@ -86,8 +86,8 @@ def run(
         course = _Run(grid, strategy, e, record, training, memories, on_round, attendance)
         checkpoint = course.begin()
         asked = folder / "clients-asked.txt" if noise is secret_noise else None
-        ledger = Ledger(e, checkpoint.server_round, asked)
-        arrays = course.rounds(checkpoint, ledger)
+        accountant = PrivacyAccountant(e, checkpoint.server_round, asked)
+        arrays = course.rounds(checkpoint, accountant)
         rows = record.rows()
         times = [row["ms"] for row in rows if "ms" in row]
         found = {
@@ -95,7 +95,7 @@ def run(
             "rounds": rows[-1]["round"],
             "ms-per-round": float(np.median(times)),
             **strategy.results(arrays, rows[-1]),
-            **ledger.spent,
+            **accountant.spent,
         }
         record.finish(found)
     return found
@@ -131,19 +131,19 @@ class _Run(NamedTuple):
         record.forget_after(checkpoint.server_round, checkpoint.damaged)
         return checkpoint
 
-    def rounds(self, checkpoint: Checkpoint, ledger: Ledger) -> ArrayRecord:
+    def rounds(self, checkpoint: Checkpoint, accountant: PrivacyAccountant) -> ArrayRecord:
         """Runs the rounds that are left, and lets clients score, or take, what came of them."""
         e, record, strategy = self.experiment, self.record, self.strategy
         arrays = to_record(checkpoint.model)
         for number in range(checkpoint.server_round + 1, e.rounds + 1):
             start, before = time.perf_counter(), self._spent()
-            arrays, metrics = self._train(number, arrays, checkpoint, ledger)
+            arrays, metrics = self._train(number, arrays, checkpoint, accountant)
             absent = self.attendance.left_out(strategy.cohort, strategy.left_out)
             metrics |= strategy.row(absent)
             metrics |= {
                 "absent": {str(client): reason for client, reason in absent.items()},
                 "ms": (time.perf_counter() - start) * 1000,
-                **ledger.spent,
+                **accountant.spent,
                 **{name: total - before[name] for name, total in self._spent().items()},
             }
             if isinstance(self.grid, PatientGrid):
@@ -159,7 +159,11 @@ class _Run(NamedTuple):
         return arrays
 
     def _train(
-        self, number: int, arrays: ArrayRecord, checkpoint: Checkpoint, ledger: Ledger
+        self,
+        number: int,
+        arrays: ArrayRecord,
+        checkpoint: Checkpoint,
+        accountant: PrivacyAccountant,
     ) -> Round:
         try:
             self._await_clients()
@@ -170,7 +174,7 @@ class _Run(NamedTuple):
                 arrays,
                 self._config(),
                 timeout=self.experiment.timeout,
-                before=lambda: ledger.note(self.strategy.cohort),
+                before=lambda: accountant.note(self.strategy.cohort),
             )
         except RunStopped as error:
             last = checkpoint.server_round

@@ -53,8 +53,8 @@ def members(folder: Path, *, control: str | None = None) -> list[Member]:
         control: HOST:PORT of the SuperLink's Control API.
 
     Raises:
-        Refused: The folder is not in order.
-        RunStopped: The SuperLink cannot be reached, or declines.
+        Refused: If the folder is not in order.
+        RunStopped: If the SuperLink cannot be reached, or declines.
     """
     called = names(read_server(folder).folder)
     answer = ask(folder, "supernode", "list", control=control, what="the nodes")

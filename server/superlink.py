@@ -66,7 +66,7 @@ def compact(database: Path) -> None:
     while nobody uses it. A new database is made.
 
     Raises:
-        Refused: The file is no database.
+        Refused: If the file is no database.
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=1.0)) as connection:

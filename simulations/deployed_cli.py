@@ -88,8 +88,8 @@ def run_on(
         as_json: Whether to end with a line of JSON.
 
     Raises:
-        Refused: The federation's folder, the settings or the run's folder are not in order.
-        RunStopped: The run cannot go on.
+        Refused: If the federation's folder, the settings or the run's folder are not in order.
+        RunStopped: If the run cannot go on.
     """
     if resume is not None:
         folder = find_run(resume)

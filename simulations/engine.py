@@ -36,7 +36,7 @@ def simulate(
         The results, as ``server.run.run`` has them.
 
     Raises:
-        Refused: It cannot be run as it is; nothing has been written.
+        Refused: If it cannot be run as it is; nothing has been written.
         RunStopped: It diverged, or a round had no usable reply.
     """
     memories, noise = RamStore(), simulated_noise(experiment.seed)

@@ -57,7 +57,7 @@ class Federated(RunStrategy):
         clients_per_round: Clients asked each round; 1..len(roster.nodes).
         seed: Root of the sampling stream.
         shards: As in ``draw_cohort``.
-        least: Clients without whose usable replies a round is not merged.
+        least: Minimum number of usable replies in a round.
         max_weight: As for ``RowWeights``.
         start: The model before the first round, where ``init`` is to return it.
         notes: What results say besides.

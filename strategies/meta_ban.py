@@ -26,11 +26,11 @@ from federation.errors import RunStopped, brief, few
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
 from federation.noise import Noise
-from federation.opinions import (
+from federation.predictions import (
     ARM,
     ARMS,
     ASKED,
-    OPINIONS,
+    PREDICTIONS,
     Question,
     arms_record,
     network_record,
@@ -38,7 +38,7 @@ from federation.opinions import (
     question_record,
     read_arms,
     read_network,
-    read_opinions,
+    read_predictions,
 )
 from federation.roster import Roster, Sites
 from federation.wire import ARRAYS, CLIENTS, read_float, read_int, read_list
@@ -73,9 +73,9 @@ class _Turn(NamedTuple):
 class MetaBanTurns(SiteStrategy):
     """Algorithms 1 and 3 between sites, one round a turn.
 
-    It makes the choices that ``engram.bandits.meta_ban`` makes of the same seed with all users in
-    one place. A site that does not answer, or sends what cannot be, is named; its clients are in no
-    group of this turn, and if it is the turn of one of them nobody is served.
+    It makes the same choices as ``engram.bandits.meta_ban`` with the same seed and all users in one
+    place. A site that does not reply, or sends invalid values, is named; its clients are in no
+    group of this turn, and if it is the turn of one of them, nobody is served.
 
     Args:
         sites: The sites that there are.
@@ -155,10 +155,10 @@ class MetaBanTurns(SiteStrategy):
         if served not in came:
             came.append(served)
             self.state["came"] = torch.tensor(came)
-        opinions, rows = self._opinions(turn, came, arms)
-        if not np.isfinite(opinions[came.index(served)]).all():  # nor will it play
+        predictions, rows = self._predictions(turn, came, arms)
+        if not np.isfinite(predictions[came.index(served)]).all():  # nor will it play
             return self._ask(turn, "play", set(), lambda clients: {})
-        arm = self._choose(turn, came, served, arms, opinions, rows)
+        arm = self._choose(turn, came, served, arms, predictions, rows)
         self._played["arm"] = arm
         self.state["served"][served] += 1
         told = ConfigRecord({**config, ARM: arm})
@@ -258,7 +258,7 @@ class MetaBanTurns(SiteStrategy):
             return None
         return next(iter(offers.items()), None)
 
-    def _opinions(
+    def _predictions(
         self, turn: _Turn, came: list[int], arms: Floats
     ) -> tuple[Floats, npt.NDArray[np.intp]]:
         """Returns what clients predict, (n, K), infinite where nobody knows; and their rows, (n,).
@@ -277,13 +277,13 @@ class MetaBanTurns(SiteStrategy):
             alike = len(counts) == len(most)
             if not (alike and all(0 <= n <= m for n, m in zip(counts, most, strict=True))):
                 raise ValueError("its clients' numbers of rows cannot be")
-            record = content.array_records[OPINIONS]
+            record = content.array_records[PREDICTIONS]
             places = [came.index(client) for client in clients]
-            found[places] = read_opinions(record, (len(clients), len(arms)))
+            found[places] = read_predictions(record, (len(clients), len(arms)))
             rows[places] = counts
 
         asked = {ARMS: arms_record(arms)}
-        self._exchange(turn, "opinions", came, lambda clients: asked, read)
+        self._exchange(turn, "predictions", came, lambda clients: asked, read)
         return found, rows
 
     def _choose(
@@ -292,7 +292,7 @@ class MetaBanTurns(SiteStrategy):
         came: list[int],
         served: int,
         arms: Floats,
-        opinions: Floats,
+        predictions: Floats,
         rows: npt.NDArray[np.intp],
     ) -> int:
         """Infers groups, adapts to each, and returns the arm to play."""
@@ -300,7 +300,7 @@ class MetaBanTurns(SiteStrategy):
         chosen = int(self.state["chosen"])
         meta = MetaState(self._start, self._network(self._theta, 1), chosen)
         rng = generator(self._seed, turn.number - 1, CHOOSE)
-        groups = learner.groups(torch.from_numpy(opinions)[None], users)
+        groups = learner.groups(torch.from_numpy(predictions)[None], users)
         adapted = partial(
             learner.adapted,
             users=users,
@@ -323,15 +323,15 @@ class MetaBanTurns(SiteStrategy):
     def _descent(
         self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor
     ) -> Weights:
-        """Takes the steps by what sites answer."""
+        """Takes the gradient steps, with gradients from the sites."""
 
-        def slopes(step: int, at: Weights) -> Weights:
-            return self._slopes(turn, came, at, drawn.step(step))
+        def gradients(step: int, at: Weights) -> Weights:
+            return self._gradients(turn, came, at, drawn.step(step))
 
-        return descended(weights, slopes, self._policy.learner.steps, eta, lam)
+        return descended(weights, gradients, self._policy.learner.steps, eta, lam)
 
-    def _slopes(self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn) -> Weights:
-        """Returns the gradients at these weights, by what sites answer."""
+    def _gradients(self, turn: _Turn, came: list[int], weights: Weights, drawn: Drawn) -> Weights:
+        """Returns the gradients at these weights, summed over the sites' replies."""
         whole = Question(weights, drawn._replace(users=np.array(came)[drawn.users]))
         parts: list[Weights] = []
         heard: list[int] = []
@@ -350,7 +350,7 @@ class MetaBanTurns(SiteStrategy):
             parts.append(part)
             heard.extend(clients)
 
-        self._exchange(turn, "slopes", came, ask, read)
+        self._exchange(turn, "gradients", came, ask, read)
         return summed(weights, whole.drawn, heard, parts)
 
     def _network(self, record: ArrayRecord, count: int) -> Weights:

@@ -68,17 +68,18 @@ class Exchange(SiteStrategy):
 
     A round asks every site for its estimate, size and noise level, and answers with the weighted
     median and the width of its interval. In the evaluation that follows each site makes its own
-    coefficients of them, keeps them, and says how well they do. A site that does not answer, or
-    sends what cannot be, is left out of the median, and named.
+    coefficients of them, keeps them, and says how well they do. A site that does not reply, or
+    sends invalid values, is left out of the median and named.
 
     Args:
         sites: The sites that there are.
         intercept: Whether there is one coefficient more than columns.
-        family: Of the models. Noise is estimated where it is linear, by no more than all rows.
-        weights: Of the median, as ``engram.molar.shrinkage.median_weights`` has them.
-        level: Of intervals.
-        least: Sites without whose usable estimates there is no median.
-        max_weight: Of a site in the median, as ``median_weights`` has it.
+        family: Family of the models. Linear models estimate their noise, with at most as many
+            degrees of freedom as rows.
+        weights: Weights of the median; see ``engram.molar.shrinkage.median_weights``.
+        level: Level of the intervals, in (0, 1).
+        least: Minimum number of usable estimates for a median.
+        max_weight: Maximum weight of a site in the median; see ``median_weights``.
 
     Attributes:
         estimates: The last round's usable estimates, by client.

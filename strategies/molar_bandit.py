@@ -58,8 +58,8 @@ class Outcome(NamedTuple):
 class BanditExchange(SiteStrategy):
     """MOLARB between sites: Algorithms 2 and 5, one round a batch.
 
-    What a round shares is sent with the next one. A site that does not answer, or sends what
-    cannot be, has no part in what is shared, and is named; it gets that nevertheless.
+    What a round shares is sent with the next one. A site that does not reply, or
+    sends invalid values, is left out of what is shared and named; it still gets the shared result.
 
     Args:
         sites: The sites that there are.

@@ -27,11 +27,11 @@ class SiteStrategy(RunStrategy):
 
     Args:
         sites: The sites that there are.
-        least: Sites without whose usable replies a round cannot be.
+        least: Minimum number of usable replies in a round.
 
     Attributes:
-        sites: As given, but for sites that have come or moved since.
-        left_out: Whose reply to the last round was not usable, and why.
+        sites: The sites, including those that have connected or moved since.
+        left_out: The clients whose reply to the last round was not usable, and why.
     """
 
     def __init__(self, sites: Sites, *, least: int) -> None:
@@ -170,8 +170,8 @@ def read_split(
     """Returns the clients that a reply is of, why others failed, and notes on some of the former.
 
     Raises:
-        KeyError: An entry is missing.
-        TypeError: It is of another type.
+        KeyError: If an entry is missing.
+        TypeError: If it is of another type.
         ValueError: They are not those that were asked.
     """
     details = content.config_records[CLIENTS]

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from benchmarks.fuzz.spoil import spoil_bytes, spoil_file
 from client.hosts.molar import TableSites
 from client.memory import RamStore
+from federation.data.arrivals import drawn_arrivals, table_arrivals
 from federation.data.bandits import read_classes, read_logged, read_ratings
+from federation.data.environments import table_environment
 from federation.data.federated import federated_data, model_for, own_data
 from federation.data.few_shot import load_few_shot
-from federation.data.meetings import drawn_meetings, table_meetings
 from federation.data.tables import own_table, read_table, table_data
-from federation.data.worlds import table_world
 from federation.experiment import Experiment
 from simulations.engine import simulate
 
@@ -194,7 +194,7 @@ def classes_npz(rng: random.Random, here: Path) -> None:
         read_classes(e.dataset, data_dir=here, dim=rng.choice((0, 1, 4)))
     elif way < 0.3:
         meta_ban = {"method": "meta-ban", "num-clients": 3, "hidden": "4"}
-        drawn_meetings(
+        drawn_arrivals(
             e.from_config({"dataset": e.dataset, "data-dir": e.data_dir} | meta_ban)
         ).turn(0)
     elif way < 0.4:
@@ -269,9 +269,9 @@ def _use_table(rng: random.Random, here: Path, dataset: str) -> None:
         if method == "molar":
             TableSites(e, data, RamStore())
         elif method == "meta-ban":
-            table_meetings(e, data).turn(0)
+            table_arrivals(e, data).turn(0)
         else:
-            table_world(e, data, 1)
+            table_environment(e, data, 1)
     else:
         simulate(e, here / "run")
 
@@ -360,7 +360,7 @@ def bandit_table(rng: random.Random, here: Path) -> None:
     }
     e = Experiment.from_config(special)
     if rng.random() < 0.7:
-        table_meetings(e, table_data(e)).turn(rng.choice((0, 2**40)))
+        table_arrivals(e, table_data(e)).turn(rng.choice((0, 2**40)))
     else:
         simulate(e, here / "run")
 

@@ -26,7 +26,7 @@ from federation.estimates import (
     shared_record,
     site_record,
 )
-from federation.opinions import arms_record, opinions_record, read_arms, read_opinions
+from federation.predictions import arms_record, predictions_record, read_arms, read_predictions
 from federation.roster import describe_node, read_entry
 from federation.wire import to_record
 from server.run import run as run_on
@@ -157,7 +157,7 @@ def bundles(rng: random.Random, here: Path) -> None:
 
 
 def estimates(rng: random.Random, here: Path) -> None:
-    """Estimates and opinions, as arrays."""
+    """Estimates and predictions, as arrays."""
     del here
     site = SiteEstimate(np.ones(3), np.ones(3), 20.0, 1.0, 17.0)
     shared = Shared(np.ones(3), 20.0)
@@ -166,7 +166,7 @@ def estimates(rng: random.Random, here: Path) -> None:
         (shared_record(SharedEstimate(shared, np.ones(3))), lambda r: read_shared(r, 3)),
         (parameters_record([shared, None], 3), lambda r: read_parameters(r, 2)),
         (arms_record(np.ones((4, 3))), lambda r: read_arms(r, 3)),
-        (opinions_record(np.ones((2, 4))), lambda r: read_opinions(r, (2, 4))),
+        (predictions_record(np.ones((2, 4))), lambda r: read_predictions(r, (2, 4))),
     )
     record, read = rng.choice(kinds)
     spoilt = record

@@ -1,9 +1,9 @@
-"""The sites' side of Meta-Ban: users' rows and networks stay here, answers about them leave.
+"""The sites' side of Meta-Ban: users' rows and networks stay here, and only answers leave.
 
-In a turn the server asks four kinds of questions: whose turn it is, and what is offered; what the
-clients' networks predict for these arms; what the loss's gradient is on rows that it draws by their
-numbers; and at last it says which arm to play. That arm and its reward become a row, by which the
-client's network is trained; what it paid is told in sums over several turns.
+In a turn the server asks whose turn it is and which arms are offered, then for the predictions of
+the clients' networks for these arms, then for gradients of the loss on rows that it draws by
+number; last, it says which arm to play. This arm and its reward become a row, on which the client's
+network is trained. Rewards are reported only as sums over several turns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,24 +19,24 @@ from client.hosts.base import Opening, hosts
 from client.hosts.rows import read_tables
 from client.memory import MemoryStore
 from client.requests import Request, answered, durable_of, round_of
+from engram.bandits.environments.environment import Round
 from engram.bandits.policy import INIT, UPDATE, generator
 from engram.bandits.replay import kept_rows
-from engram.bandits.site import SiteState, recalled, remembered
-from engram.bandits.worlds.world import Round
+from engram.bandits.site import UserSiteState, recalled, remembered
 from engram.types import Params
-from federation.data.meetings import Meetings, drawn_meetings, is_table, table_meetings
+from federation.data.arrivals import Arrivals, drawn_arrivals, is_table, table_arrivals
 from federation.errors import EngramError, one_line
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
-from federation.opinions import (
+from federation.predictions import (
     ARM,
     ARMS,
     ASKED,
-    OPINIONS,
+    PREDICTIONS,
     Question,
     arms_record,
     network_record,
-    opinions_record,
+    predictions_record,
     read_arms,
     read_question,
 )
@@ -54,16 +54,16 @@ class UserSites:
 
     Args:
         experiment: The settings.
-        meetings: What they are offered.
+        arrivals: The arrivals of users, with their arms.
         store: Where all that is known of them is kept.
     """
 
-    def __init__(self, experiment: Experiment, meetings: Meetings, store: MemoryStore) -> None:
+    def __init__(self, experiment: Experiment, arrivals: Arrivals, store: MemoryStore) -> None:
         self.experiment = experiment
-        self.meetings = meetings
+        self.arrivals = arrivals
         self._store = store
         self.own = experiment.of(MetaBan)
-        policy = self.own.policy(experiment, meetings.dim)
+        policy = self.own.policy(experiment, arrivals.dim)
         self._site = policy.site
         start = policy.start([generator(experiment.seed, 0, INIT)]).start
         self._state = self._site.init(start)
@@ -71,26 +71,26 @@ class UserSites:
         self._places: dict[int, int] = {}
         self._untold: dict[int, Floats] = {}
         self._versions: dict[int, int] = {}
-        self.turn = lru_cache(maxsize=4)(meetings.turn)
+        self.turn = lru_cache(maxsize=4)(arrivals.turn)
 
     def offer(self, clients: Sequence[int], server_round: int) -> Round | None:
         """Returns what is offered in this round, if it is the turn of one of these clients."""
         found = self.turn(server_round - 1)
         return found if found is not None and found.user in clients else None
 
-    def opinions(
+    def predictions(
         self, clients: Sequence[int], arms: Floats, server_round: int
     ) -> tuple[Floats, list[int]]:
         """Returns f(x_i; theta^u) of clients, (n, K), and how many rows each may be asked about."""
         places = self._placed(clients, server_round)
-        found = self._site.opinions(self._state, torch.from_numpy(arms)[None].mT)[0, places]
+        found = self._site.predictions(self._state, torch.from_numpy(arms)[None].mT)[0, places]
         return found.numpy(), kept_rows(self._state.rows)[0, places].tolist()
 
-    def slopes(self, question: Question, server_round: int) -> tuple[torch.Tensor, ...]:
+    def gradients(self, question: Question, server_round: int) -> tuple[torch.Tensor, ...]:
         """Returns the gradients that ``question`` asks for, of each network.
 
         Raises:
-            ValueError: It is about rows that are not there.
+            ValueError: If the question is about rows that do not exist.
         """
         clients, which = np.unique(question.drawn.users, return_inverse=True)
         places = self._placed(clients.tolist(), server_round)
@@ -98,17 +98,18 @@ class UserSites:
         there = kept_rows(self._state.rows)[0, drawn.users]
         if ((drawn.slots >= there) & ((drawn.shares > 0) | (drawn.slots > 0))).any():
             raise ValueError("the server asks about rows that are not there")
-        return self._site.slopes(self._state, question.weights, drawn)
+        return self._site.gradients(self._state, question.weights, drawn)
 
     def play(self, client: int, arm: int, *, server_round: int, durable: int) -> Floats:
-        """Plays an arm of this round, trains the client's network, and keeps what it has become.
+        """Plays an arm of this round, trains the client's network, and stores it.
 
         Returns:
-            Turns, rewards and regrets since it last told of some; 0 until the turns are enough.
+            Numbers of turns, rewards and regrets since the last report; 0 until there are enough
+            turns for a report.
 
         Raises:
-            ValueError: It is not the client's turn, or there is no such arm.
-            MemoryFull: There is no room for what it has become; it stays what it was.
+            ValueError: If it is not the client's turn, or there is no such arm.
+            MemoryFull: If there is no space to store the network, which then is unchanged.
         """
         offer = self.offer([client], server_round)
         if offer is None:
@@ -129,9 +130,9 @@ class UserSites:
         return told
 
     def untold(self, clients: Sequence[int], server_round: int) -> Floats:
-        """Returns turns, rewards and regrets that were not told of, of all these clients in one.
+        """Returns the unreported turns, rewards and regrets of all these clients together.
 
-        They are 0 if the turns are too few.
+        They are 0 if there are too few turns.
         """
         self._placed(clients, server_round + 1)
         total = np.sum([self._untold[client] for client in clients], axis=0)
@@ -158,7 +159,7 @@ class UserSites:
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Says how many turns there are, and how many features arms have."""
         clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
-        names = [f"x{k}" for k in range(self.meetings.dim)]
+        names = [f"x{k}" for k in range(self.arrivals.dim)]
         return describe_node(clients, (len(names),), 0, names)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
@@ -174,11 +175,11 @@ class UserSites:
 def _open(opening: Opening) -> UserSites:
     e = opening.experiment
     if opening.own or is_table(e):
-        return UserSites(e, table_meetings(e, read_tables(opening)), opening.store)
-    return UserSites(e, drawn_meetings(e), opening.store)
+        return UserSites(e, table_arrivals(e, read_tables(opening)), opening.store)
+    return UserSites(e, drawn_arrivals(e), opening.store)
 
 
-def _kept(state: SiteState, place: int, untold: Floats) -> Params:
+def _kept(state: UserSiteState, place: int, untold: Floats) -> Params:
     return remembered(state, [place]) | {"untold": torch.from_numpy(untold.copy())}
 
 
@@ -201,16 +202,18 @@ def _offer(host: UserSites, content: RecordDict, clients: list[int], number: int
     return _reply(number, records, served=served)
 
 
-def _opinions(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
-    arms = read_arms(content.array_records[ARMS], host.meetings.dim)
-    found, rows = host.opinions(clients, arms, number)
-    return _reply(number, {OPINIONS: opinions_record(found)}, rows=rows)
+def _predictions(
+    host: UserSites, content: RecordDict, clients: list[int], number: int
+) -> RecordDict:
+    arms = read_arms(content.array_records[ARMS], host.arrivals.dim)
+    found, rows = host.predictions(clients, arms, number)
+    return _reply(number, {PREDICTIONS: predictions_record(found)}, rows=rows)
 
 
-def _slopes(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
-    widths = host.meetings.dim, *host.experiment.hidden_widths
+def _gradients(host: UserSites, content: RecordDict, clients: list[int], number: int) -> RecordDict:
+    widths = host.arrivals.dim, *host.experiment.hidden_widths
     question = read_question(content.array_records[ARRAYS], widths, clients)
-    found = host.slopes(question, number)
+    found = host.gradients(question, number)
     return _reply(number, {ARRAYS: network_record(found)})
 
 
@@ -227,7 +230,7 @@ def _reply(number: int, records: Mapping[str, ArrayRecord], **details: Any) -> R
     return RecordDict({**records, CLIENTS: ConfigRecord({"server-round": number, **details})})
 
 
-_ANSWERS = {"offer": _offer, "opinions": _opinions, "slopes": _slopes, "play": _play}
+_ANSWERS = {"offer": _offer, "predictions": _predictions, "gradients": _gradients, "play": _play}
 
 
 def _totals(host: UserSites, request: Request, clients: list[int]) -> RecordDict:

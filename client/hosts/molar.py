@@ -40,7 +40,7 @@ class TableSites:
         store: Where personal coefficients are kept.
 
     Raises:
-        DataError: A column is called as the intercept is.
+        DataError: If a column is called as the intercept is.
     """
 
     def __init__(self, experiment: Experiment, data: TableData, store: MemoryStore) -> None:

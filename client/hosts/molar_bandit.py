@@ -18,14 +18,19 @@ from client.hosts.base import Opening, hosts
 from client.hosts.rows import read_tables
 from client.memory import MemoryStore
 from client.requests import Request, answered, durable_of, round_of, split
-from engram.molar.bandits.environments import World, regret
+from engram.molar.bandits.environments import TaskEnvironment, regret
 from engram.molar.bandits.play import batches
-from engram.molar.bandits.site import Buffer, SiteState
+from engram.molar.bandits.site import Buffer, TaskState
 from engram.molar.shrinkage import Shared
 from engram.molar.site import INTERCEPT, SiteEstimate
 from engram.types import Params
+from federation.data.environments import (
+    COLUMNS,
+    SIMULATED,
+    simulated_environment,
+    table_environment,
+)
 from federation.data.tables import TableData
-from federation.data.worlds import COLUMNS, SIMULATED, simulated_world, table_world
 from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_parameters, site_record
 from federation.experiment import Experiment
@@ -41,7 +46,7 @@ _log = getLogger("flwr.engram")
 Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets
 
 
-class Played(NamedTuple):
+class BatchReport(NamedTuple):
     """What a site tells of a batch.
 
     Attributes:
@@ -67,7 +72,7 @@ class BanditSites:
         store: Where their states are kept.
 
     Raises:
-        DataError: The model is P, and there are tables.
+        DataError: If the model is P, and there are tables.
     """
 
     def __init__(self, experiment: Experiment, data: TableData | None, store: MemoryStore) -> None:
@@ -80,7 +85,7 @@ class BanditSites:
         self.data = data
         self._store = store
         self._site = self.own.policy(experiment).site
-        self.world = lru_cache(maxsize=None)(self._world)
+        self.environment = lru_cache(maxsize=None)(self._environment)
 
     @property
     def columns(self) -> list[str]:
@@ -89,10 +94,10 @@ class BanditSites:
             return [f"x{k}" for k in range(COLUMNS)]
         return [*self.data.columns, *([INTERCEPT] if self.own.intercept else [])]
 
-    def _world(self, client: int) -> World:
+    def _environment(self, client: int) -> TaskEnvironment:
         if self.data is None:
-            return simulated_world(self.experiment, client)
-        return table_world(self.experiment, self.data, client)
+            return simulated_environment(self.experiment, client)
+        return table_environment(self.experiment, self.data, client)
 
     def play(
         self,
@@ -101,7 +106,7 @@ class BanditSites:
         *,
         server_round: int,
         durable: int,
-    ) -> Played:
+    ) -> BatchReport:
         """Plays a client's next batch, and keeps what it has become.
 
         Args:
@@ -111,14 +116,14 @@ class BanditSites:
             server_round: The batch, from 1.
             durable: As ``MemoryStore.save``.
         """
-        e, world = self.experiment, self.world(client)
+        e, environment = self.experiment, self.environment(client)
         if not 1 <= server_round <= e.rounds:
             raise EngramError(f"server-round must be in 1..{e.rounds}, got {server_round}")
         state, untold = self._state(client, server_round)
         if replies is not None:
             state = self._site.receive(state, replies)
         batch = list(batches(self.own.first_batch, self.own.horizon(e)))[server_round - 1]
-        now = world.rounds(batch.start, batch.stop)
+        now = environment.rounds(batch.start, batch.stop)
         ties = generator(e.seed, Stream.TIES, server_round, client)
         chosen = self._site.choose(state, now.contexts, ties)
         rewards = now.rewards[np.arange(len(chosen)), chosen]
@@ -126,7 +131,7 @@ class BanditSites:
         untold = untold + np.array([len(chosen), rewards.sum(), regret(now, chosen).sum()])
         told = untold if untold[0] >= self.own.report_every else np.zeros(3)
         self._keep(client, state, untold - told, server_round, durable)
-        return Played(self._site.close_batch(state), int(told[0]), *told[1:].tolist())
+        return BatchReport(self._site.close_batch(state), int(told[0]), *told[1:].tolist())
 
     def learn(
         self, client: int, replies: Sequence[Shared | None], *, server_round: int, durable: int
@@ -136,23 +141,24 @@ class BanditSites:
         state = self._site.receive(state, replies)
         self._keep(client, state, untold, server_round + 1, durable)
 
-    def _state(self, client: int, before: int) -> tuple[SiteState, Totals]:
+    def _state(self, client: int, before: int) -> tuple[TaskState, Totals]:
         """Returns a client's state, and the turns, rewards and regrets that it has not told of."""
         kept = self._store.load(client, None, before=before)
         if kept is None:
             if before > 1:
                 _log.warning("client %d remembers no earlier batch: it begins anew", client)
-            world = self.world(client)
-            return self._site.init(world.parameters, world.contexts.shape[2]), np.zeros(3)
+            environment = self.environment(client)
+            dim = environment.contexts.shape[2]
+            return self._site.init(environment.parameters, dim), np.zeros(3)
         arrays = {name: leaf.numpy() for name, leaf in kept.items()}
         fresh, past = (
             Buffer(*(arrays[f"{part}.{name}"] for name in Buffer._fields))
             for part in ("fresh", "past")
         )
-        return SiteState(arrays["coefs"], fresh, past), arrays["untold"]
+        return TaskState(arrays["coefs"], fresh, past), arrays["untold"]
 
     def _keep(
-        self, client: int, state: SiteState, untold: Totals, server_round: int, durable: int
+        self, client: int, state: TaskState, untold: Totals, server_round: int, durable: int
     ) -> None:
         memory: Params = {
             "coefs": torch.from_numpy(state.coefs.copy()),
@@ -196,7 +202,7 @@ def _replies(host: BanditSites, content: RecordDict) -> list[Shared | None] | No
 def _play(host: BanditSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
     number, replies = round_of(content), _replies(host, content)
-    played: dict[int, Played] = {}
+    played: dict[int, BatchReport] = {}
     failed: dict[int, str] = {}
     for client in clients:
         try:

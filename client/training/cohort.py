@@ -1,6 +1,6 @@
-"""One local round of a cohort: what it is given, what comes of it, and two ways to run it.
+"""One local round of a cohort: its inputs, its outcome, and two ways to run it.
 
-``stacked`` runs each step once for all clients, by ``torch.func.vmap``; ``each_in_turn`` runs all
+``vmapped`` runs each step once for all clients, by ``torch.func.vmap``; ``each_in_turn`` runs all
 steps of one client, then those of the next. They suit any network; ``dense_cohort`` is the
 third way, for those that end in dense layers. All run the same rule and give the same numbers, but
 for rounding. Everything that belongs to a client has a leading client axis.
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from engram.dense import FIRST, Frame
+from engram.dense import FIRST, FirstLayerCoordinates
 from engram.tree import is_finite
 from engram.types import Batch, LocalRule, LossFn, Params
 from federation.data.federated import Split
 
 __all__ = [
     "ClientRaised",
+    "CohortModels",
+    "CohortTask",
     "Draws",
-    "Held",
     "LocalRound",
-    "Task",
     "each_in_turn",
-    "stacked",
+    "vmapped",
 ]
 
 
@@ -64,7 +64,7 @@ class Draws(NamedTuple):
         return self.split.take(self.rows[:, : self.initial]) if self.initial else None
 
 
-class Task(NamedTuple):
+class CohortTask(NamedTuple):
     """What a cohort is to do.
 
     Attributes:
@@ -80,16 +80,16 @@ class Task(NamedTuple):
     classes: int
 
 
-class Held(NamedTuple):
-    """Models of several clients, as whoever made them holds them.
+class CohortModels(NamedTuple):
+    """Models of several clients, with the first layer in any coordinates.
 
     Attributes:
         leaves: The parameters, each with a leading client axis.
-        frame: What ``dense0.weight`` means, where that is not the weight itself.
+        coordinates: The coordinates of ``dense0.weight``; None for the weight itself.
     """
 
     leaves: Params
-    frame: Frame | None = None
+    coordinates: FirstLayerCoordinates | None = None
 
     def of(self, clients: list[int]) -> Self:
         """Returns the models of some clients, by position."""
@@ -97,23 +97,25 @@ class Held(NamedTuple):
         if clients == list(range(count)):
             return self
         leaves = {name: leaf[clients] for name, leaf in self.leaves.items()}
-        return self._replace(leaves=leaves, frame=self.frame and self.frame.of(clients))
+        return self._replace(
+            leaves=leaves, coordinates=self.coordinates and self.coordinates.of(clients)
+        )
 
     def stack(self) -> Params:
         """Returns the models as they are, with a leading client axis."""
-        if self.frame is None:
+        if self.coordinates is None:
             return self.leaves
-        return self.leaves | {FIRST: self.frame.weights(self.leaves[FIRST])}
+        return self.leaves | {FIRST: self.coordinates.weights(self.leaves[FIRST])}
 
     def mean(self, shares: Tensor) -> Params:
         """Returns their mean; the shares (c,) add up to 1."""
         rest = {
             name: torch.tensordot(shares, leaf, dims=1)
             for name, leaf in self.leaves.items()
-            if self.frame is None or name != FIRST
+            if self.coordinates is None or name != FIRST
         }
-        if self.frame is not None:
-            rest[FIRST] = self.frame.mean(self.leaves[FIRST], shares)
+        if self.coordinates is not None:
+            rest[FIRST] = self.coordinates.mean(self.leaves[FIRST], shares)
         return {name: rest[name] for name in self.leaves}
 
 
@@ -128,8 +130,8 @@ class LocalRound(NamedTuple):
             (from 1; 0 if that is not known).
     """
 
-    models: Held
-    states: Held
+    models: CohortModels
+    states: CohortModels
     losses: list[float]
     broken: dict[int, int]
 
@@ -147,7 +149,7 @@ class ClientRaised(Exception):
         self.position, self.step = position, step
 
 
-def stacked(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
+def vmapped(rule: LocalRule, loss: LossFn, task: CohortTask) -> LocalRound:
     """Runs each step once for all clients."""
     count = len(task.memories)
     w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
@@ -162,10 +164,10 @@ def stacked(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
     losses = vmap(loss)(w, batches[-1])
     finite = vmap(is_finite)(w) & losses.isfinite()
     broken = {i: 0 for i, fine in enumerate(finite.tolist()) if not fine}
-    return LocalRound(Held(w), Held(u), losses.tolist(), broken)
+    return LocalRound(CohortModels(w), CohortModels(u), losses.tolist(), broken)
 
 
-def each_in_turn(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
+def each_in_turn(rule: LocalRule, loss: LossFn, task: CohortTask) -> LocalRound:
     """Runs all steps of one client, then those of the next.
 
     Raises:
@@ -190,7 +192,7 @@ def each_in_turn(rule: LocalRule, loss: LossFn, task: Task) -> LocalRound:
         models.append(w)
         states.append(u)
         losses.append(float(value))
-    return LocalRound(Held(_stack(models)), Held(_stack(states)), losses, broken)
+    return LocalRound(CohortModels(_stack(models)), CohortModels(_stack(states)), losses, broken)
 
 
 def _first_broken(rule: LocalRule, w: Params, u: Params, steps: Sequence[Sequence[Batch]]) -> int:

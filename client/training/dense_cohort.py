@@ -10,10 +10,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from client.training.cohort import Draws, Held, LocalRound, Task
-from engram.dense import FIRST, Examples, Frame, Rows, indicators
+from client.training.cohort import CohortModels, CohortTask, Draws, LocalRound
+from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows, indicators
 from engram.features import FeatureRows, Features
-from engram.span import Span, make_frame
+from engram.span import Span, make_coordinates
 from engram.types import LocalRule, LossFn, Params
 
 __all__ = ["cost", "dense", "pays"]
@@ -22,7 +22,7 @@ _CHUNK = 48  # rows of a client that a span sees at once: enough for its product
 
 
 def dense(
-    rule: LocalRule, loss: LossFn, task: Task, *, features: Features | None = None
+    rule: LocalRule, loss: LossFn, task: CohortTask, *, features: Features | None = None
 ) -> LocalRound:
     """Runs each step once for all clients.
 
@@ -36,16 +36,16 @@ def dense(
     carried = any(memory is not None for memory in task.memories)
     weight = task.model[FIRST]
     count, drawn = task.draws.rows.shape
-    frame: Frame
+    coordinates: FirstLayerCoordinates
     if features is None:
-        frame = make_frame(weight, count, drawn, brought=carried)
-        stream = _examples(frame, task)
+        coordinates = make_coordinates(weight, count, drawn, brought=carried)
+        stream = _examples(coordinates, task)
     else:
-        frame = Span(weight, weight.new_zeros(count, drawn, weight.shape[1]), 0)
-        stream = _featured(frame, task, features)
+        coordinates = Span(weight, weight.new_zeros(count, drawn, weight.shape[1]), 0)
+        stream = _featured(coordinates, task, features)
     w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
-    w[FIRST] = frame.origin()
-    brought = _hold(frame, task.memories) if carried else {}
+    w[FIRST] = coordinates.origin()
+    brought = _hold(coordinates, task.memories) if carried else {}
     initial = next(stream) if task.draws.initial else None
     if initial is not None:
         w, brought = _fit(w, initial), _fit(brought, initial)
@@ -63,7 +63,9 @@ def dense(
     sums = [leaf.flatten(1).sum(1, dtype=torch.float64) for leaf in w.values()]
     fine = torch.stack([*sums, losses]).isfinite().all(0).tolist()
     broken = {i: 0 for i in range(count) if not fine[i]}
-    return LocalRound(Held(w, frame), Held(u, frame), losses.tolist(), broken)
+    return LocalRound(
+        CohortModels(w, coordinates), CohortModels(u, coordinates), losses.tolist(), broken
+    )
 
 
 def cost(model: Params, drawn: int) -> int:
@@ -81,27 +83,27 @@ def pays(model: Params, drawn: int) -> bool:
     return drawn * (out + width) < out * width
 
 
-def _hold(frame: Frame, memories: Sequence[Params | None]) -> Params:
-    """Returns the memories that there are, stacked, as the frame holds them."""
+def _hold(coordinates: FirstLayerCoordinates, memories: Sequence[Params | None]) -> Params:
+    """Returns the existing memories, stacked, in these coordinates."""
     have = [i for i, memory in enumerate(memories) if memory is not None]
     kept = [memory for memory in memories if memory is not None]
     stack = {name: torch.stack([memory[name] for memory in kept]) for name in kept[0]}
-    return stack | {FIRST: frame.hold(stack[FIRST], have)}
+    return stack | {FIRST: coordinates.hold(stack[FIRST], have)}
 
 
 def _fit(held: Params, batch: Examples) -> Params:
     return held | {FIRST: batch.rows.fit(held[FIRST])} if FIRST in held else held
 
 
-def _examples(frame: Frame, task: Task) -> Iterator[Examples]:
+def _examples(coordinates: FirstLayerCoordinates, task: CohortTask) -> Iterator[Examples]:
     """Gathers the rows and yields the batches: the initial one, then those of each step."""
     draws = task.draws
     for start, stop in pairwise(_edges(draws, _CHUNK)):
-        y = draws.split.take(draws.rows[:, start:stop], out=frame.drawn[:, start:stop])[1]
-        yield from _batches(frame.see(start, stop), indicators(y, task.classes), draws, start)
+        y = draws.split.take(draws.rows[:, start:stop], out=coordinates.drawn[:, start:stop])[1]
+        yield from _batches(coordinates.see(start, stop), indicators(y, task.classes), draws, start)
 
 
-def _featured(span: Span, task: Task, features: Features) -> Iterator[Examples]:
+def _featured(span: Span, task: CohortTask, features: Features) -> Iterator[Examples]:
     """The same, for rows that enter the span later, as features."""
     draws = task.draws
     names = tuple(name for name in task.model if not name.startswith("dense"))
@@ -121,7 +123,7 @@ def _edges(draws: Draws, least: int) -> list[int]:
     return edges
 
 
-def _batches(rows: Rows, targets: Tensor, draws: Draws, start: int) -> Iterator[Examples]:
+def _batches(rows: InputRows, targets: Tensor, draws: Draws, start: int) -> Iterator[Examples]:
     at = 0
     while at < targets.shape[1]:
         size = draws.initial if start + at < draws.initial else draws.size

@@ -12,7 +12,7 @@ from torch.nn import functional
 from engram.dense import FIRST, Examples, dense_loss, indicators, logits
 from engram.meta.fine_tune import fine_tune
 from engram.models import Model, cross_entropy
-from engram.span import make_frame
+from engram.span import make_coordinates
 from engram.types import Params
 from federation.data.federated import FederatedData
 from federation.experiment import Experiment
@@ -148,13 +148,13 @@ class Scoring:
         return torch.stack([each(*one) for one in zip(*batch, x, strict=True)])
 
     def _tuned_dense(self, model: Params, support: Tensor, x: Tensor) -> Tensor:
-        frame = make_frame(model[FIRST], *support.shape)
-        _, y = self._test.take(support, out=frame.drawn)
-        rows = frame.see(0, support.shape[1])
+        coordinates = make_coordinates(model[FIRST], *support.shape)
+        _, y = self._test.take(support, out=coordinates.drawn)
+        rows = coordinates.see(0, support.shape[1])
         w = {name: leaf.expand(len(x), *leaf.shape) for name, leaf in model.items()}
-        w[FIRST] = rows.fit(frame.origin())
+        w[FIRST] = rows.fit(coordinates.origin())
         tuned = self._personalize(w, Examples(rows, indicators(y, self._classes)))
-        return logits(tuned, frame.see_others(x), self._network.dense_layers)
+        return logits(tuned, coordinates.see_others(x), self._network.dense_layers)
 
 
 def _measure(outputs: Tensor, y: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,12 +18,12 @@ from client.memory import MemoryStore
 from client.training.budget import block_size
 from client.training.cohort import (
     ClientRaised,
+    CohortModels,
+    CohortTask,
     Draws,
-    Held,
     LocalRound,
-    Task,
     each_in_turn,
-    stacked,
+    vmapped,
 )
 from client.training.dense_cohort import cost, dense, pays
 from client.training.scoring import Scores, Scoring
@@ -127,7 +127,7 @@ class Trainer:
             return partial(dense, self._own.rule(loss), loss, features=features)
         # A large network fills the caches: a CPU is faster when it finishes one client first.
         large = self.experiment.device == "cpu" and sum(x.numel() for x in model.values()) > _LARGE
-        return partial(each_in_turn if large else stacked, rule, self._loss)
+        return partial(each_in_turn if large else vmapped, rule, self._loss)
 
     def _choose_block(self, model: Params) -> int:
         """Returns how many clients to train at once."""
@@ -199,7 +199,7 @@ class Trainer:
         ]
         anew = self._rule.needs_initial_batch and any(memory is None for memory in memories)
         draws = self._draw(clients, server_round, initial=anew)
-        task = Task(model, memories, draws, self.data.num_classes)
+        task = CohortTask(model, memories, draws, self.data.num_classes)
         try:
             return self._way(task)
         except ClientRaised as error:
@@ -232,7 +232,7 @@ class Trainer:
             server_round=server_round,
             noise=self._noise,
         )
-        return done._replace(models=Held(leaving))
+        return done._replace(models=CohortModels(leaving))
 
     def _receive(self, model: Params) -> Params:
         # Flower's own strategies compute in numpy, and some return float64.

@@ -1,4 +1,4 @@
-"""CLUB: clusters of users are the components of a graph whose edges go as users turn out to differ.
+"""CLUB: clusters are the components of a graph that loses the edges between differing users.
 
 Gentile, Li, Zappella. Online Clustering of Bandits. ICML 2014, Figure 1.
 """
@@ -8,73 +8,82 @@ from typing import NamedTuple
 import numpy as np
 
 from engram.bandits import graph
-from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none, spread
 from engram.bandits.graph import Graph
-from engram.bandits.policy import Array, Core, best
+from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import check_ridge, optimistic
+from engram.bandits.user_stats import (
+    Cluster,
+    UserStats,
+    cluster_estimate,
+    confidence_radius,
+    empty,
+    prune,
+    with_row,
+    with_user,
+)
 
 __all__ = ["Club", "club"]
 
 
 class Club(NamedTuple):
-    """Its state.
+    """The state.
 
     Attributes:
-        crowd: What is known of users, and of clusters.
-        graph: Of the users who have been seen; clusters are its components.
+        stats: Statistics of users and clusters.
+        graph: Graph of the users seen so far; clusters are its components.
     """
 
-    crowd: Crowd
+    stats: UserStats
     graph: Graph
 
 
-def club(dim: int, *, alpha: float, lam: float, alpha2: float = 1.0) -> Core[Club]:
+def club(dim: int, *, alpha: float, lam: float, alpha2: float = 1.0) -> Policy[Club]:
     """Plays by the estimate of the user's cluster, as LinUCB does by a user's own.
 
-    The edge between the user served, i, and another, l, goes when their own estimates differ:
+    The edge between the user served, i, and another user l is deleted when their estimates differ:
 
         ||theta_i - theta_l|| > alpha2 (F(T_i) + F(T_l)),    F(T) = sqrt((1 + ln(1 + T)) / (1 + T))
 
     with T rows of each. A cluster's A is lambda I + sum (A_i - lambda I) over its users. The paper
-    begins with all users there will be, in a complete graph or a sparse random one; here a user
-    may come at any time, and has edges to all who have come: so the complete graph grows. (Until
-    enough is known of them a newcomer connects clusters; so do all in the paper at the start.)
+    starts from a complete or a sparse random graph of all users. Here users may arrive at any time,
+    and a new user gets edges to all who are there. (Until enough is known of a new user, it
+    connects clusters, as all users do at the start in the paper.)
 
     Args:
         dim: d, at least 1.
-        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
         lam: lambda > 0.
-        alpha2: How much estimates may differ; at least 0.
+        alpha2: Scale of the radius by which estimates may differ, at least 0.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
 
     def choose(state: Club, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Club]:
         state = _with(state, user)
-        ridge, crowd = group(state.crowd, _cluster(state.graph, user), lam)
-        return best(optimistic(ridge, arms, alpha), rng), state._replace(crowd=crowd)
+        ridge, stats = cluster_estimate(state.stats, _cluster(state.graph, user), lam)
+        return best(optimistic(ridge, arms, alpha), rng), state._replace(stats=stats)
 
     def update(state: Club, user: int, x: Array, reward: float) -> Club:
         state = _with(state, user)
-        crowd = learned(state.crowd, user, x, reward)
-        apart = np.linalg.norm(crowd.thetas - crowd.thetas[user], axis=1)
-        radius = spread(crowd.rows)
+        stats = with_row(state.stats, user, x, reward)
+        apart = np.linalg.norm(stats.thetas - stats.thetas[user], axis=1)
+        radius = confidence_radius(stats.rows)
         left = graph.cut(state.graph, user, apart > alpha2 * (radius + radius[user]))
-        return Club(kept(crowd, user, [_cluster(left, user)]), left)
+        return Club(prune(stats, user, [_cluster(left, user)]), left)
 
-    return Core(
-        init=lambda rng: Club(none(dim, lam), graph.EMPTY),
+    return Policy(
+        init=lambda rng: Club(empty(dim, lam), graph.EMPTY),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
 
 
 def _with(state: Club, user: int) -> Club:
-    if user in state.crowd.users:
+    if user in state.stats.users:
         return state
-    everyone = frozenset(state.crowd.users)
-    crowd = joined(state.crowd, user, [everyone])  # if there is more than one group, they merge
-    return Club(crowd, graph.joined(state.graph, user, np.array(sorted(everyone), dtype=np.intp)))
+    everyone = frozenset(state.stats.users)
+    stats = with_user(state.stats, user, [everyone])  # if there is more than one group, they merge
+    return Club(stats, graph.joined(state.graph, user, np.array(sorted(everyone), dtype=np.intp)))
 
 
-def _cluster(users: Graph, user: int) -> Group:
+def _cluster(users: Graph, user: int) -> Cluster:
     return frozenset(graph.members(users, user).tolist())

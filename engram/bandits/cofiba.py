@@ -11,30 +11,38 @@ import numpy as np
 from scipy.linalg.blas import dsymv
 
 from engram.bandits import graph
-from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none
 from engram.bandits.graph import Graph, Nodes
-from engram.bandits.policy import Array, Core, best
+from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import check_ridge, optimistic, widths
+from engram.bandits.user_stats import (
+    Cluster,
+    UserStats,
+    cluster_estimate,
+    empty,
+    prune,
+    with_row,
+    with_user,
+)
 from engram.checks import require
 
 __all__ = ["Cofiba", "cofiba"]
 
 
 class Cofiba(NamedTuple):
-    """Its state.
+    """The state.
 
     Attributes:
-        crowd: What is known of users, and of groups of them.
-        items: Their features, shape (m, d).
+        stats: Statistics of users and clusters.
+        items: Features of the items, shape (m, d).
         similar: The graph of items; item clusters are its components.
-        graphs: Of each item cluster, by its label in ``similar``, the graph of users. Before there
-            is an item there is one, as if there were a cluster 0.
+        graphs: The graph of users for each item cluster, by the cluster's label in ``similar``.
+            Before there is an item there is one graph, for cluster 0.
         means: theta_i' x of each user i and item x, shape (n, m).
-        widths: sqrt(x' A_i^-1 x) of each, shape (n, m).
-        rounds: t, how many rewards there have been.
+        widths: sqrt(x' A_i^-1 x) of each user and item, shape (n, m).
+        rounds: t, the number of rewards so far.
     """
 
-    crowd: Crowd
+    stats: UserStats
     items: Array
     similar: Graph
     graphs: Mapping[int, Graph]
@@ -45,38 +53,39 @@ class Cofiba(NamedTuple):
 
 def cofiba(
     dim: int, *, alpha: float, lam: float, alpha2: float = 1.0, items: int = 10
-) -> Core[Cofiba]:
+) -> Policy[Cofiba]:
     """Plays by the estimate of the user's cluster, in the user graph of the arm's item cluster.
 
-    When user i has played arm x, taken for an item of cluster j, the edge from i to l goes in j's
-    user graph if
+    When user i has played arm x, which counts as an item of cluster j, the edge from i to user l is
+    deleted in j's user graph if
 
         |theta_i' x - theta_l' x| > CB_i(x) + CB_l(x),
         CB_i(x) = alpha2 sqrt(x' A_i^-1 x log(t + 1)),
 
-    and the edge from that item to item z goes if i has other neighbors as to z: if this holds of z
-    and not of the item, or the other way round, for some user l. Where an item cluster falls apart,
-    the part with the item played keeps the user graph, and each other begins anew, with all edges.
+    The edge from that item to item z is deleted if i's neighbors by z differ from those by the
+    item: if the inequality holds for one of the two and not for the other, for some user l. When an
+    item cluster falls apart, the part with the item played keeps the user graph, and each other
+    part starts anew from the complete graph.
 
-    The paper has a fixed set of items. Here arms are rows of features that may never come again:
-    the first ``items`` different ones that are played are the items, and any arm is taken for the
-    nearest of these (if there are no more than that, for itself). A new item is linked to those of
-    the cluster of the item nearest to it, and a new user to everyone in every graph. A round costs
-    O(d^2 m) for one user at all items, and O(n d^2) to compare users at an arm.
+    The paper has a fixed set of items. Here arms are feature vectors that may never recur: the
+    first ``items`` distinct arms played become the items, and any other arm counts as the item
+    nearest to it. A new item is linked to the cluster of its nearest item, and a new user to
+    everyone in every graph. A round costs O(d^2 m) for one user at all items, and O(n d^2) to
+    compare users at an arm.
 
     Args:
         dim: d, at least 1.
-        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
         lam: lambda > 0.
-        alpha2: How much estimates may differ; at least 0.
-        items: How many, m, at least 1. Each new item cluster has to tell users apart once more.
+        alpha2: Scale of the confidence radius CB, at least 0.
+        items: Number of items m, at least 1. Each new item cluster has to tell users apart again.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
     require(items >= 1, "items", items, "at least 1")
 
     def init() -> Cofiba:
         return Cofiba(
-            none(dim, lam),
+            empty(dim, lam),
             np.zeros((0, dim)),
             graph.EMPTY,
             {0: graph.EMPTY},
@@ -89,29 +98,29 @@ def cofiba(
         state: Cofiba, user: int, arms: Array, rng: np.random.Generator
     ) -> tuple[int, Cofiba]:
         state = _with_user(state, user)
-        crowd, bounds = state.crowd, np.empty(len(arms))
+        stats, bounds = state.stats, np.empty(len(arms))
         clusters = _item_clusters(state, arms)
         for label in np.unique(clusters):
-            ridge, crowd = group(crowd, _users(state.graphs[int(label)], user), lam)
+            ridge, stats = cluster_estimate(stats, _users(state.graphs[int(label)], user), lam)
             alike = clusters == label
             bounds[alike] = optimistic(ridge, arms[alike], alpha)
-        return best(bounds, rng), state._replace(crowd=crowd)
+        return best(bounds, rng), state._replace(stats=stats)
 
     def update(state: Cofiba, user: int, x: Array, reward: float) -> Cofiba:
         state, item = _with_item(_with_user(state, user), x, items)
         state = _learned(state, user, x, reward)
         state = _clustered(state, user, item, x, alpha2 * sqrt(log(state.rounds + 1)))
         groups = {_users(users, user) for users in state.graphs.values()}
-        return state._replace(crowd=kept(state.crowd, user, groups))
+        return state._replace(stats=prune(state.stats, user, groups))
 
-    return Core(
+    return Policy(
         init=lambda rng: init(),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
 
 
-def _users(users: Graph, user: int) -> Group:
+def _users(users: Graph, user: int) -> Cluster:
     return frozenset(graph.members(users, user).tolist())
 
 
@@ -129,16 +138,16 @@ def _item_clusters(state: Cofiba, arms: Array) -> Nodes:
 
 
 def _with_user(state: Cofiba, user: int) -> Cofiba:
-    if user in state.crowd.users:
+    if user in state.stats.users:
         return state
-    everyone = frozenset(state.crowd.users)
+    everyone = frozenset(state.stats.users)
     nodes = np.array(sorted(everyone), dtype=np.intp)
-    crowd = joined(state.crowd, user, [everyone])
-    more = ((0, len(crowd.rows) - len(state.means)), (0, 0))
+    stats = with_user(state.stats, user, [everyone])
+    more = ((0, len(stats.rows) - len(state.means)), (0, 0))
     means, widths_ = np.pad(state.means, more), np.pad(state.widths, more)
-    widths_[user] = widths(crowd.unseen.ridge, state.items)
+    widths_[user] = widths(stats.unseen.ridge, state.items)
     return state._replace(
-        crowd=crowd,
+        stats=stats,
         graphs={j: graph.joined(users, user, nodes) for j, users in state.graphs.items()},
         means=means,
         widths=widths_,
@@ -152,28 +161,28 @@ def _with_item(state: Cofiba, x: Array, most: int) -> tuple[Cofiba, int]:
         return state, int(distances.argmin())
     nearest = graph.members(state.similar, int(distances.argmin())) if new else np.arange(0)
     column = np.zeros(len(state.means))
-    for user, member in state.crowd.users.items():
+    for user, member in state.stats.users.items():
         column[user] = widths(member.ridge, x[None])[0]
     added = state._replace(
         items=np.vstack([state.items, x]),
         similar=graph.joined(state.similar, new, nearest),
-        means=np.column_stack([state.means, state.crowd.thetas @ x]),
+        means=np.column_stack([state.means, state.stats.thetas @ x]),
         widths=np.column_stack([state.widths, column]),
     )
     return added, new
 
 
 def _learned(state: Cofiba, user: int, x: Array, reward: float) -> Cofiba:
-    crowd = learned(state.crowd, user, x, reward)
-    means, widths_, own = state.means.copy(), state.widths.copy(), crowd.users[user].ridge
+    stats = with_row(state.stats, user, x, reward)
+    means, widths_, own = state.means.copy(), state.widths.copy(), stats.users[user].ridge
     means[user], widths_[user] = state.items @ own.theta, widths(own, state.items)
-    return state._replace(crowd=crowd, means=means, widths=widths_, rounds=state.rounds + 1)
+    return state._replace(stats=stats, means=means, widths=widths_, rounds=state.rounds + 1)
 
 
 def _clustered(state: Cofiba, user: int, item: int, x: Array, scale: float) -> Cofiba:
     """Takes edges away from a user and an item, after the user has played x."""
     before = int(state.similar.labels[item])
-    users = _cut(state.crowd, state.graphs[before], user, x, scale)
+    users = _cut(state.stats, state.graphs[before], user, x, scale)
     seen, radius = users.labels >= 0, scale * state.widths
     far = np.abs(state.means - state.means[user]) > radius + radius[user]
     similar = graph.cut(state.similar, item, (far != far[:, [item]])[seen].any(axis=0))
@@ -183,11 +192,11 @@ def _clustered(state: Cofiba, user: int, item: int, x: Array, scale: float) -> C
     return state._replace(similar=similar, graphs=graphs)
 
 
-def _cut(crowd: Crowd, users: Graph, user: int, x: Array, scale: float) -> Graph:
+def _cut(stats: UserStats, users: Graph, user: int, x: Array, scale: float) -> Graph:
     """Takes the edges away from a user to those whose estimates as to an arm differ."""
     near = np.flatnonzero(users.edges[user])
-    means = crowd.thetas[near] @ x
-    inverses = [crowd.users[other].ridge.inverse for other in near.tolist()]
+    means = stats.thetas[near] @ x
+    inverses = [stats.users[other].ridge.inverse for other in near.tolist()]
     radius = scale * np.sqrt([dsymv(1.0, inverse, x) @ x for inverse in inverses])
     me = int(np.searchsorted(near, user))
     off = np.zeros(len(users.labels), dtype=np.bool_)

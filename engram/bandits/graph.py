@@ -1,4 +1,4 @@
-"""Undirected graphs of which edges go, and their connected components."""
+"""Undirected graphs from which edges are deleted, and their connected components."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ Nodes = npt.NDArray[np.intp]
 
 
 class Graph(NamedTuple):
-    """Nodes are numbers from 0 to n - 1, though not all of these need be nodes.
+    """An undirected graph; nodes are some of the numbers from 0 to n - 1.
 
     Attributes:
         edges: Shape (n, n), symmetric; each node has an edge to itself.
-        labels: Shape (n,), the least number in a node's component; -1 for what is no node.
+        labels: Shape (n,), the least number in a node's component; -1 for numbers that are no node.
     """
 
     edges: Mask
@@ -24,7 +24,7 @@ class Graph(NamedTuple):
 
 
 def complete(nodes: Mask) -> Graph:
-    """Returns the graph with all edges between some nodes, given by a mask of shape (n,)."""
+    """Returns the complete graph on the nodes given by a mask of shape (n,)."""
     labels = np.where(nodes, nodes.argmax() if nodes.any() else 0, -1)
     return Graph(np.logical_and.outer(nodes, nodes), labels.astype(np.intp))
 
@@ -38,7 +38,7 @@ EMPTY = complete(np.zeros(0, dtype=np.bool_))
 
 
 def joined(graph: Graph, node: int, to: Nodes) -> Graph:
-    """Returns the graph with one more node, and edges from it to some of the others."""
+    """Adds a node with edges to the nodes in ``to``."""
     size, before = max(len(graph.labels), node + 1), len(graph.labels)
     edges = np.zeros((size, size), dtype=np.bool_)
     edges[:before, :before] = graph.edges
@@ -52,12 +52,12 @@ def joined(graph: Graph, node: int, to: Nodes) -> Graph:
 
 
 def cut(graph: Graph, node: int, off: Mask) -> Graph:
-    """Returns the graph without the edges from a node to others.
+    """Deletes edges of a node.
 
     Args:
-        graph: Before.
+        graph: The graph before.
         node: One of its nodes.
-        off: Shape (n,), to which; not to itself.
+        off: Mask of shape (n,), the ends of the edges to delete; not the node itself.
     """
     gone = graph.edges[node] & off
     if not gone.any():

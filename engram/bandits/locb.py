@@ -8,24 +8,33 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none, spread
-from engram.bandits.policy import Array, Core, best
+from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import check_ridge, optimistic
+from engram.bandits.user_stats import (
+    Cluster,
+    UserStats,
+    cluster_estimate,
+    confidence_radius,
+    empty,
+    prune,
+    with_row,
+    with_user,
+)
 from engram.checks import require
 
 __all__ = ["Locb", "locb"]
 
 
 class Locb(NamedTuple):
-    """Its state.
+    """The state.
 
     Attributes:
-        crowd: What is known of users, and of clusters.
+        stats: Statistics of users and clusters.
         clusters: The users in the cluster of each seed, by the seed's number.
     """
 
-    crowd: Crowd
-    clusters: Mapping[int, Group]
+    stats: UserStats
+    clusters: Mapping[int, Cluster]
 
 
 def locb(
@@ -36,27 +45,28 @@ def locb(
     alpha2: float = 1.0,
     seeds: int = 20,
     gamma: float = 0.2,
-) -> Core[Locb]:
-    """Plays by the best of the clusters that the user is in: max over clusters of LinUCB's bounds.
+) -> Policy[Locb]:
+    """Plays the arm with the largest LinUCB bound over all clusters that the user is in.
 
-    A cluster begins with all users; when a user is served, it is left, or entered again, as
+    A cluster starts with all users. A user i who is served leaves the cluster of seed s if
 
         ||theta_i - theta_s|| > alpha2 (F(T_i) + F(T_s)),    F(T) = sqrt((1 + ln(1 + T)) / (1 + T))
 
-    or not, where s is its seed. It is final once alpha2 F(T_s) <= gamma / 4, as in the authors'
-    code. Its A is lambda I + sum (A_i - lambda I). Who is in none is served by an own estimate.
+    and enters it again otherwise. The cluster is final once alpha2 F(T_s) <= gamma / 4, as in the
+    authors' code. Its A is lambda I + sum (A_i - lambda I). A user who is in no cluster is served
+    by their own estimate.
 
-    The paper draws seeds among all users; here users may come at any time, and the first are the
-    seeds: as random a choice, if users come at random. A newcomer is in all clusters that are not
-    final.
+    The paper draws the seeds among all users. Here users may arrive at any time, and the first ones
+    are the seeds, which is as random if users arrive in random order. A new user joins all clusters
+    that are not final.
 
     Args:
         dim: d, at least 1.
-        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
         lam: lambda > 0.
-        alpha2: How much estimates may differ; at least 0.
-        seeds: How many, at least 1.
-        gamma: How far apart clusters are, > 0: at last users count as one cluster's if their
+        alpha2: Scale of the radius by which estimates may differ, at least 0.
+        seeds: Number of seeds, at least 1.
+        gamma: Distance between clusters, > 0: in the end users count as one cluster if their
             estimates are less than gamma / 2 apart.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2)
@@ -65,42 +75,42 @@ def locb(
 
     def growing(state: Locb) -> list[int]:
         """Returns the seeds whose clusters are not final."""
-        radius = alpha2 * spread(state.crowd.rows)
+        radius = alpha2 * confidence_radius(state.stats.rows)
         return [seed for seed in state.clusters if radius[seed] > gamma / 4]
 
     def present(state: Locb, user: int) -> Locb:
-        if user in state.crowd.users:
+        if user in state.stats.users:
             return state
         entered = {seed: state.clusters[seed] | {user} for seed in growing(state)}
-        crowd = joined(state.crowd, user, [state.clusters[seed] for seed in entered])
-        own = {user: frozenset(crowd.users)} if len(state.clusters) < seeds else {}
-        return Locb(crowd, {**state.clusters, **entered, **own})
+        stats = with_user(state.stats, user, [state.clusters[seed] for seed in entered])
+        own = {user: frozenset(stats.users)} if len(state.clusters) < seeds else {}
+        return Locb(stats, {**state.clusters, **entered, **own})
 
     def choose(state: Locb, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Locb]:
         state = present(state, user)
-        crowd, bounds = state.crowd, []
+        stats, bounds = state.stats, []
         for them in _around(state.clusters, user) or [frozenset({user})]:
-            ridge, crowd = group(crowd, them, lam)
+            ridge, stats = cluster_estimate(stats, them, lam)
             bounds.append(optimistic(ridge, arms, alpha))
-        return best(np.max(bounds, axis=0), rng), state._replace(crowd=crowd)
+        return best(np.max(bounds, axis=0), rng), state._replace(stats=stats)
 
     def update(state: Locb, user: int, x: Array, reward: float) -> Locb:
         state = present(state, user)
-        crowd, clusters = learned(state.crowd, user, x, reward), dict(state.clusters)
-        radius = alpha2 * spread(crowd.rows)
+        stats, clusters = with_row(state.stats, user, x, reward), dict(state.clusters)
+        radius = alpha2 * confidence_radius(stats.rows)
         for seed in growing(state):
-            apart = np.linalg.norm(crowd.thetas[user] - crowd.thetas[seed])
+            apart = np.linalg.norm(stats.thetas[user] - stats.thetas[seed])
             far = apart > radius[user] + radius[seed]
             clusters[seed] = clusters[seed] - {user} if far else clusters[seed] | {user}
-        return Locb(kept(crowd, user, _around(clusters, user)), clusters)
+        return Locb(prune(stats, user, _around(clusters, user)), clusters)
 
-    return Core(
-        init=lambda rng: Locb(none(dim, lam), {}),
+    return Policy(
+        init=lambda rng: Locb(empty(dim, lam), {}),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
 
 
-def _around(clusters: Mapping[int, Group], user: int) -> list[Group]:
-    """Returns the clusters that a user is in, each once: of several seeds they may be the same."""
+def _around(clusters: Mapping[int, Cluster], user: int) -> list[Cluster]:
+    """Returns the distinct clusters that a user is in; several seeds may have the same one."""
     return list(dict.fromkeys(them for them in clusters.values() if user in them))

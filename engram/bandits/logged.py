@@ -1,4 +1,4 @@
-"""Logged rounds: what a policy would have earned, from what another one did (Li et al., 2011).
+"""Logged rounds: evaluates a policy on the rounds of another one (Li et al., 2011).
 
 Lihong Li, Wei Chu, John Langford, Xuanhui Wang: "Unbiased offline evaluation of contextual-bandit-
 based news article recommendation algorithms", WSDM 2011.
@@ -9,7 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engram.bandits.policy import ROUND, Array, Offers, Policy, generator
+from engram.bandits.policy import ROUND, Array, PolicyServer, ServerState, generator
 from engram.checks import require
 
 __all__ = ["Logged", "Replayed", "logged", "replay"]
@@ -19,14 +19,14 @@ S = TypeVar("S")
 
 
 class Logged(NamedTuple):
-    """Rounds that some policy has played.
+    """n rounds that some policy has played.
 
     Attributes:
-        users: Who was served, numbers or strings, n of them.
-        arms: What was offered, shape (n, K, d).
-        chosen: What was played, in 0, ..., K - 1, shape (n,).
-        rewards: What came of it, shape (n,).
-        propensities: Probability of what was played, when it was drawn, in (0, 1], shape (n,).
+        users: The user of each round, a number or a string.
+        arms: The arms offered, shape (n, K, d).
+        chosen: The arm played, in 0, ..., K - 1, shape (n,).
+        rewards: Its reward, shape (n,).
+        propensities: Probability with which it was drawn, in (0, 1], shape (n,).
     """
 
     users: tuple[int | str, ...]
@@ -37,17 +37,17 @@ class Logged(NamedTuple):
 
 
 class Replayed(NamedTuple, Generic[S]):
-    """What came of a replay.
+    """The outcome of a replay.
 
     Attributes:
-        kept: The rounds that count, of 0, ..., n - 1, in order.
-        rewards: Theirs. Their mean is the estimate.
-        state: The policy's, after them.
+        kept: Numbers of the rounds that count, among 0, ..., n - 1, ascending.
+        rewards: Their rewards; the mean is the estimate.
+        state: The policy's state after them.
     """
 
     kept: Numbers
     rewards: Array
-    state: Offers[S]
+    state: ServerState[S]
 
 
 def logged(
@@ -57,10 +57,11 @@ def logged(
     rewards: Array,
     propensities: Array,
 ) -> Logged:
-    """Returns logged rounds, checked.
+    """Checks logged rounds and returns them.
 
     Raises:
-        ValueError: They are not as ``Logged`` says; it names the first that is not.
+        ValueError: If an array does not have the shape or range that ``Logged`` states; the message
+            names the first invalid row.
     """
     require(
         arms.ndim == 3 and arms.size > 0, "arms' shape", arms.shape, "(n, K, d), none of them 0"
@@ -91,21 +92,21 @@ def logged(
     return Logged(tuple(users.tolist()), arms, chosen.astype(np.intp), rewards, propensities)
 
 
-def replay(policy: Policy[S], log: Logged, seed: int) -> Replayed[S]:
-    """Returns what a policy that learns would have seen, and earned, in place of the logging one.
+def replay(policy: PolicyServer[S], log: Logged, seed: int) -> Replayed[S]:
+    """Returns what a learning policy would have earned in place of the logging one.
 
-    It is asked in each logged round. Where it chooses what was played then, the round is kept with
-    probability min_s p_s / p, p the round's propensity: the policy sees the reward. All other
-    rounds are gone, and the policy is as if they had never been. So a round is kept with
-    probability min_s p_s, whatever the policy would play: those kept are a sample of all rounds,
-    and the mean of their rewards is unbiased, if every arm was played with a probability of at
-    least min_s p_s. Where arms were drawn uniformly, that is all rounds in which the two agree
-    (Li et al., Algorithm 2): about n / K.
+    The policy is asked in each logged round. If it chooses the logged arm, the round is kept with
+    probability min_s p_s / p, where p is the round's propensity, and the policy sees the reward.
+    All other rounds are dropped, and leave the policy's state unchanged. So every round is kept
+    with probability min_s p_s, whatever the policy plays: the rounds kept are a random sample, and
+    the mean of their rewards is unbiased if every arm was played with a probability of at least
+    min_s p_s. If arms were drawn uniformly, all rounds in which the two policies agree are kept (Li
+    et al., Algorithm 2), about n / K.
 
     Args:
-        policy: Who is to be evaluated.
-        log: What was played, by arms of the policy's dimension, and rewards in its range.
-        seed: Of the policy, and of what is kept.
+        policy: The policy to evaluate.
+        log: Logged rounds, with arms of the policy's dimension and rewards in its range.
+        seed: Seed of the policy, and of which rounds are kept.
     """
     state = policy.init(seed)
     least = log.propensities.min()

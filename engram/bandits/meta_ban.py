@@ -1,11 +1,11 @@
 """Meta-Ban: collaborative neural bandits (Algorithms 1 to 4).
 
 Ban, Qi, Wei, He. Neural Collaborative Filtering Bandits via Meta Learning. 2022. Each user has a
-network theta^u, which says whom it agrees with on an arm; the meta-learner's, Theta, adapts to
-those who agree, and plays. Here all users are at one site.
+network theta^u; users whose networks agree on an arm form a group. The meta-learner's network Theta
+adapts to each group, and chooses the arm. Here all users are at one site.
 
-Where the paper has sums of losses, these are means, over rows and over users: so a step size does
-not depend on how many there are.
+Where the paper has sums of losses, these are means over rows and over users, so that step sizes do
+not depend on the number of rows and users.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from torch import Tensor
 from engram.bandits.meta_gradients import at_users, of_prefixes
 from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState
 from engram.bandits.networks import Weights, descend, initial_of_runs
-from engram.bandits.policy import Array, Runs
+from engram.bandits.policy import Array, BatchedPolicy
 from engram.bandits.replay import kept_rows
-from engram.bandits.site import Rngs, Site, SiteState, Start, Theta, lots
+from engram.bandits.site import Rngs, Start, Theta, UserSite, UserSiteState, uniforms
 from engram.bandits.training import per_run, trained
 from engram.checks import require
 
@@ -33,16 +33,16 @@ MetaGradient = Literal["adapt", "eq6", "alg4"]
 
 
 class MetaBanState(NamedTuple):
-    """What R runs have learned.
+    """State of R runs.
 
     Attributes:
-        meta: Theta_t.
+        meta: The meta-learner's state, with Theta_t.
         site: Users' networks and rows.
-        known: Shape (R,), how many users have come; their numbers are below.
+        known: Number of users seen so far, shape (R,); user numbers are below it.
     """
 
     meta: MetaState
-    site: SiteState
+    site: UserSiteState
     known: Ints
 
 
@@ -52,23 +52,23 @@ class MetaBan(NamedTuple):
     Attributes:
         dim: d.
         hidden: Widths of hidden layers.
-        learner: What adapts and chooses.
-        site: What has the users.
+        learner: The meta-learner, which adapts and chooses.
+        site: The users' networks and rows.
         meta_gradient: How Theta adapts.
-        dtype: Of all numbers.
+        dtype: Data type of all computations.
     """
 
     dim: int
     hidden: tuple[int, ...]
     learner: MetaLearner
-    site: Site
+    site: UserSite
     meta_gradient: MetaGradient
     dtype: torch.dtype
 
     @property
-    def runs(self) -> Runs[MetaBanState]:
-        """This as a policy."""
-        return Runs(self.init, self.choose, self.update)
+    def batched(self) -> BatchedPolicy[MetaBanState]:
+        """The same as a ``BatchedPolicy``."""
+        return BatchedPolicy(self.init, self.choose, self.update)
 
     def start(self, rngs: Rngs) -> MetaState:
         """Draws Theta_0, which all networks start from."""
@@ -88,36 +88,36 @@ class MetaBan(NamedTuple):
         """Plays the arm with the largest f(x; Theta_t,i) + alpha UCB_t,i (8)."""
         state = self._welcomed(state, users)
         x = torch.tensor(arms, dtype=self.dtype).mT
-        opinions = self._opinions(state, x)
-        groups = self.learner.groups(opinions, users)
+        predictions = self._predictions(state, x)
+        groups = self.learner.groups(predictions, users)
         adapted = partial(self._adapted, state, users, rngs)
         chosen, meta = self.learner.choose(state.meta, groups, x, adapted, rngs)
-        own = opinions[np.arange(len(users)), users].isfinite().all(dim=1).numpy()
+        own = predictions[np.arange(len(users)), users].isfinite().all(dim=1).numpy()
         return np.where(own, chosen, -1), state._replace(meta=meta)  # as ``best`` says it
 
     def update(
         self, state: MetaBanState, users: Ints, x: Array, rewards: Array, rngs: Rngs
     ) -> MetaBanState:
-        """Remembers the row, and trains the user's network: Algorithm 3."""
+        """Stores the row and trains the user's network: Algorithm 3."""
         state = self._welcomed(state, users)
         site = self.site.learn(state.site, users, x, rewards, state.meta.theta, rngs)
         return state._replace(site=site)
 
     def groups(self, state: MetaBanState, users: Ints, x: Tensor) -> Groups:
-        """Infers whom users agree with (4), among those who have come, and these.
+        """Infers relative groups (4) among these users and all who have been seen.
 
         Args:
-            state: Before, or after they have come.
-            users: Shape (R,).
+            state: The state; it may not have seen these users yet.
+            users: The user served in each run, shape (R,).
             x: Arms as columns, shape (R, d, K).
         """
-        return self.learner.groups(self._opinions(self._welcomed(state, users), x), users)
+        return self.learner.groups(self._predictions(self._welcomed(state, users), x), users)
 
-    def _opinions(self, state: MetaBanState, x: Tensor) -> Tensor:
-        """Returns what users predict, (R, U, K); infinite of those who have not come."""
-        opinions = self.site.opinions(state.site, x)
-        known = torch.from_numpy(np.arange(opinions.shape[1]) < state.known[:, None])
-        return torch.where(known[..., None], opinions, torch.inf)
+    def _predictions(self, state: MetaBanState, x: Tensor) -> Tensor:
+        """Returns users' predictions, (R, U, K); infinite for users who have not been seen."""
+        predictions = self.site.predictions(state.site, x)
+        known = torch.from_numpy(np.arange(predictions.shape[1]) < state.known[:, None])
+        return torch.where(known[..., None], predictions, torch.inf)
 
     def _adapted(
         self, state: MetaBanState, users: Ints, rngs: Rngs, thetas: Weights, groups: Groups
@@ -129,15 +129,18 @@ class MetaBan(NamedTuple):
             return learner.adapted(thetas, groups, users, counts, descent, rngs)
         eta = learner.eta[torch.from_numpy(groups.runs)]
         if self.meta_gradient == "alg4":
-            lot = np.array([rng.random() for rng in rngs])[groups.runs]
-            slopes = of_prefixes(site.lasts, site.rows, groups.runs, groups.members, lot)
-            return descend(thetas, slopes, eta)
-        drawn, weights = lots(rngs, learner.steps, learner.batch), learner.weights(groups, users)
-        slopes = at_users(site.lasts, site.rows, groups.runs, weights, drawn, learner.lam)
-        return descend(thetas, slopes, eta * learner.steps)
+            uniform = np.array([rng.random() for rng in rngs])[groups.runs]
+            gradient = of_prefixes(site.lasts, site.rows, groups.runs, groups.members, uniform)
+            return descend(thetas, gradient, eta)
+        drawn, weights = (
+            uniforms(rngs, learner.steps, learner.batch),
+            learner.weights(groups, users),
+        )
+        gradient = at_users(site.lasts, site.rows, groups.runs, weights, drawn, learner.lam)
+        return descend(thetas, gradient, eta * learner.steps)
 
     def _welcomed(self, state: MetaBanState, users: Ints) -> MetaBanState:
-        """Returns the state with these users among those that have come."""
+        """Returns the state with these users among those seen."""
         site = self.site.welcome(state.site, users)
         return state._replace(site=site, known=np.maximum(state.known, users + 1))
 
@@ -168,15 +171,15 @@ def meta_ban(
 ) -> MetaBan:
     """Builds Meta-Ban. Numbers that may be arrays have shape (R,), one for each run.
 
-    The defaults are what did well where it was tried. The paper's algorithm to the letter is
+    The defaults did well in our experiments. The paper's algorithm to the letter is
     ``exploration="paper"``, ``theta="draw"``, ``meta_gradient="eq6"``, ``user_start="meta"``, with
     ``own_weight=1`` in its experiments.
 
     Args:
         dim: Features d of an arm, at least 1; arms are best of norm 1.
         runs: R, at least 1.
-        hidden: Widths of the hidden layers; the paper's is one of 100.
-        alpha: Exploration, >= 0, times ``exploration``.
+        hidden: Widths of the hidden layers; the paper has one of 100.
+        alpha: Weight of ``exploration``, >= 0.
         nu: > 1, and may be infinite: the larger, the larger groups are.
         gamma: The gap between groups, in [0, 1): users agree on an arm if their networks differ
             by at most (nu - 1) / nu gamma (4).
@@ -184,28 +187,28 @@ def meta_ban(
         eta_user: Step size eta_1 of users' networks, > 0.
         eta_meta: Step size eta_2 of the meta-learner, > 0; of one row's step where
             ``meta_gradient`` is ``alg4``.
-        exploration: What a large score may come from beside a large prediction: ``gradient-norm``,
-            ||g(x; Theta)||, or ``paper``, ||g(x; Theta) - g(x; Theta_0)||.
-        theta: Which of a user's parameters say whom it agrees with: the ``last``, or one that is
+        exploration: The exploration bonus: ``gradient-norm``, ||g(x; Theta)||, or ``paper``,
+            ||g(x; Theta) - g(x; Theta_0)||.
+        theta: Which parameters of a user's network groups are inferred from: the ``last``, or ones
             drawn from all so far, as in Algorithm 3 (``draw``).
-        meta_gradient: How Theta adapts to a group: by steps of descent on the rows that its users
-            were shown (``adapt``); by their gradients at their own parameters, (6) and Algorithm 2
+        meta_gradient: How Theta adapts to a group: by gradient descent on its users' rows
+            (``adapt``); by their gradients at their own parameters, (6) and Algorithm 2
             (``eq6``), or the same row by row, Algorithm 4 (``alg4``).
-        adapt_every: Adapts in one of as many rounds, at least 1.
-        group_cap: The most users in a group, nearest first, at least 1; None for no limit.
-        own_weight: w_u of the user who is served, > 0; that of others is 1. ("Usually, we want it
-            to be larger"; the paper's experiments have 1.) Algorithm 4 has none.
+        adapt_every: Theta adapts once in this many rounds, at least 1.
+        group_cap: Maximum number of users in a group, nearest first, at least 1; None: no limit.
+        own_weight: Weight w_u of the user who is served, > 0; other users have weight 1. ("Usually,
+            we want it to be larger"; the paper's experiments have 1.) Algorithm 4 has none.
         user_start: What a user's network is trained from in each round: its ``own`` parameters, the
             ``meta`` learner's, or the ``initial`` ones.
-        user_steps: J_1, at least 1.
-        meta_steps: J_2, at least 1.
-        batch: Rows of a step, drawn with replacement, at least 1.
-        buffer: Last rows that are kept of each user, at least 1.
-        dtype: Of all numbers, torch.float32, or torch.float64 where two computations of the same
-            run are compared, which do not round alike: a bandit does not forgive a difference.
+        user_steps: J_1, gradient steps of a user's network in a round, at least 1.
+        meta_steps: J_2, gradient steps of the meta-learner in a round, at least 1.
+        batch: Rows per step, drawn with replacement, at least 1.
+        buffer: Size of each user's replay buffer: the last rows that are kept, at least 1.
+        dtype: torch.float32, or torch.float64 to compare two implementations: a difference in
+            rounding may change a choice, and with it all later rounds.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive = {"dim": dim, "runs": runs, "adapt_every": adapt_every, "user_steps": user_steps}
     positive |= {"meta_steps": meta_steps, "batch": batch, "buffer": buffer}
@@ -240,5 +243,5 @@ def meta_ban(
         steps=meta_steps,
         batch=batch,
     )
-    site = Site(sizes["eta_user"], theta, user_start, user_steps, batch, buffer)
+    site = UserSite(sizes["eta_user"], theta, user_start, user_steps, batch, buffer)
     return MetaBan(dim, tuple(hidden), learner, site, meta_gradient, dtype)

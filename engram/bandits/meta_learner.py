@@ -1,8 +1,8 @@
-"""The meta-learner of Meta-Ban, where no row is: it asks users' sites, adapts, and plays.
+"""The meta-learner of Meta-Ban, which never sees a row.
 
-In round t it asks what users' networks predict for the arms, infers relative groups by (4), and
-adapts Theta to each by J_2 steps, for which it asks what the loss's gradient is on rows that it
-draws; it knows no more of a row than whose it is.
+In round t it asks the sites what users' networks predict for the arms, and infers relative groups
+by (4). It then adapts Theta to each group by J_2 steps. For these it draws rows by number, and asks
+for the gradient of the loss on them; all it knows of a row is which user it belongs to.
 """
 
 from collections.abc import Callable
@@ -16,25 +16,25 @@ from torch import Tensor
 from engram.bandits.networks import Weights, difference_norms, forward, gradient_norms
 from engram.bandits.policy import Array, best_of_each
 from engram.bandits.replay import Drawn, draw
-from engram.bandits.site import Rngs, lots
+from engram.bandits.site import Rngs, uniforms
 
-__all__ = ["Descent", "Exploration", "Groups", "MetaLearner", "MetaState"]
+__all__ = ["DescentSteps", "Exploration", "Groups", "MetaLearner", "MetaState"]
 
 Ints = npt.NDArray[np.intp]
 Bools = npt.NDArray[np.bool_]
 Exploration = Literal["gradient-norm", "paper"]
-Descent = Callable[[Weights, Drawn, Tensor, Tensor], Weights]
-"""``(weights, drawn, eta, lam) -> weights``: what J steps on the rows drawn make of M networks;
-``trained`` where rows are, ``descended`` by what those answer who have them."""
+DescentSteps = Callable[[Weights, Drawn, Tensor, Tensor], Weights]
+"""``(weights, drawn, eta, lam) -> weights``: M networks after J gradient steps on the rows drawn.
+``training.trained`` does it where the rows are, ``training.descended`` by gradients asked for."""
 
 
 class MetaState(NamedTuple):
-    """What is learned in R runs.
+    """State of the meta-learner in R runs.
 
     Attributes:
         start: Theta_0, shapes (R, out, in).
-        theta: Theta_t.
-        rounds: How often arms were chosen.
+        theta: Theta_t, in the same shapes.
+        rounds: Number of rounds in which an arm was chosen.
     """
 
     start: Weights
@@ -43,12 +43,12 @@ class MetaState(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Relative groups, equal ones once: M of them, of all runs.
+    """The M distinct relative groups of all runs.
 
     Attributes:
-        runs: Of each group the run, shape (M,).
-        members: Shape (M, U).
-        of_arms: Of each arm the group, shape (R, K).
+        runs: Run of each group, shape (M,).
+        members: Which users are in each group, shape (M, U).
+        of_arms: Group of each arm, shape (R, K).
     """
 
     runs: Ints
@@ -60,16 +60,16 @@ class MetaLearner(NamedTuple):
     """What the meta-learner does; see ``engram.bandits.meta_ban.meta_ban``.
 
     Attributes:
-        alpha: Shape (R,), as what follows.
+        alpha: Weight of exploration, shape (R,), like the next three.
         threshold: (nu - 1) / nu gamma.
         lam: lambda.
-        eta: eta_2.
-        exploration: What is added to a prediction.
-        adapt_every: Rounds.
-        group_cap: The most users in a group.
-        own_weight: w_u of the user who is served.
-        steps: J_2.
-        batch: Rows of a step.
+        eta: Step size eta_2.
+        exploration: The exploration bonus.
+        adapt_every: Theta adapts once in this many rounds.
+        group_cap: Maximum number of users in a group; None: no limit.
+        own_weight: Weight w_u of the user who is served.
+        steps: Gradient steps J_2.
+        batch: Rows per step.
     """
 
     alpha: Tensor
@@ -83,16 +83,16 @@ class MetaLearner(NamedTuple):
     steps: int
     batch: int
 
-    def groups(self, opinions: Tensor, users: Ints) -> Groups:
-        """Infers whom users agree with (4).
+    def groups(self, predictions: Tensor, users: Ints) -> Groups:
+        """Infers relative groups (4).
 
         Args:
-            opinions: What users' networks predict, (R, U, K); infinite of users who have not come,
-                and so are in no group.
-            users: Who is served, shape (R,).
+            predictions: Predictions of users' networks, (R, U, K); infinite for users who have not
+                been seen, who thus are in no group.
+            users: The user served in each run, shape (R,).
         """
         runs = np.arange(len(users))
-        gaps = (opinions - opinions[runs, users][:, None]).abs()
+        gaps = (predictions - predictions[runs, users][:, None]).abs()
         members = gaps <= self.threshold[:, None, None]
         if self.group_cap is not None and self.group_cap < gaps.shape[1]:
             gaps[runs, users] = -1.0  # it is the first of its own group
@@ -112,10 +112,10 @@ class MetaLearner(NamedTuple):
 
         Args:
             state: Theta_t-1.
-            groups: As ``groups`` gave them.
+            groups: As ``groups`` returned them.
             x: Arms as columns, (R, d, K).
-            adapted: Returns Theta_t,i of each group, from Theta_t-1 of each.
-            rngs: Each run's; they break ties.
+            adapted: Maps Theta_t-1 of each group to its Theta_t,i.
+            rngs: Generator of each run, to break ties.
         """
         runs = torch.from_numpy(groups.runs)
         thetas = tuple(w.index_select(0, runs) for w in state.theta)  # quicker than by brackets
@@ -129,7 +129,7 @@ class MetaLearner(NamedTuple):
         return chosen, state._replace(theta=theta, rounds=state.rounds + 1)
 
     def weights(self, groups: Groups, users: Ints) -> Array:
-        """Returns w_u in each group, shape (M, U); 0 of users who are not in it."""
+        """Returns w_u in each group, shape (M, U); 0 for users who are not in it."""
         own = np.arange(groups.members.shape[1]) == users[groups.runs][:, None]
         return np.where(groups.members, np.where(own, self.own_weight, 1.0), 0.0)
 
@@ -139,29 +139,29 @@ class MetaLearner(NamedTuple):
         groups: Groups,
         users: Ints,
         counts: Ints,
-        descent: Descent,
+        descent: DescentSteps,
         rngs: Rngs,
     ) -> Weights:
-        """Adapts Theta to each group, by descent on the rows that its users were shown.
+        """Adapts Theta to each group by gradient descent on its users' rows.
 
         Args:
             thetas: Theta_t-1 of each group, shapes (M, out, in).
-            groups: Of users.
-            users: Who is served, shape (R,).
-            counts: How many rows there are of each user, shape (R, U).
-            descent: What takes steps by the rows.
-            rngs: Each run's; they draw rows.
+            groups: The groups.
+            users: The user served in each run, shape (R,).
+            counts: Number of rows of each user, shape (R, U).
+            descent: Takes the gradient steps.
+            rngs: Generator of each run, to draw rows.
         """
         runs, weights = groups.runs, self.weights(groups, users)
-        drawn = draw(counts[runs], runs, weights, lots(rngs, self.steps, self.batch)[runs])
+        drawn = draw(counts[runs], runs, weights, uniforms(rngs, self.steps, self.batch)[runs])
         each = torch.from_numpy(runs)
         return descent(thetas, drawn, self.eta[each], self.lam[each])
 
     def _scores(self, start: Weights, thetas: Weights, runs: Tensor, x: Tensor) -> Tensor:
-        """Returns f + alpha UCB of arms of each group's run, (M, K), from x (M, d, K).
+        """Returns f + alpha UCB of the arms of each group's run, (M, K), from x (M, d, K).
 
-        Of the paper's UCB, Z_1 and the user's term c / sqrt(mu^u) are the same for all arms of a
-        round, and so left out.
+        The terms Z_1 and c / sqrt(mu^u) of the paper's UCB are the same for all arms of a round,
+        and are left out.
         """
         outputs, seen = forward(thetas, x)
         if self.exploration == "gradient-norm":

@@ -1,6 +1,6 @@
-"""MOLARB for users who come one at a time, so that it can be set beside the other policies.
+"""MOLARB for users who arrive one at a time, so that it can be compared with the other policies.
 
-What it does is ``engram.molar.bandits``'; users are its tasks, and a round is one user's.
+It wraps ``engram.molar.bandits``: each user is a task.
 """
 
 from collections.abc import Mapping
@@ -8,25 +8,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.bandits.policy import Array, Core
+from engram.bandits.policy import Array, Policy
 from engram.checks import require
 from engram.molar.bandits.policies import molar_bandit
-from engram.molar.bandits.site import History, SiteState
+from engram.molar.bandits.site import History, TaskState
 from engram.molar.shrinkage import Option
 
 __all__ = ["Molar", "molar"]
 
 
 class Molar(NamedTuple):
-    """Its state.
+    """The state.
 
     Attributes:
-        users: Of each user who has been seen, by number.
-        rounds: How many rewards there have been, of all users.
-        close: After how many the batch ends.
+        users: State of each user seen so far, by number.
+        rounds: Number of rewards so far, of all users.
+        close: Number of rewards at which the batch ends.
     """
 
-    users: Mapping[int, SiteState]
+    users: Mapping[int, TaskState]
     rounds: int
     close: int
 
@@ -40,21 +40,21 @@ def molar(
     history: History = "batch",
     c_rows: float = 1.0,
     first: int = 1,
-) -> Core[Molar]:
+) -> Policy[Molar]:
     """MOLARB under Model-C, greedy in batches that double: the arms are the K contexts.
 
-    A batch ends after ``first`` rounds of all users together, the next after twice as many, and so
-    on; a user with too few rows then keeps them for the end of a later batch. Who has not been in
-    a batch that ended has coefficients of 0, and plays at random.
+    The first batch ends after ``first`` rounds of all users together, and each later one after
+    twice as many rounds. A user who then has too few rows keeps them for a later batch. A user who
+    has not yet taken part in a finished batch has coefficients of 0, and plays at random.
 
     Args:
         dim: d, at least 1.
-        c: As in ``molar_bandit``, like those that follow.
+        c: Scale of the threshold, >= 0; see ``molar_bandit``, also for what follows.
         option: Hard or soft thresholding.
-        sigma: Standard deviation of the rewards' noise, where it is known.
-        history: Whether rows are forgotten.
-        c_rows: How many rows are enough, times d.
-        first: The size of the first batch, at least 1.
+        sigma: Standard deviation of the rewards' noise, if known.
+        history: Whether rows are forgotten after a batch.
+        c_rows: Number of rows that suffice for an estimate, in units of d.
+        first: Size of the first batch, at least 1.
     """
     require(dim >= 1, "dim", dim, "at least 1")
     require(first >= 1, "first", first, "at least 1")
@@ -75,7 +75,7 @@ def molar(
             users, close = dict(zip(users, tasks, strict=True)), 2 * close
         return Molar(users, rounds, close)
 
-    return Core(
+    return Policy(
         init=lambda rng: Molar({}, 0, first),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),

@@ -2,9 +2,9 @@
 
     f(x; theta) = W_L relu(W_{L-1} relu(... W_1 x))
 
-Weights are a tuple of tensors ``(..., out, in)``, inputs are columns, ``(..., d, n)``; leading axes
-are those of independent networks. Training a stack of small ones by hand takes a third of the time
-that ``torch.func`` needs, and norms of gradients come without the gradients themselves.
+Weights are a tuple of tensors ``(..., out, in)``, and inputs are columns ``(..., d, n)``; leading
+axes stand for independent networks. Training a stack of small networks by hand takes a third of the
+time that ``torch.func`` needs, and norms of gradients are computed without the gradients.
 """
 
 from collections.abc import Sequence
@@ -36,14 +36,14 @@ Parts = list[tuple[Tensor, Tensor]]
 def initial(
     rng: np.random.Generator, dim: int, hidden: Sequence[int], dtype: torch.dtype = torch.float32
 ) -> Weights:
-    """Draws weights as Section 5 does: from N(0, 2/m), those of the last layer from N(0, 1/m).
+    """Draws initial weights (Section 5): from N(0, 2/m), and from N(0, 1/m) in the last layer.
 
     Args:
-        rng: What to draw from.
+        rng: Source of randomness.
         dim: d.
-        hidden: Widths of the L - 1 hidden layers; the paper's are all m. Where they are not, m is
-            the layer's own, and for the last layer, of one output, that of the one before.
-        dtype: Of the weights; what is drawn is the same for all.
+        hidden: Widths of the L - 1 hidden layers. They are all m in the paper; if they differ, m is
+            the layer's own width, and for the last layer, of one output, the width before it.
+        dtype: Data type of the weights; the numbers drawn do not depend on it.
     """
     drawn = [rng.normal(size=(b, a)) * (2 / b) ** 0.5 for a, b in pairwise([dim, *hidden])]
     last = rng.normal(size=(1, hidden[-1])) * (1 / hidden[-1]) ** 0.5
@@ -57,10 +57,10 @@ def initial_of_runs(
     hidden: Sequence[int],
     dtype: torch.dtype = torch.float32,
 ) -> Weights:
-    """Draws ``initial`` weights of R runs, shapes (R, out, in).
+    """Draws ``initial`` weights for R runs, shapes (R, out, in).
 
     Raises:
-        ValueError: There are not as many generators as runs.
+        ValueError: If there are not as many generators as runs.
     """
     require(len(rngs) == runs, "runs", runs, f"as many as are played, {len(rngs)}")
     drawn = [initial(rng, dim, hidden, dtype) for rng in rngs]
@@ -68,25 +68,25 @@ def initial_of_runs(
 
 
 def forward(weights: Weights, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Returns outputs, shape (..., n), and what each layer sees, (..., in, n)."""
+    """Returns the outputs, shape (..., n), and each layer's inputs, (..., in, n)."""
     seen = [x]
     for w in weights[:-1]:
         seen.append(torch.relu(w @ seen[-1]))
     return (weights[-1] @ seen[-1])[..., 0, :], seen
 
 
-def outer_parts(weights: Weights, seen: Sequence[Tensor], slopes: Tensor) -> Parts:
-    """Returns gradients of sum_j slopes_j f(x_j) in parts, from the last layer to the first.
+def outer_parts(weights: Weights, seen: Sequence[Tensor], output_gradients: Tensor) -> Parts:
+    """Returns gradients of sum_j c_j f(x_j) in factors, from the last layer to the first.
 
     Args:
-        weights: The networks'.
-        seen: As ``forward`` gave it.
-        slopes: Shape (..., n).
+        weights: The networks' weights.
+        seen: The layers' inputs, as ``forward`` returned them.
+        output_gradients: c, the loss's gradient by the outputs, shape (..., n).
 
     Returns:
-        Of each layer (delta (..., out, n), a (..., in, n)): row j adds ``delta_j a_j'``.
+        For each layer (delta (..., out, n), a (..., in, n)): input j adds ``delta_j a_j'``.
     """
-    delta = slopes[..., None, :]
+    delta = output_gradients[..., None, :]
     parts = [(delta, seen[-1])]
     for w, above, below in zip(weights[:0:-1], seen[:0:-1], seen[-2::-1], strict=True):
         delta = (w.mT @ delta).mul_(above.sign())  # which is 0 or 1: quicker than comparing
@@ -95,13 +95,13 @@ def outer_parts(weights: Weights, seen: Sequence[Tensor], slopes: Tensor) -> Par
 
 
 def gradients(weights: Weights, x: Tensor, targets: Tensor, shares: Tensor) -> Weights:
-    """Returns gradients of the loss 1/2 sum_j shares_j (f(x_j; theta) - r_j)^2, as (3).
+    """Returns gradients of the loss 1/2 sum_j shares_j (f(x_j; theta) - r_j)^2, cf. (3).
 
     Args:
-        weights: Where.
-        x: Shape (..., d, n).
+        weights: theta.
+        x: Inputs as columns, shape (..., d, n).
         targets: r, shape (..., n).
-        shares: Shape (..., n).
+        shares: Weights of the inputs, shape (..., n).
     """
     outputs, seen = forward(weights, x)
     parts = outer_parts(weights, seen, shares * (outputs - targets))
@@ -109,7 +109,7 @@ def gradients(weights: Weights, x: Tensor, targets: Tensor, shares: Tensor) -> W
 
 
 def descend(weights: Weights, gradient: Weights, eta: Tensor) -> Weights:
-    """Returns ``weights - eta gradient``; eta's shape is that of the leading axes."""
+    """Returns ``weights - eta gradient``; eta has the shape of the leading axes."""
     each = eta[..., None, None]
     return tuple(
         torch.addcmul(w, each, g, value=-1) for w, g in zip(weights, gradient, strict=True)
@@ -132,13 +132,13 @@ def difference_norms(
 
 
 def f_parts(weights: Weights, seen: Sequence[Tensor]) -> Parts:
-    """Returns g(x_j; theta), the gradient of f at each input, in parts as ``outer_parts``."""
+    """Returns g(x_j; theta), the gradient of f at each input, in the form of ``outer_parts``."""
     ones = seen[-1].new_ones(seen[-1].shape[:-2] + seen[-1].shape[-1:])
     return outer_parts(weights, seen, ones)
 
 
 def _difference(p: Tensor, a: Tensor, e: Tensor, q: Tensor) -> Tensor:
-    """Returns ||d a' - e b'||^2 = ||p a' + e q'||^2: near networks lose nothing to rounding."""
+    """Returns ||d a' - e b'||^2 = ||p a' + e q'||^2: exact for networks that hardly differ."""
     return _dot(p, p) * _dot(a, a) + 2 * _dot(p, e) * _dot(a, q) + _dot(e, e) * _dot(q, q)
 
 

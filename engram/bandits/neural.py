@@ -5,10 +5,11 @@ Zhang, Zhou, Li, Gu. Neural Thompson Sampling. ICLR 2021.
 
     s(x)^2 = g(x; theta)' Z^-1 g(x; theta) / m,    Z = lam I + sum_t g_t g_t' / m
 
-where g_t is the gradient at the arm played, and Z is kept as its diagonal, as in the experiments of
-both, and m is the width of the last hidden layer. Thompson sampling has lam g' Z^-1 g / m for a
-variance: its factor lam is left to alpha. Networks are trained as Meta-Ban's are: by steps of the
-same descent, from where they are, and without the papers' penalty m lam |theta - theta_0|^2 / 2.
+Here g_t is the gradient at the arm played, and m is the width of the last hidden layer. Only the
+diagonal of Z is kept, as in the experiments of both papers. Thompson sampling has the variance
+lam g' Z^-1 g / m; here the factor lam is part of alpha. Networks are trained as Meta-Ban's are, by
+gradient descent from their current parameters, without the papers' penalty
+m lam |theta - theta_0|^2 / 2.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,9 @@ import torch
 from torch import Tensor
 
 from engram.bandits.networks import Weights, f_parts, forward, initial_of_runs
-from engram.bandits.policy import Array, Runs, best_of_each
-from engram.bandits.replay import Replay, add, draw, empty, kept_rows, with_users
-from engram.bandits.stacks import Stack, of_users, put, room_for, stacked, with_room
+from engram.bandits.policy import Array, BatchedPolicy, best_of_each
+from engram.bandits.replay import ReplayBuffer, add, draw, empty, kept_rows, with_users
+from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, scatter, with_capacity
 from engram.bandits.training import per_run, trained
 from engram.checks import require
 
@@ -33,35 +34,35 @@ Rngs = Sequence[np.random.Generator]
 
 
 class NeuralState(NamedTuple):
-    """What R runs have learned; there are U networks, or one.
+    """State of R runs, with U networks, or one for all users.
 
     Attributes:
         start: theta_0, shapes (R, out, in).
-        thetas: Shapes (R, U, out, in).
-        squares: Diagonals of Z less lam, in the shapes of ``thetas``.
-        rows: What users were shown.
+        thetas: Current parameters, shapes (R, U, out, in).
+        squares: Diagonals of Z minus lam, in the shapes of ``thetas``.
+        rows: Users' replay buffers.
     """
 
     start: Weights
     thetas: Stack
     squares: Stack
-    rows: Replay
+    rows: ReplayBuffer
 
 
 class NeuralBandit(NamedTuple):
-    """Either policy in R runs, which may differ in seeds and sizes; see ``neural_bandit``.
+    """Either policy in R runs, which may differ in seeds and step sizes; see ``neural_bandit``.
 
     Attributes:
         dim: d.
         hidden: Widths of hidden layers.
-        alpha: Shape (R,), as what follows.
-        lam: Of Z.
+        alpha: Weight of exploration, shape (R,), like the next two.
+        lam: Regularization of Z.
         eta: Step sizes.
-        shared: Whether there is one network for all users.
-        thompson: Whether scores are drawn.
-        steps: Of a round.
-        batch: Rows of a step.
-        buffer: Last rows that are kept of each user.
+        shared: Whether all users share one network.
+        thompson: Whether scores are drawn (Thompson sampling).
+        steps: Gradient steps per round.
+        batch: Rows per step.
+        buffer: Size of each user's replay buffer.
     """
 
     dim: int
@@ -76,9 +77,9 @@ class NeuralBandit(NamedTuple):
     buffer: int
 
     @property
-    def runs(self) -> Runs[NeuralState]:
-        """This as a policy."""
-        return Runs(self.init, self.choose, self.update)
+    def batched(self) -> BatchedPolicy[NeuralState]:
+        """The same as a ``BatchedPolicy``."""
+        return BatchedPolicy(self.init, self.choose, self.update)
 
     def init(self, rngs: Rngs) -> NeuralState:
         """Draws theta_0, which all networks of a run start from."""
@@ -86,7 +87,9 @@ class NeuralBandit(NamedTuple):
         rows = empty(len(rngs), self.dim, self.buffer)
         networks = 1 if self.shared else rows.seen.shape[1]
         none = tuple(torch.zeros_like(w) for w in start)
-        return NeuralState(start, stacked(start, networks), stacked(none, networks), rows)
+        return NeuralState(
+            start, initial_stack(start, networks), initial_stack(none, networks), rows
+        )
 
     def choose(
         self, state: NeuralState, users: Ints, arms: Array, rngs: Rngs
@@ -94,63 +97,65 @@ class NeuralBandit(NamedTuple):
         """Plays the arm with the largest f + alpha s, or f + alpha s z with z from N(0, 1)."""
         state = self._welcomed(state, users)
         own = self._networks(users)
-        theta = of_users(state.thetas, own)
+        theta = gather(state.thetas, own)
         outputs, seen = forward(theta, torch.tensor(arms, dtype=torch.float32).mT)
         squares = torch.zeros_like(outputs)
-        diagonals = reversed(of_users(state.squares, own))
+        diagonals = reversed(gather(state.squares, own))
         for (delta, below), square in zip(f_parts(theta, seen), diagonals, strict=True):
             inverse = 1 / (self.lam[:, None, None] + square)
             squares += ((inverse @ below.square()) * delta.square()).sum(dim=1)
         width = self.alpha[:, None] * (squares / self.hidden[-1]).sqrt()
         if self.thompson:
-            lots = np.stack([rng.normal(size=arms.shape[1]) for rng in rngs])
-            width = width * torch.from_numpy(lots)
+            normals = np.stack([rng.normal(size=arms.shape[1]) for rng in rngs])
+            width = width * torch.from_numpy(normals)
         return best_of_each(outputs + width, rngs), state
 
     def update(
         self, state: NeuralState, users: Ints, x: Array, rewards: Array, rngs: Rngs
     ) -> NeuralState:
-        """Adds the row's gradient to Z, and the row to the user's; trains the network."""
+        """Adds the row's gradient to Z and the row to the user's buffer, and trains the network."""
         state = self._welcomed(state, users)
         own = self._networks(users)
-        theta = of_users(state.thetas, own)
+        theta = gather(state.thetas, own)
         _, seen = forward(theta, torch.tensor(x, dtype=torch.float32)[..., None])
         added = tuple(
             square + delta.square() @ below.square().mT / self.hidden[-1]
             for (delta, below), square in zip(
-                reversed(f_parts(theta, seen)), of_users(state.squares, own), strict=True
+                reversed(f_parts(theta, seen)), gather(state.squares, own), strict=True
             )
         )
         rows = add(state.rows, users, x, rewards)
         everybody = np.ones(rows.seen.shape, dtype=np.float64)
         whose = everybody if self.shared else everybody * _is(users, rows)
-        lots = np.stack([rng.random((self.steps, self.batch)) for rng in rngs])
+        uniforms = np.stack([rng.random((self.steps, self.batch)) for rng in rngs])
         runs, none = np.arange(len(users)), torch.zeros_like(self.lam)
-        drawn = draw(kept_rows(rows), runs, whose, lots)
+        drawn = draw(kept_rows(rows), runs, whose, uniforms)
         theta = trained(rows, theta, drawn, self.eta, none)
         return state._replace(
-            thetas=put(state.thetas, own, theta), squares=put(state.squares, own, added), rows=rows
+            thetas=scatter(state.thetas, own, theta),
+            squares=scatter(state.squares, own, added),
+            rows=rows,
         )
 
     def _networks(self, users: Ints) -> Ints:
         return np.zeros_like(users) if self.shared else users
 
     def _welcomed(self, state: NeuralState, users: Ints) -> NeuralState:
-        room = state.rows.seen.shape[1]
-        needed = room_for(room, users)
-        if needed == room:
+        capacity = state.rows.seen.shape[1]
+        needed = capacity_for(capacity, users)
+        if needed == capacity:
             return state
         state = state._replace(rows=with_users(state.rows, needed))
         if self.shared:
             return state
         none = tuple(torch.zeros_like(w) for w in state.start)
         return state._replace(
-            thetas=with_room(state.thetas, state.start, needed),
-            squares=with_room(state.squares, none, needed),
+            thetas=with_capacity(state.thetas, state.start, needed),
+            squares=with_capacity(state.squares, none, needed),
         )
 
 
-def _is(users: Ints, rows: Replay) -> npt.NDArray[np.bool_]:
+def _is(users: Ints, rows: ReplayBuffer) -> npt.NDArray[np.bool_]:
     found: npt.NDArray[np.bool_] = np.arange(rows.seen.shape[1]) == users[:, None]
     return found
 
@@ -169,23 +174,23 @@ def neural_bandit(
     batch: int = 16,
     buffer: int = 256,
 ) -> NeuralBandit:
-    """Builds neural UCB, or neural Thompson sampling. Arrays have a number for each run, (R,).
+    """Builds neural UCB or neural Thompson sampling; array arguments have one number per run, (R,).
 
     Args:
         dim: Features d of an arm, at least 1.
         runs: R, at least 1.
         hidden: Widths of the hidden layers.
-        alpha: Exploration, >= 0.
-        lam: Of Z, > 0.
+        alpha: Weight of exploration, >= 0.
+        lam: Regularization of Z, > 0.
         eta: Step size, > 0.
-        shared: Whether there is one network for all users (ONE), or one for each (IND).
-        thompson: Whether scores are drawn (Thompson sampling), or bounds (UCB).
-        steps: Of descent a round, at least 1.
-        batch: Rows of a step, at least 1.
-        buffer: Last rows that are kept of each user, at least 1.
+        shared: Whether there is one network for all users (ONE) or one for each (IND).
+        thompson: Whether scores are drawn (Thompson sampling) or upper bounds (UCB).
+        steps: Gradient steps per round, at least 1.
+        batch: Rows per step, at least 1.
+        buffer: Size of each user's replay buffer, at least 1.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     counts = {"dim": dim, "runs": runs, "steps": steps, "batch": batch, "buffer": buffer}
     for name, count in counts.items():

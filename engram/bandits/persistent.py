@@ -1,4 +1,4 @@
-"""A tensor that is written in place, and of which all versions still read as they were."""
+"""A tensor written in place whose earlier versions can still be read."""
 
 from typing import Any, Self
 
@@ -11,18 +11,18 @@ class Persistent:
     """One version of a tensor.
 
     A policy's state is never changed, and yet 2000 users' networks should not be copied whenever
-    one of them learns. So the newest version holds the numbers, and each older one what the next
-    has overwritten (Baker, "Shallow binding makes functional arrays fast", 1991). To write to the
-    newest version costs what is written; to read another one, the changes between the two.
+    one of them learns. So the newest version holds the numbers, and each older version holds what
+    the next one has overwritten (Baker, "Shallow binding makes functional arrays fast", 1991).
+    Writing to the newest version costs as much as is written; reading another version costs the
+    changes between the two.
 
-    What ``read`` returns is to be used before anything else is written or read, and not to be
-    changed.
+    Use the result of ``read`` before anything else is written or read, and do not change it.
     """
 
     __slots__ = ("_data", "_index", "_newer")
 
     def __init__(self, data: Tensor) -> None:
-        """Starts from a tensor, which nobody else may hold."""
+        """Takes over a tensor, which nobody else may hold."""
         self._data = data  # all numbers, or what `_newer` has overwritten at `_index`
         self._index: Any = None
         self._newer: Self | None = None
@@ -57,5 +57,5 @@ class Persistent:
         self._data, self._index, self._newer = own, index, older
 
     def __reduce__(self) -> tuple[type[Self], tuple[Tensor]]:
-        """Copies and pickles are of this version alone."""
+        """Copies and pickles hold this version alone."""
         return type(self), (self.read().clone(),)

@@ -1,4 +1,4 @@
-"""Plays a policy in several runs at once, each in a world of its own or in the same one."""
+"""Plays a policy in several runs at once, each in its own environment or in a shared one."""
 
 from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -6,25 +6,25 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engram.bandits.policy import CHOOSE, INIT, UPDATE, Array, Runs, generator
-from engram.bandits.worlds.world import Round, World
+from engram.bandits.environments.environment import Environment, Round
+from engram.bandits.policy import CHOOSE, INIT, UPDATE, Array, BatchedPolicy, generator
 from engram.checks import require
 
-__all__ = ["Moment", "Played", "play"]
+__all__ = ["PlayedRuns", "RoundContext", "play_policy"]
 
 Numbers = npt.NDArray[np.intp]
 S = TypeVar("S")
 
 
-class Moment(NamedTuple, Generic[S]):
-    """What there is in round t, before the runs choose.
+class RoundContext(NamedTuple, Generic[S]):
+    """What is known in round t before the runs choose.
 
     Attributes:
-        t: From 0.
-        rounds: What each run is offered.
-        came: The users of each run's world in the order in which they came, this round's included:
-            the policy has their places here for numbers.
-        state: Of all runs.
+        t: The round, from 0.
+        rounds: The round of each run's environment.
+        came: For each run, the environment's users in order of arrival, this round's included. The
+            policy knows a user by the place in this order.
+        state: The policy's state.
     """
 
     t: int
@@ -33,13 +33,13 @@ class Moment(NamedTuple, Generic[S]):
     state: S
 
 
-class Played(NamedTuple):
-    """What came of R runs of T rounds.
+class PlayedRuns(NamedTuple):
+    """The outcome of R runs of T rounds.
 
     Attributes:
-        regrets: R_t of (2), cumulative, in expected rewards: shape (R, T).
-        arms: What was chosen, shape (R, T).
-        rewards: And what it paid, shape (R, T).
+        regrets: Cumulative regret R_t of (2), in expected rewards, shape (R, T).
+        arms: The arms chosen, shape (R, T).
+        rewards: Their rewards, shape (R, T).
     """
 
     regrets: Array
@@ -47,46 +47,52 @@ class Played(NamedTuple):
     rewards: Array
 
 
-def play(
-    runs: Runs[S],
-    worlds: Sequence[World],
+def play_policy(
+    runs: BatchedPolicy[S],
+    environments: Sequence[Environment],
     seeds: Sequence[int],
-    watch: Callable[[Moment[S]], None] = lambda moment: None,
-) -> Played:
+    watch: Callable[[RoundContext[S]], None] = lambda moment: None,
+) -> PlayedRuns:
     """Plays all rounds.
 
-    Users are numbered as they come, and generators are those of ``policy.generator``: so a run is
-    what a ``Policy`` with the run's seed does that serves the world's users in turn.
+    Users are numbered in order of arrival, and generators are those of ``policy.generator``. So a
+    run makes the choices of a ``PolicyServer`` with the run's seed that serves the same users.
 
     Args:
         runs: A policy in R runs.
-        worlds: Each run's, with the same T, K and d. If several runs are given the same object, its
-            rounds are made once.
-        seeds: Each run's, of the policy's random numbers.
-        watch: Is called in each round; to record what is inferred, to show how far it is, or to
-            stop by raising.
+        environments: The environment of each run, all with the same T, K and d. An object given to
+            several runs makes its rounds once.
+        seeds: Seed of each run's policy.
+        watch: Called in each round: to record what is inferred, to show progress, or to stop by
+            raising an error.
     """
     require(
-        len(worlds) == len(seeds) >= 1, "worlds", len(worlds), f"as many as seeds, {len(seeds)}"
+        len(environments) == len(seeds) >= 1,
+        "environments",
+        len(environments),
+        f"as many as seeds, {len(seeds)}",
     )
-    shapes = {(world.horizon, world.arms, world.dim) for world in worlds}
-    require(len(shapes) == 1, "rounds, arms and features", sorted(shapes), "the same in all worlds")
-    horizon = worlds[0].horizon
-    distinct = {id(world): world for world in worlds}
+    shapes = {
+        (environment.horizon, environment.arms, environment.dim) for environment in environments
+    }
+    alike = "the same in all environments"
+    require(len(shapes) == 1, "rounds, arms and features", sorted(shapes), alike)
+    horizon = environments[0].horizon
+    distinct = {id(environment): environment for environment in environments}
     came: dict[int, tuple[int, ...]] = dict.fromkeys(distinct, ())
-    regrets, rewards = np.empty((2, len(worlds), horizon))
-    arms = np.empty((len(worlds), horizon), dtype=np.intp)
+    regrets, rewards = np.empty((2, len(environments), horizon))
+    arms = np.empty((len(environments), horizon), dtype=np.intp)
     state = runs.init([generator(seed, 0, INIT) for seed in seeds])
     for t in range(horizon):
-        made = {key: world.round(t) for key, world in distinct.items()}
+        made = {key: environment.round(t) for key, environment in distinct.items()}
         for key, each in made.items():
             if each.user not in came[key]:
                 came[key] = (*came[key], each.user)
         numbers = {key: came[key].index(each.user) for key, each in made.items()}
-        now = tuple(made[id(world)] for world in worlds)
-        seen = tuple(came[id(world)] for world in worlds)
-        watch(Moment(t, now, seen, state))
-        users = np.array([numbers[id(world)] for world in worlds])
+        now = tuple(made[id(environment)] for environment in environments)
+        seen = tuple(came[id(environment)] for environment in environments)
+        watch(RoundContext(t, now, seen, state))
+        users = np.array([numbers[id(environment)] for environment in environments])
         offered = np.stack([each.arms for each in now])
         chosen, state = runs.choose(state, users, offered, _generators(seeds, t, CHOOSE))
         x, paid = (
@@ -98,7 +104,7 @@ def play(
             each.means.max() - each.means[arm] for each, arm in zip(now, chosen, strict=True)
         ]
         arms[:, t], rewards[:, t] = chosen, paid
-    return Played(np.cumsum(regrets, axis=1), arms, rewards)
+    return PlayedRuns(np.cumsum(regrets, axis=1), arms, rewards)
 
 
 def _generators(seeds: Sequence[int], t: int, purpose: int) -> list[np.random.Generator]:

@@ -1,10 +1,10 @@
-"""What a bandit policy for many users is: functions on an explicit state.
+"""Bandit policies for many users, as functions on an explicit state.
 
-In each round a user u_t comes with K arms, rows of d features; the policy plays one of them, and
-sees its reward. Regret is what the best arm would have paid more, in expectation (2).
+In each round a user u_t arrives with K arms, rows of d features; the policy plays one of them and
+sees its reward. Regret is how much more the best arm would have paid in expectation (2).
 
-A policy is written once, as a ``Core``, with users numbered from 0, and inputs that are right. A
-``Policy`` is what a platform serves users with: it takes their names, and checks what it is given.
+A ``Policy`` is the algorithm: it knows users by numbers from 0 and trusts its inputs. A
+``PolicyServer`` wraps it for a platform: it knows users by name, and checks its inputs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,36 +18,36 @@ from engram.checks import require
 
 __all__ = [
     "Array",
-    "Core",
-    "Offers",
+    "BatchedPolicy",
     "Policy",
-    "Runs",
+    "PolicyServer",
+    "ServerState",
+    "batched",
     "best",
     "best_of_each",
-    "each",
-    "first",
     "generator",
-    "policy",
+    "policy_server",
+    "single_run",
 ]
 
 Array = npt.NDArray[np.float64]
 Name = int | str
 S = TypeVar("S")
 
-CHOOSE, UPDATE, INIT, ROUND, WORLD = range(5)  # what random numbers are drawn for
+CHOOSE, UPDATE, INIT, ROUND, SETTING = range(5)  # purposes of random numbers
 
 # By how much equal arms' scores may differ, relative to the largest.
 _ROUNDING = {np.dtype(np.float64): 1e-12, np.dtype(np.float32): 1e-5}
 
 
-class Core(NamedTuple, Generic[S]):
-    """A policy in one run. Its functions are pure but for the generators that they draw from.
+class Policy(NamedTuple, Generic[S]):
+    """A policy in one run. Its functions are pure but for the state of the generators.
 
     Attributes:
         init: ``rng -> state``, before the first round.
-        choose: ``(state, user, arms (K, d), rng) -> (arm, state)``: which one to play.
-        update: ``(state, user, x (d,), reward, rng) -> state``: what came of playing ``x``, which
-            need not be the arm that was chosen.
+        choose: ``(state, user, arms (K, d), rng) -> (arm, state)``: the number of the arm to play.
+        update: ``(state, user, x (d,), reward, rng) -> state``: learns from the reward of playing
+            ``x``, which need not be the arm that was chosen.
     """
 
     init: Callable[[np.random.Generator], S]
@@ -55,11 +55,11 @@ class Core(NamedTuple, Generic[S]):
     update: Callable[[S, int, Array, float, np.random.Generator], S]
 
 
-class Runs(NamedTuple, Generic[S]):
-    """A policy in R independent runs at once: of several seeds, or several settings.
+class BatchedPolicy(NamedTuple, Generic[S]):
+    """A policy in R independent runs at once, with different seeds or settings.
 
     Attributes:
-        init: ``rngs -> state``, from one generator for each run.
+        init: ``rngs -> state``, from one generator per run.
         choose: ``(state, users (R,), arms (R, K, d), rngs) -> (arms (R,), state)``.
         update: ``(state, users (R,), x (R, d), rewards (R,), rngs) -> state``.
     """
@@ -75,8 +75,8 @@ class Runs(NamedTuple, Generic[S]):
     ]
 
 
-def each(cores: Sequence[Core[S]]) -> Runs[tuple[S, ...]]:
-    """Returns runs that are played one after the other, each by a core of its own."""
+def batched(policies: Sequence[Policy[S]]) -> BatchedPolicy[tuple[S, ...]]:
+    """Returns a batch of policies, which play one after the other."""
 
     def choose(
         states: tuple[S, ...],
@@ -84,8 +84,8 @@ def each(cores: Sequence[Core[S]]) -> Runs[tuple[S, ...]]:
         arms: Array,
         rngs: Sequence[np.random.Generator],
     ) -> tuple[npt.NDArray[np.intp], tuple[S, ...]]:
-        runs = zip(cores, states, users.tolist(), arms, rngs, strict=True)
-        found = [core.choose(*run) for core, *run in runs]
+        runs = zip(policies, states, users.tolist(), arms, rngs, strict=True)
+        found = [policy.choose(*run) for policy, *run in runs]
         return np.array([arm for arm, _ in found]), tuple(state for _, state in found)
 
     def update(
@@ -95,24 +95,26 @@ def each(cores: Sequence[Core[S]]) -> Runs[tuple[S, ...]]:
         rewards: Array,
         rngs: Sequence[np.random.Generator],
     ) -> tuple[S, ...]:
-        runs = zip(cores, states, users.tolist(), x, rewards.tolist(), rngs, strict=True)
-        return tuple(core.update(*run) for core, *run in runs)
+        runs = zip(policies, states, users.tolist(), x, rewards.tolist(), rngs, strict=True)
+        return tuple(policy.update(*run) for policy, *run in runs)
 
-    return Runs(
-        init=lambda rngs: tuple(core.init(rng) for core, rng in zip(cores, rngs, strict=True)),
+    return BatchedPolicy(
+        init=lambda rngs: tuple(
+            policy.init(rng) for policy, rng in zip(policies, rngs, strict=True)
+        ),
         choose=choose,
         update=update,
     )
 
 
-def first(runs: Runs[S]) -> Core[S]:
-    """Returns a single run of a policy that is written for several."""
+def single_run(runs: BatchedPolicy[S]) -> Policy[S]:
+    """Returns a batched policy of one run as a ``Policy``."""
 
     def choose(state: S, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, S]:
         chosen, state = runs.choose(state, np.array([user]), arms[None], [rng])
         return int(chosen[0]), state
 
-    return Core(
+    return Policy(
         init=lambda rng: runs.init([rng]),
         choose=choose,
         update=lambda state, user, x, reward, rng: runs.update(
@@ -122,44 +124,44 @@ def first(runs: Runs[S]) -> Core[S]:
 
 
 def best(scores: npt.NDArray[np.floating], rng: np.random.Generator) -> int:
-    """Returns the number of the largest of an arm's scores (K,), ties at random.
+    """Returns the number of the arm with the largest score (K,), with ties broken at random.
 
-    All policies choose by it. Scores that differ by no more than rounding tie: the same arm twice
-    may get two of them, from a product of matrices. K numbers are drawn, ties or not. -1 if some
-    score is not finite: what the policy has learned has diverged.
+    All policies choose by it. Scores that differ by no more than rounding count as ties, since a
+    product of matrices may give the same arm two scores. K numbers are drawn, ties or not. Returns
+    -1 if some score is not finite: the policy's parameters have diverged.
     """
-    lots = rng.random(len(scores))
+    uniforms = rng.random(len(scores))
     if not np.isfinite(scores).all():
         return -1
     top = scores.max()
     slack = _ROUNDING[scores.dtype] * max(abs(top), abs(scores.min()))
-    return int(np.where(scores >= top - slack, lots, -1.0).argmax())
+    return int(np.where(scores >= top - slack, uniforms, -1.0).argmax())
 
 
 def best_of_each(scores: Tensor, rngs: Sequence[np.random.Generator]) -> npt.NDArray[np.intp]:
-    """Returns the ``best`` of each run, (R,), from scores (R, K)."""
+    """Returns ``best`` of each run, (R,), from scores (R, K)."""
     return np.array([best(*each) for each in zip(scores.numpy(), rngs, strict=True)])
 
 
 def generator(seed: int, round_: int, purpose: int) -> np.random.Generator:
-    """Returns what a run draws from: a function of its seed, the round, and what it is for."""
+    """Returns the generator of a run for a round and a purpose."""
     return np.random.default_rng((seed, round_, purpose))
 
 
-class Offers(NamedTuple, Generic[S]):
-    """A policy's state.
+class ServerState(NamedTuple, Generic[S]):
+    """State of a ``PolicyServer``.
 
     Attributes:
-        core: What it has learned.
-        dim: d, of arms.
-        seed: Of all its random numbers.
-        chosen: How often it has chosen.
-        updated: How many rewards it has seen.
-        users: Each user's number, by name, in the order in which they came.
-        open: The arms last offered to a user, by the user's number, until a reward comes.
+        learned: The policy's own state.
+        dim: Features d of an arm.
+        seed: Seed of all random numbers.
+        chosen: Number of choices so far.
+        updated: Number of rewards so far.
+        users: Each user's number, by name, in order of arrival.
+        open: The arms last offered to each user whose reward is pending, by the user's number.
     """
 
-    core: S
+    learned: S
     dim: int
     seed: int
     chosen: int
@@ -168,56 +170,59 @@ class Offers(NamedTuple, Generic[S]):
     open: Mapping[int, Array]
 
 
-class Policy(NamedTuple, Generic[S]):
-    """A policy for users with names, who may come at any time. States are never changed.
+class PolicyServer(NamedTuple, Generic[S]):
+    """A policy for users with names, who may arrive at any time. States are never changed.
 
     Attributes:
         dim: Features d of an arm.
         init: ``seed -> state``, before the first round.
         choose: ``(state, user, arms) -> (arm, state)``: the number, from 0, of the arm to play
             among ``arms``, shape (K, d), K >= 1. ``user`` is an int or a string. Raises
-            ``ValueError`` where ``arms`` are not such, or not finite, or what has been learned has
-            diverged.
-        update: ``(state, user, arm, reward) -> state``: what came of one of the arms last offered
-            to this user. Raises ``ValueError`` if it was not offered, or has got its reward, or if
-            the reward is out of range.
+            ``ValueError`` if ``arms`` have another shape or are not finite, or if the policy's
+            parameters have diverged.
+        update: ``(state, user, arm, reward) -> state``: learns from the reward of one of the arms
+            last offered to this user. Raises ``ValueError`` if the arm was not offered or has
+            been rewarded already, or if the reward is out of range.
     """
 
     dim: int
-    init: Callable[[int], Offers[S]]
-    choose: Callable[[Offers[S], Name, Array], tuple[int, Offers[S]]]
-    update: Callable[[Offers[S], Name, int, float], Offers[S]]
+    init: Callable[[int], ServerState[S]]
+    choose: Callable[[ServerState[S], Name, Array], tuple[int, ServerState[S]]]
+    update: Callable[[ServerState[S], Name, int, float], ServerState[S]]
 
 
-def policy(
-    core: Core[S] | Runs[S], dim: int, *, reward_range: tuple[float, float] = (0.0, 1.0)
-) -> Policy[S]:
-    """Returns what serves users by a core, or by a single run of several.
+def policy_server(
+    policy: Policy[S] | BatchedPolicy[S],
+    dim: int,
+    *,
+    reward_range: tuple[float, float] = (0.0, 1.0),
+) -> PolicyServer[S]:
+    """Wraps a policy, or a batched policy of one run, for users with names.
 
     Args:
-        core: A policy for arms of this dimension, and rewards in [0, 1].
+        policy: A policy for arms of this dimension and rewards in [0, 1].
         dim: d, at least 1.
-        reward_range: The least and the largest reward that there may be; they are rescaled to
-            [0, 1]. Rewards out of range are refused.
+        reward_range: The least and the largest possible reward, which are rescaled to [0, 1].
+            Rewards out of range are refused.
     """
     require(dim >= 1, "dim", dim, "at least 1")
     low, high = reward_range
     finite = bool(np.isfinite(low) and np.isfinite(high) and np.isfinite(high - low))
     require(finite and low < high, "reward_range", reward_range, "two finite numbers, in order")
-    one = first(core) if isinstance(core, Runs) else core
+    one = single_run(policy) if isinstance(policy, BatchedPolicy) else policy
 
-    def init(seed: int) -> Offers[S]:
+    def init(seed: int) -> ServerState[S]:
         whole = isinstance(seed, (int, np.integer)) and not isinstance(seed, bool)
         require(whole and seed >= 0, "seed", seed, "a whole number, at least 0")
-        return Offers(one.init(generator(seed, 0, INIT)), dim, int(seed), 0, 0, {}, {})
+        return ServerState(one.init(generator(seed, 0, INIT)), dim, int(seed), 0, 0, {}, {})
 
-    def choose(state: Offers[S], user: Name, arms: Array) -> tuple[int, Offers[S]]:
+    def choose(state: ServerState[S], user: Name, arms: Array) -> tuple[int, ServerState[S]]:
         offered = _checked_arms(arms, dim)
         users, name = state.users, _checked_name(user)
         number = users.get(name, len(users))
         rng = generator(state.seed, state.chosen, CHOOSE)
         require(state.dim == dim, "the state's arms' dimension", state.dim, str(dim))
-        arm, learned = one.choose(state.core, number, offered, rng)
+        arm, learned = one.choose(state.learned, number, offered, rng)
         if arm < 0:
             longest = float(np.linalg.norm(offered, axis=1).max())
             raise ValueError(
@@ -225,13 +230,13 @@ def policy(
                 f"length of 1, got up to {longest:.3g}, or take smaller steps"
             )
         return arm, state._replace(
-            core=learned,
+            learned=learned,
             chosen=state.chosen + 1,
             users=users if name in users else {**users, name: number},
             open={**state.open, number: offered},
         )
 
-    def update(state: Offers[S], user: Name, arm: int, reward: float) -> Offers[S]:
+    def update(state: ServerState[S], user: Name, arm: int, reward: float) -> ServerState[S]:
         number = state.users.get(_checked_name(user), -1)
         require(
             number in state.open, "user", user, "one that was offered arms since its last reward"
@@ -244,12 +249,12 @@ def policy(
         rng = generator(state.seed, state.updated, UPDATE)
         scaled = (value - low) / (high - low)
         return state._replace(
-            core=one.update(state.core, number, arms[arm], scaled, rng),
+            learned=one.update(state.learned, number, arms[arm], scaled, rng),
             updated=state.updated + 1,
             open={other: kept for other, kept in state.open.items() if other != number},
         )
 
-    return Policy(
+    return PolicyServer(
         dim=dim,
         init=init,
         choose=choose,

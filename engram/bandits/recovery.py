@@ -1,4 +1,4 @@
-"""How often inferred relative groups are the true ones (Lemma 6.4)."""
+"""How often inferred relative groups equal the true ones (Lemma 6.4)."""
 
 from typing import NamedTuple
 
@@ -14,12 +14,12 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Recovery(NamedTuple):
-    """What is right about inferred groups.
+    """Agreement of inferred groups with the true ones.
 
     Attributes:
-        exact: Whether each is the true one.
-        precision: Share of those in it who belong there.
-        recall: Share of those who belong there who are in it.
+        exact: Whether each inferred group equals the true one.
+        precision: Share of its users who belong to the true group.
+        recall: Share of the true group's users who are in it.
     """
 
     exact: Flags
@@ -27,27 +27,28 @@ class Recovery(NamedTuple):
     recall: Array
 
 
-def true_groups(opinions: Array, user: int, tolerance: float = 0.0) -> Flags:
-    """Returns who expects of each arm what a user does (Definition 3.1), shape (K, users).
+def true_groups(expected_rewards: Array, user: int, tolerance: float = 0.0) -> Flags:
+    """Returns which users expect the same of each arm as a user (Definition 3.1), shape (K, users).
 
     Args:
-        opinions: Expected rewards, shape (K, users); of a round in ``play``, and of those whom run
-            r has seen, numbered as it numbers them: ``world.opinions(t)[:, moment.came[r]]``.
-        user: Whose relative groups; the number in ``opinions``.
-        tolerance: How far they may differ, >= 0; 0 is the definition.
+        expected_rewards: Expected rewards, shape (K, users). For the users whom run r of
+            ``play_policy`` has seen in round t, numbered as the run numbers them, it is
+            ``environment.expected_rewards(t)[:, context.came[r]]``.
+        user: The user whose relative groups are wanted, a column of ``expected_rewards``.
+        tolerance: Largest difference that counts as agreement, >= 0; 0 is the definition.
     """
     require(tolerance >= 0, "tolerance", tolerance, "at least 0")
-    found: Flags = np.abs(opinions - opinions[:, user, None]) <= tolerance
+    found: Flags = np.abs(expected_rewards - expected_rewards[:, user, None]) <= tolerance
     return found
 
 
 def group_recovery(inferred: Flags, true: Flags) -> Recovery:
-    """Returns how inferred groups agree with the true ones, each of shape (...).
+    """Compares inferred groups with the true ones; results have shape (...).
 
     Args:
-        inferred: Who is in each, shape (..., users); of those whom the policy has seen. A group
-            without anyone has precision 1.
-        true: Who belongs there, likewise; at least the user whose group it is.
+        inferred: Members of each group among the users seen, shape (..., users). An empty group has
+            precision 1.
+        true: The true members, in the same shape; at least the user whose group it is.
     """
     require(inferred.shape == true.shape, "the groups' shapes", inferred.shape, f"{true.shape}")
     own = true.sum(axis=-1)

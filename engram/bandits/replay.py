@@ -1,4 +1,4 @@
-"""What users have been shown and what they made of it: the rows that learners train on."""
+"""Per-user replay buffers: the rows that learners train on."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from engram.bandits.persistent import Persistent
 
 __all__ = [
     "Drawn",
-    "Replay",
+    "ReplayBuffer",
     "Sample",
     "add",
     "draw",
@@ -24,20 +24,20 @@ __all__ = [
     "with_users",
 ]
 
-_FIRST = 8  # rows, and users, that there is room for at first
+_FIRST = 8  # initial capacity, in rows and in users
 Array = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 
-class Replay(NamedTuple):
+class ReplayBuffer(NamedTuple):
     """Each user's last rows T^u, in R runs.
 
     Attributes:
-        x: Shape (R, U, B, d): features of what was played. There is room for U users and
-            B rows of each; both double where they are not enough.
+        x: Features of the arms played, shape (R, U, B, d), with capacity for U users and B rows of
+            each; both double when they are exceeded.
         rewards: Shape (R, U, B).
-        seen: Shape (R, U): mu^u, how many rows each user has had.
-        limit: Rows that are kept of each user; older ones are overwritten.
+        seen: mu^u, number of rows that each user has had, shape (R, U).
+        limit: Maximum number of rows kept per user; older ones are overwritten.
     """
 
     x: Persistent
@@ -47,13 +47,13 @@ class Replay(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Which n rows were drawn for each of M learners.
+    """The numbers of n rows drawn for each of M learners.
 
     Attributes:
         runs: The learner's run, shape (M,).
-        users: Whose each row is, shape (M, n).
-        slots: Which of this user's, shape (M, n).
-        shares: Of each row in the mean loss, shape (M, n): 1 / n, or 0 where there was nothing to
+        users: The user that each row belongs to, shape (M, n).
+        slots: The row's place in this user's buffer, shape (M, n).
+        shares: The row's weight in the mean loss, shape (M, n): 1 / n, or 0 if there was nothing to
             draw.
     """
 
@@ -63,7 +63,7 @@ class Drawn(NamedTuple):
     shares: Array
 
     def step(self, number: int) -> "Drawn":
-        """Returns what was drawn for one of J steps, from 0, where entries are (M, J, n)."""
+        """Returns the rows of one of J steps, counted from 0, if entries are (M, J, n)."""
         at = np.s_[:, number]
         return Drawn(self.runs, self.users[at], self.slots[at], self.shares[at])
 
@@ -72,9 +72,9 @@ class Sample(NamedTuple):
     """n rows drawn for each of M learners.
 
     Attributes:
-        x: Columns, shape (M, d, n).
+        x: Features as columns, shape (M, d, n).
         rewards: Shape (M, n).
-        shares: Of each row in the mean loss, shape (M, n), as in ``Drawn``.
+        shares: Weights in the mean loss, shape (M, n), as in ``Drawn``.
     """
 
     x: Tensor
@@ -82,14 +82,14 @@ class Sample(NamedTuple):
     shares: Tensor
 
     def step(self, number: int) -> "Sample":
-        """Returns the rows of one of J steps, from 0, where there are (M, J, n)."""
+        """Returns the rows of one of J steps, counted from 0, if there are (M, J, n)."""
         return Sample(self.x[:, number], self.rewards[:, number], self.shares[:, number])
 
 
-def empty(runs: int, dim: int, limit: int, dtype: torch.dtype = torch.float32) -> Replay:
-    """Returns what is known before the first round: nothing."""
+def empty(runs: int, dim: int, limit: int, dtype: torch.dtype = torch.float32) -> ReplayBuffer:
+    """Returns empty buffers."""
     rows = min(_FIRST, limit)
-    return Replay(
+    return ReplayBuffer(
         Persistent(torch.zeros(runs, _FIRST, rows, dim, dtype=dtype)),
         Persistent(torch.zeros(runs, _FIRST, rows, dtype=dtype)),
         np.zeros((runs, _FIRST), dtype=np.intp),
@@ -97,63 +97,63 @@ def empty(runs: int, dim: int, limit: int, dtype: torch.dtype = torch.float32) -
     )
 
 
-def with_users(kept: Replay, users: int) -> Replay:
-    """Returns the same with room for as many users."""
-    more = users - kept.seen.shape[1]
-    return kept._replace(
-        x=Persistent(pad(kept.x.read(), (0, 0, 0, 0, 0, more))),
-        rewards=Persistent(pad(kept.rewards.read(), (0, 0, 0, more))),
-        seen=np.pad(kept.seen, ((0, 0), (0, more))),
+def with_users(buffer: ReplayBuffer, users: int) -> ReplayBuffer:
+    """Extends the capacity to this number of users."""
+    more = users - buffer.seen.shape[1]
+    return buffer._replace(
+        x=Persistent(pad(buffer.x.read(), (0, 0, 0, 0, 0, more))),
+        rewards=Persistent(pad(buffer.rewards.read(), (0, 0, 0, more))),
+        seen=np.pad(buffer.seen, ((0, 0), (0, more))),
     )
 
 
-def with_rows(kept: Replay, rows: int) -> Replay:
-    """Returns the same with room for as many rows of each user."""
-    more = rows - kept.rewards.read().shape[2]
-    return kept._replace(
-        x=Persistent(pad(kept.x.read(), (0, 0, 0, more))),
-        rewards=Persistent(pad(kept.rewards.read(), (0, more))),
+def with_rows(buffer: ReplayBuffer, rows: int) -> ReplayBuffer:
+    """Extends the capacity to this number of rows per user."""
+    more = rows - buffer.rewards.read().shape[2]
+    return buffer._replace(
+        x=Persistent(pad(buffer.x.read(), (0, 0, 0, more))),
+        rewards=Persistent(pad(buffer.rewards.read(), (0, more))),
     )
 
 
-def add(kept: Replay, users: Ints, x: Array, rewards: Array) -> Replay:
-    """Returns what is known after one more row in each run: of users (R,), x (R, d), r (R,)."""
+def add(buffer: ReplayBuffer, users: Ints, x: Array, rewards: Array) -> ReplayBuffer:
+    """Adds a row in each run: users (R,), x (R, d), rewards (R,)."""
     runs = np.arange(len(users))
-    room = kept.rewards.read().shape[2]
-    if room < kept.limit and (kept.seen[runs, users] >= room).any():
-        room = min(2 * room, kept.limit)
-        kept = with_rows(kept, room)
-    seen = kept.seen.copy()
+    capacity = buffer.rewards.read().shape[2]
+    if capacity < buffer.limit and (buffer.seen[runs, users] >= capacity).any():
+        capacity = min(2 * capacity, buffer.limit)
+        buffer = with_rows(buffer, capacity)
+    seen = buffer.seen.copy()
     seen[runs, users] += 1
-    index = _tensors(runs, users, kept.seen[runs, users] % room)
-    dtype = kept.x.read().dtype
-    return kept._replace(
-        x=kept.x.write(index, torch.tensor(x, dtype=dtype)),
-        rewards=kept.rewards.write(index, torch.tensor(rewards, dtype=dtype)),
+    index = _tensors(runs, users, buffer.seen[runs, users] % capacity)
+    dtype = buffer.x.read().dtype
+    return buffer._replace(
+        x=buffer.x.write(index, torch.tensor(x, dtype=dtype)),
+        rewards=buffer.rewards.write(index, torch.tensor(rewards, dtype=dtype)),
         seen=seen,
     )
 
 
-def kept_rows(kept: Replay) -> Ints:
-    """Returns how many rows there are to draw from, of each user, shape (R, U)."""
-    return np.minimum(kept.seen, kept.limit)
+def kept_rows(buffer: ReplayBuffer) -> Ints:
+    """Returns the number of rows in each user's buffer, shape (R, U)."""
+    return np.minimum(buffer.seen, buffer.limit)
 
 
-def draw(counts: Ints, runs: Ints, weights: Array, lots: Array) -> Drawn:
+def draw(counts: Ints, runs: Ints, weights: Array, uniforms: Array) -> Drawn:
     """Draws rows of several users, with replacement, for all of J steps.
 
     Args:
-        counts: How many rows each user has, for each learner, shape (M, U).
-        runs: Of each learner the run, shape (M,).
+        counts: Number of rows of each user, for each learner, shape (M, U).
+        runs: Run of each learner, shape (M,).
         weights: w_u, shape (M, U): a row of u is drawn with a probability proportional to it.
-        lots: Uniform on [0, 1), shape (M, J, n): each draws a row. Equal weights with equal lots
-            get equal rows.
+        uniforms: Uniform numbers in [0, 1), shape (M, J, n), each of which draws a row: the same
+            weights and numbers give the same rows.
 
     Returns:
-        Entries of shape (M, J, n); a step's are ``Drawn.step``.
+        Entries of shape (M, J, n); ``Drawn.step`` selects a step.
     """
     learners, users = weights.shape
-    flat = lots.reshape(learners, -1)
+    flat = uniforms.reshape(learners, -1)
     ends = np.cumsum(counts * weights, axis=1)
     total = ends[:, -1:]
     # One search for all learners at once: each one's numbers lie beyond those of the one before.
@@ -166,16 +166,16 @@ def draw(counts: Ints, runs: Ints, weights: Array, lots: Array) -> Drawn:
     own, before, each = (part.ravel()[at] for part in (counts, ends - counts * weights, weights))
     places = (flat * total - before) / np.where(each > 0, each, 1.0)
     slots = places.astype(np.intp).clip(0, np.maximum(own - 1, 0))
-    shares = np.broadcast_to((total > 0)[..., None] / lots.shape[2], lots.shape)
-    return Drawn(runs, (at - first).reshape(lots.shape), slots.reshape(lots.shape), shares)
+    shares = np.broadcast_to((total > 0)[..., None] / uniforms.shape[2], uniforms.shape)
+    return Drawn(runs, (at - first).reshape(uniforms.shape), slots.reshape(uniforms.shape), shares)
 
 
-def drawn_rows(kept: Replay, drawn: Drawn) -> Sample:
-    """Returns the rows that were drawn, in the entries' shape: for one step, or for several."""
-    x, rewards = kept.x.read(), kept.rewards.read()
-    _, users, room = rewards.shape
+def drawn_rows(buffer: ReplayBuffer, drawn: Drawn) -> Sample:
+    """Returns the rows that were drawn, for one step or for several."""
+    x, rewards = buffer.x.read(), buffer.rewards.read()
+    _, users, capacity = rewards.shape
     runs = drawn.runs.reshape(-1, *[1] * (drawn.users.ndim - 1))
-    rows = torch.from_numpy(((runs * users + drawn.users) * room + drawn.slots).ravel())
+    rows = torch.from_numpy(((runs * users + drawn.users) * capacity + drawn.slots).ravel())
     return Sample(  # a tenth of the time that indexing by three arrays takes
         x.flatten(0, 2).index_select(0, rows).reshape(*drawn.users.shape, -1).mT,
         rewards.flatten().index_select(0, rows).reshape(drawn.users.shape),
@@ -183,19 +183,19 @@ def drawn_rows(kept: Replay, drawn: Drawn) -> Sample:
     )
 
 
-def of_each(kept: Replay, lots: Array) -> Sample:
-    """Draws rows of every user alone, for learners of shape (R, U) in place of (M,).
+def of_each(buffer: ReplayBuffer, uniforms: Array) -> Sample:
+    """Draws rows of each user for that user's own learner; learners have shape (R, U), not (M,).
 
     Args:
-        kept: The rows.
-        lots: Uniform on [0, 1), shape (R, n).
+        buffer: The rows.
+        uniforms: Uniform numbers in [0, 1), shape (R, n).
     """
-    runs, users = kept.seen.shape
-    counts = kept_rows(kept)[..., None]
-    slots = (lots[:, None] * counts).astype(np.intp)
+    runs, users = buffer.seen.shape
+    counts = kept_rows(buffer)[..., None]
+    slots = (uniforms[:, None] * counts).astype(np.intp)
     index = _tensors(np.arange(runs)[:, None, None], np.arange(users)[:, None], slots)
-    x, rewards = kept.x.read()[index], kept.rewards.read()[index]
-    shares = torch.from_numpy((counts > 0) / lots.shape[1]).to(x.dtype).expand(slots.shape)
+    x, rewards = buffer.x.read()[index], buffer.rewards.read()[index]
+    shares = torch.from_numpy((counts > 0) / uniforms.shape[1]).to(x.dtype).expand(slots.shape)
     return Sample(x.mT, rewards, shares)
 
 

@@ -1,4 +1,4 @@
-"""Ridge regression, one row at a time: what the linear policies know, and how they choose by it.
+"""Ridge regression, one row at a time: the estimates of the linear policies, and their bounds.
 
 Li, Chu, Langford, Schapire. A Contextual-Bandit Approach to Personalized News Article
 Recommendation. WWW 2010 (Algorithm 1); Abbasi-Yadkori, Pal, Szepesvari. Improved Algorithms for
@@ -19,12 +19,12 @@ __all__ = ["Ridge", "added", "check_ridge", "fitted", "fresh", "observed", "opti
 
 
 class Ridge(NamedTuple):
-    """An estimate from rows (x, r), with A = lambda I + sum x x'. It is never changed.
+    """A ridge estimate from rows (x, r), with A = lambda I + sum x x'. It is never changed.
 
     Attributes:
-        rows: How many.
+        rows: Number of rows.
         moment: b = sum r x, shape (d,).
-        inverse: A^-1, shape (d, d), of which only the upper triangle is kept: it is symmetric.
+        inverse: A^-1, shape (d, d), symmetric; only its upper triangle is kept.
         theta: A^-1 b, shape (d,).
     """
 
@@ -49,14 +49,14 @@ def fresh(dim: int, lam: float) -> Ridge:
 
 
 def observed(ridge: Ridge, x: Array, reward: float) -> Ridge:
-    """Returns the estimate from one more row (Sherman and Morrison).
+    """Returns the estimate after one more row (Sherman and Morrison).
 
         A^-1 <- A^-1 - A^-1 x x' A^-1 / (1 + x' A^-1 x),    theta = A^-1 b
 
     Args:
-        ridge: From the rows before.
+        ridge: The estimate before.
         x: Shape (d,).
-        reward: r.
+        reward: The reward r.
     """
     ahead = dsymv(1.0, ridge.inverse, x)
     inverse = dsyr(-1.0 / (1.0 + float(ahead @ x)), ahead, a=ridge.inverse)
@@ -71,10 +71,10 @@ def added(gram: Array, x: Array) -> Array:
 
 
 def fitted(several: Iterable[tuple[Array, Ridge]], lam: float) -> Ridge:
-    """Returns the estimate from the rows of several together: A = lambda I + sum of their x x'.
+    """Returns the estimate from the rows of several estimates together, A = lambda I + sum x x'.
 
     Args:
-        several: Of each, sum x x' in the upper triangle, and its own estimate. One at least.
+        several: For each, at least one: sum x x' in the upper triangle, and the estimate.
         lam: lambda > 0.
     """
     (first, one), *others = several
@@ -90,7 +90,7 @@ def fitted(several: Iterable[tuple[Array, Ridge]], lam: float) -> Ridge:
 
 
 def widths(ridge: Ridge, arms: Array) -> Array:
-    """Returns sqrt(x' A^-1 x) for each of some arms (K, d), shape (K,)."""
+    """Returns sqrt(x' A^-1 x) for arms (K, d), shape (K,)."""
     columns = arms.T
     squares = (columns * dsymm(1.0, ridge.inverse, columns)).sum(axis=0)
     found: Array = np.sqrt(np.maximum(squares, 0.0))  # rounding may take 0 below 0
@@ -100,8 +100,8 @@ def widths(ridge: Ridge, arms: Array) -> Array:
 def optimistic(ridge: Ridge, arms: Array, alpha: float) -> Array:
     """Returns upper confidence bounds theta' x + alpha sqrt(x' A^-1 x) of arms (K, d), shape (K,).
 
-    All linear policies have this width, as their papers' analyses do: some of these write it times
-    sqrt(log(t + 1)), and some codes leave out the root.
+    All linear policies use this width. Some of the papers multiply it by sqrt(log(t + 1)), and some
+    authors' codes leave out the square root.
     """
     bounds: Array = arms @ ridge.theta
     return bounds + alpha * widths(ridge, arms) if alpha else bounds

@@ -9,96 +9,106 @@ from typing import NamedTuple
 
 import numpy as np
 
-from engram.bandits.crowd import Crowd, Group, group, joined, kept, learned, none, spread
-from engram.bandits.policy import Array, Core, best
+from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import Ridge, check_ridge, optimistic
+from engram.bandits.user_stats import (
+    Cluster,
+    UserStats,
+    cluster_estimate,
+    confidence_radius,
+    empty,
+    prune,
+    with_row,
+    with_user,
+)
 
 __all__ = ["Sclub", "sclub"]
 
 
 class Sclub(NamedTuple):
-    """Its state.
+    """The state.
 
     Attributes:
-        crowd: What is known of users, and of clusters.
-        clusters: The users of each cluster, by the cluster's number. All begin in cluster 0, which
-            is there even if it is empty: for those who have not come yet.
-        pivots: Each cluster's estimate of when the phase began, or the cluster was made.
-        checked: The users who have been served in this phase.
-        rounds: tau, how many rewards there have been.
+        stats: Statistics of users and clusters.
+        clusters: The users of each cluster, by the cluster's number. New users start in cluster 0,
+            which exists even if it is empty.
+        pivots: Each cluster's estimate at the start of the phase, or when the cluster was made.
+        checked: The users served in this phase.
+        rounds: tau, the number of rewards so far.
     """
 
-    crowd: Crowd
-    clusters: Mapping[int, Group]
+    stats: UserStats
+    clusters: Mapping[int, Cluster]
     pivots: Mapping[int, Ridge]
-    checked: Group
+    checked: Cluster
     rounds: int
 
 
 def sclub(
     dim: int, *, alpha: float, lam: float, alpha2: float = 1.0, alpha_p: float = 2**0.5
-) -> Core[Sclub]:
+) -> Policy[Sclub]:
     """Plays by the estimate of the user's cluster, as LinUCB does by a user's own.
 
-    Phase s = 1, 2, ... has 2^s rounds. The user served, i, leaves a cluster j of several if
+    Phase s = 1, 2, ... has 2^s rounds. The user served, i, leaves its cluster j of several users if
 
         ||theta_i - theta~_j|| > alpha2 (F(T_i) + F(T~_j)), or
         |p_i - p_l| > 2 alpha_p F(tau) for another of its users, l,
 
-    and is then a cluster of one. Here F(T) = sqrt((1 + ln(1 + T)) / (1 + T)), T_i is the number of
-    i's rows, p_i = T_i / tau, and ~ stands for j's estimate of the phase's beginning. Two clusters
-    all of whose users have been served in this phase become one, of the lower number, if
+    and then forms a cluster of its own. Here F(T) = sqrt((1 + ln(1 + T)) / (1 + T)), T_i is the
+    number of i's rows, p_i = T_i / tau, and ~ marks j's estimate at the start of the phase. Two
+    clusters all of whose users have been served in this phase merge, under the lower number, if
 
         ||theta_j - theta_k|| < (alpha2 / 2) (F(T_j) + F(T_k)) and
         |p_j - p_k| < alpha_p F(tau),    p_j = T_j / (|j| tau).
 
-    A cluster's A is lambda I + sum (A_i - lambda I). What the paper leaves open: a cluster made
-    during a phase has for ~ its estimate of then. A pair is looked at when this round has changed
-    one of the two; it would be a pass over all pairs otherwise. (The authors' code compares p_i
-    with the cluster's, theta_i with its latest estimate, and forgets each round who was served.)
+    A cluster's A is lambda I + sum (A_i - lambda I). Two points that the paper leaves open:
+    the ~ of a cluster made during a phase is its estimate at that time, and only pairs that this
+    round has changed are compared, not all pairs. (The authors' code compares p_i with the
+    cluster's p, compares theta_i with the cluster's latest estimate, and forgets each round who was
+    served.)
 
     Args:
         dim: d, at least 1.
-        alpha: How wide the confidence is by which arms are chosen; at least 0.
+        alpha: Width of the confidence bounds by which arms are chosen, at least 0.
         lam: lambda > 0.
-        alpha2: alpha_theta, how much estimates may differ; at least 0.
-        alpha_p: How much the shares of rounds may differ; at least 0.
+        alpha2: alpha_theta, scale of the radius by which estimates may differ, at least 0.
+        alpha_p: Scale of the radius by which shares of rounds may differ, at least 0.
     """
     check_ridge(dim, lam, alpha=alpha, alpha2=alpha2, alpha_p=alpha_p)
 
     def choose(state: Sclub, user: int, arms: Array, rng: np.random.Generator) -> tuple[int, Sclub]:
         state = _with(state, user)
-        ridge, crowd = group(state.crowd, state.clusters[_cluster(state, user)], lam)
-        return best(optimistic(ridge, arms, alpha), rng), state._replace(crowd=crowd)
+        ridge, stats = cluster_estimate(state.stats, state.clusters[_cluster(state, user)], lam)
+        return best(optimistic(ridge, arms, alpha), rng), state._replace(stats=stats)
 
     def update(state: Sclub, user: int, x: Array, reward: float) -> Sclub:
         state = _in_phase(_with(state, user), lam)
-        crowd = learned(state.crowd, user, x, reward)
-        state = state._replace(crowd=crowd, checked=state.checked | {user}, rounds=state.rounds + 1)
+        stats = with_row(state.stats, user, x, reward)
+        state = state._replace(stats=stats, checked=state.checked | {user}, rounds=state.rounds + 1)
         home = _cluster(state, user)
         if _differs(state, user, home, alpha2, alpha_p):
             state = _split(state, user, home)
         for number in dict.fromkeys((home, _cluster(state, user))):
             state = _merged(state, number, lam, alpha2, alpha_p)
         groups = [state.clusters[_cluster(state, user)]]
-        return state._replace(crowd=kept(state.crowd, user, groups))
+        return state._replace(stats=prune(state.stats, user, groups))
 
-    return Core(
-        init=lambda rng: _first(none(dim, lam)),
+    return Policy(
+        init=lambda rng: _first(empty(dim, lam)),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
 
 
-def _first(crowd: Crowd) -> Sclub:
-    return Sclub(crowd, {0: frozenset()}, {0: crowd.unseen.ridge}, frozenset(), 0)
+def _first(stats: UserStats) -> Sclub:
+    return Sclub(stats, {0: frozenset()}, {0: stats.unseen.ridge}, frozenset(), 0)
 
 
 def _with(state: Sclub, user: int) -> Sclub:
-    if user in state.crowd.users:
+    if user in state.stats.users:
         return state
-    crowd = joined(state.crowd, user, [state.clusters[0]])
-    return state._replace(crowd=crowd, clusters={**state.clusters, 0: state.clusters[0] | {user}})
+    stats = with_user(state.stats, user, [state.clusters[0]])
+    return state._replace(stats=stats, clusters={**state.clusters, 0: state.clusters[0] | {user}})
 
 
 def _cluster(state: Sclub, user: int) -> int:
@@ -110,10 +120,12 @@ def _in_phase(state: Sclub, lam: float) -> Sclub:
     before = state.rounds + 2
     if before & (before - 1):  # no power of 2
         return state
-    crowd, pivots = state.crowd, {}
+    stats, pivots = state.stats, {}
     for number, them in state.clusters.items():
-        pivots[number], crowd = group(crowd, them, lam) if them else (crowd.unseen.ridge, crowd)
-    return state._replace(crowd=crowd, pivots=pivots, checked=frozenset())
+        pivots[number], stats = (
+            cluster_estimate(stats, them, lam) if them else (stats.unseen.ridge, stats)
+        )
+    return state._replace(stats=stats, pivots=pivots, checked=frozenset())
 
 
 def _differs(state: Sclub, user: int, home: int, alpha2: float, alpha_p: float) -> bool:
@@ -121,10 +133,10 @@ def _differs(state: Sclub, user: int, home: int, alpha2: float, alpha_p: float) 
     others = sorted(state.clusters[home] - {user})
     if not others:
         return False
-    rows, pivot = state.crowd.rows, state.pivots[home]
-    apart = float(np.linalg.norm(state.crowd.thetas[user] - pivot.theta))
+    rows, pivot = state.stats.rows, state.pivots[home]
+    apart = float(np.linalg.norm(state.stats.thetas[user] - pivot.theta))
     shares = float(np.abs(rows[others] - rows[user]).max()) / state.rounds
-    f_user, f_pivot, f_round = spread(np.array([rows[user], pivot.rows, state.rounds]))
+    f_user, f_pivot, f_round = confidence_radius(np.array([rows[user], pivot.rows, state.rounds]))
     return bool(apart > alpha2 * (f_user + f_pivot) or shares > 2 * alpha_p * f_round)
 
 
@@ -133,7 +145,7 @@ def _split(state: Sclub, user: int, home: int) -> Sclub:
     left = state.clusters[home] - {user}
     return state._replace(
         clusters={**state.clusters, home: left, new: frozenset({user})},
-        pivots={**state.pivots, new: state.crowd.users[user].ridge},
+        pivots={**state.pivots, new: state.stats.users[user].ridge},
     )
 
 
@@ -143,16 +155,16 @@ def _merged(state: Sclub, number: int, lam: float, alpha2: float, alpha_p: float
         ready = [k for k, them in sorted(state.clusters.items()) if them and them <= state.checked]
         if number not in ready:
             return state
-        ridges, crowd = [], state.crowd
+        ridges, stats = [], state.stats
         for k in ready:
-            ridge, crowd = group(crowd, state.clusters[k], lam)
+            ridge, stats = cluster_estimate(stats, state.clusters[k], lam)
             ridges.append(ridge)
-        state, me = state._replace(crowd=crowd), ready.index(number)
+        state, me = state._replace(stats=stats), ready.index(number)
         thetas, rows = np.array([r.theta for r in ridges]), np.array([r.rows for r in ridges])
-        radius = alpha2 / 2 * spread(rows)
+        radius = alpha2 / 2 * confidence_radius(rows)
         shares = rows / [len(state.clusters[k]) * state.rounds for k in ready]
         near = np.linalg.norm(thetas - thetas[me], axis=1) < radius + radius[me]
-        near &= np.abs(shares - shares[me]) < alpha_p * spread(np.array(state.rounds))
+        near &= np.abs(shares - shares[me]) < alpha_p * confidence_radius(np.array(state.rounds))
         near[me] = False
         if not near.any():
             return state
@@ -162,8 +174,8 @@ def _merged(state: Sclub, number: int, lam: float, alpha2: float, alpha_p: float
 
 def _united(state: Sclub, low: int, high: int, lam: float) -> Sclub:
     them = state.clusters[low] | state.clusters[high]
-    pivot, crowd = group(state.crowd, them, lam)
+    pivot, stats = cluster_estimate(state.stats, them, lam)
     clusters = {**state.clusters, low: them}
     pivots = {**state.pivots, low: pivot}
     del clusters[high], pivots[high]
-    return state._replace(crowd=crowd, clusters=clusters, pivots=pivots)
+    return state._replace(stats=stats, clusters=clusters, pivots=pivots)

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent of a stack of networks on rows that users were shown."""
+"""Stochastic gradient descent of a stack of networks on users' rows."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from engram.bandits.networks import Weights, descend, forward, outer_parts
-from engram.bandits.replay import Drawn, Replay, drawn_rows
+from engram.bandits.replay import Drawn, ReplayBuffer, drawn_rows
 from engram.checks import require
 
 __all__ = ["descended", "penalized", "per_run", "trained"]
@@ -16,15 +16,17 @@ __all__ = ["descended", "penalized", "per_run", "trained"]
 Array = npt.NDArray[np.float64]
 
 
-def trained(rows: Replay, weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor) -> Weights:
+def trained(
+    rows: ReplayBuffer, weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor
+) -> Weights:
     """Takes J steps of descent on 1/2 mean (f(x; theta) - r)^2 + lam / sqrt(m) ||theta||_1.
 
     Args:
-        rows: What was drawn from.
-        weights: Of M networks, shapes (M, out, in); they stay as they are.
-        drawn: Rows for each, entries (M, J, n).
+        rows: The replay buffers drawn from.
+        weights: Weights of M networks, shapes (M, out, in); they are not changed.
+        drawn: The numbers of the rows for each network, entries (M, J, n).
         eta: Step sizes, shape (M,).
-        lam: Shape (M,), >= 0.
+        lam: lambda >= 0, shape (M,).
     """
     sample, size = drawn_rows(rows, drawn), eta[:, None]
     penalty = (eta * lam / weights[-1].shape[-1] ** 0.5)[:, None, None] if lam.any() else None
@@ -43,40 +45,40 @@ def trained(rows: Replay, weights: Weights, drawn: Drawn, eta: Tensor, lam: Tens
 
 def descended(
     weights: Weights,
-    slopes: Callable[[int, Weights], Weights],
+    gradient: Callable[[int, Weights], Weights],
     steps: int,
     eta: Tensor,
     lam: Tensor,
 ) -> Weights:
-    """Takes steps of descent on a loss + lam / sqrt(m) ||theta||_1, as ``trained`` does.
+    """Takes the steps of ``trained`` by a gradient function, where the rows are not at hand.
 
     Args:
-        weights: Of M networks, shapes (M, out, in).
-        slopes: The loss's gradient in a step, from 0, at given weights, where no rows are.
+        weights: Weights of M networks, shapes (M, out, in).
+        gradient: ``(step, weights) -> gradient`` of the loss without its penalty, steps from 0.
         steps: J.
         eta: Step sizes, shape (M,).
-        lam: Shape (M,), >= 0.
+        lam: lambda >= 0, shape (M,).
     """
     for step in range(steps):
-        weights = descend(weights, penalized(slopes(step, weights), weights, lam), eta)
+        weights = descend(weights, penalized(gradient(step, weights), weights, lam), eta)
     return weights
 
 
-def penalized(slopes: Weights, weights: Weights, lam: Tensor) -> Weights:
-    """Returns the slopes of a loss to which lam / sqrt(m) ||theta||_1 is added."""
+def penalized(gradients: Weights, weights: Weights, lam: Tensor) -> Weights:
+    """Adds the gradient of the penalty lam / sqrt(m) ||theta||_1."""
     if not lam.any():
-        return slopes
+        return gradients
     each = lam / weights[-1].shape[-1] ** 0.5
     return tuple(
-        slope + each.reshape(-1, *[1] * (w.ndim - 1)) * w.sign()
-        for slope, w in zip(slopes, weights, strict=True)
+        gradient + each.reshape(-1, *[1] * (w.ndim - 1)) * w.sign()
+        for gradient, w in zip(gradients, weights, strict=True)
     )
 
 
 def per_run(
     runs: int, dtype: torch.dtype = torch.float32, **settings: float | Array
 ) -> dict[str, Tensor]:
-    """Returns each setting as shape (R,), from a number or one number for each run."""
+    """Returns each setting in shape (R,), from one number or one number per run."""
     found = {}
     for name, value in settings.items():
         given = np.asarray(value, dtype=np.float64)

@@ -1,1 +1,1 @@
-"""Memory-based MAML for personalized federated learning, and what it is compared with."""
+"""Memory-based MAML for personalized federated learning, and the methods it is compared with."""

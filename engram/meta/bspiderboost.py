@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from engram.checks import require
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.meta.meta_gradient import meta_gradient
 from engram.meta.single_node import Draw, Episode, MetaRule, OnlyModel, check_sampling
-from engram.stacks import mean_of_tasks, spread
+from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled
 from engram.types import Params, Scale
 
@@ -23,7 +23,7 @@ class Differences(NamedTuple):
 
     Attributes:
         w: The meta-models, (r, ...).
-        before: Those of the iteration before.
+        before: The meta-models of the previous iteration.
         z: The estimate of the gradient at w, (r, ...); None before the first iteration.
         t: Iterations done.
     """
@@ -35,7 +35,7 @@ class Differences(NamedTuple):
 
 
 def bsgd(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks_per_step: int,
     batch_size: int,
@@ -47,8 +47,8 @@ def bsgd(
 
     It is ``w <- w - eta mean_i (I - alpha hess L1_i(w)) grad L2_i(w - alpha grad L1_i(w))``.
 
-    It differs from MAML by (2) of the MOML paper in that the Hessian is that of the batch which
-    adapts, so this is the gradient of a loss; there it is of an independent batch.
+    It differs from MAML by (2) of the MOML paper: the Hessian is taken on the batch that adapts, so
+    that this is the gradient of a loss. MAML there takes it on an independent batch.
 
     Args:
         loss: A stacked loss.
@@ -59,7 +59,7 @@ def bsgd(
         hessian: One of ``curvature.HESSIANS``.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(eta > 0, "eta", eta, "positive")
     check_sampling(tasks_per_step, batch_size)
@@ -74,7 +74,7 @@ def bsgd(
 
 
 def bspiderboost(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks_per_step: int,
     batch_size: int,
@@ -86,10 +86,10 @@ def bspiderboost(
 ) -> MetaRule[Differences]:
     """Builds BSpiderBoost.
 
-    With BSGD's gradient G(w) of whatever an iteration draws it is ::
+    With BSGD's gradient G(w) on the tasks and rows that an iteration draws, it is ::
 
         z <- G(w)                     every `period` iterations, on a large batch of tasks
-        z <- z + G(w) - G(w before)   else, both on the same tasks and rows
+        z <- z + G(w) - G(w before)   otherwise, both on the same tasks and rows
         w <- w - eta z
 
     Args:
@@ -103,7 +103,7 @@ def bspiderboost(
         hessian: One of ``curvature.HESSIANS``.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(eta > 0, "eta", eta, "positive")
     require(large_tasks >= 1, "large-tasks", large_tasks, "at least 1")
@@ -129,13 +129,13 @@ def bspiderboost(
 
 
 def _biased_gradient(
-    loss: Differentiated, alpha: float, hessian: str
+    loss: LossWithDerivatives, alpha: float, hessian: str
 ) -> Callable[[Params, Episode], Params]:
     meta = meta_gradient(loss, alpha, hessian)
 
     def delta(w: Params, episode: Episode) -> Params:
         drawn, (first, second) = episode
-        each = spread(w, drawn.shape[1])
+        each = expand(w, drawn.shape[1])
         batches = (first, second)[2 - meta.batches :]
         return mean_of_tasks(meta.at(each, meta.adapt(each, first), batches))
 

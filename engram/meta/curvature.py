@@ -1,11 +1,11 @@
-"""The meta-gradient's factor ``I - alpha hess L(w)``, applied to a vector three ways."""
+"""The meta-gradient's factor ``I - alpha hess L(w)``, applied to a vector in three ways."""
 
 from collections.abc import Callable
 
 import torch
 
 from engram.checks import require
-from engram.derivatives import Differentiated, gradient, hessian_product
+from engram.derivatives import LossWithDerivatives, gradient, hessian_product
 from engram.tree import add_scaled, norm
 from engram.types import Batch, LossFn, Params, Scale
 
@@ -23,17 +23,17 @@ def curvature_correction(
     Personalized Federated Learning with Theoretical Guarantees. NeurIPS 2020, Sec. 3:
 
     - ``exact``: a Hessian-vector product.
-    - ``first-order``: the Hessian is taken for zero and g returned (FO-MAML).
-    - ``finite-difference``: ``hess L(w) g`` is taken for the central difference
+    - ``first-order``: the Hessian is replaced by zero, and g returned (FO-MAML).
+    - ``finite-difference``: ``hess L(w) g`` is replaced by the central difference
       ``(grad L(w + delta g) - grad L(w - delta g)) / (2 delta)`` (HF-MAML), with an error
       of order ``delta^2`` that vanishes on quadratics.
 
     Raises:
-        ValueError: ``hessian`` names none of these.
+        ValueError: If ``hessian`` is none of these.
     """
     require(hessian in HESSIANS, "hessian", hessian, f"one of {', '.join(HESSIANS)}")
-    slope, product = gradient(loss), hessian_product(loss)
-    leading = loss.leading if isinstance(loss, Differentiated) else 0
+    grad, product = gradient(loss), hessian_product(loss)
+    leading = loss.leading if isinstance(loss, LossWithDerivatives) else 0
 
     def exact(w: Params, batch: Batch, g: Params) -> Params:
         return add_scaled(g, -alpha, product(w, batch, g))
@@ -49,8 +49,8 @@ def curvature_correction(
         info = torch.finfo(next(iter(w.values())).dtype)
         scale = info.eps ** (1 / 3) * (1 + norm(w, leading))
         delta = scale / norm(g, leading).clamp_min(info.tiny**0.5)
-        ahead = slope(add_scaled(w, delta, g), batch)
-        behind = slope(add_scaled(w, -delta, g), batch)
+        ahead = grad(add_scaled(w, delta, g), batch)
+        behind = grad(add_scaled(w, -delta, g), batch)
         return add_scaled(g, -alpha / (2 * delta), add_scaled(ahead, -1.0, behind))
 
     return {"exact": exact, "first-order": first_order, "finite-difference": finite_difference}[

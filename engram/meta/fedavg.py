@@ -16,10 +16,10 @@ def fedavg(loss: LossFn, *, eta: Scale) -> LocalRule:
     """Builds ``w <- w - eta grad L(w)``, one batch a step, without state.
 
     Raises:
-        ValueError: ``eta`` is not positive.
+        ValueError: If ``eta`` is not positive.
     """
     require(eta > 0, "eta", eta, "positive")
-    slope = gradient(loss)
+    grad = gradient(loss)
 
     def init(w: Params, batch: Batch | None) -> Params:
         del w, batch
@@ -27,7 +27,7 @@ def fedavg(loss: LossFn, *, eta: Scale) -> LocalRule:
 
     def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         (batch,) = batches
-        return add_scaled(w, -eta, slope(w, batch)), u
+        return add_scaled(w, -eta, grad(w, batch)), u
 
     return LocalRule(
         init=init,

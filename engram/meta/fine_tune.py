@@ -1,4 +1,4 @@
-"""Personalization as every algorithm is evaluated: a few gradient steps on support data."""
+"""Personalization at evaluation: a few gradient steps on a client's support data."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ __all__ = ["fine_tune"]
 def fine_tune(loss: LossFn, *, lr: float, steps: int) -> Callable[[Params, Batch], Params]:
     """Builds ``(w, support) -> params``: ``steps`` full-batch gradient steps from w.
 
-    w itself is left alone, so a model can be personalized for any number of clients.
+    w itself is not changed, so one model can be personalized for any number of clients.
 
     Args:
         loss: Mean loss over one batch.
@@ -21,15 +21,15 @@ def fine_tune(loss: LossFn, *, lr: float, steps: int) -> Callable[[Params, Batch
         steps: Number of steps; >= 0, where 0 returns w.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(lr > 0, "adapt-lr", lr, "positive")
     require(steps >= 0, "adapt-steps", steps, "at least 0")
-    slope = gradient(loss)
+    grad = gradient(loss)
 
     def personalize(w: Params, support: Batch) -> Params:
         for _ in range(steps):
-            w = add_scaled(w, -lr, slope(w, support))
+            w = add_scaled(w, -lr, grad(w, support))
         return w
 
     return personalize

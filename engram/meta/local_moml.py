@@ -27,12 +27,12 @@ def local_moml(
         w <- w - eta (I - alpha hess L2(w)) grad L3(u)              (7)
 
     where Li is the loss on the i-th of the step's three independent batches (two, L1 and L3,
-    where the Hessian is left out).
+    in the first-order variant).
 
     A client without a memory starts from ``u <- w - alpha grad L0(w)`` on a batch of its
-    own (Alg. 3, line 6). That is every client of every round where memories are reset
-    (cross-device). Where they are carried (cross-silo) Alg. 3 says only that u comes from
-    the round before, so a client's first round starts in the same way.
+    own (Alg. 3, line 6). That is every client of every round if memories are reset
+    (cross-device). If they are carried over (cross-silo), Alg. 3 only says that u comes from the
+    previous round, so here a client's first round starts in the same way.
 
     Args:
         loss: Mean loss over one batch; twice differentiable in the parameters.
@@ -47,7 +47,7 @@ def local_moml(
         A rule whose state is u, a model with the shapes of w.
 
     Raises:
-        ValueError: A step size or weight lies outside its range, or the variant is unknown.
+        ValueError: If a step size or weight is out of range, or the variant is unknown.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")

@@ -1,4 +1,4 @@
-"""The two things that all of memory-based MAML does: adapt, and take the meta-gradient."""
+"""The two operations of memory-based MAML: adaptation and the meta-gradient."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,14 +13,14 @@ __all__ = ["MetaGradient", "meta_gradient"]
 
 
 class MetaGradient(NamedTuple):
-    """Adaptation, and the meta-gradient at an adapted model.
+    """Adaptation, and the meta-gradient at an adapted model or memory.
 
     Attributes:
         adapt: ``(w, batch) -> w - alpha grad L(w)``.
         at: ``(w, u, batches) -> (I - alpha hess L2(w)) grad L3(u)``, where Li is the loss on the
             i-th of a step's three independent batches. ``batches`` are the second and the third,
-            or the third alone where the Hessian is left out.
-        batches: How many ``at`` takes: 2, or 1.
+            or the third alone in the first-order variant.
+        batches: Number of batches that ``at`` takes: 2 or 1.
     """
 
     adapt: Callable[[Params, Batch], Params]
@@ -29,7 +29,7 @@ class MetaGradient(NamedTuple):
 
 
 def meta_gradient(loss: LossFn, alpha: float, hessian: str) -> MetaGradient:
-    """Builds both for a loss.
+    """Builds both operations for a loss.
 
     Args:
         loss: Mean loss over one batch; twice differentiable in the parameters.
@@ -37,17 +37,17 @@ def meta_gradient(loss: LossFn, alpha: float, hessian: str) -> MetaGradient:
         hessian: How the Hessian is treated; one of ``curvature.HESSIANS``.
 
     Raises:
-        ValueError: ``alpha`` is negative, or the variant is unknown.
+        ValueError: If ``alpha`` is negative, or the variant is unknown.
     """
     require(alpha >= 0, "alpha", alpha, "at least 0")
-    slope = gradient(loss)
+    grad = gradient(loss)
     correct = curvature_correction(loss, alpha, hessian)
 
     def adapt(w: Params, batch: Batch) -> Params:
-        return add_scaled(w, -alpha, slope(w, batch))
+        return add_scaled(w, -alpha, grad(w, batch))
 
     def at(w: Params, u: Params, batches: Sequence[Batch]) -> Params:
         *second, third = batches
-        return correct(w, second[0] if second else None, slope(u, third))
+        return correct(w, second[0] if second else None, grad(u, third))
 
     return MetaGradient(adapt, at, batches=1 if hessian == "first-order" else 2)

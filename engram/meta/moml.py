@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from engram.checks import require
-from engram.derivatives import Differentiated, gradient
+from engram.derivatives import LossWithDerivatives, gradient
 from engram.meta.meta_gradient import meta_gradient
 from engram.meta.single_node import (
+    Allocator,
     Draw,
     Episode,
     MetaRule,
-    Room,
     check_sampling,
     in_memory,
 )
-from engram.stacks import mean_of_tasks, pick, put, spread
+from engram.stacks import expand, gather, mean_of_tasks, scatter
 from engram.tree import add_scaled, interpolate, norm
 from engram.types import Params, Scale
 
@@ -35,7 +35,7 @@ class Remembering(NamedTuple):
     Attributes:
         w: The meta-models, (r, ...).
         u: The memories, (r, n, ...).
-        known: Which of them have been written, (r, n), boolean.
+        known: Which memories have been written, (r, n), boolean.
     """
 
     w: Params
@@ -44,7 +44,7 @@ class Remembering(NamedTuple):
 
 
 def moml_v1(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks: int,
     tasks_per_step: int,
@@ -53,7 +53,7 @@ def moml_v1(
     beta: Scale,
     eta: Scale,
     hessian: str = "exact",
-    room: Room = in_memory,
+    allocate: Allocator = in_memory,
 ) -> MetaRule[Remembering]:
     """Builds MOML v1 (Alg. 1).
 
@@ -62,9 +62,9 @@ def moml_v1(
         u_i <- (1 - beta) u_i + beta (w - alpha grad L1_i(w))                   (v1)
         w <- w - eta mean_i (I - alpha hess L2_i(w)) grad L3_i(u_i)             (3)
 
-    The other memories stay. Alg. 1 does not say where they start: here each is its first
-    adaptation, at the first iteration that draws its task, so no sample is spent on it before and
-    no memory is written that is not used.
+    The other memories stay the same. Alg. 1 does not say where memories start. Here each starts at
+    its first adaptation, in the first iteration that draws its task, so that no samples are spent
+    and no memories written for tasks that are never drawn.
 
     Args:
         loss: A stacked loss.
@@ -76,10 +76,10 @@ def moml_v1(
             MAML.
         eta: Meta step size; > 0.
         hessian: One of ``curvature.HESSIANS``.
-        room: Makes the room for the memories: in memory, or in a file or block to be shared.
+        allocate: Allocates the memories, in RAM or memory-mapped; see ``Allocator``.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
@@ -90,16 +90,16 @@ def moml_v1(
     def init(w: Params) -> Remembering:
         first = next(iter(w.values()))
         known = torch.zeros(len(first), tasks, dtype=torch.bool, device=first.device)
-        return Remembering(w, _room(room, w, tasks), known)
+        return Remembering(w, _allocated(allocate, w, tasks), known)
 
     def step(state: Remembering, episodes: tuple[Episode, ...]) -> Remembering:
         ((drawn, (first, *others)),) = episodes
-        w = spread(state.w, tasks_per_step)
+        w = expand(state.w, tasks_per_step)
         old = state.known.gather(1, drawn)
         newest = torch.as_tensor(beta, dtype=torch.float64, device=old.device).reshape(-1, 1)
         weight = torch.where(old, newest, 1.0)
-        u = interpolate(pick(state.u, drawn), meta.adapt(w, first), weight)
-        put(state.u, drawn, u)
+        u = interpolate(gather(state.u, drawn), meta.adapt(w, first), weight)
+        scatter(state.u, drawn, u)
         known = state.known.scatter(1, drawn, value=True)
         delta = mean_of_tasks(meta.at(w, u, others))
         return Remembering(add_scaled(state.w, -eta, delta), state.u, known)
@@ -112,10 +112,10 @@ class Tracking(NamedTuple):
 
     Attributes:
         w: The meta-models, (r, ...).
-        center: What all memories have in common, (r, ...).
-        offset: (r, n, ...).
-        shrink: (r,), in (0, 1].
-        eta: The step size of the iteration before, (r,).
+        center: The common part of all memories, (r, ...).
+        offset: The memories' own parts before shrinking, (r, n, ...).
+        shrink: Factor of the offsets, (r,), in (0, 1].
+        eta: Step size of the previous iteration, (r,).
     """
 
     w: Params
@@ -130,9 +130,9 @@ class StepSizes(NamedTuple):
 
     Attributes:
         of: ``(w, eta before, episodes) -> (eta_t, beta_t)``, each (r,); the episodes are those
-            that ``draws`` asked for.
+            that ``draws`` requests.
         before: eta_{-1}.
-        draws: What has to be seen of tasks to tell.
+        draws: The samples needed to compute the step sizes.
     """
 
     of: Callable[[Params, Tensor, tuple[Episode, ...]], tuple[Scale, Scale]]
@@ -144,7 +144,7 @@ def constant_steps(*, beta: Scale, eta: Scale) -> StepSizes:
     """Builds constant step sizes: beta in (0, 1], eta > 0.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
@@ -152,7 +152,7 @@ def constant_steps(*, beta: Scale, eta: Scale) -> StepSizes:
 
 
 def adaptive_steps(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     alpha: float,
     eta: float,
@@ -161,15 +161,15 @@ def adaptive_steps(
     tasks_per_step: int,
     batch_size: int,
 ) -> StepSizes:
-    """Builds the step sizes of Sec. 4.3, for gradients that have no bound.
+    """Builds the step sizes of Sec. 4.3, for unbounded gradients.
 
     They are ::
 
         eta_t = eta_0 / L^(w_t),    L^(w) = 4 L + 2 rho alpha mean_i |grad L_i(w)|
         beta_t = 6 L^2 eta_0^(-1/3) eta_{t-1}
 
-    with the mean over tasks and batches drawn for it alone. The paper does not say what eta_{-1}
-    is; here it is eta_0 / 4 L, the largest that any eta_t is.
+    with the mean over tasks and batches that are drawn for this purpose alone. The paper does not
+    define eta_{-1}; here it is eta_0 / (4 L), the largest value that eta_t can have.
 
     Args:
         loss: A stacked loss.
@@ -177,12 +177,12 @@ def adaptive_steps(
         eta: eta_0; > 0 and at most ``(3 L)^(-3/2)``, the first bound of Lemma 4, so that
             beta_t is at most 1/2.
         smoothness: L, the Lipschitz constant of the losses' gradients; > 0.
-        hessian_smoothness: rho, that of their Hessians; >= 0.
+        hessian_smoothness: rho, the Lipschitz constant of their Hessians; >= 0.
         tasks_per_step: Tasks in the mean; >= 1.
         batch_size: Rows of each; >= 1.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     check_sampling(tasks_per_step, batch_size)
     require(alpha >= 0, "alpha", alpha, "at least 0")
@@ -190,11 +190,11 @@ def adaptive_steps(
     require(hessian_smoothness >= 0, "hessian-smoothness", hessian_smoothness, "at least 0")
     largest = (3 * smoothness) ** -1.5
     require(0 < eta <= largest, "eta", eta, f"in (0, {largest:.4g}], by Lemma 4")
-    slope = gradient(loss)
+    grad = gradient(loss)
 
     def of(w: Params, before: Tensor, episodes: tuple[Episode, ...]) -> tuple[Scale, Scale]:
         ((drawn, (batch,)),) = episodes
-        norms = norm(slope(spread(w, drawn.shape[1]), batch), leading=2)
+        norms = norm(grad(expand(w, drawn.shape[1]), batch), leading=2)
         bound = 4 * smoothness + 2 * hessian_smoothness * alpha * norms.mean(1)
         return eta / bound, 6 * smoothness**2 * eta ** (-1 / 3) * before
 
@@ -202,7 +202,7 @@ def adaptive_steps(
 
 
 def moml_v2(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks: int,
     tasks_per_step: int,
@@ -210,24 +210,25 @@ def moml_v2(
     alpha: float,
     steps: StepSizes,
     hessian: str = "exact",
-    room: Room = in_memory,
+    allocate: Allocator = in_memory,
 ) -> MetaRule[Tracking]:
     """Builds MOML v2 (Alg. 2).
 
-    Of two independent batches of B tasks, the one moves memories::
+    An iteration draws two independent batches of B tasks. The first one moves memories::
 
         u_i <- (1 - beta_t) u_i + beta_t w + beta_t (n/B) 1[i drawn] (v_i - w)    (v2)
 
-    with ``v_i = w - alpha grad L1_i(w)``, for all n tasks i; the other one moves w by (3). All
+    with ``v_i = w - alpha grad L1_i(w)``, for all n tasks i; the second one moves w by (3). All
     memories start at w.
 
-    What (v2) does to every memory alike is kept once: with ``u_i = c + s o_i`` it is ::
+    The part of (v2) that is the same for all memories is stored once: with ``u_i = c + s o_i`` ::
 
         c <- (1 - beta_t) c + beta_t w
         s <- (1 - beta_t) s
         o_i <- o_i - (beta_t / s) (n/B) alpha grad L1_i(w)    for the i drawn
 
-    so an iteration costs what B tasks cost, not n. Before s becomes too small, the o_i take it in.
+    so an iteration costs as much as B tasks, not n. Before s becomes too small, it is multiplied
+    into the o_i.
 
     Args:
         loss: A stacked loss.
@@ -237,13 +238,13 @@ def moml_v2(
         alpha: Adaptation step size; >= 0.
         steps: ``constant_steps`` or ``adaptive_steps``.
         hessian: One of ``curvature.HESSIANS``.
-        room: As in ``moml_v1``.
+        allocate: See ``moml_v1``.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     check_sampling(tasks_per_step, batch_size, tasks)
-    slope, meta = gradient(loss), meta_gradient(loss, alpha, hessian)
+    grad, meta = gradient(loss), meta_gradient(loss, alpha, hessian)
     draws = (
         Draw(tasks_per_step, (batch_size,)),
         Draw(tasks_per_step, (batch_size,) * meta.batches),
@@ -254,18 +255,18 @@ def moml_v2(
     def init(w: Params) -> Tracking:
         first = next(iter(w.values()))
         ones = first.new_ones(len(first))
-        return Tracking(w, w, _room(room, w, tasks), ones, ones * steps.before)
+        return Tracking(w, w, _allocated(allocate, w, tasks), ones, ones * steps.before)
 
     def step(state: Tracking, episodes: tuple[Episode, ...]) -> Tracking:
         (moved, (first,)), (drawn, others), *seen = episodes
         eta, beta = steps.of(state.w, state.eta, tuple(seen))
-        w = spread(state.w, tasks_per_step)
+        w = expand(state.w, tasks_per_step)
         center = interpolate(state.center, state.w, beta)
         shrink = _room_to_shrink(state.offset, state.shrink * (1 - beta))
-        offset = pick(state.offset, moved)
+        offset = gather(state.offset, moved)
         scale = (-alpha * odds) * beta / shrink
-        put(state.offset, moved, add_scaled(offset, scale.unsqueeze(1), slope(w, first)))
-        u = add_scaled(spread(center, tasks_per_step), shrink, pick(state.offset, drawn))
+        scatter(state.offset, moved, add_scaled(offset, scale.unsqueeze(1), grad(w, first)))
+        u = add_scaled(expand(center, tasks_per_step), shrink, gather(state.offset, drawn))
         delta = mean_of_tasks(meta.at(w, u, others))
         w_next = add_scaled(state.w, -eta, delta)
         return Tracking(w_next, center, state.offset, shrink, torch.ones_like(shrink) * eta)
@@ -274,7 +275,7 @@ def moml_v2(
 
 
 def _room_to_shrink(offset: Params, shrink: Tensor) -> Tensor:
-    """Moves the runs' shrinking into their offsets, in place, before it leaves float32's range."""
+    """Multiplies the factor into the offsets, in place, before it leaves float32's range."""
     # Offsets grow as shrink falls, and keep their precision; at 1e-12 both are far from the ends.
     if bool((shrink > 1e-12).all()):
         return shrink
@@ -283,5 +284,7 @@ def _room_to_shrink(offset: Params, shrink: Tensor) -> Tensor:
     return torch.ones_like(shrink)
 
 
-def _room(room: Room, w: Params, tasks: int) -> Params:
-    return {name: room(name, (len(leaf), tasks, *leaf.shape[1:]), leaf) for name, leaf in w.items()}
+def _allocated(allocate: Allocator, w: Params, tasks: int) -> Params:
+    return {
+        name: allocate(name, (len(leaf), tasks, *leaf.shape[1:]), leaf) for name, leaf in w.items()
+    }

@@ -1,4 +1,4 @@
-"""NASA: averages of the inner functions and of the gradient, over all tasks at every iteration.
+"""NASA: running averages of the inner functions and of the gradient, over all tasks.
 
 Ghadimi, Ruszczynski, Wang. A Single Timescale Stochastic Approximation Method for Nested Stochastic
 Optimization. SIAM Journal on Optimization 2020, Alg. 1, without constraints, on the problem (1) of
@@ -8,10 +8,10 @@ the MOML paper (JMLR 2023), as it is compared there.
 from typing import NamedTuple
 
 from engram.checks import require
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.meta.meta_gradient import meta_gradient
 from engram.meta.single_node import Draw, Episode, MetaRule, check_sampling
-from engram.stacks import mean_of_tasks, spread
+from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled, interpolate
 from engram.types import Params, Scale
 
@@ -24,7 +24,7 @@ class Averaging(NamedTuple):
     Attributes:
         w: The meta-models, (r, ...).
         u: The averages of all tasks' adapted models, (r, n, ...); None before the first iteration.
-        z: The average of meta-gradients, (r, ...); None as well.
+        z: The average of meta-gradients, (r, ...); None before the first iteration.
     """
 
     w: Params
@@ -33,7 +33,7 @@ class Averaging(NamedTuple):
 
 
 def nasa(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks: int,
     batch_size: int,
@@ -51,8 +51,9 @@ def nasa(
         z <- (1 - gamma) z + gamma mean_i (I - alpha hess L2_i(w)) grad L3_i(u_i)
         w <- w - eta z
 
-    The first iteration sets u_i and z to what it finds. The meta-gradient is taken at the new u_i,
-    where Ghadimi et al. take it at the one before: so it is MOML v1 with all tasks when gamma = 1.
+    The first iteration sets u_i and z to its own adaptations and gradient. The meta-gradient is
+    taken at the new u_i; Ghadimi et al. take it at the previous one. So with gamma = 1 this is MOML
+    v1 with all tasks.
 
     Args:
         loss: A stacked loss.
@@ -65,7 +66,7 @@ def nasa(
         hessian: One of ``curvature.HESSIANS``.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require((gamma > 0) & (gamma <= 1), "gamma", gamma, "in (0, 1]")
@@ -76,7 +77,7 @@ def nasa(
 
     def step(state: Averaging, episodes: tuple[Episode, ...]) -> Averaging:
         ((_, (first, *others)),) = episodes
-        w = spread(state.w, tasks)
+        w = expand(state.w, tasks)
         fresh = meta.adapt(w, first)
         u = fresh if state.u is None else interpolate(state.u, fresh, beta)
         delta = mean_of_tasks(meta.at(w, u, others))

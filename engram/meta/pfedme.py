@@ -25,9 +25,9 @@ def pfedme(
 
         w <- w - eta strength (w - theta)
 
-    The gradient is taken anew at each theta; taking it once at w would make this FedAvg with
-    another step size. Starting from the center w makes theta a function of w and the batch
-    alone, as in the paper's analysis, so nothing of it has to be carried between rounds.
+    The gradient is evaluated anew at each theta; evaluating it once at w would give FedAvg with
+    another step size. Since the steps start from w, theta is a function of w and the batch alone,
+    as in the paper's analysis, and need not be carried between rounds.
 
     Args:
         loss: Mean loss over one batch; differentiable in the parameters.
@@ -40,14 +40,14 @@ def pfedme(
         A rule whose state is theta, the client's personal model.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(alpha > 0, "alpha", alpha, "positive")
     require(eta > 0, "eta", eta, "positive")
     require(strength > 0, "lambda", strength, "positive")
     require(alpha * strength < 2, "alpha * lambda", alpha * strength, "below 2")
     require(inner_steps >= 1, "inner-steps", inner_steps, "at least 1")
-    descend = gradient(loss)
+    grad = gradient(loss)
 
     def init(w: Params, batch: Batch | None) -> Params:
         del batch
@@ -58,9 +58,7 @@ def pfedme(
         theta = w
         for _ in range(inner_steps):
             # theta - alpha strength (theta - w) is a point on the line through theta and w.
-            theta = add_scaled(
-                interpolate(theta, w, alpha * strength), -alpha, descend(theta, batch)
-            )
+            theta = add_scaled(interpolate(theta, w, alpha * strength), -alpha, grad(theta, batch))
         return interpolate(w, theta, eta * strength), theta
 
     return LocalRule(

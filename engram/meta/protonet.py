@@ -1,4 +1,4 @@
-"""ProtoNet: classes told apart by the distances to the means of their examples.
+"""ProtoNet: classification by distances to the mean embedding of each class.
 
 Snell, Swersky, Zemel. Prototypical Networks for Few-shot Learning. NeurIPS 2017.
 """
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from engram.checks import require
-from engram.derivatives import Differentiated, gradient
+from engram.derivatives import LossWithDerivatives, gradient
 from engram.meta.single_node import Draw, Episode, MetaRule, OnlyModel, check_sampling
-from engram.stacks import mean_of_tasks, spread
+from engram.stacks import expand, mean_of_tasks
 from engram.tree import add_scaled
 from engram.types import Batch, LossFn, Params, Scale
 
@@ -23,9 +23,9 @@ Embed = Callable[[Params, Tensor], Tensor]  # (params, inputs (k, ...)) -> point
 def prototypical_logits(embed: Embed) -> Callable[[Params, Batch, Tensor], Tensor]:
     """Builds ``(params, support, inputs) -> logits``: minus squared distances to the prototypes.
 
-    The support is inputs (k, ...) and indicators of their classes (k, c), each class at least
-    once; its prototype is the mean of the points that its examples are embedded to. The logits are
-    (q, c) for inputs (q, ...).
+    The support consists of inputs (k, ...) and one-hot classes (k, c), with each class at least
+    once. A class's prototype is the mean embedding of its examples. The logits are (q, c) for
+    inputs (q, ...).
     """
 
     def logits(params: Params, support: Batch, inputs: Tensor) -> Tensor:
@@ -52,31 +52,31 @@ def prototypical_loss(embed: Embed) -> LossFn:
 
 
 def protonet(
-    loss: Differentiated, *, tasks_per_step: int, support: int, query: int, eta: Scale
+    loss: LossWithDerivatives, *, tasks_per_step: int, support: int, query: int, eta: Scale
 ) -> MetaRule[OnlyModel]:
     """Builds ProtoNet's training: ``w <- w - eta mean_i grad L_i(w)``, i over the tasks drawn.
 
-    Snell et al. draw the query from what the support has left; here the two are independent, as all
-    batches of an iteration are, so that a row may be in both.
+    Snell et al. draw the query from the rows outside the support; here the two are independent, as
+    all batches of an iteration are, so that a row may be in both.
 
     Args:
         loss: A stacked ``prototypical_loss``.
         tasks_per_step: B; >= 1.
-        support: Rows that prototypes are made of; they must hold all classes; >= 1.
-        query: Rows that are scored; >= 1.
+        support: Number of rows for prototypes; they must contain all classes; >= 1.
+        query: Number of rows that are classified; >= 1.
         eta: Step size; > 0.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     require(eta > 0, "eta", eta, "positive")
     check_sampling(tasks_per_step, min(support, query))
-    slope = gradient(loss)
+    grad = gradient(loss)
     draw = Draw(tasks_per_step, (support, query))
 
     def step(state: OnlyModel, episodes: tuple[Episode, ...]) -> OnlyModel:
         ((drawn, batches),) = episodes
-        delta = mean_of_tasks(slope(spread(state.w, drawn.shape[1]), batches))
+        delta = mean_of_tasks(grad(expand(state.w, drawn.shape[1]), batches))
         return OnlyModel(add_scaled(state.w, -eta, delta))
 
     return MetaRule(OnlyModel, step, ((draw,),), memories=0)

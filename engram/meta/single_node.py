@@ -1,7 +1,7 @@
-"""Meta-learning where one machine has all tasks: what an algorithm is, and those made of rules.
+"""Meta-learning on one machine that has all tasks: the interface, and algorithms made of rules.
 
 Every algorithm runs r independent runs at once; see ``engram.stacks``. So step sizes may be tensors
-(r,), and losses are stacked ones (``stacks.stacked``, ``stacks.dense_stacks``).
+(r,), and losses are stacked (``stacks.stacked_loss``, ``stacks.dense_stacks``).
 """
 
 from collections.abc import Callable
@@ -10,20 +10,20 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from torch import Tensor
 
 from engram.checks import require
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.meta.fedavg import fedavg
 from engram.meta.local_moml import per_fedavg
-from engram.stacks import mean_of_tasks, spread
+from engram.stacks import expand, mean_of_tasks
 from engram.tree import interpolate
 from engram.types import Batch, LocalRule, Params, Scale
 
 __all__ = [
+    "Allocator",
     "Draw",
     "Episode",
     "HasModel",
     "MetaRule",
     "OnlyModel",
-    "Room",
     "check_sampling",
     "in_memory",
     "maml",
@@ -33,11 +33,11 @@ __all__ = [
 
 
 class Draw(NamedTuple):
-    """What a step wants to see.
+    """The samples that a step requests.
 
     Attributes:
-        tasks: Of how many tasks, drawn uniformly, without replacement; None for all of them.
-        sizes: The rows of each of the independent batches that it takes of every such task.
+        tasks: Number of tasks, drawn uniformly without replacement; None: all of them.
+        sizes: Number of rows in each of the independent batches from every such task.
     """
 
     tasks: int | None
@@ -45,10 +45,10 @@ class Draw(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """What was drawn, for every run.
+    """The samples drawn for every run.
 
     Attributes:
-        tasks: Which tasks, (r, b), int64.
+        tasks: Numbers of the tasks, (r, b), int64.
         batches: Their batches, each with leading axes (r, b).
     """
 
@@ -57,7 +57,7 @@ class Episode(NamedTuple):
 
 
 class HasModel(Protocol):
-    """A state: whatever else there is, it has the meta-models w, leaves (r, ...)."""
+    """A state with meta-models w, leaves (r, ...), among other things."""
 
     @property
     def w(self) -> Params:
@@ -65,7 +65,7 @@ class HasModel(Protocol):
 
 
 class OnlyModel(NamedTuple):
-    """The state of an algorithm that remembers nothing else.
+    """The state of an algorithm that has only meta-models.
 
     Attributes:
         w: The meta-models, (r, ...).
@@ -78,16 +78,16 @@ S = TypeVar("S", bound=HasModel)
 
 
 class MetaRule(NamedTuple, Generic[S]):
-    """An algorithm, as functions of an explicit state.
+    """A meta-learning algorithm, as functions of an explicit state.
 
     Attributes:
         init: ``w -> state``; w has leaves (r, ...).
         step: ``(state, episodes) -> state``, one iteration. Its randomness is in the episodes.
-            The state passed in is used up where it holds memories: they are written in place,
-            since an iteration touches few of them.
-        cycle: What iterations draw, in turn; an episode for each draw of an iteration.
-        memories: How many models a run remembers: n, or 0.
-        resident: Whether an iteration computes with all of these, wherever they are kept.
+            Memories in the state are written in place, since an iteration changes few of
+            them; so do not use the state passed in again.
+        cycle: The draws of successive iterations, repeated; an iteration gets one episode per draw.
+        memories: Number of memories of a run: n or 0.
+        resident: Whether an iteration computes with all memories, and so needs them in memory.
     """
 
     init: Callable[[Params], S]
@@ -101,26 +101,26 @@ class MetaRule(NamedTuple, Generic[S]):
         return self.cycle[t % len(self.cycle)]
 
 
-Room = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
+Allocator = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
 
 
 def in_memory(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Makes room for memories: zeros. Anything else that gives a tensor does, too.
+    """Allocates memories as zeros in RAM; the default ``Allocator``.
 
     Args:
-        name: The leaf's.
+        name: The leaf's name.
         shape: (r, n, ...).
-        like: Whose type and device the memories have.
+        like: A tensor of the type and device that the memories should have.
     """
     del name
     return like.new_zeros(shape)
 
 
 def check_sampling(tasks_per_step: int, batch_size: int, tasks: int | None = None) -> None:
-    """Refuses batches that cannot be drawn: of no task, of more than there are, of no rows.
+    """Checks that batches have at least one row and a possible number of tasks.
 
     Raises:
-        ValueError: It is so.
+        ValueError: If a size is out of range.
     """
     require(tasks_per_step >= 1, "tasks-per-step", tasks_per_step, "at least 1")
     if tasks is not None:
@@ -138,22 +138,23 @@ def single_node(
     initial_batch_size: int = 0,
     mix: Scale = 1.0,
 ) -> MetaRule[OnlyModel]:
-    """Runs a federated rule where all tasks are: LocalMOML (Sec. 5.1), Per-FedAvg, and so on.
+    """Runs a federated rule on a single node: LocalMOML (Sec. 5.1), Per-FedAvg, and so on.
 
-    An iteration draws tasks and starts each from w, with a new memory; makes ``local_steps`` of the
-    rule; and moves w to the mean of their models, ``w <- (1 - mix) w + mix mean``. Nothing is kept
-    of a task when the iteration is over, so there may be any number of them (Sec. 5.1).
+    An iteration draws tasks, starts each from w with a new memory, takes ``local_steps`` steps of
+    the rule, and moves w towards the mean of their models, ``w <- (1 - mix) w + mix mean``. Nothing
+    is kept of a task after the iteration, so there may be any number of tasks (Sec. 5.1).
 
     Args:
         rule: Built on a stacked loss.
         tasks_per_step: B; >= 1.
         batch_size: K, rows of each of a local step's batches; >= 1.
         local_steps: H; >= 1.
-        initial_batch_size: K0, rows that a memory starts from; >= 1 if the rule needs them.
-        mix: How far w moves; > 0.
+        initial_batch_size: K0, rows of the batch that a memory starts from; >= 1 if the rule needs
+            one.
+        mix: Step size towards the mean; > 0.
 
     Raises:
-        ValueError: A value lies outside its range.
+        ValueError: If a value is out of range.
     """
     check_sampling(tasks_per_step, batch_size)
     require(local_steps >= 1, "local-steps", local_steps, "at least 1")
@@ -165,7 +166,7 @@ def single_node(
 
     def step(state: OnlyModel, episodes: tuple[Episode, ...]) -> OnlyModel:
         ((_, batches),) = episodes
-        w = spread(state.w, tasks_per_step)
+        w = expand(state.w, tasks_per_step)
         u = rule.init(w, batches[0] if initial else None)
         for h in range(len(initial), len(batches), rule.batches_per_step):
             w, u = rule.step(w, u, batches[h : h + rule.batches_per_step])
@@ -175,7 +176,7 @@ def single_node(
 
 
 def maml(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks_per_step: int,
     batch_size: int,
@@ -189,7 +190,7 @@ def maml(
 
 
 def reptile(
-    loss: Differentiated,
+    loss: LossWithDerivatives,
     *,
     tasks_per_step: int,
     batch_size: int,
@@ -207,7 +208,7 @@ def reptile(
         tasks_per_step: B; >= 1.
         batch_size: K, rows of the batch of each local step; >= 1.
         alpha: Step size of SGD; > 0.
-        eta: The share of the way to the tasks' mean that w goes; > 0.
+        eta: Share of the way to the tasks' mean that w moves; > 0.
         local_steps: Steps of SGD; >= 1.
     """
     return single_node(

@@ -1,5 +1,6 @@
-"""MOLAR: multitask linear models by weighted medians and shrinkage, and what they are set beside.
+"""MOLAR: multitask linear models by weighted medians and shrinkage, and baselines.
 
 Huang, Xu, Lee, Hassani, Bastani, Dobriban. Optimal Multitask Linear Regression and Contextual
-Bandits under Sparse Heterogeneity. 2024. Equations and algorithms in this folder are that paper's.
+Bandits under Sparse Heterogeneity. 2024. Equations and algorithms in this folder are numbered as in
+that paper.
 """

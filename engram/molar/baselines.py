@@ -1,4 +1,4 @@
-"""What MOLAR is set beside (Section 4.1, Appendix E), as estimators with the same interface."""
+"""Baselines for MOLAR (Section 4.1, Appendix E), as estimators with the same interface."""
 
 from typing import Any, Literal
 
@@ -34,12 +34,12 @@ Unseen = Literal["error", "shared"]
 class _Linear(RegressorMixin, MultitaskModel):
     """A linear model for each task.
 
-    Arguments that all have:
+    Arguments common to all subclasses:
 
-    - ``fit_intercept``: whether each task has one of its own, which is not penalized;
-    - ``standardize``: as ``MolarRegressor`` has it. Penalties depend on the columns' units, so it
-      is on by default where there are some;
-    - ``unseen``: as ``MolarRegressor`` has it.
+    - ``fit_intercept``: whether each task has its own intercept, which is not penalized;
+    - ``standardize``: see ``MolarRegressor``. It is on by default in penalized models, since
+      penalties depend on the columns' units;
+    - ``unseen``: see ``MolarRegressor``.
     """
 
     @property
@@ -54,10 +54,10 @@ class _Linear(RegressorMixin, MultitaskModel):
         return free
 
     def _sites(self, rows: list[Rows], sigma: float | None) -> list[SiteEstimate]:
-        """Returns each task's OLS, and its noise, as it is given or as its rows show it.
+        """Returns each task's OLS estimate, with its noise as given or as estimated from its rows.
 
         Raises:
-            ValueError: It is not given, and some task has no more rows than coefficients.
+            ValueError: If it is not given and some task has no more rows than coefficients.
         """
         require(sigma is None or 0 < sigma < np.inf, "sigma", sigma, "positive and finite")
         sites = [estimate_site(own, sigma=sigma) for own in rows]
@@ -76,7 +76,7 @@ class _Linear(RegressorMixin, MultitaskModel):
 
 
 class IndividualRegressor(_Linear):
-    """OLS of each task alone; of several solutions the smallest. Shared is their median."""
+    """OLS of each task alone, of minimum norm; the shared coefficients are the median."""
 
     def __init__(
         self, *, fit_intercept: bool = True, standardize: bool = False, unseen: Unseen = "error"
@@ -91,7 +91,7 @@ class IndividualRegressor(_Linear):
 
 
 class PooledRegressor(_Linear):
-    """One OLS on all rows, for all tasks, with one intercept."""
+    """One OLS fit to the rows of all tasks, with one intercept."""
 
     def __init__(
         self, *, fit_intercept: bool = True, standardize: bool = False, unseen: Unseen = "error"
@@ -109,7 +109,9 @@ class PooledRegressor(_Linear):
 
 
 class LassoRegressor(_Linear):
-    """The LASSO of each task alone, lambda_m = c sigma_m sqrt(ln(d) / n_m). Shared is the median.
+    """The LASSO of each task alone, with lambda_m = c sigma_m sqrt(ln(d) / n_m).
+
+    The shared coefficients are the median.
 
     Args:
         c: Scale of the penalty in units of the task's noise, >= 0; 0.05 as J.1 tuned it.
@@ -144,16 +146,16 @@ class LassoRegressor(_Linear):
 
 
 class DebiasedRegressor(_Linear):
-    """LASSO debiasing around a shared center (Appendix E), lambda_m as ``LassoRegressor``'s.
+    """LASSO debiasing around a shared center (Appendix E), with ``LassoRegressor``'s lambda_m.
 
     Args:
-        center: ``trimmed-mean`` of the tasks' OLS: RM, of Xu and Bastani (2024). ``median``,
-            weighted as MOLAR's: ML (J.3.3). ``transfer``: Algorithm 3, for tasks with fewer rows
-            than columns, whose parameters are sparse; it needs cvxpy, and ``sigma``, and has no
+        center: ``trimmed-mean`` of the tasks' OLS: RM of Xu and Bastani (2024). ``median``,
+            weighted like MOLAR's: ML (J.3.3). ``transfer``: Algorithm 3, for tasks with sparse
+            parameters and fewer rows than columns; it needs cvxpy and ``sigma``, and has no
             intercept.
         c: Scale of the penalty in units of the task's noise, >= 0. None: 0.35, as J.1 tuned it;
             1 for ``transfer``.
-        proportion: Of tasks that are trimmed at either end.
+        proportion: Share of tasks that are trimmed at either end.
         sigma: Standard deviation of the noise, or None to estimate each task's.
         fit_intercept: See ``IndividualRegressor``.
         standardize: Likewise.

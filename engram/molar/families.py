@@ -1,4 +1,4 @@
-"""Generalized linear models (Appendix G): what each says of its target, and its likelihood."""
+"""Generalized linear models (Appendix G): ranges of targets, means and likelihoods."""
 
 import warnings
 from collections.abc import Callable
@@ -26,15 +26,14 @@ class Family(NamedTuple):
     """A model of the target given x, ``rho(y) exp(y <x, beta> - psi(<x, beta>))`` (59).
 
     Attributes:
-        target: What y must be, in words.
-        valid: Says of each y whether it is.
+        target: The valid values of y, in words.
+        valid: Returns for each y whether it is valid.
         mean: psi', the mean of y for a linear predictor.
-        curvature: psi'', by which a row counts in the information X' D X.
-        hopeless: Says why no x could explain these y, or None.
-        loss: Of each row, what a model is scored by: squared error, or the deviance.
-        fit: The maximum of the likelihood for full-rank x, by a library's solver, from
-            ``(x, y, weights)``; None where it is least squares, which a site solves by its own
-            factorization.
+        curvature: psi'', the weight of a row in the information matrix X' D X.
+        hopeless: Returns why no coefficients can be estimated from these y, or None.
+        loss: The score of each row: squared error or deviance.
+        fit: ``(x, y, weights) -> coefficients`` that maximize the likelihood for full-rank x, by a
+            library's solver; None for least squares, which sites solve by factorization.
     """
 
     target: str
@@ -104,7 +103,7 @@ def _solved(solver: Any, x: Array, y: Array, weights: Array) -> Any:
     """Returns one of scikit-learn's models, fitted.
 
     Raises:
-        NoEstimate: It has not converged.
+        NoEstimate: If the solver has not converged.
     """
     from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - as its models
 

@@ -1,4 +1,4 @@
-"""Tasks with fewer rows than coefficients: Algorithm 3, and debiasing around what it gives.
+"""Tasks with fewer rows than coefficients: Algorithm 3, and debiasing around its result.
 
 Needs cvxpy: ``pip install -c constraints.txt -e '.[convex]'``.
 """
@@ -21,7 +21,7 @@ Reading = Literal["symmetric", "paper"]
 
 
 class Bounds(NamedTuple):
-    """How far Algorithm 3 lets slopes be from 0.
+    """Bounds on gradients in Algorithm 3.
 
     Attributes:
         own: lambda_m = c sigma sqrt(ln(n_m d) / n_m), shape (M,).
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """What Algorithm 3 finds.
+    """The solution of Algorithm 3.
 
     Attributes:
         coef: The global parameter beta*, shape (d,).
@@ -49,7 +49,7 @@ class HighDim(NamedTuple):
 
     Attributes:
         coefs: Each task's, shape (M, d).
-        center: What they were debiased around, shape (d,).
+        center: The parameter that they were debiased around, shape (d,).
     """
 
     coefs: Array
@@ -70,9 +70,9 @@ def high_dim(
     radius: float = np.inf,
     reading: Reading = "symmetric",
 ) -> HighDim:
-    """LASSO debiasing of each task around ``transfer``'s global parameter.
+    """Debiases each task's LASSO around the global parameter that ``transfer`` finds.
 
-    Its strength is lambda_m, as Proposition 3 has it. Arguments and errors are ``transfer``'s.
+    Its strength is lambda_m (Proposition 3). See ``transfer`` for arguments and errors.
     """
     center = transfer(tasks, sigma, c=c, radius=radius, reading=reading).coef
     strengths = transfer_bounds(_sizes(tasks), len(center), c * sigma).own
@@ -92,34 +92,35 @@ def transfer(
 
     Minimizes ``lambda_all ||beta||_1 + sum_m w_m ||delta_m||_1`` with, for each task,
     ``||X'(X (beta + delta_m) - y)||_inf / n_m <= lambda_m``, and for all together
-    ``||sum_m X'(X (beta + delta_m) - y)||_inf / n_[M] <= lambda_all``. The paper prints the bounds
-    without 1 / n_m. But lambda_m is of order 1 / sqrt(n_m) and X'epsilon of order sqrt(n_m): not
-    even the true parameters would be within them. And ``||delta_m||_2 <= radius``.
+    ``||sum_m X'(X (beta + delta_m) - y)||_inf / n_[M] <= lambda_all``. Also
+    ``||delta_m||_2 <= radius``. The paper prints the bounds without 1 / n_m; but lambda_m is of
+    order 1 / sqrt(n_m) and X'epsilon of order sqrt(n_m), so that not even the true parameters would
+    satisfy them.
 
-    - ``symmetric``: each task has a delta, and ``w_m = lambda_m n_m / n_[M]``. So the constraints
-      are those that the minimum of ``sum_m ||X (beta + delta_m) - y||^2 / (2 n_[M])`` with this
-      very penalty satisfies, just as a Dantzig selector's are its LASSO's.
-    - ``paper``: as printed, but for 1 / n_m. The first task has no delta, nor a bound of its own;
-      ``w_m = lambda_m``; and ``||beta - beta_init||_1 <= 1 / lambda_1``, where beta_init is the
-      first task's LASSO. What one task alone has costs sqrt(M) times as much as a delta as it
-      does in beta, which therefore takes it up. The last bound is in the inverse of beta's unit:
-      where Theorem 6 holds it is too wide to matter, but if y is in a small unit it holds beta at
-      beta_init. With d = 200, n_m = 100, M = 10 this came out worse than a LASSO for each task,
-      and the other reading better.
+    - ``symmetric``: each task has a delta, and ``w_m = lambda_m n_m / n_[M]``. The constraints are
+      then the optimality conditions of ``sum_m ||X (beta + delta_m) - y||^2 / (2 n_[M])`` plus this
+      penalty, as a Dantzig selector's constraints are those of the LASSO.
+    - ``paper``: as printed, except for 1 / n_m. The first task has no delta and no bound of its
+      own; ``w_m = lambda_m``; and ``||beta - beta_init||_1 <= 1 / lambda_1``, where beta_init is
+      the first task's LASSO. A deviation of a single task costs sqrt(M) times as much in its delta
+      as in beta, so beta absorbs it. The last bound has the inverse unit of beta: where Theorem 6
+      holds it is too wide to matter, but if y has a small unit it keeps beta at beta_init. With d =
+      200, n_m = 100, M = 10 this reading did worse than a LASSO for each task, and the symmetric
+      one better.
 
     Args:
-        tasks: Each with any number of rows; columns have about unit variance, and are centered, as
-            y is, if there is to be an intercept.
+        tasks: Rows of each task, any number of them. Columns have about unit variance; for an
+            intercept, center columns and y.
         sigma: Standard deviation of the noise, > 0. (Tasks with fewer rows than columns cannot
             estimate it.)
         c: Scale of the bounds, > 0.
-        radius: b of Condition 11, in the unit of beta, at least 0. Infinity is no bound, and then
-            the symmetric reading always has a solution.
-        reading: Of the algorithm.
+        radius: b of Condition 11, in the unit of beta, at least 0. With infinity there is no bound,
+            and the symmetric reading always has a solution.
+        reading: The reading of the algorithm, see above.
 
     Raises:
-        ImportError: cvxpy is not installed.
-        ValueError: A number lies outside its range, there is no task, or no parameters are within
+        ImportError: If cvxpy is not installed.
+        ValueError: If a value is out of range, there is no task, or no parameters satisfy
             the bounds.
     """
     require(len(tasks) > 0, "number of tasks", 0, "at least 1")
@@ -145,17 +146,19 @@ def _problem(
     """Returns Algorithm 3's in units of sigma: what solvers take for 0 has no unit."""
     sizes = _sizes(tasks)
     bounds, shares = transfer_bounds(sizes, beta.size, c), sizes / sizes.sum()
-    slopes, constraints = [], []
+    gradients, constraints = [], []
     for m, rows in enumerate(tasks):
         x, y, counts = condense(rows).counted()
         root = np.sqrt(counts / counts.sum())
         x, y = root[:, None] * x, root * y / sigma
         residual = cp.Variable(len(y))  # of its own: X'X would be a larger matrix than X
         constraints.append(residual == x @ (beta + deltas[m]) - y)
-        slopes.append(x.T @ residual)
-    total = sum(share * slope for share, slope in zip(shares, slopes, strict=True))
+        gradients.append(x.T @ residual)
+    total = sum(share * gradient for share, gradient in zip(shares, gradients, strict=True))
     constraints.append(cp.norm_inf(total) <= bounds.total)
-    within = [cp.norm_inf(slope) <= own for slope, own in zip(slopes, bounds.own, strict=True)]
+    within = [
+        cp.norm_inf(gradient) <= own for gradient, own in zip(gradients, bounds.own, strict=True)
+    ]
     if reading == "paper":
         weights = bounds.own
         init = lasso(tasks[0], sigma * bounds.own[0]) / sigma

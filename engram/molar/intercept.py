@@ -1,4 +1,4 @@
-"""A task's intercept: its own, fitted anew to whatever its other coefficients have become."""
+"""A task's own intercept, refitted after its other coefficients have been personalized."""
 
 import numpy as np
 import numpy.typing as npt
@@ -25,21 +25,21 @@ def personalize_rows(
     option: Option = "hard",
     c: float = 1.0,
 ) -> Array:
-    """``personalize``, with the intercept that then fits the task's rows best.
+    """``personalize``, then refits the intercept to the task's rows.
 
-    The paper has none. As one coordinate among others it would be kept, or shared, whatever the
-    slopes became, although it goes with them; and where the columns' zeros lie would matter.
-    (Reading scores of 41 countries: errors twice as large.) So it is the task's own, unless the
-    task knows nothing of its noise, and so has everything from the others.
+    The paper has no intercept. Treated like any other coefficient it would be kept or shared
+    regardless of the other coefficients, on which it depends, and results would depend on the
+    columns' origins. (On reading scores of 41 countries errors were twice as large.) So it is the
+    task's own, unless the task cannot estimate its noise and takes all coefficients from others.
 
     Args:
-        rows: The task's.
-        site: Their estimate.
-        shared: What ``combine`` made of all tasks'.
-        family: The model.
-        intercept: Whether the last column of x is one of ones.
-        option: As for ``personalize``.
-        c: Likewise.
+        rows: The task's rows.
+        site: The estimate from them.
+        shared: The result of ``combine``.
+        family: The family of models.
+        intercept: Whether the last column of x consists of ones.
+        option: See ``personalize``.
+        c: See ``personalize``.
 
     Returns:
         Shape (d,).
@@ -59,13 +59,15 @@ def personalize_rows(
 
     mean = FAMILIES[family].mean
 
-    def slope(value: float) -> float:  # of the log-likelihood, downwards: it rises with the value
+    def derivative(
+        value: float,
+    ) -> float:  # of the log-likelihood, downwards: it rises with the value
         return float(counts @ (mean(offset + value) - y))
 
     reach = 1.0 + float(np.abs(site.coef[-1]))
-    while slope(-reach) > 0 or slope(reach) < 0:
+    while derivative(-reach) > 0 or derivative(reach) < 0:
         if reach > _FARTHEST:  # all rows alike: no finite value is best
             return coef
         reach *= 2
-    coef[-1] = brentq(slope, -reach, reach, xtol=1e-13, rtol=1e-13)
+    coef[-1] = brentq(derivative, -reach, reach, xtol=1e-13, rtol=1e-13)
     return coef

@@ -1,12 +1,12 @@
 """Confidence intervals for each task's coefficients (Appendix F).
 
-Where a task's own estimate lies near the shared one, the interval is around the shared value, which
-many tasks make narrow; elsewhere it is the task's own.
+If a task's own estimate lies near the shared one, the interval is centered at the shared value and
+narrow, since many tasks contribute to it; otherwise it is the task's own interval.
 
-They hold if a coefficient either is the shared one or differs from it by many standard errors. One
-that differs by about three is mostly taken for shared, and its interval then misses it: at gaps of
-3 sigma / sqrt(n) coverage of such coefficients was 0.12 instead of 0.95. No procedure can have both
-(Cai and Guo 2017, as Appendix F says): short intervals, and cover of small differences.
+The intervals are valid if a coefficient either equals the shared one or differs from it by many
+standard errors. A coefficient that differs by about three is mostly treated as shared, and missed:
+at gaps of 3 sigma / sqrt(n) its coverage was 0.12 instead of 0.95. No procedure has both short
+intervals and coverage of small differences (Cai and Guo 2017, as Appendix F says).
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,17 @@ from engram.molar.median import weighted_median
 from engram.molar.shrinkage import Shared, Weights, median_weights
 from engram.molar.site import SiteEstimate
 
-__all__ = ["Intervals", "Method", "own_interval", "shared_half_width", "site_interval"]
+__all__ = ["IntervalMethod", "Intervals", "own_interval", "shared_half_width", "site_interval"]
 
 Array = npt.NDArray[np.float64]
-Method = Literal["practical", "paper"]
+IntervalMethod = Literal["practical", "paper"]
 
 _ODD: Final = 10.0  # times the usual: standard errors that are counted as no larger
 _MOST: Final = 0.45  # the largest alpha_(B, delta) that Lemma 14 speaks of
 
 
 class Intervals(NamedTuple):
-    """Limits of confidence intervals, each of shape (..., d); infinite where nothing is known."""
+    """Limits of confidence intervals, shapes (..., d); infinite for undetermined coefficients."""
 
     low: Array
     high: Array
@@ -42,14 +42,14 @@ def shared_half_width(
     shared: Shared,
     *,
     level: float = 0.95,
-    method: Method = "practical",
+    method: IntervalMethod = "practical",
     weights: Weights = "precision",
     max_weight: float = np.inf,
 ) -> Array:
-    """The server's part: half the width of an interval around each shared coefficient.
+    """Returns half the width of an interval around each shared coefficient: the server's part.
 
-    With weights w_m of the median normalized over the tasks G that agree with the shared value,
-    b the weight of the others over all, W2 the sum of squares of the former, and s the mean of the
+    Let G be the tasks that agree with the shared value, w_m the median's weights normalized over G,
+    b the share of all weight outside G, W2 the sum of w_m^2, and s the weighted mean of the
     standard errors over G:
 
     - ``practical``: ``Phi^-1(1/2 + a) s`` with ``a = b / (2 (1 - b)) + z_(1 - alpha/4) sqrt(W2) /
@@ -65,14 +65,14 @@ def shared_half_width(
 
     Args:
         sites: All tasks' estimates.
-        shared: What ``combine`` made of them.
+        shared: The result of ``combine``.
         level: 1 - alpha, in (0, 1).
-        method: The constants.
-        weights: As for ``combine``.
-        max_weight: Likewise.
+        method: Which constants to use.
+        weights: See ``combine``.
+        max_weight: See ``combine``.
 
     Returns:
-        Shape (d,). Infinite where too many tasks disagree, or too few are left, for a statement.
+        Shape (d,). Infinite where too many tasks disagree or too few are left for an interval.
     """
     require(0 < level < 1, "level", level, "in (0, 1)")
     require(method in ("practical", "paper"), "method", method, "practical or paper")
@@ -108,9 +108,10 @@ def shared_half_width(
 
 
 def own_interval(site: SiteEstimate, *, level: float = 0.95) -> Intervals:
-    """A task's own interval, ``coef ± q sigma sqrt(v_k)``, as OLS has it.
+    """Returns a task's own interval, ``coef ± q sigma sqrt(v_k)``, as for OLS.
 
-    q is the quantile of level 1 - alpha/2 of Student's t where sigma is estimated, else z.
+    q is the quantile of level 1 - alpha/2: of Student's t if sigma is estimated, else of the normal
+    distribution.
     """
     half = float(_quantile((1 + level) / 2, site.freedom)) * site.standard_error
     return Intervals(site.coef - half, site.coef + half)
@@ -122,23 +123,23 @@ def site_interval(
     half_width: Array,
     *,
     level: float = 0.95,
-    method: Method = "practical",
+    method: IntervalMethod = "practical",
     intercept: bool = False,
 ) -> Intervals:
-    """The task's part: its own interval where it disagrees, and the shared one elsewhere.
+    """Returns the task's own interval where it disagrees, else the shared one: the task's part.
 
-    Both have level 1 - alpha/2, since which of them it is depends on the data: the quantile of
-    level 1 - alpha/4 in the task's own. (The text's z_(1 - alpha/2) has level 1 - alpha.) By the
-    practical method the shared one is not taken where it is the wider; the paper's always is.
+    Both have level 1 - alpha/2, since the data decide between them; so the task's own has the
+    quantile of level 1 - alpha/4. (The paper's z_(1 - alpha/2) has level 1 - alpha.) The practical
+    method uses the shared interval only where it is the narrower one; the paper's always does.
 
     Args:
         site: The task's estimate.
-        shared: What ``combine`` made of all tasks'.
-        half_width: As ``shared_half_width`` returns it, with the same level and method.
+        shared: The result of ``combine``.
+        half_width: The result of ``shared_half_width`` for the same level and method.
         level: 1 - alpha, in (0, 1).
-        method: The constants.
-        intercept: Whether the last coefficient is an intercept, which is always the task's own:
-            its interval is that of ``own_interval``.
+        method: Which constants to use.
+        intercept: Whether the last coefficient is an intercept, which is always the task's own,
+            with the interval of ``own_interval``.
     """
     alpha = 1 - level
     error = site.standard_error

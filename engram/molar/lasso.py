@@ -19,7 +19,7 @@ DEBIASING_SCALE: Final = 0.35
 
 _TOLERANCE: Final = 1e-10  # of the duality gap, beside the square of what is to be explained
 _PASSES: Final = 100_000  # over the coefficients, at most
-_NIL: Final = 1e-12  # of the largest slope: a strength that rounding hides
+_NIL: Final = 1e-12  # of the largest gradient: a strength lost in rounding
 
 
 def lasso_strength(size: float, dim: int, scale: float) -> float:
@@ -28,7 +28,7 @@ def lasso_strength(size: float, dim: int, scale: float) -> float:
     Args:
         size: n_m, > 0.
         dim: d, at least 1. A single coefficient is not penalized: ln(1) = 0.
-        scale: c_lambda in the unit of y, at least 0: ``LASSO_SCALE * sigma_m``, or
+        scale: c_lambda in the unit of y, at least 0: ``LASSO_SCALE * sigma_m`` or
             ``DEBIASING_SCALE * sigma_m``.
     """
     return float(scale * np.sqrt(np.log(dim) / size))
@@ -44,23 +44,23 @@ def lasso_debiasing(
 ) -> Array:
     """Minimizes ``||X b - y||^2 / (2 n) + strength ||b - center||_1`` over b (Appendix E).
 
-    A row of weight c counts as c rows, in the sum and in n. Columns may depend on each other:
-    then several b can be minimal, and one of them is returned.
+    A row of weight c counts as c rows, in the sum and in n. If columns are linearly dependent,
+    several b may be minimal, and one of them is returned.
 
     Args:
-        rows: The task's; there may be fewer than columns.
+        rows: The task's rows; there may be fewer rows than columns.
         center: Shape (d,), finite.
-        strength: lambda_m, at least 0. 0 is least squares (of several solutions, that nearest to
-            ``center``), and so is what rounding would hide. From a finite value on, infinity too,
-            it is ``center``.
-        free: Shape (d,), the coefficients that are not penalized, such as an intercept's; what
-            ``center`` says of them does not matter. None: all are penalized.
+        strength: lambda_m, at least 0. With 0, or a value lost in rounding, it is least squares (of
+            several solutions, the one nearest to ``center``). Above some finite value, the result
+            is ``center``.
+        free: Mask of the coefficients that are not penalized, such as an intercept, shape (d,);
+            their values in ``center`` do not matter. None: all are penalized.
 
     Returns:
         Shape (d,).
 
     Raises:
-        ValueError: The strength is negative, or a shape is wrong.
+        ValueError: If the strength is negative, or a shape is wrong.
     """
     x, y, counts = rows.counted()
     shape = (x.shape[1],)

@@ -1,4 +1,4 @@
-"""The weighted median of each coordinate: what a minority cannot move far."""
+"""The weighted median of each coordinate, which a minority cannot move far."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +13,20 @@ Array = npt.NDArray[np.float64]
 def weighted_median(values: Array, weights: Array) -> Array:
     """Minimizes ``sum_m weights[m, k] |z - values[m, k]|`` over z, for each coordinate k.
 
-    Where a whole interval minimizes (some values have exactly half of the weight, to rounding),
-    its midpoint is returned: an end of it would be biased to one side. The result depends neither
-    on the order of the rows nor on the weights' scale, and a row of weight c counts as c rows.
+    If a whole interval is minimal (some values have half of the weight, up to rounding), its
+    midpoint is returned, since an end would be biased. The result depends neither on the order of
+    the rows nor on the scale of the weights, and a row of weight c counts as c rows.
 
     Args:
-        values: Shape (M, d), one row a task. Where the weight is 0, a value may be anything.
+        values: Shape (M, d), one row per task. Values of weight 0 are ignored.
         weights: Shape (M,) or (M, d), finite, at least 0, and not all 0 in any coordinate.
 
     Returns:
         Shape (d,).
 
     Raises:
-        ValueError: The shapes disagree, the weights are not such, or a value that has one is NaN.
+        ValueError: If the shapes disagree, a weight is out of range, or a value of positive weight
+            is NaN.
     """
     require(values.ndim == 2, "values.shape", values.shape, "(M, d)")
     weights = np.asarray(weights, dtype=np.float64)

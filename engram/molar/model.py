@@ -1,4 +1,4 @@
-"""What all multitask estimators share: one linear predictor a task, in scikit-learn's manner."""
+"""The base of all multitask estimators: one linear predictor per task, as in scikit-learn."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -35,19 +35,19 @@ Array = npt.NDArray[np.float64]
 
 
 class MultitaskModel(BaseEstimator):
-    """Base of estimators with coefficients for each task, and shared ones.
+    """Base of estimators with coefficients for each task and shared coefficients.
 
-    A subclass has ``fit_intercept``, ``standardize`` and ``unseen`` among its parameters, says what
-    family it is, and computes coefficients from the tasks' rows (``_estimate``). An intercept
-    is the coefficient of a last column of ones.
+    A subclass has the parameters ``fit_intercept``, ``standardize`` and ``unseen``, defines its
+    family, and computes coefficients from the tasks' rows (``_estimate``). An intercept is the
+    coefficient of a last column of ones.
 
     Attributes:
-        tasks_: Labels, shape (M,), sorted.
+        tasks_: Labels of the tasks, shape (M,), sorted.
         coef_: Shape (M, d), in the order of ``tasks_``.
         intercept_: Shape (M,).
         shared_coef_: Shape (d,).
         shared_intercept_: A number.
-        scaling_: What columns are standardized by, or None.
+        scaling_: Center and scale of columns, or None if they are not standardized.
         n_features_in_, feature_names_in_: As scikit-learn has them.
     """
 
@@ -69,12 +69,12 @@ class MultitaskModel(BaseEstimator):
         Args:
             X: Features, shape (n, d), finite; an array, or a frame with column names.
             y: Target, shape (n,).
-            task: Each row's task, shape (n,); or the name of a column of X, which then is no
+            task: Each row's task, shape (n,); or the name of a column of X, which then is not a
                 feature.
             sample_weight: Shape (n,), at least 0: a row of weight c counts as c rows.
 
         Raises:
-            ValueError: One line that names the task and the column, or says what else is wrong.
+            ValueError: If an input is invalid; the message names the task and the column.
         """
         require(self.unseen in ("error", "shared"), "unseen", self.unseen, "error or shared")
         X, labels = take_tasks(X, task, fitting=True)
@@ -94,13 +94,13 @@ class MultitaskModel(BaseEstimator):
         return self
 
     def _apart(self, full: Array) -> tuple[Array, Array]:
-        """Returns coefficients and intercepts, which are 0 if there are none."""
+        """Returns coefficients and intercepts; without intercepts these are 0."""
         d = self.n_features_in_
         one = np.atleast_2d(full)
         return full[..., :d], one[:, d] if self.fit_intercept else np.zeros(len(one))
 
     def _checked(self, x: Any, y: Any, *, reset: bool) -> tuple[Array, Array]:
-        """Returns features and target of the right shapes; they may still not be finite."""
+        """Returns features and target with checked shapes; their values are not checked yet."""
         if y is None:
             raise ValueError("y should be a 1d array, got None")
         rule = {"dtype": np.float64, "ensure_all_finite": False, "ensure_min_samples": 1 + reset}
@@ -111,7 +111,7 @@ class MultitaskModel(BaseEstimator):
         return x, target
 
     def _target(self, y: npt.NDArray[Any]) -> Array:
-        """Returns the target as the family has it."""
+        """Returns the target as numbers."""
         try:
             return np.asarray(y, dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -122,7 +122,7 @@ class MultitaskModel(BaseEstimator):
         check_target(y, labels, self._family)
 
     def _names(self) -> list[str]:
-        """Returns what the columns of the design are called."""
+        """Returns the names of the columns of the design matrix."""
         given: Sequence[str] | None = getattr(self, "feature_names_in_", None)
         names = [f"x{k}" for k in range(self.n_features_in_)] if given is None else list(given)
         return [*names, INTERCEPT] if self.fit_intercept else names
@@ -136,11 +136,11 @@ class MultitaskModel(BaseEstimator):
 
         Args:
             X: As for ``fit``.
-            task: As for ``fit``. Rows of a task that was not fitted are predicted by the shared
-                coefficients if ``unseen`` is "shared"; so are all if ``task`` is None.
+            task: As for ``fit``. If ``unseen`` is "shared", rows of tasks that were not fitted, and
+                all rows if ``task`` is None, are predicted by the shared coefficients.
 
         Raises:
-            ValueError: A task was not fitted, and ``unseen`` is "error".
+            ValueError: If a task was not fitted and ``unseen`` is "error".
         """
         check_is_fitted(self)
         if task is None and self.unseen == "shared":
@@ -164,12 +164,12 @@ class MultitaskModel(BaseEstimator):
         return eta
 
     def predict(self, X: Any, task: Any = None) -> Array:
-        """Returns the mean of the target for each row, shape (n,). Arguments as those above."""
+        """Returns the mean of the target for each row, shape (n,). See ``linear_predictor``."""
         return FAMILIES[self._family].mean(self.linear_predictor(X, task))
 
 
 def _check_numbers(x: Any) -> None:
-    """Refuses a frame's columns that hold no numbers, by name."""
+    """Raises ``ValueError`` if a column of a data frame does not hold numbers, with its name."""
     for name, kind in getattr(x, "dtypes", {}).items() if hasattr(x, "columns") else ():
         if getattr(kind, "kind", "O") not in "buif":
             raise ValueError(f"column {name} must hold numbers, got {kind}")

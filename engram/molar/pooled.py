@@ -1,4 +1,4 @@
-"""All tasks' rows as if they were one task's: what ignores that tasks differ."""
+"""Pooling: one model for the rows of all tasks, which ignores that tasks differ."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ __all__ = ["condense", "pool"]
 
 
 def condense(rows: Rows) -> Rows:
-    """Returns at most d + 1 rows that say of a linear model what these do.
+    """Returns at most d + 1 rows that are equivalent for linear models.
 
-    They are R of the QR factorization of (X y), with equal weights: X'X, X'y, y'y and n_m stay as
-    they are, so OLS, its standard errors, the LASSO and pooling do too, to rounding.
+    They are R of the QR factorization of (X y), with equal weights. X'X, X'y, y'y and n_m stay the
+    same, and so do OLS, its standard errors, the LASSO and pooling, up to rounding.
     """
     x, y, counts = rows.counted()
     r = np.linalg.qr(np.sqrt(counts)[:, None] * np.column_stack([x, y]), mode="r")
@@ -27,10 +27,10 @@ def condense(rows: Rows) -> Rows:
 def pool(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> SiteEstimate:
     """Fits one model to the rows of all tasks: OLS on all data, or maximum likelihood.
 
-    Its bias does not vanish with more rows or more tasks if these differ (Section 4.1).
+    If tasks differ, its bias does not vanish with more rows or more tasks (Section 4.1).
 
     Raises:
-        ValueError: There is no task.
+        ValueError: If there is no task.
     """
     require(len(tasks) > 0, "number of tasks", 0, "at least 1")
     parts = [(condense(rows) if family == "linear" else rows).counted() for rows in tasks]

@@ -1,4 +1,4 @@
-"""MOLAR for tables in which a column says which task a row is of, in scikit-learn's manner."""
+"""MOLAR as scikit-learn estimators, for tables with a column of task labels."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, colu
 from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.intercept import personalize_rows
-from engram.molar.intervals import Intervals, Method, shared_half_width, site_interval
+from engram.molar.intervals import IntervalMethod, Intervals, shared_half_width, site_interval
 from engram.molar.model import MultitaskModel
 from engram.molar.shrinkage import Option, Shared, combine, median_weights
 from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
@@ -28,7 +28,7 @@ Undetermined = Literal["error", "shared"]
 
 
 class _Molar(MultitaskModel):
-    """What both estimators do: Algorithms 1 and 4 on the tasks' rows."""
+    """The common part of both estimators: Algorithms 1 and 4 on the tasks' rows."""
 
     option: Option
     c: float
@@ -38,7 +38,7 @@ class _Molar(MultitaskModel):
     _full: Array
 
     def _sigma(self, task: Any) -> float | None:
-        """Returns what is known of a task's noise."""
+        """Returns the given standard deviation of a task's noise, or None."""
         del task
         return None
 
@@ -94,56 +94,59 @@ class _Molar(MultitaskModel):
 
     @property
     def individual_coef_(self) -> Array:
-        """Each task's own estimate (OLS, or maximum likelihood), shape (M, d)."""
+        """Each task's own estimate (OLS or maximum likelihood), shape (M, d)."""
         return np.stack([site.coef for site in self.sites_])[:, : self.n_features_in_]
 
     @property
     def support_(self) -> npt.NDArray[np.bool_]:
-        """Where a task's coefficient differs from the shared one, shape (M, d)."""
+        """Whether a task's coefficient differs from the shared one, shape (M, d)."""
         differs: npt.NDArray[np.bool_] = self.coef_ != self.shared_coef_
         return differs
 
     @property
     def sigma_(self) -> Array:
-        """Standard deviation of each task's noise, shape (M,); infinite if it is not known."""
+        """Standard deviation of each task's noise, shape (M,); infinite if unknown."""
         return np.array([site.sigma for site in self.sites_])
 
-    def confidence_intervals(self, level: float = 0.95, method: Method = "practical") -> Intervals:
+    def confidence_intervals(
+        self, level: float = 0.95, method: IntervalMethod = "practical"
+    ) -> Intervals:
         """Returns an interval for each task's coefficients, each limit of shape (M, d).
 
-        They cover what is shared, and what differs by many standard errors; of a coefficient that
-        differs by about three they mostly miss it. See ``engram.molar.intervals``.
+        They cover coefficients that are shared or differ by many standard errors, but mostly miss
+        coefficients that differ by about three. See ``engram.molar.intervals``.
 
         Args:
-            level: Of each interval, in (0, 1).
-            method: ``practical``, or the ``paper``'s constants, which are of no use in practice.
+            level: Level of each interval, in (0, 1).
+            method: ``practical``, or ``paper`` for the paper's constants, too wide in practice.
         """
         low, high = self._intervals(level, method)
         d = self.n_features_in_
         return Intervals(low[:, :d], high[:, :d])
 
-    def _intervals(self, level: float, method: Method) -> Intervals:
+    def _intervals(self, level: float, method: IntervalMethod) -> Intervals:
         check_is_fitted(self)
         half = shared_half_width(self.sites_, self.shared_, level=level, method=method)
         each = [self._limits(site, half, level, method) for site in self.sites_]
         return Intervals(np.stack([i.low for i in each]), np.stack([i.high for i in each]))
 
     def _limits(
-        self, site: SiteEstimate, half: Array, level: float, method: Method = "practical"
+        self, site: SiteEstimate, half: Array, level: float, method: IntervalMethod = "practical"
     ) -> Intervals:
         return site_interval(
             site, self.shared_, half, level=level, method=method, intercept=self.fit_intercept
         )
 
     def summary(self, task: Any = None, *, level: float = 0.95) -> Summary:
-        """Returns a table to print: the shared coefficients, or those of one task.
+        """Returns a printable table of the shared coefficients, or of those of one task.
 
         Args:
-            task: A label; None for the shared ones, and how many tasks differ in each.
-            level: Of the intervals.
+            task: A task's label; None for the shared coefficients, with the number of tasks that
+                differ in each.
+            level: Level of the intervals, in (0, 1).
 
         Raises:
-            ValueError: There is no such task.
+            ValueError: If the task was not fitted.
         """
         check_is_fitted(self)
         names, shared, name = self._names(), self.shared_.coef, type(self).__name__
@@ -167,18 +170,18 @@ class _Molar(MultitaskModel):
         return Summary(title, level, names, self._full[i], limits, "", marks)
 
     def transfer(self, X: Any, y: Any, task: Any, sample_weight: Any = None) -> Self:
-        """Returns a copy that knows one more task, from a few rows (Corollary 2).
+        """Returns a copy with one more task, estimated from a few rows (Corollary 2).
 
-        The shared coefficients stay as they are, and so do the other tasks'.
+        The shared coefficients and those of other tasks stay the same.
 
         Args:
             X: The task's features, shape (n, d).
-            y: Its target.
-            task: Its label: one, for all rows; none of those that were fitted.
+            y: Its target, shape (n,).
+            task: Its label, a new one.
             sample_weight: As for ``fit``.
 
         Raises:
-            ValueError: The label is taken, or as ``fit`` says.
+            ValueError: If the label was fitted already, or for the reasons given in ``fit``.
         """
         check_is_fitted(self)
         if task in self.tasks_.tolist():
@@ -207,24 +210,26 @@ class MolarRegressor(RegressorMixin, _Molar):
     """MOLAR (Algorithm 1, and 4 for counts): a linear model for each task, most of it shared.
 
     ``y = <x, beta_m> + noise`` in task m, where beta_m differs from a shared beta in few
-    coordinates. Each task is fitted alone; the weighted median of the estimates is the shared
-    parameter; and where a task's own estimate is within its noise of it, it is replaced by it.
+    coordinates. Each task is fitted alone, and the weighted median of the estimates is the shared
+    parameter. Where a task's own estimate is within its noise of the shared one, it is replaced by
+    the shared one.
 
     Args:
         family: ``linear``; or ``poisson``, for ``log E[y] = <x, beta_m>``.
         option: ``hard`` thresholding (a coefficient is shared, or the task's own) or ``soft``.
-        c: Scale of the threshold, >= 0: 0 gives individual fits, infinity the shared one for all.
-        sigma: Standard deviation of the noise of linear models: a number, one for each task by
-            its label, or None to estimate it for each.
-        fit_intercept: Whether there is one. It is each task's own, fitted anew to the other
+        c: Scale of the threshold, >= 0: 0 gives individual fits, infinity the shared parameter for
+            all tasks.
+        sigma: Standard deviation of the noise in linear models: a number, a mapping from task
+            labels to numbers, or None to estimate it for each task.
+        fit_intercept: Whether each task has an intercept of its own, refitted after the other
             coefficients; see ``engram.molar.intercept``.
         standardize: Whether columns are centered and scaled by their mean and standard deviation
             over all tasks. Coefficients are then those of standardized columns.
-        undetermined: What to do about a task whose rows do not determine all coefficients (too
-            few, or columns that are constant or depend on each other): ``error``; or
-            ``shared``, take those from the others. It then has no say in their median.
-        unseen: What to do about a new task in ``predict``: ``error``, or ``shared``: predict with
-            the shared parameter.
+        undetermined: How to treat a task whose rows do not determine all coefficients (too few
+            rows, or constant or linearly dependent columns): ``error``, or ``shared``: take these
+            coefficients from the other tasks. The task then has no weight in their median.
+        unseen: How to treat a new task in ``predict``: ``error``, or ``shared``: predict with the
+            shared parameter.
 
     Example:
         >>> import numpy as np
@@ -281,8 +286,8 @@ class MolarRegressor(RegressorMixin, _Molar):
 class MolarClassifier(ClassifierMixin, _Molar):
     """MOLAR for two classes (Algorithm 4): a logistic regression for each task, most of it shared.
 
-    Arguments and attributes as ``MolarRegressor``'s; ``classes_`` are the two classes, sorted, and
-    coefficients are those of the log-odds of the second.
+    Arguments and attributes are as in ``MolarRegressor``; ``classes_`` holds the two classes,
+    sorted, and coefficients are those of the log-odds of the second class.
     """
 
     def __init__(
@@ -326,11 +331,11 @@ class MolarClassifier(ClassifierMixin, _Molar):
         return np.asarray(y == self.classes_[1], dtype=np.float64)
 
     def decision_function(self, X: Any, task: Any = None) -> Array:
-        """Returns the log-odds of the second class, shape (n,). Arguments as ``predict``'s."""
+        """Returns the log-odds of the second class, shape (n,). See ``linear_predictor``."""
         return self.linear_predictor(X, task)
 
     def predict_proba(self, X: Any, task: Any = None) -> Array:
-        """Returns the probabilities of both classes, shape (n, 2). Arguments as ``predict``'s."""
+        """Returns the probabilities of both classes, shape (n, 2). See ``linear_predictor``."""
         second: Array = super().predict(X, task)
         return np.stack([1 - second, second], axis=1)
 
@@ -341,7 +346,7 @@ class MolarClassifier(ClassifierMixin, _Molar):
         return likely
 
     def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
-        """Returns the share of rows whose class is right."""
+        """Returns the accuracy: the share of rows classified correctly."""
         return float(accuracy_score(y, self.predict(X, task), sample_weight=sample_weight))
 
     def __sklearn_tags__(self) -> Any:

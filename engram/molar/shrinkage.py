@@ -27,15 +27,15 @@ Array = npt.NDArray[np.float64]
 Option = Literal["hard", "soft"]
 Weights = Literal["precision", "equal"]
 
-_PRIOR = 4.0  # degrees of freedom that what is usual counts for
+_PRIOR = 4.0  # degrees of freedom of the prior for variances
 
 
 class Shared(NamedTuple):
-    """What tasks learn from each other: all that a server sends back.
+    """The shared result: all that a server sends back.
 
     Attributes:
         coef: The global parameter beta*, shape (d,).
-        size: n_[M], rows of all tasks that counted.
+        size: n_[M], total number of rows of the tasks that took part.
     """
 
     coef: Array
@@ -45,17 +45,17 @@ class Shared(NamedTuple):
 def median_weights(
     sites: Sequence[SiteEstimate], weights: Weights = "precision", max_weight: float = np.inf
 ) -> Array:
-    """Returns the weights of the median, shape (M, d); 0 where a coefficient is not determined.
+    """Returns the median's weights, shape (M, d); 0 where a coefficient is not determined.
 
     Args:
         sites: The tasks' estimates.
         weights: ``precision``: w_m = n_m / sigma_m^2 (Proposition 1), where sigma_m is moderated
-            if it is estimated from few rows. Where some tasks have no noise, they know the truth
-            and alone count, by their sizes. ``equal``: 1 for all, so that what a task claims of
-            its size and noise buys it no influence.
-        max_weight: The most that a task may weigh in a coordinate, in weights of the median task
-            there, as ``engram.shares.weight_limit`` has it: what a task claims of its size and
-            noise buys it bounded influence. Infinity where all tasks are to be believed.
+            if it is estimated from few rows. If some tasks have no noise, they know the truth, and
+            only they count, by their sizes. ``equal``: 1 for all, so that a task gains no influence
+            by the size and noise that it claims.
+        max_weight: Maximum weight of a task in a coordinate, in units of the median task's weight
+            (``engram.shares.weight_limit``): it bounds the influence that a task gains by the size
+            and noise that it claims. Infinity if all tasks are trusted.
     """
     return bounded(_claimed_weights(sites, weights), max_weight)
 
@@ -63,14 +63,14 @@ def median_weights(
 def outweighing(
     sites: Sequence[SiteEstimate], weights: Weights, max_weight: float
 ) -> npt.NDArray[np.bool_]:
-    """Returns which tasks would weigh more somewhere than ``max_weight`` allows, shape (M,)."""
+    """Returns which tasks exceed ``max_weight`` in some coordinate, shape (M,)."""
     each = _claimed_weights(sites, weights)
     above: npt.NDArray[np.bool_] = np.any(each > weight_limit(each, max_weight), axis=1)
     return above
 
 
 def _claimed_weights(sites: Sequence[SiteEstimate], weights: Weights) -> Array:
-    """Returns the weights by what tasks say of themselves."""
+    """Returns the weights that follow from what tasks claim, without a limit."""
     known = np.stack([site.determined & np.isfinite(site.sigma) for site in sites])
     if weights == "equal":
         return known.astype(np.float64)
@@ -85,11 +85,11 @@ def _claimed_weights(sites: Sequence[SiteEstimate], weights: Weights) -> Array:
 
 
 def _moderated(sites: Sequence[SiteEstimate]) -> Array:
-    """Returns variances of the tasks' noise, shape (M,), of which few rows tell little.
+    """Returns moderated variances of the tasks' noise, shape (M,).
 
     ``(f sigma_m^2 + 4 v) / (f + 4)``, where f are the degrees of freedom of sigma_m and v is the
-    median of all tasks' sigma^2: as is, a task with one row more than coefficients may by chance
-    seem to be free of noise, and outweigh all others. It matters where f is not far above 4.
+    median of all tasks' sigma^2. Without moderation, a task with one row more than coefficients
+    could by chance appear free of noise and outweigh all others. It matters if f is small.
     """
     with np.errstate(over="ignore"):  # a task may claim any noise
         variances = np.square([site.sigma for site in sites])
@@ -104,17 +104,17 @@ def _moderated(sites: Sequence[SiteEstimate]) -> Array:
 def combine(
     sites: Sequence[SiteEstimate], weights: Weights = "precision", max_weight: float = np.inf
 ) -> Shared:
-    """The server's part: the weighted median of the tasks' estimates, coordinate by coordinate.
+    """Returns the weighted median of the tasks' estimates by coordinate: the server's part.
 
     Tasks that do not determine a coefficient have no weight in its median.
 
     Args:
         sites: The tasks' estimates.
-        weights: As for ``median_weights``.
-        max_weight: Likewise; sizes are bounded, too.
+        weights: See ``median_weights``.
+        max_weight: See ``median_weights``; it also bounds sizes.
 
     Raises:
-        ValueError: A coefficient is determined by no task, or there is no task.
+        ValueError: If a coefficient is determined by no task, or there is no task.
     """
     require(len(sites) > 0, "number of tasks", 0, "at least 1")
     each = median_weights(sites, weights, max_weight)
@@ -129,9 +129,9 @@ def threshold(
     """Returns gamma_m, in the unit of the noise.
 
     ``c ln(min(n_[M] / n_m, d)) sigma_m`` for hard thresholding and
-    ``c sqrt(ln(min(n_[M] / n_m, d))) sigma_m``, as Theorem 1 has it, for soft. (J.1 divides by
-    n_m as well, which makes thresholds so small that every task keeps its own estimate. The
-    first form, with c = 1, comes near the error of an oracle that knows where tasks differ.)
+    ``c sqrt(ln(min(n_[M] / n_m, d))) sigma_m``, as Theorem 1 has it, for soft. (J.1 also divides
+    by n_m, which makes thresholds so small that every task keeps its own estimate. The form for
+    hard thresholding, with c = 1, comes near the error of an oracle that knows where tasks differ.)
 
     Args:
         site: The task's estimate.
@@ -150,11 +150,11 @@ def shrink(own: Array, shared: Array, radius: Array, option: Option = "hard") ->
     """Moves a task's estimate towards the shared one, coordinate by coordinate.
 
     Args:
-        own: Shape (d,).
-        shared: Shape (d,).
-        radius: Shape (d,), gamma_m sqrt(v_k), at least 0.
+        own: The task's estimate, shape (d,).
+        shared: The shared parameter, shape (d,).
+        radius: gamma_m sqrt(v_k), at least 0, shape (d,).
         option: ``hard`` (Option I): within the radius the shared value replaces the task's own.
-            ``soft`` (Option II): so it does, and beyond it the own value moves by the radius.
+            ``soft`` (Option II): likewise, and values outside move towards it by the radius.
 
     Returns:
         Shape (d,). Radius 0 gives ``own``, an infinite one ``shared``.
@@ -168,10 +168,10 @@ def shrink(own: Array, shared: Array, radius: Array, option: Option = "hard") ->
 def personalize(
     site: SiteEstimate, shared: Shared, *, option: Option = "hard", c: float = 1.0
 ) -> Array:
-    """The task's part: its coefficients, shape (d,), from its own estimate and the shared one.
+    """Returns a task's coefficients, shape (d,), from its own estimate and the shared one.
 
-    A coefficient that its rows do not determine is the shared one. Also right for a task that had
-    no part in ``shared`` (Corollary 2): with few rows of its own, it takes over most of it.
+    Coefficients that its rows do not determine are the shared ones. It also applies to a task that
+    had no part in ``shared`` (Corollary 2): with few rows, it takes over most of ``shared``.
     """
     gamma = threshold(site, shared.size, option=option, c=c)
     radius = np.full_like(site.scale, np.inf)

@@ -14,15 +14,15 @@ Array = npt.NDArray[np.float64]
 
 
 def sparse_parameters(rng: np.random.Generator, tasks: int, dim: int, differing: int) -> Array:
-    """Draws parameters that satisfy Condition 1: each is that of all tasks but in s coordinates.
+    """Draws parameters that satisfy Condition 1: each task differs from beta* in s coordinates.
 
-    beta* is uniform on the unit sphere. For each task s coordinates are drawn anew, from a
-    Gaussian, and scaled to the norm of the values that they replace; so every task's parameter
-    has norm 1. (Scaling the whole vector instead would change all of its coordinates. Where s = 1,
-    a value can only change its sign.)
+    beta* is uniform on the unit sphere. For each task, s coordinates are redrawn from a Gaussian
+    and scaled to the norm of the values that they replace, so every task's parameter has norm 1.
+    (Scaling the whole vector would change all of its coordinates. With s = 1, a value can only
+    change its sign.)
 
     Args:
-        rng: What is drawn from. The first tasks are the same, however many follow.
+        rng: Source of randomness. The first tasks do not depend on the number of tasks.
         tasks: M, at least 1.
         dim: d, at least 1.
         differing: s, from 0 to d.
@@ -58,22 +58,22 @@ def disparate_sizes(
 ) -> npt.NDArray[np.int64]:
     """Draws sizes n_m = round(M n z_m) with z uniform on the simplex, none below ``least`` (J.3.2).
 
-    z is a Dirichlet vector of ones of length M; the paper writes d, which is a slip. Most such
-    vectors leave some task fewer rows than coefficients, and OLS undefined, so this is z given
-    that no task has fewer than ``least`` rows. What that leaves of the simplex is a smaller one:
-    ``least`` rows for each task, and of the others z's shares.
+    z is a Dirichlet vector of ones of length M (the paper writes d, which is a slip). Most such
+    vectors leave some task with fewer rows than coefficients, so that OLS is undefined. This draws
+    z conditional on at least ``least`` rows per task: each task gets ``least`` rows, and the others
+    are divided by a vector uniform on the simplex.
 
     Args:
-        rng: What is drawn from.
+        rng: Source of randomness.
         tasks: M, at least 1.
-        mean: n, the mean over tasks to rounding; at least ``least``.
-        least: Rows that every task has at least; more than d for OLS to be defined.
+        mean: n, the mean over tasks up to rounding; at least ``least``.
+        least: Minimum number of rows per task; more than d for OLS to be defined.
 
     Returns:
         Shape (M,).
 
     Raises:
-        ValueError: The mean is below ``least``.
+        ValueError: If the mean is below ``least``.
     """
     require(mean >= least, "mean", mean, f"at least {least}, the fewest that a task may have")
     share = rng.dirichlet(np.ones(tasks))
@@ -86,7 +86,7 @@ def linear_rows(
     """Draws a task's rows: x ~ N(0, root' root) and y = <x, beta> + N(0, sigma^2).
 
     Args:
-        rng: What is drawn from.
+        rng: Source of randomness.
         beta: Shape (d,).
         size: n_m, at least 1.
         sigma: Standard deviation of the noise, at least 0.

@@ -1,7 +1,7 @@
-"""What one task can say of its coefficients by itself; all that leaves it in a federation.
+"""A task's own estimate of its coefficients, which is all that leaves a site in a federation.
 
-A site's part of Algorithm 1 (linear) and Algorithm 4 (generalized linear models). It costs one
-factorization of the site's rows; for a generalized linear model, one a Newton step.
+This is the site's part of Algorithm 1 (linear models) and Algorithm 4 (generalized linear models).
+It costs one factorization of the site's rows, or one per Newton step in generalized linear models.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ __all__ = ["INTERCEPT", "Rows", "SiteEstimate", "estimate_site", "why_undetermin
 
 Array = npt.NDArray[np.float64]
 
-INTERCEPT = "intercept"  # what the coefficient of a column of ones is called
+INTERCEPT = "intercept"  # name of the coefficient of a column of ones
 
-_DEPENDENT = 1e-10  # of a column's length: what is left of it beside the columns before it
+_DEPENDENT = 1e-10  # relative length of a column outside the span of the columns before it
 
 
 class Rows(NamedTuple):
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
 
     Attributes:
         x: Shape (n, d), n >= 1, finite; a column of ones in it if there is to be an intercept.
-        y: Shape (n,), as the family has it.
+        y: Targets in the family's range, shape (n,).
         weights: Shape (n,), at least 0, not all 0: a row of weight c counts as c rows. None: 1.
     """
 
@@ -38,11 +38,11 @@ class Rows(NamedTuple):
     weights: Array | None = None
 
     def with_ones(self) -> "Rows":
-        """Returns them with a last column of ones, for an intercept."""
+        """Adds a last column of ones, for an intercept."""
         return self._replace(x=np.hstack([self.x, np.ones((len(self.x), 1))]))
 
     def counted(self) -> tuple[Array, Array, Array]:
-        """Returns x, y and weights of the rows that count."""
+        """Returns x, y and weights of the rows with positive weight."""
         if self.weights is None:
             return self.x, self.y, np.ones(len(self.y))
         some = self.weights > 0
@@ -50,20 +50,19 @@ class Rows(NamedTuple):
 
 
 class SiteEstimate(NamedTuple):
-    """A task's own estimate (OLS, or maximum likelihood), and how sure it is.
+    """A task's own estimate (OLS or maximum likelihood) and its precision.
 
     Attributes:
         coef: Shape (d,); finite. 0 where the rows do not determine the coefficient.
         scale: Shape (d,), sqrt(v_k) with v = diag((X' D X)^-1), D = I for linear models: the
-            standard error of ``coef`` is ``sigma * scale``, as (1) has it. (Appendix F has
+            standard error of ``coef`` is ``sigma * scale``, see (1). (Appendix F has
             another square root in the definition of v_k, which is a slip: with it, thresholds
             have the wrong unit.) Infinite where the rows do not determine the coefficient.
         size: n_m, the sum of the rows' weights; > 0.
-        sigma: Standard deviation of the noise, >= 0; 1 for other families than linear. Infinite
-            if it is not known: there are no more rows than coefficients, so ``coef`` fits
-            whatever the noise was; or the likelihood has no maximum. Then no coefficient counts
-            as determined.
-        freedom: Degrees of freedom that ``sigma`` was estimated with; infinite if it is known.
+        sigma: Standard deviation of the noise, >= 0; 1 for families other than linear. Infinite if
+            it cannot be estimated: there are no more rows than coefficients, or the likelihood has
+            no maximum. Then no coefficient counts as determined.
+        freedom: Degrees of freedom in the estimate of ``sigma``; infinite if it is known.
     """
 
     coef: Array
@@ -74,12 +73,12 @@ class SiteEstimate(NamedTuple):
 
     @property
     def determined(self) -> npt.NDArray[np.bool_]:
-        """Of which coefficients the rows say something, shape (d,)."""
+        """Which coefficients the rows determine, shape (d,)."""
         return np.isfinite(self.scale)
 
     @property
     def standard_error(self) -> Array:
-        """Of each coefficient, infinite where it is not determined, shape (d,)."""
+        """Standard error of each coefficient, shape (d,); infinite where it is not determined."""
         errors = np.full_like(self.scale, np.inf)
         errors[self.determined] = self.sigma * self.scale[self.determined]
         return errors
@@ -91,14 +90,13 @@ def estimate_site(
     """Fits one task alone.
 
     Args:
-        rows: The task's.
-        family: The model.
-        sigma: Standard deviation of the noise of a linear model, > 0, if it is known. Otherwise
-            it is estimated by ``sqrt(||X b - y||^2 / (n - d))``. Not for other families, which
-            have none.
+        rows: The task's rows.
+        family: The family of models.
+        sigma: Standard deviation of the noise of a linear model, > 0; None to estimate it by
+            ``sqrt(||X b - y||^2 / (n - d))``. Must be None for other families.
 
     Returns:
-        The estimate. That rows do not suffice is no error: see ``SiteEstimate``.
+        The estimate. Too few rows are not an error: see ``SiteEstimate``.
     """
     require(sigma is None or family == "linear", "sigma", sigma, "None, but for family linear")
     x, y, counts = rows.counted()
@@ -185,7 +183,7 @@ def _has_full_rank(r: Array) -> bool:
 
 
 def _independent(r: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Returns columns that span all of them, and which coefficients all solutions agree in."""
+    """Returns columns that span all columns, and which coefficients are determined."""
     lengths = np.linalg.norm(r, axis=0)
     scaled = r / np.where(lengths > 0, lengths, 1.0)
     triangle, pivots = qr(scaled, mode="r", pivoting=True)
@@ -200,12 +198,12 @@ def _independent(r: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]
 
 
 def why_undetermined(rows: Rows, names: Sequence[str], *, family: FamilyName) -> str | None:
-    """Says in a few words why a task does not determine all coefficients; None if it does.
+    """Returns the reason why a task does not determine all coefficients; None if it does.
 
     Args:
-        rows: The task's.
-        names: Of the columns of x.
-        family: The model.
+        rows: The task's rows.
+        names: Names of the columns of x.
+        family: The family of models.
     """
     x, y, counts = rows.counted()
     n, d = x.shape

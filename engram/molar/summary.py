@@ -1,4 +1,4 @@
-"""A table of coefficients to print, or to make a frame of."""
+"""A printable table of coefficients."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,13 +15,13 @@ class Summary(NamedTuple):
     """Coefficients with intervals; ``print`` shows them as a table.
 
     Attributes:
-        title: What they are.
-        level: Of the intervals, in (0, 1).
-        names: Of the columns.
-        coef: Shape (d,).
-        limits: Of the intervals.
-        heading: Of the marks.
-        marks: What is odd about each column; empty for nothing.
+        title: Title of the table.
+        level: Level of the intervals, in (0, 1).
+        names: Names of the columns.
+        coef: Coefficients, shape (d,).
+        limits: The intervals.
+        heading: Heading of the marks.
+        marks: Remark on each column, or empty.
     """
 
     title: str

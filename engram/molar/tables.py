@@ -1,4 +1,4 @@
-"""Tables with a task column: taken apart into the tasks' rows, and refused by name."""
+"""Tables with a task column: split into the tasks' rows, and checked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,20 +25,20 @@ Labels = npt.NDArray[Any]
 
 
 class Scaling(NamedTuple):
-    """What columns are standardized by: (x - center) / scale, each of shape (d,)."""
+    """The standardization of columns, (x - center) / scale, both of shape (d,)."""
 
     center: Array
     scale: Array
 
     @classmethod
     def of(cls, x: Array, weights: Array | None) -> "Scaling":
-        """Returns mean and standard deviation over all tasks' rows; scale 1 where it is 0."""
+        """Returns mean and standard deviation over all rows; scale 1 for constant columns."""
         center = np.average(x, axis=0, weights=weights)
         scale = np.sqrt(np.average((x - center) ** 2, axis=0, weights=weights))
         return cls(center, np.where(scale > 0, scale, 1.0))
 
     def apply(self, x: Array) -> Array:
-        """Returns the columns, standardized."""
+        """Returns the standardized columns."""
         return (x - self.center) / self.scale
 
 
@@ -48,10 +48,10 @@ def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels
     Args:
         x: Features: an array, or a pandas frame.
         task: Each row's task, of length n; or the name of a column of the frame.
-        fitting: Whether categories (of a pandas categorical) without rows are refused.
+        fitting: Whether to refuse unused categories of a pandas categorical.
 
     Raises:
-        ValueError: It is missing, not one label a row, or has empty labels.
+        ValueError: If it is missing, does not have one label for each row, or has empty labels.
     """
     if task is None:
         raise ValueError("task must be given: one label a row, or the name of a frame's column")
@@ -82,17 +82,17 @@ def take_tasks(x: Any, task: Any, *, fitting: bool = False) -> tuple[Any, Labels
 
 
 def _listed(task: Any) -> Labels:
-    """Returns a list's labels as they are: numpy would make names of numbers beside names."""
+    """Converts a list of labels; numpy alone would turn numbers among names into names."""
     labels = np.asarray(task)
     kinds = {isinstance(label, str) for label in task} if labels.ndim == 1 else set()
     return labels if len(kinds) < 2 else np.asarray(task, dtype=object)
 
 
 def distinct(labels: Labels) -> tuple[Labels, Codes]:
-    """Returns the tasks, sorted, and the position of each row's among them.
+    """Returns the sorted tasks, and the position of each row's task among them.
 
     Raises:
-        ValueError: Labels of different kinds, such as numbers and names, have no order.
+        ValueError: If labels are of different kinds, such as numbers and names.
     """
     try:
         tasks, codes = np.unique(labels, return_inverse=True)
@@ -103,10 +103,10 @@ def distinct(labels: Labels) -> tuple[Labels, Codes]:
 
 
 def check_finite(x: Array, labels: Labels, names: Sequence[str]) -> None:
-    """Refuses features that are NaN or infinite.
+    """Checks that features are finite.
 
     Raises:
-        ValueError: It names the first one's column, task and row.
+        ValueError: If there are any; it names the first one's column, task and row.
     """
     bad = ~np.isfinite(x)
     if bad.any():
@@ -119,10 +119,10 @@ def check_finite(x: Array, labels: Labels, names: Sequence[str]) -> None:
 
 
 def check_target(y: Array, labels: Labels, family: FamilyName) -> None:
-    """Refuses targets that a family cannot have.
+    """Checks that targets are in a family's range.
 
     Raises:
-        ValueError: It names the first one's task and row.
+        ValueError: If there are any; it names the first one's task and row.
     """
     model = FAMILIES[family]
     bad = ~(np.isfinite(y) & model.valid(y))
@@ -140,7 +140,7 @@ def rows_of_tasks(
     """Returns each task's rows, in the order of ``tasks``, whose positions ``codes`` holds.
 
     Raises:
-        ValueError: A weight is negative or not finite, or all of a task's are 0.
+        ValueError: If a weight is negative or not finite, or all of a task's weights are 0.
     """
     if weights is not None:
         bad = ~(np.isfinite(weights) & (weights >= 0))
@@ -161,10 +161,10 @@ def rows_of_tasks(
 
 
 def codes_of(labels: Labels, tasks: Labels, *, unseen: str) -> Codes:
-    """Returns the position of each row's task in ``tasks``; -1 for one that is not there.
+    """Returns the position of each row's task in ``tasks``; -1 for unknown tasks.
 
     Raises:
-        ValueError: There are such, and ``unseen`` is not "shared".
+        ValueError: If there are unknown tasks and ``unseen`` is not "shared".
     """
     known: Mapping[Any, int] = {task: i for i, task in enumerate(tasks.tolist())}
     codes = np.array([known.get(label, -1) for label in labels.tolist()], dtype=np.intp)
@@ -178,5 +178,5 @@ def codes_of(labels: Labels, tasks: Labels, *, unseen: str) -> Codes:
 
 
 def shown(label: Any) -> str:
-    """Returns a label, or a value of a column, as Python writes it."""
+    """Returns the ``repr`` of a label, or of a value of a column."""
     return repr(label.item() if isinstance(label, np.generic) else label)

@@ -1,4 +1,4 @@
-"""The trimmed mean of each coordinate: the global estimate of RM (Xu and Bastani, 2024)."""
+"""The trimmed mean of each coordinate, the global estimate of RM (Xu and Bastani, 2024)."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,22 +11,22 @@ Array = npt.NDArray[np.float64]
 
 
 def trimmed_mean(values: Array, proportion: float) -> Array:
-    """Returns, of each coordinate, the mean without its lowest and its highest values.
+    """Returns the trimmed mean of each coordinate.
 
-    Of m values, ``floor(proportion * m)`` are left out at either end; of 30 tasks and a proportion
-    of 0.1, three and three.
+    Of m values, ``floor(proportion * m)`` are left out at either end: three at either end for 30
+    tasks and a proportion of 0.1.
 
     Args:
-        values: Shape (M, d), one row a task. NaN where a task knows nothing: that coordinate's m
-            is then the number of tasks that do.
-        proportion: In [0, 0.5). 0 is the mean. J.1 takes 0.1.
+        values: Shape (M, d), one row per task. NaN where a task does not determine a coordinate,
+            which reduces that coordinate's m.
+        proportion: In [0, 0.5); 0 gives the mean. J.1 has 0.1.
 
     Returns:
         Shape (d,).
 
     Raises:
-        ValueError: The proportion lies outside its range, the shape is wrong, or no task knows a
-            coordinate.
+        ValueError: If the proportion is out of range, the shape is wrong, or no task determines
+            some coordinate.
     """
     require(values.ndim == 2, "values.shape", values.shape, "(M, d)")
     require(0 <= proportion < 0.5, "proportion", proportion, "in [0, 0.5)")

@@ -1,8 +1,8 @@
 """Pools of base learners: N of a kind, advanced at once.
 
-Each has a center, from which it takes one step along this round's gradient, in its domain. An
-optimistic learner's decision is one step further, along what it expects of the next round: the same
-gradient once more (Rakhlin and Sridharan, 2013).
+Each learner has a center, from which it takes one projected step along this round's gradient. An
+optimistic learner's decision is one step further, along the gradient that it expects next: the same
+one again (Rakhlin and Sridharan, 2013).
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ S = TypeVar("S")
 
 
 class Pool(NamedTuple, Generic[S]):
-    """N learners of one domain, as pure functions.
+    """N learners with the same domain, as pure functions.
 
     Attributes:
         init: ``start -> state``, from a decision of shape (d,).
@@ -43,9 +43,9 @@ class Descent(NamedTuple):
         t: This round, from 1.
         centers: Shape (N, d).
         decisions: Shape (N, d).
-        gradients: Of the last round, shape (N, d).
-        variations: V_t-1, the sum of squared changes of gradients from round to round, shape (N,).
-        steps: eta_t, shape (N,).
+        gradients: Gradients of the last round, shape (N, d).
+        variations: V_t-1, the sum of squared changes of gradients between rounds, shape (N,).
+        steps: Step sizes eta_t, shape (N,).
     """
 
     t: int
@@ -62,7 +62,7 @@ def descent_pool(
     """Builds (E.4): center <- Pi[center - eta_t g_t], decision = Pi[center - eta_t m_t].
 
     Args:
-        domain: Of the decisions.
+        domain: The set of decisions.
         size: N.
         step: ``(t, V_t-1) -> eta_t``, shape (N,).
         optimistic: Whether m_t is g_t-1 rather than 0.
@@ -87,13 +87,13 @@ def descent_pool(
 
 
 class Newton(NamedTuple):
-    """State of a pool of learners with norms of their own.
+    """State of a pool of learners, each with its own norm.
 
     Attributes:
         centers: Shape (N, d).
         decisions: Shape (N, d).
         metrics: U, shape (N, d, d).
-        inverses: Of them.
+        inverses: U^-1, shape (N, d, d).
     """
 
     centers: Array
@@ -106,13 +106,13 @@ def newton_pool(domain: Domain, ridges: Array, scales: Array, *, optimistic: boo
     """Builds steps in growing norms: center <- Pi_U[center - U^-1 g_t], U = r I + c sum g g'.
 
     An optimistic learner steps in the norm of the gradients before this one (Lemma 11), and then
-    once more; one that is not, in the norm that has this gradient, too (online Newton step).
+    once more. Other learners step in the norm that includes this gradient (online Newton step).
 
     Args:
-        domain: Of the decisions.
+        domain: The set of decisions.
         ridges: r > 0, shape (N,).
         scales: c > 0, shape (N,).
-        optimistic: Which of the two.
+        optimistic: Whether learners are optimistic.
     """
 
     def init(start: Array) -> Newton:
@@ -135,12 +135,12 @@ def newton_pool(domain: Domain, ridges: Array, scales: Array, *, optimistic: boo
 
 
 def single(pool: Pool[S], domain: Domain, bound: float = np.inf) -> Learner[S]:
-    """Returns the one learner of a pool of one.
+    """Returns a pool of one learner as a ``Learner``.
 
     Args:
-        pool: Of one.
-        domain: Its decisions'.
-        bound: G, which gradients must not exceed.
+        pool: A pool with N = 1.
+        domain: The set of decisions.
+        bound: Upper bound G on gradient norms; longer gradients are refused.
     """
 
     def observe(state: S, gradient: Array) -> S:
@@ -156,10 +156,10 @@ def single(pool: Pool[S], domain: Domain, bound: float = np.inf) -> Learner[S]:
 
 
 def started(domain: Domain, start: Array | None) -> Array:
-    """Returns where to start: ``start``, or the domain's middle.
+    """Returns the initial decision: ``start``, or the domain's center.
 
     Raises:
-        ValueError: ``start`` is not in the domain.
+        ValueError: If ``start`` is not in the domain.
     """
     if start is None:
         return domain.center

@@ -1,8 +1,7 @@
 """Functions that numba compiles.
 
-It keeps what it has compiled on disk, and takes it for current as long as the function's own file
-is, whatever became of functions in other files: so one that is compiled calls those of its own file
-only.
+numba caches compiled functions on disk and checks only the function's own file for changes. So a
+compiled function must call compiled functions of the same file only.
 """
 
 from collections.abc import Callable
@@ -16,7 +15,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def compiled(function: Function) -> Function:
-    """Compiles a function at its first call, and keeps that where there is a place for it."""
+    """Compiles a function at its first call, and caches it if a folder can be written to."""
     try:
         kept: Any = njit(cache=True)(function)
     except RuntimeError:  # no folder can be written to

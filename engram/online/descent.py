@@ -1,4 +1,4 @@
-"""Online gradient descent, for losses whose curvature is known."""
+"""Online gradient descent, for losses of known curvature."""
 
 from collections.abc import Callable
 from math import sqrt
@@ -25,12 +25,12 @@ def ogd(
     1 / (lambda t) it is at most G^2 (1 + ln T) / (2 lambda) for lambda-strongly convex ones.
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
-        step: eta_t > 0 of t = 1, 2, ...
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
+        step: ``t -> eta_t`` > 0 for t = 1, 2, ...; D / (G sqrt t) if None.
 
     Raises:
-        ValueError: ``gradient_bound`` is not as said.
+        ValueError: If ``gradient_bound`` is not finite and positive.
     """
     positive(gradient_bound=gradient_bound)
     scale = domain.diameter / gradient_bound
@@ -42,20 +42,20 @@ def ogd(
 def optimistic_ogd(
     domain: Domain, *, gradient_bound: float, smoothness: float, strong_convexity: float = 0.0
 ) -> Learner[Descent]:
-    """Builds (E.4): each gradient is expected to come once more.
+    """Builds (E.4), which expects each gradient to recur.
 
-    Regret grows with V_T, how much the losses' gradients change from round to round: as sqrt(V_T)
-    for convex losses (Lemma 10), as log(V_T) for strongly convex ones (Lemma 12).
+    Regret grows with V_T, the total variation of gradients between rounds: as sqrt(V_T) for convex
+    losses (Lemma 10), and as log(V_T) for strongly convex ones (Lemma 12).
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
-        smoothness: L > 0, how fast a loss's gradient changes. Here gamma = 4 L: with steps beyond
-            2 / (3 L) a decision would not come to rest at the minimum of a fixed loss.
-        strong_convexity: lambda, in [0, L]; 0 for losses that are convex.
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
+        smoothness: L > 0, the Lipschitz constant of a loss's gradient. Here gamma = 4 L: with steps
+            above 2 / (3 L) decisions would not converge to the minimum of a fixed loss.
+        strong_convexity: lambda, in [0, L]; 0 for losses that are only convex.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound, smoothness=smoothness)
     known = 0 <= strong_convexity <= smoothness

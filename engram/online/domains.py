@@ -1,4 +1,4 @@
-"""Where decisions may lie: a ball, a box, or a simplex, with their projections."""
+"""Sets of decisions: a ball, a box or a simplex, with projections onto them."""
 
 from typing import NamedTuple, Self
 
@@ -17,10 +17,10 @@ class Domain(NamedTuple):
     """A convex, compact set of vectors of shape (d,); made by ``ball``, ``box`` and ``simplex``.
 
     Attributes:
-        kind: Which of them.
-        anchor: The ball's center, or lower limits, shape (d,).
-        top: The box's upper limits; infinite for a simplex; of no meaning for a ball.
-        size: The ball's radius; the sum of a simplex's coordinates.
+        kind: ``BALL``, ``BOX`` or ``SIMPLEX``.
+        anchor: The ball's center, or the lower limits of a box or simplex, shape (d,).
+        top: The box's upper limits; infinite for a simplex, meaningless for a ball.
+        size: The ball's radius, or the sum of a simplex's coordinates.
     """
 
     kind: int
@@ -30,12 +30,12 @@ class Domain(NamedTuple):
 
     @property
     def dim(self) -> int:
-        """Coordinates d of a decision."""
+        """Dimension d of decisions."""
         return len(self.anchor)
 
     @property
     def center(self) -> Array:
-        """A point in the middle."""
+        """The center."""
         if self.kind == BOX:
             return (self.anchor + self.top) / 2
         return self.anchor + (0.0 if self.kind == BALL else self._excess / self.dim)
@@ -73,7 +73,7 @@ class Domain(NamedTuple):
 
     @np.errstate(over="ignore", invalid="ignore")
     def distance(self, x: Array) -> float:
-        """Returns how far away the nearest point is; nan or infinity if ``x`` is not finite."""
+        """Returns the distance of ``x`` from the domain; NaN or infinity if ``x`` is not finite."""
         return float(np.linalg.norm(self.project(x) - x))
 
     def contains(self, x: Array, tolerance: float = 1e-9) -> bool:
@@ -96,7 +96,7 @@ def ball(dim: int, radius: float, center: Array | None = None) -> Domain:
         center: Shape (d,); the origin if None.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     require(dim >= 1, "dim", dim, "at least 1")
     require(0 < radius < np.inf, "radius", radius, "finite and positive")
@@ -109,10 +109,10 @@ def box(low: Array, high: Array) -> Domain:
 
     Args:
         low: Shape (d,).
-        high: Shape (d,); nowhere below ``low``, and above it somewhere.
+        high: Shape (d,); at least ``low``, and above it in some coordinate.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     low = _vector(low, "low", np.size(low))
     high = _vector(high, "high", len(low))
@@ -130,14 +130,14 @@ def simplex(dim: int) -> Domain:
         dim: d >= 2.
 
     Raises:
-        ValueError: ``dim`` is not as said.
+        ValueError: If ``dim`` is below 2.
     """
     require(dim >= 2, "dim", dim, "at least 2, or the domain is a point")
     return Domain(SIMPLEX, np.zeros(dim), np.full(dim, np.inf), 1.0)
 
 
 def _sized(domain: Domain) -> Domain:
-    """Refuses limits so near, or so far, that the diameter is lost in rounding."""
+    """Checks that the diameter is positive and finite in floating point."""
     with np.errstate(over="ignore"):
         diameter = domain.diameter
     require(0 < diameter < np.inf, "the domain's diameter", diameter, "finite and positive")

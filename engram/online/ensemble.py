@@ -19,8 +19,8 @@ class Ensemble(NamedTuple, Generic[S]):
     """State of an ensemble.
 
     Attributes:
-        weights: Of the learner that weighs members.
-        members: Of each.
+        weights: State of the learner that weights the members.
+        members: State of each member.
     """
 
     weights: S
@@ -28,18 +28,19 @@ class Ensemble(NamedTuple, Generic[S]):
 
 
 def ensemble(meta: Learner[S], members: Sequence[Learner[Any]]) -> Learner[Ensemble[S]]:
-    """Builds the learner whose decision is its members', weighed by another learner.
+    """Builds a learner whose decision is the weighted mean of its members' decisions.
 
-    It asks for one gradient g a round, at its own decision. Everybody learns from the linear loss
-    <g, x>: a member's gradient is g wherever it is, and <g, x_i> is its loss as an expert. Members
-    may be of any kinds, and advance one after the other; for many of a kind see ``bases``.
+    It needs one gradient g per round, at its own decision. All members learn from the linear loss
+    <g, x>: a member's gradient is g at any point, and <g, x_i> is its loss as an expert. Members
+    may be of different kinds, and advance one after the other; for many of one kind see ``bases``.
 
     Args:
-        meta: A learner of N experts, see ``experts``, whose loss range is G D.
-        members: N learners of one domain, for gradients of length G.
+        meta: A learner of N experts, which weights the members; see ``experts``. Its loss range is
+            G D.
+        members: N learners with the same domain, for gradients of length at most G.
 
     Raises:
-        ValueError: There are not N members, or they have not the same dimension.
+        ValueError: If there are not N members, or their dimensions differ.
     """
     require(len(members) == meta.dim, "members", len(members), f"{meta.dim}, meta's experts")
     dim = members[0].dim

@@ -1,9 +1,9 @@
-"""Learners that are not told how long the game is, or how steep losses are: they start over.
+"""Learners for an unknown number of rounds or gradient bound: the doubling trick.
 
-Each time the rounds that a learner was made for are over, or a gradient is longer than it was told,
-it is made anew for twice of that, and goes on from the decision that it had come to. Regret is that
-of a learner who knew, times at most a constant where it grows as a power of T, and times the number
-of epochs, log T, where it grows as log T.
+Whenever the rounds that a learner was built for are over, or a gradient exceeds its bound, a new
+learner is built for twice as much, and continues from the last decision. Compared with a learner
+that knows T and G, regret grows by a constant factor if it is a power of T, and by the number of
+epochs, log T, if it is of order log T.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ class Epoch(NamedTuple, Generic[S]):
     """State of a learner in epochs.
 
     Attributes:
-        state: Of the learner of this epoch.
-        horizon: Rounds that it was made for.
-        rounds: Of these, played.
-        bound: G that it was made for; 0 as long as all gradients were 0.
-        number: Epochs so far, this one included.
+        state: State of this epoch's learner.
+        horizon: Number of rounds that the learner was built for.
+        rounds: Number of these that have been played.
+        bound: G that the learner was built for; 0 as long as all gradients were 0.
+        number: Number of epochs so far, this one included.
     """
 
     state: S
@@ -48,15 +48,15 @@ def in_epochs(
     horizon: int | None = None,
     gradient_bound: float | None = None,
 ) -> Learner[Epoch[S]]:
-    """Builds a learner that needs not know T, or G, or both.
+    """Builds a learner that need not know T, G, or both.
 
     Args:
-        make: ``(T, G) -> learner``, such as ``partial(universal_ensemble, domain)`` with names.
-        horizon: T >= 1, if it is known.
-        gradient_bound: G > 0, if it is known. Longer gradients are refused then.
+        make: ``(T, G) -> learner``.
+        horizon: T >= 1, if known.
+        gradient_bound: G > 0, if known; longer gradients are then refused.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     first = _FIRST if horizon is None else horizon
     made = lru_cache(maxsize=4)(make)

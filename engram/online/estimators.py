@@ -1,7 +1,7 @@
 """Linear models for streams: ``partial_fit`` for tables, ``learn_one`` for rows by name.
 
-The universal ensemble is inside: there is no step size to tune, columns may have any units, and how
-long the stream is, or how steep its losses, need not be known.
+They are based on the universal ensemble: there is no step size to tune, columns may have any units,
+and neither the length of the stream nor a bound on gradients need be known.
 """
 
 from collections.abc import Mapping
@@ -25,17 +25,17 @@ Array = npt.NDArray[np.float64]
 
 
 class OnlineRegressor(RegressorMixin, StreamModel):
-    """A linear regression that learns a stream.
+    """Linear regression on a stream.
 
     Args:
         loss: ``squared``, for the mean; ``absolute``, for the median; or ``quantile``.
-        quantile: Which one, in (0, 1), if ``loss`` is ``quantile``.
-        radius: The largest Euclidean norm of coefficients that may be learned, in standard
-            deviations of the target for one of a column. Uncorrelated columns never need more than
-            1; the closer columns are to each other, the more a good model may need.
+        quantile: The quantile to predict, in (0, 1), if ``loss`` is ``quantile``.
+        radius: Upper bound on the Euclidean norm of the coefficients, in standard deviations of the
+            target per standard deviation of a column. Uncorrelated columns never need more than 1;
+            strongly correlated ones may need more.
         exp_concave: Whether the ensemble has learners for exp-concave losses, such as the squared
-            one, which take O(d^2) a row; None for whether there are at most 64 coefficients, the
-            intercept included. ``exp_concave_`` says whether it has.
+            loss, which take O(d^2) per row. None: if there are at most 64 coefficients, the
+            intercept included. ``exp_concave_`` tells which was chosen.
 
     Example:
         >>> import numpy as np
@@ -82,34 +82,34 @@ class OnlineRegressor(RegressorMixin, StreamModel):
         return targets[:, None]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Forgets what was learned, and learns the rows once, in their order; see below."""
+        """Starts anew, and learns the rows once, in order; see ``partial_fit``."""
         return self._fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learns more rows, one after the other: the same as ``learn_one`` of each.
+        """Learns more rows, one after the other, as ``learn_one`` would.
 
         Args:
             X: Shape (n, d): an array, or a frame with column names.
             y: Numbers, shape (n,).
-            sample_weight: Shape (n,), at least 0: what each row's loss is multiplied by.
+            sample_weight: Factor of each row's loss, at least 0, shape (n,).
 
         Raises:
-            ValueError: Something is not as said, or not finite, or there are other columns than
-                before. Nothing has changed then.
+            ValueError: If an argument is invalid or not finite, or the columns differ from earlier
+                ones. The model is then unchanged.
         """
         return self._partial_fit(X, y, sample_weight)
 
     def learn_one(self, x: Mapping[Any, float], y: float, w: float = 1.0) -> Self:
-        """Learns a row by name.
+        """Learns one row, given as numbers by name.
 
         Args:
-            x: Numbers by name. Names may be new: such a column counts as 0 in all rows before. Of
-                columns that are known, those that are missing are 0.
+            x: Numbers by name. A new name adds a column that was 0 in all earlier rows; a missing
+                name counts as 0.
             y: The target.
             w: The row's weight.
 
         Raises:
-            ValueError: As ``partial_fit``.
+            ValueError: For the reasons given in ``partial_fit``.
         """
         return self._learn_one(x, y, w)
 
@@ -118,12 +118,12 @@ class OnlineRegressor(RegressorMixin, StreamModel):
         return self._predictions(X)[:, 0]
 
     def predict_one(self, x: Mapping[Any, float]) -> float:
-        """Returns the prediction for a row by name; 0 before the first row was learned."""
+        """Returns the prediction for a row given by name; 0 before the first row."""
         return float(self._predictions_one(x)[0]) if hasattr(self, "model_") else 0.0
 
     @property
     def coef_(self) -> Array:
-        """Coefficients of columns in their own units, shape (d,)."""
+        """Coefficients of the columns in their own units, shape (d,)."""
         coef: Array = self._coefficients()[0][0]
         return coef
 
@@ -140,14 +140,13 @@ def _has_probabilities(model: "OnlineClassifier") -> bool:
 
 
 class OnlineClassifier(ClassifierMixin, StreamModel):
-    """A linear classification that learns a stream: of two classes, or of each against the rest.
+    """Linear classification on a stream, one class against the rest if there are more than two.
 
     Args:
         loss: ``logistic``, which gives probabilities, or ``hinge``.
-        radius: The largest Euclidean norm of coefficients that may be learned, the intercept
-            included, for columns of standard deviation 1; of several classes, in the root mean
-            square.
-        exp_concave: As for ``OnlineRegressor``; of several classes, all coefficients count.
+        radius: Upper bound on the Euclidean norm of the coefficients, the intercept included, for
+            columns of standard deviation 1; with several classes, on the root mean square.
+        exp_concave: See ``OnlineRegressor``; with several classes, all coefficients count.
     """
 
     def __init__(
@@ -184,40 +183,40 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
         return targets[:, 1:] if len(self.classes_) == 2 else targets
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Forgets what was learned, and learns the rows once, in their order; see below."""
+        """Starts anew, and learns the rows once, in order; see ``partial_fit``."""
         classes = None if y is None else np.unique(column_or_1d(y, warn=True))
         return self._fit(X, y, sample_weight, classes)
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Learns more rows, one after the other: the same as ``learn_one`` of each.
+        """Learns more rows, one after the other, as ``learn_one`` would.
 
         Args:
             X: Shape (n, d): an array, or a frame with column names.
             y: Labels, shape (n,).
-            classes: All labels that there will be; needed at the first call.
-            sample_weight: Shape (n,), at least 0: what each row's loss is multiplied by.
+            classes: All labels that may occur; required at the first call.
+            sample_weight: Factor of each row's loss, at least 0, shape (n,).
 
         Raises:
-            ValueError: Something is not as said, or not finite, or there are other columns than
-                before. Nothing has changed then.
+            ValueError: If an argument is invalid or not finite, or the columns differ from earlier
+                ones. The model is then unchanged.
         """
         return self._partial_fit(X, y, sample_weight, classes)
 
     def learn_one(
         self, x: Mapping[Any, float], y: Any, w: float = 1.0, classes: Any = None
     ) -> Self:
-        """Learns a row by name.
+        """Learns one row, given as numbers by name.
 
         Args:
-            x: Numbers by name. Names may be new: such a column counts as 0 in all rows before. Of
-                columns that are known, those that are missing are 0.
+            x: Numbers by name. A new name adds a column that was 0 in all earlier rows; a missing
+                name counts as 0.
             y: The label.
             w: The row's weight.
-            classes: All labels that there will be; at the first row, and there only if they are
-                other than False and True.
+            classes: All labels that may occur; required at the first row unless labels are False
+                and True.
 
         Raises:
-            ValueError: As ``partial_fit``.
+            ValueError: For the reasons given in ``partial_fit``.
         """
         if classes is None and not hasattr(self, "model_") and isinstance(y, (bool, np.bool_)):
             classes = [False, True]
@@ -238,19 +237,19 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
     def predict_proba(self, X: Any) -> Array:
         """Returns probabilities, shape (n, classes).
 
-        Those of several classes are learned apart, and divided by their sum.
+        Several classes are learned separately, and their probabilities divided by the sum.
         """
         return _probabilities(self._predictions(X))
 
     def predict_one(self, x: Mapping[Any, float]) -> Any:
-        """Returns the likeliest class of a row by name; None before the first row was learned."""
+        """Returns the likeliest class of a row given by name; None before the first row."""
         if not hasattr(self, "model_"):
             return None
         return self.classes_[_likeliest(self._predictions_one(x)[None])[0]].item()
 
     @available_if(_has_probabilities)
     def predict_proba_one(self, x: Mapping[Any, float]) -> dict[Any, float]:
-        """Returns probabilities by class; none before the first row was learned."""
+        """Returns probabilities by class; an empty dictionary before the first row."""
         if not hasattr(self, "model_"):
             return {}
         found = _probabilities(self._predictions_one(x)[None])[0]

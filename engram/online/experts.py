@@ -1,8 +1,8 @@
-"""Learners on the simplex: a decision is the weights of N experts, a gradient is their losses.
+"""Learners on the simplex: decisions are weights of N experts, and gradients are their losses.
 
-All of them learn from losses l - <l, p>, one's own taken away, and in units of ``loss_range``, the
-most by which two experts' losses differ in a round: so a number added to all losses of a round
-changes nothing. ``start`` is the prior; an expert of weight 0 keeps that.
+All of them learn from l - <l, p>, the losses minus the learner's own, in units of ``loss_range``,
+the largest difference between two experts' losses in a round. So adding a number to all losses of a
+round changes nothing. ``start`` is the prior; an expert with prior weight 0 keeps weight 0.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ __all__ = ["Hedge", "MsMwC", "Prod", "adapt_ml_prod", "hedge", "msmwc"]
 Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
-_ROUNDING = 1e-8  # by which losses may exceed their range: more than a gradient may its bound
+_ROUNDING = 1e-8  # by which losses may exceed their range
 
 
 class Hedge(NamedTuple):
@@ -43,11 +43,11 @@ def hedge(size: int, *, horizon: int, loss_range: float = 1.0) -> Learner[Hedge]
 
     Args:
         size: N >= 2.
-        horizon: T >= 1, the number of rounds. If it is not known: ``adapt_ml_prod`` needs none.
-        loss_range: > 0; losses that differ by more are refused.
+        horizon: T >= 1, the number of rounds; ``adapt_ml_prod`` needs none.
+        loss_range: Maximum difference of losses in a round, > 0; larger ones are refused.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
     eta = sqrt(8 * log(max(size, 2)) / horizon)
@@ -65,7 +65,7 @@ class Prod(NamedTuple):
 
     Attributes:
         logs: log w, shape (N,).
-        squares: Of regrets so far, their sum, shape (N,).
+        squares: Sum of squared regrets so far, shape (N,).
     """
 
     logs: Array
@@ -82,10 +82,10 @@ def adapt_ml_prod(size: int, *, loss_range: float = 1.0) -> Learner[Prod]:
 
     Args:
         size: N >= 2.
-        loss_range: > 0; losses that differ by more are refused.
+        loss_range: Maximum difference of losses in a round, > 0; larger ones are refused.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
 
     def steps(squares: Array) -> Array:
@@ -122,7 +122,7 @@ class MsMwC(NamedTuple):
 def msmwc(
     size: int, steps: float | Array, *, optimistic: bool = True, loss_range: float = 1.0
 ) -> Learner[MsMwC]:
-    """Builds MsMwC (3.2): mirror descent with a step size for each expert, twice a round.
+    """Builds MsMwC (3.2): mirror descent with a step size per expert, twice per round.
 
     p_t minimizes <m_t, p> + D(p, p-hat_t); then p-hat_t+1 minimizes <l_t + a_t, p> + D(p, p-hat_t),
     with a_t,i = 16 eta_i (l_t,i - m_t,i)^2. D is the divergence of sum_i p_i ln p_i / eta_i. For
@@ -131,12 +131,13 @@ def msmwc(
     Args:
         size: N >= 2.
         steps: eta_i > 0, shape (N,), or one for all.
-        optimistic: Whether m_t is l_t-1, or else <l_t, p_t> for every expert, which gives a bound
-            like Adapt-ML-Prod's (Section 3.2.1); to know it ahead is not needed, see above.
-        loss_range: > 0; losses that differ by more are refused.
+        optimistic: Whether m_t is l_t-1. Otherwise it is <l_t, p_t> for every expert, which gives a
+            bound like Adapt-ML-Prod's (Section 3.2.1); it need not be known in advance, since a
+            number common to all experts changes nothing.
+        loss_range: Maximum difference of losses in a round, > 0; larger ones are refused.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     shape = np.shape(steps)
     require(shape in ((), (size,)), "steps' shape", shape, f"() or ({size},)")

@@ -1,8 +1,8 @@
 """Two-player zero-sum games, bilinear or strongly convex-concave (Appendix A.2).
 
-The payoff is f(x, y) = m |x|^2 / 2 + <b, x> + x'Ay - <c, y> - m |y|^2 / 2; who chooses x wants it
-small, who chooses y large. From y's side that is such a game once more, with payoff -f, and so all
-is written for x.
+The payoff is f(x, y) = m |x|^2 / 2 + <b, x> + x'Ay - <c, y> - m |y|^2 / 2; the player of x
+minimizes it, the player of y maximizes it. For the player of y it is a game of the same form with
+payoff -f, so everything is written for x.
 """
 
 from typing import NamedTuple, Self
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from engram.checks import require
 from engram.online.domains import Domain, ball, simplex
-from engram.online.environments import directions
+from engram.online.loss_streams import directions
 from engram.online.steps import BALL
 
 __all__ = ["Game", "matrix_game", "saddle_game"]
@@ -21,58 +21,58 @@ Array = npt.NDArray[np.float64]
 
 
 class Game(NamedTuple):
-    """A game, as who chooses x sees it.
+    """A game, seen by the player of x.
 
     Attributes:
-        domain: Of x, in d coordinates: a ball or a simplex.
-        other: Of y, in e coordinates.
+        domain: Domain of x, of dimension d: a ball or a simplex.
+        other: Domain of y, of dimension e.
         matrix: A, shape (d, e).
-        slope: b, shape (d,).
-        other_slope: c, shape (e,).
-        curvature: m >= 0; the game is bilinear with 0.
-        gradient_bound: G: no gradient of f, in x or in y, is longer.
+        linear: b, shape (d,).
+        other_linear: c, shape (e,).
+        curvature: m >= 0; 0 for a bilinear game.
+        gradient_bound: Upper bound G on the norm of gradients of f, in x or in y.
     """
 
     domain: Domain
     other: Domain
     matrix: Array
-    slope: Array
-    other_slope: Array
+    linear: Array
+    other_linear: Array
     curvature: float
     gradient_bound: float
 
     @property
     def smoothness(self) -> float:
-        """L: gradients change by at most L times as much as (x, y)."""
+        """L, the Lipschitz constant of the gradient in (x, y)."""
         return float(np.hypot(self.curvature, np.linalg.norm(self.matrix, 2)))
 
-    def turned(self) -> Self:
-        """Returns the game as who chooses y sees it."""
+    def transposed(self) -> Self:
+        """Returns the game seen by the player of y."""
         return self._replace(
             domain=self.other,
             other=self.domain,
             matrix=-self.matrix.T,
-            slope=self.other_slope,
-            other_slope=self.slope,
+            linear=self.other_linear,
+            other_linear=self.linear,
         )
 
     def gradient(self, x: Array, y: Array) -> Array:
-        """Returns the gradients of f in x, shape (n, d), for n of either."""
-        found: Array = self.curvature * x + self.slope + y @ self.matrix.T
+        """Returns the gradients of f in x for n pairs (x, y), shape (n, d)."""
+        found: Array = self.curvature * x + self.linear + y @ self.matrix.T
         return found
 
     def losses(self, x: Array, y: Array) -> Array:
-        """Returns f without what depends on y alone, shape (n,), for n of either."""
-        linear = self.slope + y @ self.matrix.T
+        """Returns f without the terms in y alone for n pairs (x, y), shape (n,)."""
+        linear = self.linear + y @ self.matrix.T
         losses: Array = np.einsum("nd,nd->n", linear + self.curvature / 2 * x, x)
         return losses
 
-    def answer(self, y: Array) -> Array:
-        """Returns x with the least f(x, y), shape (n, d), for each of n.
+    def best_response(self, y: Array) -> Array:
+        """Returns the x that minimizes f(x, y) for each of n y, shape (n, d).
 
         For the mean of many y it is the best fixed x against all of them.
         """
-        linear = self.slope + y @ self.matrix.T
+        linear = self.linear + y @ self.matrix.T
         if self.curvature > 0:
             return np.stack([self.domain.project(-each / self.curvature) for each in linear])
         if self.domain.kind == BALL:
@@ -91,7 +91,7 @@ def saddle_game(rng: np.random.Generator, dim: int = 10, curvature: float = 0.0)
     3/2 (1 + m).
 
     Args:
-        rng: What draws.
+        rng: Source of randomness.
         dim: d = e.
         curvature: m >= 0.
     """
@@ -103,8 +103,8 @@ def saddle_game(rng: np.random.Generator, dim: int = 10, curvature: float = 0.0)
         ball(dim, 1.0),
         ball(dim, 1.0),
         matrix,
-        slope=-matrix @ v - curvature * u,
-        other_slope=matrix.T @ u - curvature * v,
+        linear=-matrix @ v - curvature * u,
+        other_linear=matrix.T @ u - curvature * v,
         curvature=curvature,
         gradient_bound=1.5 * (1 + curvature),
     )

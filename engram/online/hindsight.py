@@ -1,8 +1,8 @@
-"""The best fixed decision in hindsight, which regret is measured against, and how exact it is.
+"""The best fixed decision in hindsight, the reference for regret, with a bound on its error.
 
-The total F of the losses is minimized on a ball by Newton's method: each step goes towards the
-minimum of F's quadratic model on the ball. Whatever it finds, F lies above its tangent there, whose
-minimum on a ball is known: that bounds how much better another decision can be.
+The total loss F is minimized on a ball by Newton's method: each step goes towards the minimum of
+F's quadratic model on the ball. Since F lies above its tangent at any point, and the tangent's
+minimum on the ball is known, this bounds how much better another decision can be.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ _ROUNDING: Final = 1e-13  # of a total, relative
 
 
 class Total(NamedTuple):
-    """A convex function at a point.
+    """A convex function F at a point x.
 
     Attributes:
         value: F(x).
-        slope: Its gradient there, shape (d,).
-        curvature: Its second derivative, shape (d, d).
+        gradient: The gradient at x, shape (d,).
+        curvature: The Hessian at x, shape (d, d).
     """
 
     value: float
-    slope: Array
+    gradient: Array
     curvature: Array
 
 
@@ -47,23 +47,23 @@ class Best(NamedTuple):
     gap: float
 
 
-def least_quadratic(form: Array, slope: Array, radius: float) -> Array:
+def least_quadratic(form: Array, linear: Array, radius: float) -> Array:
     """Returns the x with |x| <= r that minimizes x'Hx / 2 - <h, x>, shape (d,).
 
-    It is (H + nu I)^-1 h with the least nu >= 0 that leaves it in the ball: the root of a function
-    that falls in nu.
+    It is (H + nu I)^-1 h with the least nu >= 0 for which it lies in the ball, found as the root of
+    a function decreasing in nu.
 
     Args:
         form: H, symmetric and positive semidefinite, shape (d, d).
-        slope: h, shape (d,).
+        linear: h, shape (d,).
         radius: r > 0.
     """
     from scipy.optimize import brentq  # noqa: PLC0415 - slow to import, and wanted here alone
 
     values, axes = np.linalg.eigh(form)
-    values, h = np.maximum(values, 0.0), axes.T @ slope
+    values, h = np.maximum(values, 0.0), axes.T @ linear
     if not h.any():
-        return np.zeros_like(slope)
+        return np.zeros_like(linear)
     # With this nu, |x| <= |h| / nu < r, by more than rounding.
     high = (1 + 1e-12) * float(np.linalg.norm(h)) / radius
 
@@ -80,8 +80,8 @@ def least_on_ball(total: Callable[[Array], Total], start: Array, radius: float) 
     """Minimizes a smooth convex function F where |x| <= r.
 
     Args:
-        total: ``x -> F there``.
-        start: In the ball, shape (d,).
+        total: ``x -> Total`` of F at x.
+        start: Initial point in the ball, shape (d,).
         radius: r > 0.
     """
     x, here = start, total(start)
@@ -90,9 +90,9 @@ def least_on_ball(total: Callable[[Array], Total], start: Array, radius: float) 
         slack = _ROUNDING * (1 + abs(here.value))
         if gap <= slack:
             break
-        aim = here.curvature @ x - here.slope
+        aim = here.curvature @ x - here.gradient
         towards = least_quadratic(here.curvature, aim, radius) - x
-        share, falls = 1.0, float(here.slope @ towards)
+        share, falls = 1.0, float(here.gradient @ towards)
         there = total(x + towards)
         while there.value > here.value + 0.1 * share * falls + slack and share > 1e-9:
             share /= 2
@@ -107,4 +107,4 @@ def least_on_ball(total: Callable[[Array], Total], start: Array, radius: float) 
 
 def _gap(here: Total, x: Array, radius: float) -> float:
     """Returns how far the tangent at x falls below F(x) in the ball."""
-    return float(here.slope @ x + radius * np.linalg.norm(here.slope))
+    return float(here.gradient @ x + radius * np.linalg.norm(here.gradient))

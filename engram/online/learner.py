@@ -1,7 +1,7 @@
-"""What a learner is: functions on an explicit state, so that learners can be made of learners.
+"""Online learners, as functions on an explicit state, so that learners can be composed.
 
-In each round t = 1, 2, ... a learner names a decision x_t of its domain, and then learns the
-gradient g_t of that round's loss f_t there. Its regret is sum f_t(x_t) - min_x sum f_t(x) (1.1).
+In each round t = 1, 2, ... a learner chooses a decision x_t in its domain, and then observes the
+gradient g_t of that round's loss f_t at x_t. Regret is sum f_t(x_t) - min_x sum f_t(x) (1.1).
 """
 
 from collections.abc import Callable
@@ -22,18 +22,19 @@ _ROUNDING = 1e-9  # by which a gradient may exceed its bound
 
 
 class Learner(NamedTuple, Generic[S]):
-    """A learner, as pure functions: states are tuples of numbers and arrays, and never changed.
+    """A learner, as pure functions; states are tuples of numbers and arrays, and never changed.
 
     Attributes:
-        dim: Coordinates d of a decision.
-        init: ``start -> state``, before the first round; ``start``, shape (d,), is a first decision
-            in the domain, None its middle.
+        dim: Dimension d of decisions.
+        init: ``start -> state``, before the first round; ``start``, shape (d,), is the initial
+            decision, None for the domain's center.
         act: ``state -> x``, the decision of this round, shape (d,).
-        observe: ``(state, gradients) -> state``, after it: the gradients at ``points``, shape
-            (n, d), or (d,) if there is one point. Raises ``ValueError``, with the state as it was,
-            if they are not finite, of another shape, or longer than the learner was told.
-        points: ``state -> (n, d)``: where it wants the gradient of this round's loss; the first is
-            its decision, and mostly there is no other.
+        observe: ``(state, gradients) -> state``, the state after observing the gradients at
+            ``points``, shape (n, d), or (d,) if there is one point. Raises ``ValueError``, without
+            changing the state, if gradients are not finite, have another shape, or exceed the
+            bound.
+        points: ``state -> (n, d)``: the points at which it needs gradients of this round's loss.
+            The first is its decision; most learners need no other.
     """
 
     dim: int
@@ -44,15 +45,15 @@ class Learner(NamedTuple, Generic[S]):
 
 
 def checked(gradients: Array, shape: tuple[int, ...], bound: float = np.inf) -> Array:
-    """Returns the gradients as float64, in ``shape``.
+    """Checks gradients and returns them as float64.
 
     Args:
-        gradients: Of a round.
+        gradients: Gradients of a round.
         shape: (d,), or (n, d).
         bound: The largest Euclidean norm G of each.
 
     Raises:
-        ValueError: They have another shape, are not finite, or exceed ``bound``.
+        ValueError: If they have another shape, are not finite, or exceed ``bound``.
     """
     try:
         given = np.asarray(gradients, dtype=np.float64)
@@ -81,11 +82,11 @@ def _longest(gradients: Array) -> float:
 
 
 class Clipped(NamedTuple, Generic[S]):
-    """A learner's state, and how often it was lied to.
+    """A learner's state, and how many gradients exceeded the bound.
 
     Attributes:
-        state: The learner's own.
-        times: Gradients that were too long so far.
+        state: The learner's own state.
+        times: Number of gradients so far that exceeded the bound.
     """
 
     state: S
@@ -93,10 +94,10 @@ class Clipped(NamedTuple, Generic[S]):
 
 
 def clipped(learner: Learner[S], bound: float) -> Learner[Clipped[S]]:
-    """Returns the learner that scales gradients longer than ``bound`` down to it, and counts them.
+    """Returns a learner that scales gradients longer than ``bound`` down to it, and counts them.
 
     Args:
-        learner: Told of the same bound.
+        learner: A learner built for the same bound.
         bound: G > 0.
     """
     positive(bound=bound)

@@ -1,20 +1,20 @@
-"""A linear model that learns a stream of rows, whatever units its columns are in.
+"""A linear model that learns a stream of rows with columns in any units.
 
-Row t is a round of the universal ensemble. Its decision is a matrix W, one row of coefficients for
-each output, of standardized columns and a last one of ones; the round's loss is that of
-``p = W z_t``. Nothing is tuned, and nothing is known of the rows to come:
+Each row t is a round of the universal ensemble. The decision is a matrix W of coefficients, one row
+per output, for standardized columns and a last column of ones; the round's loss is that of
+``p = W z_t``. Nothing is tuned, and nothing need be known of later rows:
 
-- Columns, and a regression's target, are standardized by the mean and standard deviation of rows up
-  to t. A comparator that stays the same in the stream's own units then drifts in those of W, which
-  Theorems 1 and 2 do not count; the drift falls as 1/t.
-- A row of which z is more than twice as long as is usual counts less: z is shortened to that.
-- G thus follows from the loss's steepest slope. The squared loss has none: where a slope is steeper
-  than all before it, it is cut, the bound is doubled, and the ensemble starts over from where it
-  is. So nothing is cut for long.
-- In mean and standard deviation a target counts as at most 10 of these from the mean, so that one
-  outlier does little harm: the unit of all coefficients would grow with it at once. A level that
-  shifts by more takes longer to follow.
-- T is a large number: it says which curvatures are guessed, and how many, no more.
+- Columns, and a regression's target, are standardized by mean and standard deviation of the rows up
+  to t. A comparator that is fixed in the stream's own units then drifts in those of W, which
+  Theorems 1 and 2 do not cover; the drift falls as 1/t.
+- If z is longer than twice its root mean square, it is shortened to that, so the row counts less.
+- G then follows from the loss's largest derivative. The squared loss has none: a derivative above
+  the current bound is cut to it, the bound is doubled, and the ensemble starts over from its
+  current decision. So only few derivatives are cut.
+- For mean and standard deviation, targets are clipped to 10 standard deviations from the mean,
+  since an outlier would otherwise change the unit of all coefficients at once. If the target's
+  level shifts by more, the model takes longer to follow.
+- T is a large number, which only determines the guesses of curvature.
 """
 
 from functools import lru_cache
@@ -30,9 +30,9 @@ from engram.online.losses import Loss
 from engram.online.universal import Universal, universal_ensemble
 
 __all__ = [
-    "Linear",
-    "Moments",
-    "Task",
+    "LinearModel",
+    "LinearTask",
+    "RunningMoments",
     "coefficients",
     "learned",
     "predictions",
@@ -44,16 +44,16 @@ Array = npt.NDArray[np.float64]
 
 _HORIZON = 2**16
 _LENGTH = 2.0  # the longest z, in units of sqrt(d + 1), which is what it is in the mean square
-_FIRST_SLOPE = 4.0  # of the squared loss, where a target is two standard deviations away
+_FIRST_BOUND = 4.0  # of the squared loss, where a target is two standard deviations away
 _OUTLIER = 10.0  # standard deviations from the mean, beyond which targets count as nearer in units
 _CONSTANT = 1e-12  # a column that varies by less than this, in parts of its mean, is constant
 
 
-class Moments(NamedTuple):
-    """Mean and spread of numbers so far (Welford, 1962).
+class RunningMoments(NamedTuple):
+    """Running mean and variance (Welford, 1962).
 
     Attributes:
-        weight: Of all rows.
+        weight: Total weight of all rows.
         mean: Shape (n,).
         squares: Weighted sum of squared distances from the mean, shape (n,).
     """
@@ -64,35 +64,35 @@ class Moments(NamedTuple):
 
     @property
     def scale(self) -> Array:
-        """Standard deviations; 1 for what is constant so far."""
+        """Standard deviations; 1 for numbers that have been constant so far."""
         scale = np.sqrt(self.squares / (self.weight or 1.0))
         return np.where(scale > _CONSTANT * np.abs(self.mean), scale, 1.0)
 
     def including(self, x: Array, weight: float) -> Self:
-        """Returns them with one more row."""
+        """Adds a row."""
         total = self.weight + weight
         distance = x - self.mean
         mean = self.mean + distance * (weight / total)
         return type(self)(total, mean, self.squares + weight * distance * (x - mean))
 
     def widened(self, more: int) -> Self:
-        """Returns them with ``more`` numbers that were 0 in all rows."""
+        """Adds ``more`` numbers that were 0 in all rows so far."""
         zeros = np.zeros(more)
         return type(self)(self.weight, np.append(self.mean, zeros), np.append(self.squares, zeros))
 
 
-class Task(NamedTuple):
-    """What is to be learned.
+class LinearTask(NamedTuple):
+    """A learning task.
 
     Attributes:
-        loss: Of one output; of several, they are added up.
-        outputs: m >= 1.
-        standardized: Whether targets are.
-        radius: The coefficients of an output, the intercept included, have a Euclidean norm of at
-            most this, in the root mean square of outputs: in standard deviations of the target (if
-            it is standardized) for one of a column.
-        most_exp_concave: Most coefficients, of all outputs, with which the ensemble has learners
-            for exp-concave losses.
+        loss: Loss of one output; with several outputs, losses are added up.
+        outputs: Number of outputs m >= 1.
+        standardized: Whether targets are standardized.
+        radius: Upper bound on the Euclidean norm of an output's coefficients, the intercept
+            included (root mean square over outputs), in standard deviations of the target, if it is
+            standardized, per standard deviation of a column.
+        most_exp_concave: Maximum number of coefficients of all outputs with which the ensemble has
+            learners for exp-concave losses.
     """
 
     loss: Loss
@@ -102,23 +102,23 @@ class Task(NamedTuple):
     most_exp_concave: float
 
     def exp_concave(self, dim: int) -> bool:
-        """Whether there are learners for exp-concave losses where rows have ``dim`` columns."""
+        """Whether there are learners for exp-concave losses if rows have ``dim`` columns."""
         return self.outputs * (dim + 1) <= self.most_exp_concave
 
 
-class Linear(NamedTuple):
-    """What was learned.
+class LinearModel(NamedTuple):
+    """State of a linear model.
 
     Attributes:
-        columns: Of rows, of d columns.
-        targets: Of m targets; those of no rows if they are not standardized.
-        steepest: The largest slope that is not cut; 0 before the first row.
-        ensemble: Of d + 1 coefficients for each output.
+        columns: Moments of the d columns.
+        targets: Moments of the m targets; empty if targets are not standardized.
+        derivative_bound: The largest derivative that is not cut; 0 before the first row.
+        ensemble: State of the ensemble for d + 1 coefficients per output.
     """
 
-    columns: Moments
-    targets: Moments
-    steepest: float
+    columns: RunningMoments
+    targets: RunningMoments
+    derivative_bound: float
     ensemble: Universal
 
 
@@ -129,35 +129,35 @@ def _learner(size: int, radius: float, bound: float, exp_concave: bool) -> Learn
     )
 
 
-def _learner_of(task: Task, dim: int, steepest: float) -> Learner[Universal]:
-    bound = (steepest or 1.0) * _LENGTH * sqrt(dim + 1)
+def _learner_of(task: LinearTask, dim: int, derivative_bound: float) -> Learner[Universal]:
+    bound = (derivative_bound or 1.0) * _LENGTH * sqrt(dim + 1)
     radius = task.radius * sqrt(task.outputs)
     return _learner(task.outputs * (dim + 1), radius, bound, task.exp_concave(dim))
 
 
-def started(task: Task, dim: int) -> Linear:
+def started(task: LinearTask, dim: int) -> LinearModel:
     """Returns the model before the first row, which predicts 0.
 
     Args:
-        task: What is to be learned.
+        task: The learning task.
         dim: d >= 0.
     """
-    columns, targets = (Moments(0.0, np.zeros(n), np.zeros(n)) for n in (dim, task.outputs))
-    return Linear(columns, targets, 0.0, _learner_of(task, dim, 0.0).init(None))
+    columns, targets = (RunningMoments(0.0, np.zeros(n), np.zeros(n)) for n in (dim, task.outputs))
+    return LinearModel(columns, targets, 0.0, _learner_of(task, dim, 0.0).init(None))
 
 
-def coefficients(task: Task, model: Linear) -> Array:
-    """Returns W, of standardized columns and of ones: shape (m, d + 1)."""
+def coefficients(task: LinearTask, model: LinearModel) -> Array:
+    """Returns W, for standardized columns and a column of ones, shape (m, d + 1)."""
     dim = len(model.columns.mean)
-    return _learner_of(task, dim, model.steepest).act(model.ensemble).reshape(-1, dim + 1)
+    return _learner_of(task, dim, model.derivative_bound).act(model.ensemble).reshape(-1, dim + 1)
 
 
-def predictions(task: Task, model: Linear, x: Array) -> Array:
+def predictions(task: LinearTask, model: LinearModel, x: Array) -> Array:
     """Returns p of each row, in units of the target.
 
     Args:
-        task: What is learned.
-        model: What was learned of it.
+        task: The learning task.
+        model: The model.
         x: Rows, shape (n, d).
 
     Returns:
@@ -170,15 +170,15 @@ def predictions(task: Task, model: Linear, x: Array) -> Array:
     return found
 
 
-def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Linear:
+def learned(task: LinearTask, model: LinearModel, x: Array, y: Array, weight: float) -> LinearModel:
     """Returns the model after one more row.
 
     Args:
-        task: What is learned.
-        model: What was learned of it.
-        x: Shape (d,), of numbers whose squares, times the weight, are finite.
-        y: Shape (m,), as ``x``; -1 and 1 for classes.
-        weight: Of the row, > 0: its loss is multiplied by it.
+        task: The learning task.
+        model: The model.
+        x: The row, shape (d,); squares times the weight must be finite.
+        y: Its targets, shape (m,), likewise; -1 and 1 for classes.
+        weight: Factor of the row's loss, > 0.
     """
     loss = task.loss
     columns, targets = model.columns.including(x, weight), model.targets
@@ -187,23 +187,23 @@ def learned(task: Task, model: Linear, x: Array, y: Array, weight: float) -> Lin
     z = np.ones(len(x) + 1)
     z[:-1] = (x - columns.mean) / columns.scale
     p = coefficients(task, model) @ z
-    slopes = weight * loss.slope(p, (y - targets.mean) / targets.scale)
+    derivatives = weight * loss.derivative(p, (y - targets.mean) / targets.scale)
     z *= min(1.0, _LENGTH * sqrt(len(z)) / sqrt(z @ z))
-    steepest, state = model.steepest, model.ensemble
-    if steepest == 0.0:
-        steepest = weight * (loss.steepest if loss.steepest < np.inf else _FIRST_SLOPE)
-    slope = sqrt(slopes @ slopes)
-    if slope > steepest:
-        slopes *= steepest / slope
-        here = _learner_of(task, len(x), steepest)
-        steepest *= 2
+    derivative_bound, state = model.derivative_bound, model.ensemble
+    if derivative_bound == 0.0:
+        derivative_bound = weight * (loss.lipschitz if loss.lipschitz < np.inf else _FIRST_BOUND)
+    length = sqrt(derivatives @ derivatives)
+    if length > derivative_bound:
+        derivatives *= derivative_bound / length
+        here = _learner_of(task, len(x), derivative_bound)
+        derivative_bound *= 2
         state = here.init(here.act(state))
-    learner = _learner_of(task, len(x), steepest)
-    state = learner.observe(state, (slopes[:, None] * z).ravel())
-    return Linear(columns, targets, steepest, state)
+    learner = _learner_of(task, len(x), derivative_bound)
+    state = learner.observe(state, (derivatives[:, None] * z).ravel())
+    return LinearModel(columns, targets, derivative_bound, state)
 
 
-def _moderate(y: Array, targets: Moments) -> Array:
+def _moderate(y: Array, targets: RunningMoments) -> Array:
     """Returns ``y``, moved to within some standard deviations, where there is one, of the mean."""
     if not targets.squares.any():
         return y
@@ -211,17 +211,17 @@ def _moderate(y: Array, targets: Moments) -> Array:
     return np.clip(y, targets.mean - reach, targets.mean + reach)
 
 
-def widened(task: Task, model: Linear, dim: int) -> Linear:
+def widened(task: LinearTask, model: LinearModel, dim: int) -> LinearModel:
     """Returns the model with more columns, which were 0 in all rows so far.
 
-    It predicts what it did. The ensemble starts over from where it is.
+    Its predictions stay the same. The ensemble starts over from its current decision.
 
     Args:
-        task: What is learned.
-        model: What was learned of it.
-        dim: At least as many as there are.
+        task: The learning task.
+        model: The model.
+        dim: New number of columns, at least the present one.
     """
     more = dim - len(model.columns.mean)
     w = np.insert(coefficients(task, model), [-1], np.zeros((task.outputs, more)), axis=1)
-    ensemble = _learner_of(task, dim, model.steepest).init(w.ravel())
+    ensemble = _learner_of(task, dim, model.derivative_bound).init(w.ravel())
     return model._replace(columns=model.columns.widened(more), ensemble=ensemble)

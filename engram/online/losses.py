@@ -1,6 +1,6 @@
-"""Losses of a prediction p, for a target y: a number, or -1 and 1 for two classes.
+"""Losses of a prediction p for a target y: a number, or -1 and 1 for two classes.
 
-All are convex in p. Functions take arrays of one shape, and work number by number.
+All are convex in p. Functions take arrays of the same shape and work elementwise.
 """
 
 from collections.abc import Callable
@@ -23,26 +23,26 @@ class Loss(NamedTuple):
 
     Attributes:
         value: ``(p, y) -> loss``, at least 0.
-        slope: ``(p, y) -> d loss / dp``; 0 at a kink that is a minimum.
-        bend: ``(p, y) -> d^2 loss / dp^2``; 0 at a kink.
-        steepest: The largest absolute slope there is; infinite if there is none.
+        derivative: ``(p, y) -> d loss / dp``; 0 at a kink that is a minimum.
+        second_derivative: ``(p, y) -> d^2 loss / dp^2``; 0 at a kink.
+        lipschitz: The largest absolute derivative; infinite if it is unbounded.
     """
 
     value: Callable[[Array, Array], Array]
-    slope: Callable[[Array, Array], Array]
-    bend: Callable[[Array, Array], Array]
-    steepest: float
+    derivative: Callable[[Array, Array], Array]
+    second_derivative: Callable[[Array, Array], Array]
+    lipschitz: float
 
 
 def _squared(p: Array, y: Array) -> Array:
     return (p - y) ** 2 / 2
 
 
-def _squared_slope(p: Array, y: Array) -> Array:
+def _squared_derivative(p: Array, y: Array) -> Array:
     return p - y
 
 
-def _squared_bend(p: Array, y: Array) -> Array:
+def _squared_second(p: Array, y: Array) -> Array:
     return np.ones_like(p - y)
 
 
@@ -54,7 +54,7 @@ def _absolute(p: Array, y: Array) -> Array:
     return np.abs(p - y)
 
 
-def _absolute_slope(p: Array, y: Array) -> Array:
+def _absolute_derivative(p: Array, y: Array) -> Array:
     return np.sign(p - y)
 
 
@@ -62,21 +62,21 @@ def _logistic(p: Array, y: Array) -> Array:
     return np.logaddexp(0.0, -y * p)
 
 
-def _logistic_slope(p: Array, y: Array) -> Array:
-    slope: Array = -y * expit(-y * p)
-    return slope
+def _logistic_derivative(p: Array, y: Array) -> Array:
+    derivative: Array = -y * expit(-y * p)
+    return derivative
 
 
-def _logistic_bend(p: Array, y: Array) -> Array:
-    bend: Array = expit(p) * expit(-p) * y**2
-    return bend
+def _logistic_second(p: Array, y: Array) -> Array:
+    second_derivative: Array = expit(p) * expit(-p) * y**2
+    return second_derivative
 
 
 def _hinge(p: Array, y: Array) -> Array:
     return np.maximum(0.0, 1 - y * p)
 
 
-def _hinge_slope(p: Array, y: Array) -> Array:
+def _hinge_derivative(p: Array, y: Array) -> Array:
     return np.where(y * p < 1, -y, 0.0)
 
 
@@ -84,25 +84,27 @@ def _pinball(q: float, p: Array, y: Array) -> Array:
     return np.maximum(q * (y - p), (1 - q) * (p - y))
 
 
-def _pinball_slope(q: float, p: Array, y: Array) -> Array:
+def _pinball_derivative(q: float, p: Array, y: Array) -> Array:
     return np.where(p > y, 1 - q, np.where(p < y, -q, 0.0))
 
 
 NONE = Loss(_straight, _straight, _straight, 0.0)
-SQUARED = Loss(_squared, _squared_slope, _squared_bend, np.inf)  # its best constant is the mean
-ABSOLUTE = Loss(_absolute, _absolute_slope, _straight, 1.0)  # the median
-LOGISTIC = Loss(_logistic, _logistic_slope, _logistic_bend, 1.0)  # the log-odds of class 1
-HINGE = Loss(_hinge, _hinge_slope, _straight, 1.0)
+SQUARED = Loss(
+    _squared, _squared_derivative, _squared_second, np.inf
+)  # its best constant is the mean
+ABSOLUTE = Loss(_absolute, _absolute_derivative, _straight, 1.0)  # the median
+LOGISTIC = Loss(_logistic, _logistic_derivative, _logistic_second, 1.0)  # the log-odds of class 1
+HINGE = Loss(_hinge, _hinge_derivative, _straight, 1.0)
 
 
 def quantile(q: float) -> Loss:
     """Returns the loss whose best constant is the ``q`` quantile of targets.
 
     Args:
-        q: In (0, 1); 1/2 gives half of the absolute loss.
+        q: In (0, 1); 1/2 gives half the absolute loss.
 
     Raises:
-        ValueError: ``q`` is not as said.
+        ValueError: If ``q`` is not in (0, 1).
     """
     require(0 < q < 1, "quantile", q, "in (0, 1)")
-    return Loss(partial(_pinball, q), partial(_pinball_slope, q), _straight, max(q, 1 - q))
+    return Loss(partial(_pinball, q), partial(_pinball_derivative, q), _straight, max(q, 1 - q))

@@ -1,4 +1,4 @@
-"""MetaGrad: many learning rates, weighed by how well they do.
+"""MetaGrad: many learning rates, weighted by their performance.
 
 Van Erven, Koolen. MetaGrad: Multiple Learning Rates in Online Learning. NeurIPS 2016. This is the
 full-matrix version.
@@ -35,21 +35,22 @@ class MetaGrad(NamedTuple):
 
 
 def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[MetaGrad]:
-    """Builds it, with a slave for each of the rates eta_i = 2^-i / (5 D G), i = 0 ... log2(T) / 2.
+    """Builds MetaGrad with a slave for each rate eta_i = 2^-i / (5 D G), i = 0 ... log2(T) / 2.
 
     With s_i = <g, w_i - w>, a slave's loss is eta_i s_i + (eta_i s_i)^2, and it takes a step along
-    that loss's gradient in the norm of I / D^2 + 2 eta_i^2 sum g g'. Their weights pi_i fall with
-    their losses from a prior ~ 1 / ((i + 1) (i + 2)), and w is the mean of w_i with weights
-    pi_i eta_i. Regret against every u is O(sqrt(V d log T) + d log T), V = sum <g, w - u>^2, and so
-    O(d log T) for exp-concave losses; for all convex ones it is O(sqrt(T log log T)).
+    this loss's gradient in the norm of I / D^2 + 2 eta_i^2 sum g g'. The slaves' weights pi_i start
+    from a prior ~ 1 / ((i + 1) (i + 2)) and decrease exponentially with their losses; w is the mean
+    of w_i with weights pi_i eta_i. Regret against every u is O(sqrt(V d log T) + d log T), V = sum
+    <g, w - u>^2, and so O(d log T) for exp-concave losses; for all convex ones it is O(sqrt(T log
+    log T)).
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
-        horizon: T >= 1, the number of rounds; of more than these it learns less well.
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
+        horizon: T >= 1, the number of rounds; it learns less well in later ones.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound)
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
@@ -78,8 +79,8 @@ def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[
         metrics, inverses = add_outer(
             state.slaves.metrics, state.slaves.inverses, 2 * etas**2, everyone
         )
-        slopes = np.outer(etas * (1 + 2 * scaled), g)
-        moved = descend_in_norm(*domain, decisions, slopes, metrics, inverses)
+        gradients = np.outer(etas * (1 + 2 * scaled), g)
+        moved = descend_in_norm(*domain, decisions, gradients, metrics, inverses)
         return MetaGrad(Newton(moved, moved, metrics, inverses), logs)
 
     return Learner(domain.dim, init, act, observe, lambda state: act(state)[None])

@@ -1,7 +1,4 @@
-"""What estimators for streams share: rows in, coefficients out.
-
-See ``engram.online.linear`` for what they learn, and how.
-"""
+"""The base of estimators for streams; see ``engram.online.linear`` for the algorithm."""
 
 import warnings
 from abc import abstractmethod
@@ -22,7 +19,15 @@ from sklearn.utils.validation import (
 
 from engram.checks import require
 from engram.online.learner import positive
-from engram.online.linear import Linear, Task, coefficients, learned, predictions, started, widened
+from engram.online.linear import (
+    LinearModel,
+    LinearTask,
+    coefficients,
+    learned,
+    predictions,
+    started,
+    widened,
+)
 from engram.online.losses import Loss
 
 __all__ = ["LARGEST", "StreamModel"]
@@ -37,19 +42,19 @@ _MOST_EXP_CONCAVE = 64  # coefficients: a row takes half a millisecond, on the s
 class StreamModel(BaseEstimator):
     """Base of linear models that learn a stream, row by row.
 
-    Parameters are read at the first row: set later, they count from the next ``fit`` on. What is
-    refused, with one ``ValueError``, changes nothing.
+    Parameters are read at the first row; later changes take effect at the next ``fit``. Invalid
+    input raises ``ValueError`` and leaves the model unchanged.
 
     Attributes:
-        task_: What is learned.
-        model_: What was learned of it.
-        n_features_in_, feature_names_in_: As scikit-learn has them; ``learn_one`` adds to them.
+        task_: The learning task.
+        model_: State of the model.
+        n_features_in_, feature_names_in_: As in scikit-learn; ``learn_one`` extends them.
     """
 
     radius: float
     exp_concave: bool | None
-    task_: Task
-    model_: Linear
+    task_: LinearTask
+    model_: LinearModel
     n_features_in_: int
 
     @abstractmethod
@@ -61,7 +66,7 @@ class StreamModel(BaseEstimator):
 
     @abstractmethod
     def _targets(self, y: npt.NDArray[Any], classes: Any) -> Array:
-        """Returns the targets of rows, shape (n, m); before the first row, sees what they are."""
+        """Returns targets, shape (n, m); before the first row it also determines the classes."""
 
     @property
     def exp_concave_(self) -> bool:
@@ -70,7 +75,7 @@ class StreamModel(BaseEstimator):
 
     @property
     def _width(self) -> int:
-        """Columns of the model; of those by name, some may have no name yet."""
+        """Number of the model's columns; with columns by name, some may have no name yet."""
         return len(self.model_.columns.mean)
 
     def _start(self, dim: int) -> None:
@@ -79,7 +84,7 @@ class StreamModel(BaseEstimator):
         require(known, "exp_concave", self.exp_concave, "True, False or None")
         most = {None: _MOST_EXP_CONCAVE, True: np.inf, False: 0}
         outputs, standardized = self._shape()
-        self.task_ = Task(
+        self.task_ = LinearTask(
             self._loss(), outputs, standardized, float(self.radius), most[self.exp_concave]
         )
         self.model_ = started(self.task_, dim)
@@ -105,7 +110,7 @@ class StreamModel(BaseEstimator):
     # --- Tables ------------------------------------------------------------------------------
 
     def _fit(self, x: Any, y: Any, weights: Any, classes: Any = None) -> Self:
-        """Forgets, and learns rows."""
+        """Starts anew and learns rows."""
         fresh = clone(self)
         fresh._take_table(x, y, weights, classes)
         for name in [name for name in vars(self) if name.endswith("_")]:
@@ -150,7 +155,7 @@ class StreamModel(BaseEstimator):
         return predictions(self.task_, self.model_, x)
 
     def _coefficients(self) -> tuple[Array, Array]:
-        """Returns coefficients of columns as they come, (m, d), and intercepts, (m,)."""
+        """Returns coefficients of columns in their own units, (m, d), and intercepts, (m,)."""
         check_is_fitted(self)
         columns, targets = self.model_.columns, self.model_.targets
         w = coefficients(self.task_, self.model_) * targets.scale[:, None]
@@ -200,7 +205,7 @@ class StreamModel(BaseEstimator):
         return [] if names is None else list(names)
 
     def _predictions_one(self, x: Mapping[Any, Any]) -> Array:
-        """Returns (m,). Names that it never learned count for nothing."""
+        """Returns predictions, (m,); unknown names are ignored."""
         rows = _padded(_row(x, self._names())[None], self._width)
         found: Array = predictions(self.task_, self.model_, rows)[0]
         return found
@@ -215,7 +220,7 @@ def _padded(x: Array, width: int) -> Array:
 
 
 def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
-    """Returns a row by name as numbers, in the order of ``names``; 0 where there is none."""
+    """Returns a row by name as numbers, in the order of ``names``; 0 for missing ones."""
     require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
     try:
         row = np.array([x.get(name, 0.0) for name in names], dtype=np.float64)

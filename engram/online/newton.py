@@ -1,7 +1,7 @@
 """Steps in a norm that grows with the gradients, for exp-concave losses.
 
-A loss f is alpha-exp-concave if exp(-alpha f) is concave: it may be flat in some directions, but
-bends in that of its gradient.
+A loss f is alpha-exp-concave if exp(-alpha f) is concave: it may be flat in some directions, but is
+curved in the direction of its gradient.
 """
 
 import numpy as np
@@ -23,8 +23,8 @@ def newton_steps(domain: Domain, gammas: Array) -> Pool[Newton]:
     f(x) - f(u) <= <g, x - u> - gamma / 2 <g, x - u>^2.
 
     Args:
-        domain: Of decisions.
-        gammas: gamma > 0 of each, shape (N,).
+        domain: The set of decisions.
+        gammas: gamma > 0 of each learner, shape (N,).
     """
     return newton_pool(domain, 1 / (gammas * domain.diameter**2), gammas, optimistic=False)
 
@@ -37,12 +37,12 @@ def online_newton_step(
     Regret is at most 5 (1 / alpha + G D) d ln T.
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
         exp_concavity: alpha > 0.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound, exp_concavity=exp_concavity)
     gamma = min(1 / (4 * gradient_bound * domain.diameter), exp_concavity) / 2
@@ -54,18 +54,18 @@ def optimistic_newton(
 ) -> Learner[Newton]:
     """Builds the optimistic mirror descent of Lemma 11.
 
-    Each gradient is expected to come once more, and regret grows as d / alpha log(V_T), where V_T
-    is how much the losses' gradients change from round to round.
+    It expects each gradient to recur. Regret grows as d / alpha log(V_T), where V_T is the total
+    variation of gradients between rounds.
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
-        smoothness: L > 0, how fast a loss's gradient changes; gamma = 4 L, as in
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
+        smoothness: L > 0, the Lipschitz constant of a loss's gradient; gamma = 4 L, as in
             ``descent.optimistic_ogd``.
         exp_concavity: alpha > 0, such that f(x) - f(u) <= <g, x - u> - alpha / 2 <g, x - u>^2.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound, smoothness=smoothness, exp_concavity=exp_concavity)
     ridge = 4 * smoothness + exp_concavity * gradient_bound**2 / 2

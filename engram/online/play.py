@@ -1,4 +1,4 @@
-"""Plays learners against streams of losses and against each other; and what they regret."""
+"""Plays learners against streams of losses and against each other, and computes regret."""
 
 from typing import Any, NamedTuple
 
@@ -8,45 +8,46 @@ import numpy.typing as npt
 from engram.checks import require
 from engram.online.bases import Pool, started
 from engram.online.domains import Domain
-from engram.online.environments import Environment
 from engram.online.games import Game
 from engram.online.learner import Learner, checked
+from engram.online.loss_streams import LossStream
 
 __all__ = [
-    "Played",
-    "abreast",
+    "PlayedStream",
     "game_regrets",
     "least_totals",
     "log_spaced",
-    "play",
     "play_game",
+    "play_stream",
     "regrets",
+    "vectorized",
 ]
 
 Array = npt.NDArray[np.float64]
 Rounds = npt.NDArray[np.intp]
 
 
-class Played(NamedTuple):
-    """What a learner did in T rounds.
+class PlayedStream(NamedTuple):
+    """A learner's T rounds.
 
     Attributes:
-        points: Where it asked for gradients, shape (T, n, d); its decisions are ``points[:, 0]``.
-        queries: How many gradients it was given.
+        points: Points at which it queried gradients, shape (T, n, d); ``points[:, 0]`` are its
+            decisions.
+        queries: Total number of gradients.
     """
 
     points: Array
     queries: int
 
 
-def abreast(pool: Pool[Any], domain: Domain) -> Learner[Any]:
-    """Returns a pool of N as one learner, which asks for the gradients at all N decisions.
+def vectorized(pool: Pool[Any], domain: Domain) -> Learner[Any]:
+    """Returns a pool of N learners as one learner that needs gradients at all N decisions.
 
-    So N learners that differ in a number play the same stream at once.
+    So N learners that differ in a parameter play the same stream at once.
 
     Args:
-        pool: Of N.
-        domain: Its decisions'.
+        pool: The N learners.
+        domain: The set of decisions.
     """
     return Learner(
         dim=domain.dim,
@@ -57,14 +58,14 @@ def abreast(pool: Pool[Any], domain: Domain) -> Learner[Any]:
     )
 
 
-def play(learner: Learner[Any], environment: Environment) -> Played:
+def play_stream(learner: Learner[Any], stream: LossStream) -> PlayedStream:
     """Plays all rounds."""
     state = learner.init(None)
-    points = np.empty((environment.horizon, *learner.points(state).shape))
-    for t in range(environment.horizon):
+    points = np.empty((stream.horizon, *learner.points(state).shape))
+    for t in range(stream.horizon):
         points[t] = learner.points(state)
-        state = _told(learner, state, environment.gradient(t + 1, points[t]))
-    return Played(points, points.shape[0] * points.shape[1])
+        state = _told(learner, state, stream.gradient(t + 1, points[t]))
+    return PlayedStream(points, points.shape[0] * points.shape[1])
 
 
 def play_game(
@@ -73,25 +74,25 @@ def play_game(
     """Plays a game.
 
     Args:
-        game: As ``learner`` sees it.
-        learner: Who chooses x. With n points, it is n players, in games of their own.
-        other: Who chooses y, with as many; None for who sees x, and answers with the worst for it.
+        game: The game seen by ``learner``.
+        learner: The player of x. With n points it is n players, each in a game of its own.
+        other: The player of y, with n points; None: y is the best response to x.
         rounds: T >= 1.
 
     Returns:
         All x and y: shapes (T, n, d) and (T, n, e).
     """
     require(rounds >= 1, "rounds", rounds, "at least 1")
-    turned = game.turned()
+    transposed = game.transposed()
     state, theirs = learner.init(None), None if other is None else other.init(None)
     count = len(learner.points(state))
     xs, ys = (np.empty((rounds, count, each.dim)) for each in (game.domain, game.other))
     for t in range(rounds):
         x = xs[t] = learner.points(state)
-        y = ys[t] = turned.answer(x) if other is None else other.points(theirs)
+        y = ys[t] = transposed.best_response(x) if other is None else other.points(theirs)
         state = _told(learner, state, game.gradient(x, y))
         if other is not None:
-            theirs = _told(other, theirs, turned.gradient(y, x))
+            theirs = _told(other, theirs, transposed.gradient(y, x))
     return xs, ys
 
 
@@ -103,27 +104,27 @@ def _told(learner: Learner[Any], state: Any, gradients: Array) -> Any:
 
 
 def log_spaced(horizon: int, per_decade: int = 10) -> Rounds:
-    """Returns rounds from 1 to T, T included, evenly spaced in their logarithm but for rounding."""
+    """Returns rounds from 1 to T, both included, evenly spaced in the logarithm up to rounding."""
     require(horizon >= 1, "horizon", horizon, "at least 1")
     count = 1 + int(np.ceil(per_decade * np.log10(horizon)))
     return np.unique(np.geomspace(1, horizon, count).round().astype(np.intp))
 
 
-def least_totals(environment: Environment, rounds: Rounds) -> Array:
+def least_totals(stream: LossStream, rounds: Rounds) -> Array:
     """Returns min_x sum_s<=t f_s(x) for each of some rounds t, shape (r,)."""
-    return np.array([environment.first(int(t)).best().total for t in rounds])
+    return np.array([stream.first(int(t)).best().total for t in rounds])
 
 
-def regrets(environment: Environment, decisions: Array, rounds: Rounds, least: Array) -> Array:
+def regrets(stream: LossStream, decisions: Array, rounds: Rounds, least: Array) -> Array:
     """Returns sum_s<=t f_s(x_s) - min_x sum_s<=t f_s(x) for each of some rounds t, shape (r,).
 
     Args:
-        environment: What was played against.
+        stream: The stream that was played.
         decisions: Shape (T, d).
         rounds: t, in 1, ..., T.
         least: ``least_totals`` of them.
     """
-    totals: Array = np.cumsum(environment.losses(decisions))
+    totals: Array = np.cumsum(stream.losses(decisions))
     return totals[rounds - 1] - least
 
 
@@ -131,11 +132,11 @@ def game_regrets(game: Game, xs: Array, ys: Array, rounds: Rounds) -> Array:
     """Returns sum_s<=t f(x_s, y_s) - min_x sum_s<=t f(x, y_s) for some rounds t, shape (r,).
 
     Args:
-        game: As who chose x sees it; the other's regret is that in the ``turned`` game.
+        game: The game seen by the player of x; for the other's regret use ``transposed``.
         xs: Shape (T, d).
         ys: Shape (T, e).
         rounds: t, in 1, ..., T.
     """
     totals: Array = np.cumsum(game.losses(xs, ys))
     means = np.cumsum(ys, axis=0)[rounds - 1] / rounds[:, None]
-    return totals[rounds - 1] - rounds * game.losses(game.answer(means), means)
+    return totals[rounds - 1] - rounds * game.losses(game.best_response(means), means)

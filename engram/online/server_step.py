@@ -1,9 +1,9 @@
-"""Rounds of a federation as rounds of online learning: the universal ensemble as a server's step.
+"""The universal ensemble as a server's step: rounds of a federation as rounds of online learning.
 
-The model w_t of round t is a decision, and w_t less what the round's models were merged into is
-taken for the gradient of the round's loss there. Where each client takes one step of gradient
-descent, that is what it is, times their step size; and scaling all gradients by a number changes no
-decision. So neither the clients' step size nor a server's is tuned here, but a radius is chosen.
+The model w_t of round t is a decision, and w_t minus the merged model of the round counts as the
+gradient of the round's loss at w_t. If each client takes one step of gradient descent, it is this
+gradient times the clients' step size; and scaling all gradients by a number changes no decision. So
+neither the clients' nor the server's step size is tuned; only a radius is chosen.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ Array = npt.NDArray[np.float64]
 MOST_EXP_CONCAVE: Final = 200
 """Parameters with which a model may have base learners for exp-concave losses."""
 
-# T, whatever the number of rounds is: a run may be resumed for more. There are log2 T learners of a
-# kind, so that too long a horizon costs little. Starting over now and then, to double it, spoils
-# the model for many rounds each time (benchmarks/NOTES.md).
+# T, regardless of the number of rounds: a run may be resumed for more. There are log2 T learners of
+# a kind, so that too long a horizon costs little. Restarting to double it would spoil the model for
+# many rounds each time (benchmarks/NOTES.md).
 _HORIZON: Final = 4096
 
 _OWN: Final = "universal."  # what entries of the state begin with that are not the aggregate's
@@ -44,20 +44,21 @@ def universal_step(aggregate: Aggregate, radius: float) -> Aggregate:
 
         g_t = w_t - merged_t,    w_t+1 = the ensemble's next decision, where |w - w_1| <= radius
 
-    How long gradients are is not known: as ``in_epochs`` says, the ensemble starts over, from where
-    it is, each time that one is longer than twice the longest before, and all later steps are the
-    shorter for it. That makes up for too large a radius. (To cut long gradients was tried, and does
-    not: see benchmarks/NOTES.md.) But after an update of a thousand times the usual length models
-    hardly move, so a clip or a robust aggregate should keep such a thing away. The state is its
-    own, in float64, the initial model, and the aggregate's: 57 vectors of the model's size.
+    The length of gradients is unknown. As ``in_epochs`` does, the ensemble restarts from its
+    current decision whenever a gradient exceeds the bound, which is twice the longest before, and
+    takes shorter steps from then on. This compensates for too large a radius. (Clipping long
+    gradients was tried, and does not: see benchmarks/NOTES.md.) But after an update of a thousand
+    times the usual length models hardly move, so use a clip or a robust aggregate against such
+    updates. The state consists of the ensemble's, in float64, the initial model, and the
+    aggregate's: 57 vectors of the model's size.
 
     Args:
-        aggregate: Whose model a round's are merged into.
-        radius: Of the ball around the initial model that models stay in; finite and > 0. The
-            first step has between a fifth and two fifths of its length.
+        aggregate: Merges the models of a round.
+        radius: Radius of the ball around the initial model in which models stay; finite and > 0.
+            The length of the first step is between a fifth and two fifths of it.
 
     Raises:
-        ValueError: ``radius`` is not positive.
+        ValueError: If ``radius`` is not positive.
     """
     require(0 < radius < np.inf, "server-radius", radius, "finite and positive")
     learner = lru_cache(partial(_learner, radius))
@@ -82,16 +83,16 @@ def universal_step(aggregate: Aggregate, radius: float) -> Aggregate:
 
 
 def has_exp_concave(dim: int) -> bool:
-    """Whether the ensemble of a model of so many parameters learns from exp-concave losses, too.
+    """Whether the ensemble for ``dim`` parameters has base learners for exp-concave losses.
 
-    Base learners for these keep two matrices each, d x d, and solve with them: with d = 200 and
-    13 of them 8 MB, and more would take longer than most clients take to train.
+    Each of these keeps two d x d matrices and solves with them: 8 MB for 13 learners with d = 200.
+    Larger models would take longer than most clients take to train.
     """
     return dim <= MOST_EXP_CONCAVE
 
 
 def _learner(radius: float, dim: int) -> Learner[Epoch[Universal]]:
-    """Decides how far from the initial model to go."""
+    """Builds the learner of the displacement from the initial model."""
     domain, exp_concave = ball(dim, radius), has_exp_concave(dim)
 
     def make(horizon: int, gradient_bound: float) -> Learner[Universal]:
@@ -115,13 +116,13 @@ def _restored(state: Params, learner: Learner[Epoch[Universal]]) -> tuple[Array,
 
 
 def _flat(model: Params) -> Array:
-    """Returns all parameters as one vector, (d,), ordered by name, as a file may not have them."""
+    """Returns all parameters as one vector, (d,), ordered by name: files may have another order."""
     leaves = [leaf.numpy(force=True).ravel() for _, leaf in sorted(model.items())]
     return np.concatenate(leaves).astype(np.float64)
 
 
 def _shaped(vector: Array, like: Params) -> Params:
-    """Returns a vector's numbers as the model's parameters, in its order and types."""
+    """Returns a vector's numbers as parameters with the model's order and types."""
     sizes = [leaf.numel() for _, leaf in sorted(like.items())]
     parts = np.split(vector, np.cumsum(sizes)[:-1])
     found = {

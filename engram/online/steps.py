@@ -1,6 +1,6 @@
-"""Projections, and steps of many learners at once: compiled.
+"""Compiled projections, and steps of many learners at once.
 
-A domain is described by four values, see ``domains.Domain``; its kinds are BALL, BOX and SIMPLEX.
+A domain is given by four values, see ``domains.Domain``; its kinds are BALL, BOX and SIMPLEX.
 """
 
 from typing import Any, Final
@@ -75,7 +75,7 @@ def pull(kind: int, anchor: Array, top: Array, size: float, y: Array) -> None:
 
 @compiled
 def _add_product(sum_: Array, scale: float, metric: Array, v: Array) -> None:
-    """Adds scale U v, of a symmetric U: for few coordinates sooner done than handed over."""
+    """Adds scale U v for a symmetric U; for few coordinates this is faster than calling BLAS."""
     for i in range(len(v)):
         row, share = metric[i], scale * v[i]
         for j in range(len(v)):
@@ -107,7 +107,7 @@ def _pull_to_ball(anchor: Array, size: float, y: Array, metric: Array, inverse: 
     """Newton's method on the secular equation |s(nu)| = size, (U + nu I) s(nu) = U (y - anchor).
 
     In the form 1 / size - 1 / |s| it is nearly linear, and from nu = 0, where s is y - anchor,
-    steps never go too far (More and Sorensen, 1983).
+    Newton steps never overshoot (More and Sorensen, 1983).
     """
     length = _distance(y, anchor)
     if length <= size:
@@ -136,10 +136,11 @@ def _pull_to_ball(anchor: Array, size: float, y: Array, metric: Array, inverse: 
 
 
 @compiled
-def _free_step(metric: Array, slope: Array, free: Indices, summed: bool) -> tuple[Array, float]:
+def _free_step(metric: Array, gradient: Array, free: Indices, summed: bool) -> tuple[Array, float]:
     """Returns the step to the best point if only ``free`` coordinates move, and the multiplier.
 
-    The multiplier is that of the sum: the slope of all free coordinates, once they are there.
+    The multiplier is that of the sum constraint: the gradient of all free coordinates after the
+    step.
     """
     n = len(free)
     part = np.empty((n, n))
@@ -147,7 +148,7 @@ def _free_step(metric: Array, slope: Array, free: Indices, summed: bool) -> tupl
         for b in range(n):
             part[a, b] = metric[free[a], free[b]]
     lower = np.linalg.cholesky(part)
-    step = _solve_triangles(lower, -slope[free], False)
+    step = _solve_triangles(lower, -gradient[free], False)
     level = 0.0
     if summed:
         ones = _solve_triangles(lower, np.ones(n), False)
@@ -177,10 +178,10 @@ def _move(anchor: Array, top: Array, x: Array, fixed: Fixed, free: Indices, step
 def _pull_to_polytope(
     anchor: Array, top: Array, summed: bool, y: Array, metric: Array, start: Array
 ) -> None:
-    """A primal active-set method for limits, and a sum that ``start`` has.
+    """A primal active-set method for limits, and for a fixed sum that ``start`` satisfies.
 
-    Strictly convex, so each set of active limits is met once (Nocedal and Wright, Algorithm 16.3).
-    From a point near the solution few sets differ.
+    The problem is strictly convex, so no set of active limits recurs (Nocedal and Wright, Algorithm
+    16.3). From a point near the solution few changes are needed.
     """
     d = len(y)
     x = np.minimum(np.maximum(start, anchor), top)
@@ -188,17 +189,17 @@ def _pull_to_polytope(
     for i in range(d):
         fixed[i] = -1 if x[i] <= anchor[i] else (1 if x[i] >= top[i] else 0)
     for _ in range(50 * d + _MOST_STEPS):
-        slope = metric @ (x - y)
+        gradient = metric @ (x - y)
         free = np.flatnonzero(fixed == 0)
         level = 0.0
         if len(free) > 0:
-            step, level = _free_step(metric, slope, free, summed)
+            step, level = _free_step(metric, gradient, free, summed)
             if np.max(np.abs(step)) > 1e-14 * (1 + np.max(np.abs(x))):
                 _move(anchor, top, x, fixed, free, step)
                 continue
-        worst, loosened = 1e-12 * (1 + np.max(np.abs(slope))), -1
+        worst, loosened = 1e-12 * (1 + np.max(np.abs(gradient))), -1
         for i in range(d):
-            pull = fixed[i] * (slope[i] - level)
+            pull = fixed[i] * (gradient[i] - level)
             if pull > worst:
                 worst, loosened = pull, i
         if loosened < 0:
@@ -221,14 +222,14 @@ def pull_in_norm(
     """Moves ``y`` to the point x of the domain with the least (x - y)' U (x - y).
 
     Args:
-        kind: The domain's, and so on.
-        anchor: As ``Domain`` has it.
-        top: As ``Domain`` has it.
-        size: As ``Domain`` has it.
+        kind: See ``Domain``.
+        anchor: See ``Domain``.
+        top: See ``Domain``.
+        size: See ``Domain``.
         y: Shape (d,).
         metric: U, symmetric and positive definite, shape (d, d).
-        inverse: Of it.
-        start: Some point of the domain, best near the solution.
+        inverse: U^-1.
+        start: A point of the domain, preferably near the solution.
     """
     if kind == BALL:
         _pull_to_ball(anchor, size, y, metric, inverse)
@@ -243,14 +244,14 @@ def descend(
     top: Array,
     size: float,
     centers: Array,
-    slopes: Array,
+    gradients: Array,
     steps: Array,
 ) -> Array:
-    """Returns Pi[center - step slope] of each learner: shapes (N, d), (N, d), (N,)."""
+    """Returns Pi[center - step gradient] of each learner: shapes (N, d), (N, d), (N,)."""
     moved = np.empty_like(centers)
     for i in range(len(centers)):
         for j in range(len(anchor)):
-            moved[i, j] = centers[i, j] - steps[i] * slopes[i, j]
+            moved[i, j] = centers[i, j] - steps[i] * gradients[i, j]
         pull(kind, anchor, top, size, moved[i])
     return moved
 
@@ -262,14 +263,14 @@ def descend_in_norm(
     top: Array,
     size: float,
     centers: Array,
-    slopes: Array,
+    gradients: Array,
     metrics: Array,
     inverses: Array,
 ) -> Array:
-    """Returns Pi_U[center - U^-1 slope], in the norm of U, of each: (N, d), (N, d), (N, d, d)."""
+    """Returns Pi_U[center - U^-1 gradient] of each learner: (N, d), (N, d), (N, d, d)."""
     moved = centers.copy()
     for i in range(len(centers)):
-        _add_product(moved[i], -1.0, inverses[i], slopes[i])
+        _add_product(moved[i], -1.0, inverses[i], gradients[i])
         pull_in_norm(kind, anchor, top, size, moved[i], metrics[i], inverses[i], centers[i])
     return moved
 
@@ -278,7 +279,7 @@ def descend_in_norm(
 def add_outer(
     metrics: Array, inverses: Array, scales: Array, directions: Array
 ) -> tuple[Array, Array]:
-    """Adds scale v v' to each matrix, and brings its inverse along (Sherman and Morrison)."""
+    """Adds scale v v' to each matrix, and updates its inverse (Sherman and Morrison)."""
     metrics, inverses = metrics.copy(), inverses.copy()
     d = metrics.shape[1]
     w = np.empty(d)

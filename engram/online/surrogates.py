@@ -1,4 +1,4 @@
-"""What base learners that guess a curvature learn from, if there is one gradient a round."""
+"""Surrogate losses of base learners that guess a curvature, from one gradient per round."""
 
 from math import ceil, log2
 
@@ -13,7 +13,7 @@ Array = npt.NDArray[np.float64]
 
 
 def curvatures(horizon: int) -> Array:
-    """Returns the pool (2.1): 1/T, 2/T, 4/T, ..., 1."""
+    """Returns the guesses of curvature (2.1): 1/T, 2/T, 4/T, ..., 1."""
     return np.minimum(2.0 ** np.arange(ceil(log2(horizon)) + 1) / horizon, 1.0)
 
 
@@ -21,11 +21,11 @@ def curvatures(horizon: int) -> Array:
 def surrogate_gradients(
     strong: Array, exp: Array, decisions: Array, played: Array, gradient: Array
 ) -> tuple[Array, Array]:
-    """Finds the gradient of each base learner's surrogate loss (Section 4), at its decision x_i.
+    """Returns the gradient of each base learner's surrogate loss (Section 4) at its decision x_i.
 
-    All three are of the form h_i(y) = <g, y> + lambda_i / 2 |y - x|^2 + alpha_i / 2 <g, y - x>^2,
-    where x is the decision that was played and g the gradient there; a learner for convex losses
-    has neither lambda_i nor alpha_i, the others one of them.
+    All three kinds have the form h_i(y) = <g, y> + lambda_i / 2 |y - x|^2 + alpha_i / 2 <g, y -
+    x>^2, where x is the decision that was played and g the gradient there. A learner for convex
+    losses has lambda_i = alpha_i = 0, and the others have one of them positive.
 
     Args:
         strong: lambda_i >= 0, shape (N,).
@@ -35,15 +35,15 @@ def surrogate_gradients(
         gradient: g, shape (d,).
 
     Returns:
-        <g, x_i - x>, shape (N,); and the gradients, shape (N, d).
+        The linear losses <g, x_i - x>, shape (N,), and the gradients, shape (N, d).
     """
-    slopes, gradients = np.empty_like(strong), np.empty_like(decisions)
+    linear_losses, gradients = np.empty_like(strong), np.empty_like(decisions)
     for i in range(len(decisions)):
-        slope = 0.0
+        linear_loss = 0.0
         for j in range(len(played)):
-            slope += gradient[j] * (decisions[i, j] - played[j])
+            linear_loss += gradient[j] * (decisions[i, j] - played[j])
         for j in range(len(played)):
-            along = (1 + exp[i] * slope) * gradient[j]
+            along = (1 + exp[i] * linear_loss) * gradient[j]
             gradients[i, j] = along + strong[i] * (decisions[i, j] - played[j])
-        slopes[i] = slope
-    return slopes, gradients
+        linear_losses[i] = linear_loss
+    return linear_losses, gradients

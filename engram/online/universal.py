@@ -3,10 +3,10 @@
 Yan, Zhao, Zhou. Universal Online Learning with Gradient Variations: A Multi-layer Online Ensemble
 Approach. NeurIPS 2023. Equations, lemmas and Algorithm 1 in this folder are that paper's.
 
-Base learners guess the curvature; K copies of MsMwC, each with a step size of its own, weigh them;
-and one more weighs these. For strongly convex losses regret grows as log V_T, for exp-concave ones
-as d log V_T, for convex ones as sqrt(V_T log V_T), where V_T is how much gradients change from
-round to round; V_T = 0 for a fixed loss (Theorems 1 and 2).
+Base learners guess the curvature, K copies of MsMwC with different step sizes weight them, and one
+more copy weights these. Regret grows as log V_T for strongly convex losses, as d log V_T for
+exp-concave ones, and as sqrt(V_T log V_T) for convex ones, where V_T is the total variation of
+gradients between rounds; V_T = 0 for a fixed loss (Theorems 1 and 2).
 """
 
 from functools import partial
@@ -33,16 +33,16 @@ _DIAMETER = 2.0  # D, where G is 1: in these units a strong convexity is at most
 
 
 class Constants(NamedTuple):
-    """Of Algorithm 1, in units in which D = 2 and G = 1.
+    """Constants of Algorithm 1, in units in which D = 2 and G = 1.
 
     Attributes:
         c_0: C_0; the top layer's largest step is 1 / (2 C_0).
         lambda_1: Weight of the top layer's correction.
-        lambda_2: Of the middle layers'.
-        bias: What times eta (l - m)^2 is added to losses in (3.2).
-        gamma_strong: Lemma 12's gamma.
-        gamma_exp: Lemma 11's.
-        gamma_convex: Lemma 10's.
+        lambda_2: Weight of the middle layers' correction.
+        bias: Factor of eta (l - m)^2, which is added to losses in (3.2).
+        gamma_strong: gamma of Lemma 12.
+        gamma_exp: gamma of Lemma 11.
+        gamma_convex: gamma of Lemma 10.
     """
 
     c_0: float
@@ -55,11 +55,11 @@ class Constants(NamedTuple):
 
 
 def practical(smoothness: float) -> Constants:
-    """Returns constants that work: those of the proof hardly let a decision move.
+    """Returns constants for practice; with those of the proof decisions hardly move.
 
     Without corrections and with gamma = L decisions are unstable; with lambda_1 = 4 logistic losses
-    are not learned. With such large steps the proof's bias of 16 would keep weight from every base
-    learner that is far from the others, however good; 1/2 is the exponential's own second order.
+    are not learned. With these large steps the proof's bias of 16 would give no weight to base
+    learners far from the others, however good; 1/2 is the second-order term of the exponential.
     """
     gamma = smoothness + 4
     return Constants(1.0, 1.0, 2.0, 0.5, gamma, gamma, gamma)
@@ -99,15 +99,16 @@ def theoretical(smoothness: float) -> Constants:
 
 
 class Universal(NamedTuple):
-    """State of the ensemble, before a round; all of it where the ball has radius 1 and G is 1.
+    """State of the ensemble before a round, in units in which the ball has radius 1 and G is 1.
 
     Attributes:
-        descents: Of the base learners for strongly convex losses, and of the one for convex losses.
-        newtons: Of those for exp-concave losses; empty if they are left out.
-        slopes: <g, x_i - x> of the last round, for each base learner: shape (N,).
-        moves: |x_i - x_i before|^2 of each, shape (N,).
-        mid_moves: Of each middle layer's decision, shape (K,).
-        mid_logs: log p-hat, but for a number in each row, shape (K, N).
+        descents: State of the base learners for strongly convex losses, and of the one for convex
+            losses.
+        newtons: State of the base learners for exp-concave losses; empty if there are none.
+        slopes: Linear losses <g, x_i - x> of the base learners in the last round, shape (N,).
+        moves: |x_i - x_i before|^2 of each base learner, shape (N,).
+        mid_moves: The same of each middle layer's decision, shape (K,).
+        mid_logs: log p-hat, up to a constant in each row, shape (K, N).
         top_logs: log q-hat, shape (K,).
         mid_weights: p, of this round, shape (K, N).
         mid_decisions: x_k, shape (K, d).
@@ -141,21 +142,22 @@ def universal_ensemble(
     """Builds Algorithm 1.
 
     It works in units of the domain's radius R = D / 2 and of G, so that the guesses of curvature,
-    1/T to 1, cover all there can be, and the same problem in other units gets the same decisions.
+    1/T to 1, cover all possible ones, and a change of units does not change the decisions.
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
-        horizon: T >= 1, the number of rounds; of more than these it learns less well.
-        smoothness: L > 0, how fast a loss's gradient changes; G / R if None.
-        feedback: Whether it looks at the gradient at its decision alone, in which case base
-            learners learn from surrogate losses (Section 4), or at every base learner's decision.
-        constants: Whether to use those that work or those of the proof.
-        exp_concave: Whether there are base learners for exp-concave losses. They take O(d^2)
-            numbers and operations each; without them such losses count as convex.
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
+        horizon: T >= 1, the number of rounds; it learns less well in later ones.
+        smoothness: L > 0, the Lipschitz constant of a loss's gradient; G / R if None.
+        feedback: ``one-gradient``: the gradient at the decision alone, in which case base learners
+            learn from surrogate losses (Section 4). ``multi-gradient``: also those at every base
+            learner's decision.
+        constants: ``practical``, or ``theory`` for the constants of the proof.
+        exp_concave: Whether there are base learners for exp-concave losses. Each takes O(d^2)
+            memory and time; without them such losses count as convex.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound)
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
@@ -206,7 +208,7 @@ def universal_ensemble(
         given = checked(gradients, shape, gradient_bound) / gradient_bound
         g = given if one else given[0]
         here = decisions(state)
-        slopes, surrogates = surrogate_gradients(strong, exp, here, state.decision, g)
+        linear_losses, surrogates = surrogate_gradients(strong, exp, here, state.decision, g)
         own = surrogates if one else given[1:]
         # The layers above look at where base learners will be, so these go first; the order of
         # lines of Algorithm 1 hides that.
@@ -216,7 +218,7 @@ def universal_ensemble(
         found = weigh(
             here,
             decisions(moved),
-            slopes,
+            linear_losses,
             *state[2:9],
             steps,
             c.lambda_1,
@@ -224,7 +226,7 @@ def universal_ensemble(
             c.bias,
             1 / _DIAMETER,
         )
-        return Universal(moved.descents, moved.newtons, slopes, *found)
+        return Universal(moved.descents, moved.newtons, linear_losses, *found)
 
     def act(state: Universal) -> Array:
         return center + radius * state.decision
@@ -244,7 +246,7 @@ def _one_of(names: Any) -> str:
 
 
 def _descent_steps(c: Constants, guesses: Array, t: int, variations: Array) -> Array:
-    """Steps of strongly convex learners (Lemma 12), and of the last, a convex one (Lemma 10)."""
+    """Returns steps of the strongly convex learners (Lemma 12) and, last, the convex one."""
     steps = 2 / (c.gamma_strong + guesses * t)
     steps[-1] = min(_DIAMETER / sqrt(1 + variations[-1]), 1 / c.gamma_convex)
     return steps

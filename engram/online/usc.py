@@ -1,9 +1,9 @@
 """USC: Adapt-ML-Prod over base learners that guess the curvature.
 
-Zhang, Wang, Yi, Yang. A Simple yet Universal Strategy for Online Convex Optimization. ICML 2022. In
-the form of Proposition 1 (Appendix C.1), which takes one gradient a round. Regret is O(log T) for
-strongly convex losses, O(d log T) for exp-concave ones and O(sqrt T) for convex ones, in the worst
-case.
+Zhang, Wang, Yi, Yang. A Simple yet Universal Strategy for Online Convex Optimization. ICML 2022.
+This is the form of Proposition 1 (Appendix C.1), which takes one gradient per round. Regret is
+O(log T) for strongly convex losses, O(d log T) for exp-concave ones and O(sqrt T) for convex ones,
+in the worst case.
 """
 
 from typing import NamedTuple
@@ -28,9 +28,10 @@ class Usc(NamedTuple):
     """State of ``usc``.
 
     Attributes:
-        weights: Of Adapt-ML-Prod.
-        descents: Of the base learners for strongly convex losses, and of the one for convex losses.
-        newtons: Of those for exp-concave losses.
+        weights: State of Adapt-ML-Prod.
+        descents: State of the base learners for strongly convex losses, and of the one for convex
+            losses.
+        newtons: State of the base learners for exp-concave losses.
     """
 
     weights: Prod
@@ -39,17 +40,17 @@ class Usc(NamedTuple):
 
 
 def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
-    """Builds it.
+    """Builds USC.
 
     Guesses of curvature are in units of G / R and 1 / (G R), with R = D / 2, as in ``universal``.
 
     Args:
-        domain: Of decisions.
-        gradient_bound: G > 0: no gradient in the domain is longer.
-        horizon: T >= 1, the number of rounds; of more than these it learns less well.
+        domain: The set of decisions.
+        gradient_bound: Upper bound G > 0 on the norm of gradients in the domain.
+        horizon: T >= 1, the number of rounds; it learns less well in later ones.
 
     Raises:
-        ValueError: An argument is not as said.
+        ValueError: If an argument is out of range.
     """
     positive(gradient_bound=gradient_bound)
     require(1 <= horizon < np.inf, "horizon", horizon, "at least 1, and finite")
@@ -63,8 +64,8 @@ def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
     decay = np.append(np.ones(n), 0.5)
     meta = adapt_ml_prod(2 * n + 1, loss_range=gradient_bound * diameter)
     descents = descent_pool(domain, n + 1, lambda t, v: steps / t**decay, optimistic=False)
-    # A surrogate's slope along g is at most 1 + alpha G D, its curvature there alpha: gamma is the
-    # ratio of curvature to squared slope.
+    # A surrogate's derivative along g is at most 1 + alpha G D, its curvature there alpha: gamma is
+    # the ratio of curvature to squared derivative.
     gammas = exp[n + 1 :] / (1 + exp[n + 1 :] * gradient_bound * diameter) ** 2
     newtons = newton_steps(domain, gammas)
 
@@ -81,9 +82,9 @@ def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
 
     def observe(state: Usc, gradient: Array) -> Usc:
         g = checked(gradient, (domain.dim,), gradient_bound)
-        slopes, own = surrogate_gradients(strong, exp, decisions(state), act(state), g)
+        linear_losses, own = surrogate_gradients(strong, exp, decisions(state), act(state), g)
         return Usc(
-            meta.observe(state.weights, slopes),
+            meta.observe(state.weights, linear_losses),
             descents.observe(state.descents, own[: n + 1]),
             newtons.observe(state.newtons, own[n + 1 :]),
         )

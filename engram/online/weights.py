@@ -1,4 +1,4 @@
-"""Weights of experts, and of the ensemble's two layers of them: compiled."""
+"""Compiled updates of weights: of experts, and of the ensemble's two layers."""
 
 from typing import Final
 
@@ -28,8 +28,8 @@ def tilt(logs: Array, losses: Array) -> Array:
 def equalize(logs: Array, steps: Array, losses: Array) -> Array:
     """Solves ``min_p <losses, p> + sum_i D_i(p_i, q_i) / eta_i`` on the simplex, D of entropy.
 
-    p_i = q_i exp(-eta_i (losses_i + nu)): the steps differ, and so nu is a root, which Newton's
-    method finds on log sum p, convex and falling in nu, without going too far to its right.
+    p_i = q_i exp(-eta_i (losses_i + nu)). Since the steps differ, nu is the root of log sum p,
+    which is convex and decreasing in nu, so that Newton's method finds it without overshooting.
 
     Args:
         logs: log q, shape (N,).
@@ -78,7 +78,7 @@ def _add_rows(sum_: Array, weights: Array, rows: Array) -> None:
 def _learn(
     before: Array, eta: float, losses: Array, biases: Array, hints: Array, logs: Array, p: Array
 ) -> None:
-    """Fills ``logs``, the highest of which is 0, or they would grow, and lose digits; and ``p``."""
+    """Fills ``logs``, shifted to a maximum of 0 so that they lose no digits, and ``p``."""
     highest = -np.inf
     for i in range(len(p)):
         logs[i] = before[i] - (eta * losses[i] + eta**2 * biases[i])
@@ -100,7 +100,7 @@ def _learn(
 def weigh(
     here: Array,
     there: Array,
-    slopes: Array,
+    linear_losses: Array,
     before: Array,
     moves: Array,
     mid_moves: Array,
@@ -116,47 +116,47 @@ def weigh(
 ) -> tuple[Array, Array, Array, Array, Array, Array, Array, Array]:
     """Lines 5 and 6 of Algorithm 1: both layers of weights learn from the round, and look ahead.
 
-    Where all losses, or all of optimism, have the same number added, weights stay the same, and so
-    <g, x> is left out: of this round, and of the next, which nobody knows.
+    Adding a number to all losses or to all optimistic terms does not change weights. So <g, x> is
+    left out, for this round and for the next, in which it is unknown.
 
     Args:
         here: Base learners' decisions x_i in this round, shape (N, d).
-        there: In the next.
-        slopes: <g, x_i - x>, shape (N,).
-        before: Of the round before.
+        there: Their decisions in the next round, shape (N, d).
+        linear_losses: <g, x_i - x>, shape (N,).
+        before: The same of the previous round, shape (N,).
         moves: |x_i - x_i before|^2, shape (N,).
         mid_moves: |x_k - x_k before|^2 of the middle layer's decisions, shape (K,).
-        mid_logs: log p-hat, but for a number in each row, shape (K, N).
+        mid_logs: log p-hat, up to a constant in each row, shape (K, N).
         top_logs: log q-hat, shape (K,).
         mid_weights: p, shape (K, N).
         mid_decisions: x_k, shape (K, d).
         steps: eta_k, shape (K,).
         lambda_1: Weight of the top layer's correction.
-        lambda_2: Of the middle layers'.
-        bias: What times eta (l - m)^2 is added to losses.
-        unit: What losses are multiplied by, 1 / (G D).
+        lambda_2: Weight of the middle layers' correction.
+        bias: Factor of eta (l - m)^2, which is added to losses.
+        unit: Factor of losses, 1 / (G D).
 
     Returns:
         For the next round ``moves``, ``mid_moves``, ``mid_logs``, ``top_logs``, ``mid_weights``,
         ``mid_decisions``; and q, shape (K,), and x, shape (d,).
     """
-    surprise = unit * (slopes - before)  # losses - optimism; corrections cancel
-    losses, biases = unit * (slopes + lambda_2 * moves), bias * surprise**2
+    surprise = unit * (linear_losses - before)  # losses - optimism; corrections cancel
+    losses, biases = unit * (linear_losses + lambda_2 * moves), bias * surprise**2
     moves = _squared_distances(there, here)
-    hints = unit * (slopes + lambda_2 * moves)
+    hints = unit * (linear_losses + lambda_2 * moves)
     top_losses, top_hints = np.empty_like(steps), np.empty_like(steps)
     logs, seen = np.empty_like(mid_logs), mid_decisions
     weights, mid_decisions = np.empty_like(mid_weights), np.zeros_like(seen)
     for k in range(len(steps)):
         p, eta = mid_weights[k], 2 * steps[k]
-        expected = unit * np.dot(p, slopes) + unit * lambda_1 * mid_moves[k]
+        expected = unit * np.dot(p, linear_losses) + unit * lambda_1 * mid_moves[k]
         top_losses[k] = expected + bias * steps[k] * np.dot(p, surprise) ** 2
         _learn(mid_logs[k], eta, losses, biases, hints, logs[k], weights[k])
         _add_rows(mid_decisions[k], weights[k], there)
     mid_moves = _squared_distances(mid_decisions, seen)
     top_logs = equalize(top_logs, steps, top_losses)
     for k in range(len(steps)):
-        top_hints[k] = unit * np.dot(weights[k], slopes) + unit * lambda_1 * mid_moves[k]
+        top_hints[k] = unit * np.dot(weights[k], linear_losses) + unit * lambda_1 * mid_moves[k]
     top_weights = np.exp(equalize(top_logs, steps, top_hints))
     decision = np.zeros(here.shape[1])
     _add_rows(decision, top_weights, mid_decisions)

@@ -1,4 +1,4 @@
-"""What worlds of bandits are made of, as files hold it: images, ratings, logged rounds."""
+"""Files of bandit data: images, ratings, and logged rounds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from engram.bandits.environments.classes import LabeledRows
+from engram.bandits.environments.ratings import Rated, rated
 from engram.bandits.logged import Logged, logged
-from engram.bandits.worlds.classes import Rows
-from engram.bandits.worlds.ratings import Rated, rated
 from federation.data.npz import read_npz
 from federation.data.sources import PERMUTED, load
 from federation.data.tables import numbers, read_frame
@@ -19,8 +19,8 @@ from federation.streams import Stream, generator
 __all__ = ["read_classes", "read_logged", "read_ratings"]
 
 
-def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -> Rows:
-    """Reads a data set for ``engram.bandits.worlds.classes``, all its rows.
+def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -> LabeledRows:
+    """Reads a data set for ``engram.bandits.environments.classes``, all its rows.
 
     Args:
         dataset: As the setting ``dataset``; and ``permuted-NAME`` for NAME with the pixels of all
@@ -45,7 +45,7 @@ def read_classes(dataset: str, *, data_dir: Path, seed: int = 0, dim: int = 0) -
         from sklearn.random_projection import GaussianRandomProjection  # noqa: PLC0415 - slow to import, not always needed
 
         x = GaussianRandomProjection(dim, random_state=seed).fit_transform(x.astype(np.float64))
-    return Rows(x, np.concatenate([parts.y_train, parts.y_test]))
+    return LabeledRows(x, np.concatenate([parts.y_train, parts.y_test]))
 
 
 def read_ratings(
@@ -57,7 +57,7 @@ def read_ratings(
     groups: int = 50,
     below: float = 2.0,
 ) -> Rated:
-    """Reads a CSV file with a rating a row, for ``engram.bandits.worlds.ratings``.
+    """Reads a CSV file with a rating a row, for ``engram.bandits.environments.ratings``.
 
     Args:
         path: The file. It has a header.
@@ -69,7 +69,7 @@ def read_ratings(
         below: Which ratings are bad.
 
     Raises:
-        DataError: It is no such table, or is too small for what is asked.
+        DataError: If it is no such table, or is too small for what is asked.
     """
     frame = read_frame(path, columns)
     if frame.isna().any(axis=None):
@@ -101,10 +101,10 @@ def _names(column: Any) -> npt.NDArray[Any]:
 def read_logged(path: Path) -> Logged:
     """Reads logged rounds from an ``.npz`` file.
 
-    It holds ``users``, ``arms``, ``chosen``, ``rewards`` and ``propensities``, as ``Logged`` says.
+    It holds ``users``, ``arms``, ``chosen``, ``rewards`` and ``propensities``, as in ``Logged``.
 
     Raises:
-        DataError: It cannot be read, or holds something else.
+        DataError: If the file cannot be read, or does not hold logged rounds.
     """
     arrays = read_npz(path)
     missing = [name for name in Logged._fields if name not in arrays]

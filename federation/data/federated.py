@@ -85,7 +85,7 @@ def model_for(experiment: Experiment, input_shape: tuple[int, ...], num_classes:
     """Builds the experiment's network for such data.
 
     Raises:
-        Refused: The network does not fit the data, or there is nothing to tell apart.
+        Refused: If the network does not fit the data, or there is nothing to tell apart.
     """
     if num_classes < 2:
         raise Refused(f"number of classes must be at least 2, got {num_classes}")
@@ -108,7 +108,7 @@ def federated_data(experiment: Experiment) -> FederatedData:
 
     Raises:
         DataError: As ``sources.load`` and ``partitions.partition`` say.
-        Refused: The device is not there.
+        Refused: If the device is not there.
     """
     arrays = _load(experiment, experiment.dataset)
     train, test = partition(arrays, experiment)
@@ -125,7 +125,7 @@ def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData
 
     Raises:
         DataError: As ``sources.load`` says; or it has too few rows.
-        Refused: The device is not there.
+        Refused: If the device is not there.
     """
     arrays = _load(experiment, dataset)
     sizes = len(arrays.y_train), len(arrays.y_test)

@@ -45,7 +45,7 @@ def load_few_shot(dataset: str, data_dir: Path) -> FewShot:
         data_dir: Folder of torchvision's data sets, and where it downloads them to.
 
     Raises:
-        DataError: The data set is unknown, missing, or not what it should be.
+        DataError: If the data set is unknown, missing, or not what it should be.
     """
     if dataset not in WAYS:
         raise DataError(f"dataset must be one of {', '.join(WAYS)}, got {dataset!r}")

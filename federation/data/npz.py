@@ -50,7 +50,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Returns a file's arrays by name.
 
     Raises:
-        DataError: It cannot be read, is no such file, or needs more memory than is free.
+        DataError: If it cannot be read, is no such file, or needs more memory than is free.
     """
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:

@@ -186,7 +186,7 @@ def check_size(client: int, n_train: int, n_test: int, e: Experiment) -> None:
     """Refuses a client with too few rows for what is to be done with them.
 
     Raises:
-        DataError: It has fewer training rows than a batch, or no test row left to be scored on.
+        DataError: If it has fewer training rows than a batch, or no test row left to be scored on.
     """
     advice = {
         "halves": "raise rows-per-class and test-rows-per-class",

@@ -57,7 +57,7 @@ def load(
             they hold.
 
     Raises:
-        DataError: The data set is unknown, missing, or not what it should be.
+        DataError: If the data set is unknown, missing, or not what it should be.
     """
     if dataset.startswith(_NPZ):
         return _npz(Path(dataset.removeprefix(_NPZ)), test_fraction, seed, num_classes)
@@ -232,7 +232,7 @@ def fetch(kind: str, data_dir: Path, *, name: str, files: str, **part: bool) -> 
         part: Which part, as the class wants to be told.
 
     Raises:
-        DataError: It is not there and cannot be downloaded.
+        DataError: If it is not there and cannot be downloaded.
     """
     make: Callable[..., Any] = getattr(_import_datasets(), kind)
     new = not data_dir.exists()

@@ -57,7 +57,7 @@ class Table(NamedTuple):
         """``task``, of a table that has it.
 
         Raises:
-            ValueError: It has none.
+            ValueError: If it has none.
         """
         require(self.task is not None, "task", None, "known of every row")
         return np.asarray(self.task)
@@ -83,7 +83,7 @@ def table_data(experiment: Experiment) -> TableData:
     """Loads the experiment's table, and gives each client its rows.
 
     Raises:
-        DataError: It cannot be read, or has other tasks than there are clients.
+        DataError: If it cannot be read, or its number of tasks differs from num-clients.
     """
     if experiment.dataset.startswith(_SIMULATED):
         return _simulated(experiment)
@@ -108,7 +108,7 @@ def own_table(experiment: Experiment, dataset: str, client: int) -> TableData:
     """Loads a table that is one client's, and no other's. A task column in it is not looked at.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: If the table cannot be read.
     """
     table = read_table(dataset, experiment.target_column, experiment.task_column, one_task=True)
     train: list[Rows | None] = [None] * experiment.num_clients
@@ -148,7 +148,7 @@ def read_table(
         one_task: Whether all rows may be one task's, and the task's column be missing.
 
     Raises:
-        DataError: It is no such file, or lacks a column, or a feature is no number.
+        DataError: If the file is not such a table, lacks a column, or a feature is not a number.
     """
     kind, _, path = dataset.partition(":")
     if kind == "csv" and path:
@@ -169,7 +169,7 @@ def read_frame(path: Path, columns: Collection[str] = ()) -> Any:
         columns: Which it must have, and which alone are read; all of them if none is named.
 
     Raises:
-        DataError: It cannot be read, is no table, or lacks a column.
+        DataError: If the file cannot be read, is not a table, or lacks a column.
     """
     if not columns:
         return _frame(path)
@@ -248,7 +248,7 @@ def numbers(path: Path, name: str, column: Any, advice: str) -> npt.NDArray[np.f
     """Returns a column of a frame; NaN where it is empty.
 
     Raises:
-        DataError: It holds something else than numbers; it says where, and adds the advice.
+        DataError: If it holds something else than numbers; it says where, and adds the advice.
     """
     try:
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import torch
 from threadpoolctl import threadpool_limits
 
+from engram.bandits.environments.environment import Environment
 from engram.bandits.meta_ban import MetaBan, MetaBanState
-from engram.bandits.play import Moment, play
-from engram.bandits.policy import Runs
+from engram.bandits.play import RoundContext, play_policy
+from engram.bandits.policy import BatchedPolicy
 from engram.bandits.recovery import group_recovery, true_groups
-from engram.bandits.worlds.world import World
 from federation.errors import Refused
 from simulations.reproduce.jobs import Report
 from simulations.reproduce.meta_ban_methods import (
@@ -125,7 +125,7 @@ class Trial(NamedTuple):
     watched: bool = False
 
 
-def check(plan: MetaBanPlan) -> World:
+def check(plan: MetaBanPlan) -> Environment:
     """Returns the first world of a plan.
 
     Raises:
@@ -134,7 +134,7 @@ def check(plan: MetaBanPlan) -> World:
     return world(plan.place, plan.rounds, 0)
 
 
-def tuning_trials(plan: MetaBanPlan, drawn: World) -> dict[str, Trial]:
+def tuning_trials(plan: MetaBanPlan, drawn: Environment) -> dict[str, Trial]:
     """Returns the trials of all settings among which there is a choice, by name."""
     found: dict[str, Trial] = {}
     for name in plan.methods:
@@ -154,7 +154,7 @@ def choose(rows: Iterable[Row]) -> dict[str, Setting]:
 
 
 def final_trials(
-    plan: MetaBanPlan, drawn: World, settings: Mapping[str, Setting]
+    plan: MetaBanPlan, drawn: Environment, settings: Mapping[str, Setting]
 ) -> dict[str, Trial]:
     """Returns the trials that tables are made of, by name."""
     found: dict[str, Trial] = {}
@@ -165,7 +165,7 @@ def final_trials(
 
 
 def ablation_trials(
-    plan: MetaBanPlan, drawn: World, settings: Mapping[str, Setting]
+    plan: MetaBanPlan, drawn: Environment, settings: Mapping[str, Setting]
 ) -> dict[str, Trial]:
     """Returns the trials of Figure 4, by name."""
     if not plan.ablation:
@@ -178,7 +178,7 @@ def ablation_trials(
 
 def _trials(
     plan: MetaBanPlan,
-    drawn: World,
+    drawn: Environment,
     title: str,
     name: str,
     grid: Sequence[Setting],
@@ -228,18 +228,22 @@ def _run(trial: Trial, report: Report) -> list[Row]:
     drawn = {seed: world(trial.place, trial.rounds, seed) for seed in set(seeds)}
     worlds = [drawn[seed] for seed in seeds]
     runs, spent = _timed(METHODS[trial.method].make(worlds[0].dim, settings))
-    opinions = [each.opinions for each in worlds if each.opinions is not None]
-    watched = trial.watched and len(opinions) == len(worlds)
-    recovered = _recovered(meta_bans(worlds[0].dim, settings), opinions) if watched else None
+    expected_rewards = [
+        each.expected_rewards for each in worlds if each.expected_rewards is not None
+    ]
+    watched = trial.watched and len(expected_rewards) == len(worlds)
+    recovered = (
+        _recovered(meta_bans(worlds[0].dim, settings), expected_rewards) if watched else None
+    )
     recovery = np.zeros((len(RECOVERY), len(seeds), trial.rounds))
 
-    def watch(moment: Moment[Any]) -> None:
+    def watch(moment: RoundContext[Any]) -> None:
         if moment.t % max(1, trial.rounds // _POINTS) == 0:
             report(moment.t, trial.rounds)
         if recovered is not None:
             recovery[:, :, moment.t] = recovered(moment)
 
-    played = play(runs, worlds, seeds, watch)
+    played = play_policy(runs, worlds, seeds, watch)
     report(trial.rounds, trial.rounds)
     rounds = np.unique(np.linspace(1, trial.rounds, _POINTS).round().astype(int))
     starts = np.r_[0, rounds[:-1]]
@@ -258,7 +262,7 @@ def _run(trial: Trial, report: Report) -> list[Row]:
     ]
 
 
-def _timed(runs: Runs[Any]) -> tuple[Runs[Any], Callable[[], float]]:
+def _timed(runs: BatchedPolicy[Any]) -> tuple[BatchedPolicy[Any], Callable[[], float]]:
     """Returns a policy, and what tells how many seconds of a core it has taken so far."""
     total = 0.0
 
@@ -272,15 +276,15 @@ def _timed(runs: Runs[Any]) -> tuple[Runs[Any], Callable[[], float]]:
 
         return timed
 
-    return Runs(runs.init, clocked(runs.choose), clocked(runs.update)), lambda: total
+    return BatchedPolicy(runs.init, clocked(runs.choose), clocked(runs.update)), lambda: total
 
 
 def _recovered(
-    policy: MetaBan, opinions: Sequence[Callable[[int], Array]]
-) -> Callable[[Moment[MetaBanState]], Array]:
+    policy: MetaBan, expected_rewards: Sequence[Callable[[int], Array]]
+) -> Callable[[RoundContext[MetaBanState]], Array]:
     """Returns what says how right groups are in a round: means over arms, shape (3, R)."""
 
-    def recovered(moment: Moment[MetaBanState]) -> Array:
+    def recovered(moment: RoundContext[MetaBanState]) -> Array:
         pairs = list(zip(moment.rounds, moment.came, strict=True))
         users = np.array([came.index(offer.user) for offer, came in pairs])
         x = torch.from_numpy(np.stack([offer.arms for offer, _ in pairs])).float().mT
@@ -288,7 +292,7 @@ def _recovered(
         found = []
         for run, (_, came) in enumerate(pairs):
             inferred = groups.members[groups.of_arms[run], : len(came)]
-            expected = opinions[run](moment.t)[:, list(came)]
+            expected = expected_rewards[run](moment.t)[:, list(came)]
             found.append(group_recovery(inferred, true_groups(expected, int(users[run]))))
         return np.array([[part.mean() for part in each] for each in found]).T
 

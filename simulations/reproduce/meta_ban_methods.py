@@ -8,15 +8,15 @@ import numpy as np
 
 from engram.bandits.club import club
 from engram.bandits.cofiba import cofiba
+from engram.bandits.environments.environment import Environment
 from engram.bandits.linucb import linucb
 from engram.bandits.locb import locb
 from engram.bandits.meta_ban import MetaBan, meta_ban
 from engram.bandits.molar import molar
 from engram.bandits.neural import neural_bandit
-from engram.bandits.policy import Core, Runs, each
+from engram.bandits.policy import BatchedPolicy, Policy, batched
 from engram.bandits.sclub import sclub
 from engram.bandits.simple import epsilon_greedy, random_play
-from engram.bandits.worlds.world import World
 
 __all__ = ["META_BAN", "METHODS", "RANDOM", "Method", "Setting", "meta_bans", "runs_at_once"]
 
@@ -47,7 +47,7 @@ class Method(NamedTuple):
 
     title: str
     grid: tuple[Setting, ...]
-    make: Callable[[int, Sequence[Setting]], Runs[Any]]
+    make: Callable[[int, Sequence[Setting]], BatchedPolicy[Any]]
     users: bool | None = None
 
 
@@ -57,18 +57,18 @@ def _grid(**values: Sequence[object]) -> tuple[Setting, ...]:
 
 def _linear(
     title: str,
-    core: Callable[..., Core[Any]],
+    core: Callable[..., Policy[Any]],
     grid: tuple[Setting, ...] = _grid(alpha=_ALPHA, lam=_LAM),
     **fixed: bool,
 ) -> Method:
     return Method(
         title,
         grid,
-        lambda dim, settings: each([core(dim, **setting, **fixed) for setting in settings]),
+        lambda dim, settings: batched([core(dim, **setting, **fixed) for setting in settings]),
     )
 
 
-def _clusters(title: str, core: Callable[..., Core[Any]]) -> Method:
+def _clusters(title: str, core: Callable[..., Policy[Any]]) -> Method:
     # How alike users of a cluster must be is tuned, too, as Meta-Ban's gamma is.
     return _linear(title, core, _grid(alpha=(0.01, 0.1), lam=(0.01, 0.1), alpha2=(0.1, 0.3, 1.0)))
 
@@ -80,7 +80,7 @@ def _neural(title: str, **fixed: bool) -> Method:
         lambda dim, settings: (
             neural_bandit(
                 dim, runs=len(settings), hidden=_HIDDEN, **_columns(settings), **fixed
-            ).runs
+            ).batched
         ),
         users=not fixed["shared"],
     )
@@ -101,7 +101,7 @@ METHODS: Final[Mapping[str, Method]] = {
         "Meta-Ban",
         # lambda is left at 0: what matters more is how alike the users of a group must be.
         _grid(alpha=_ALPHA, gamma=(0.1, 0.4, 0.9)),
-        lambda dim, settings: meta_bans(dim, settings).runs,
+        lambda dim, settings: meta_bans(dim, settings).batched,
         users=True,
     ),
     "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
@@ -116,18 +116,18 @@ METHODS: Final[Mapping[str, Method]] = {
     "epsilon-greedy": Method(
         "e-greedy-IND",
         _grid(epsilon=_ALPHA, lam=_LAM),
-        lambda dim, settings: each([epsilon_greedy(dim, **setting) for setting in settings]),
+        lambda dim, settings: batched([epsilon_greedy(dim, **setting) for setting in settings]),
     ),
     "molar": Method(
         "MOLARB",
         _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all")),
-        lambda dim, settings: each([molar(dim, **setting) for setting in settings]),
+        lambda dim, settings: batched([molar(dim, **setting) for setting in settings]),
     ),
-    RANDOM: Method("random", ({},), lambda dim, settings: each([random_play()] * len(settings))),
+    RANDOM: Method("random", ({},), lambda dim, settings: batched([random_play()] * len(settings))),
 }
 
 
-def runs_at_once(name: str, world: World) -> int:
+def runs_at_once(name: str, world: Environment) -> int:
     """Returns how many runs of a method are to be played at once, at least 1."""
     users = METHODS[name].users
     if users is None:

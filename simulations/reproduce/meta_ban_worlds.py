@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from engram.bandits.worlds.classes import Rows, classes
-from engram.bandits.worlds.ratings import Rated, ratings
-from engram.bandits.worlds.world import World
+from engram.bandits.environments.classes import LabeledRows, classes
+from engram.bandits.environments.environment import Environment
+from engram.bandits.environments.ratings import Rated, ratings
+from federation.data.arrivals import GROUPED, grouped_users
 from federation.data.bandits import read_classes, read_ratings
-from federation.data.meetings import GROUPED, grouped_users
 from federation.errors import Refused
 
 __all__ = ["COLUMNS", "WORLDS", "Place", "check_place", "world"]
@@ -44,25 +44,25 @@ class Kind(NamedTuple):
 
     title: str
     needs: str
-    draw: Callable[[Place, int, int], World]
+    draw: Callable[[Place, int, int], Environment]
 
 
-def _classes(place: Place, horizon: int, seed: int, groups: int | None = None) -> World:
+def _classes(place: Place, horizon: int, seed: int, groups: int | None = None) -> Environment:
     named = place.sources or ("digits", "permuted-digits")
     datasets = [_rows(name, place.data_dir) for name in named]
     return classes(datasets, horizon=horizon, seed=seed, groups=groups)
 
 
-def _ratings(place: Place, horizon: int, seed: int) -> World:
+def _ratings(place: Place, horizon: int, seed: int) -> Environment:
     return ratings(_rated(place.sources[0], place.columns), horizon=horizon, seed=seed)
 
 
-def _grouped(place: Place, horizon: int, seed: int) -> World:
+def _grouped(place: Place, horizon: int, seed: int) -> Environment:
     return grouped_users(GROUPED[place.world], users=30, horizon=horizon, seed=seed)
 
 
 @functools.cache
-def _rows(name: str, data_dir: str) -> Rows:
+def _rows(name: str, data_dir: str) -> LabeledRows:
     return read_classes(name, data_dir=Path(data_dir))
 
 
@@ -103,7 +103,7 @@ def check_place(place: Place) -> None:
         )
 
 
-def world(place: Place, horizon: int, seed: int) -> World:
+def world(place: Place, horizon: int, seed: int) -> Environment:
     """Draws a world of so many rounds.
 
     Raises:

@@ -5,13 +5,13 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.meta.bspiderboost import bsgd, bspiderboost
 from engram.meta.local_moml import local_moml
 from engram.meta.moml import constant_steps, moml_v1, moml_v2
 from engram.meta.nasa import nasa
 from engram.meta.protonet import protonet
-from engram.meta.single_node import MetaRule, Room, maml, reptile, single_node
+from engram.meta.single_node import Allocator, MetaRule, maml, reptile, single_node
 
 __all__ = ["METHODS", "Method", "Setting", "maml_batches"]
 
@@ -27,17 +27,17 @@ class Setting(NamedTuple):
         batch_size: K, rows of a batch.
         alpha: Adaptation step size.
         hessian: One of ``curvature.HESSIANS``.
-        room: Where memories are kept.
+        allocate: Where memories are kept.
     """
 
-    loss: Differentiated
-    matching: Differentiated | None
+    loss: LossWithDerivatives
+    matching: LossWithDerivatives | None
     tasks: int
     tasks_per_step: int
     batch_size: int
     alpha: float
     hessian: str
-    room: Room
+    allocate: Allocator
 
     @property
     def few(self) -> dict[str, Any]:
@@ -81,12 +81,14 @@ _H: Final = 5
 
 
 def _moml_v1(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
-    return moml_v1(s.loss, tasks=s.tasks, **s.few, **s.maml, beta=beta, eta=eta, room=s.room)
+    return moml_v1(
+        s.loss, tasks=s.tasks, **s.few, **s.maml, beta=beta, eta=eta, allocate=s.allocate
+    )
 
 
 def _moml_v2(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
     steps = constant_steps(beta=beta, eta=eta)
-    return moml_v2(s.loss, tasks=s.tasks, **s.few, **s.maml, steps=steps, room=s.room)
+    return moml_v2(s.loss, tasks=s.tasks, **s.few, **s.maml, steps=steps, allocate=s.allocate)
 
 
 def _local_moml(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:

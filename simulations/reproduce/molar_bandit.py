@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.molar.bandits.environments import Model, World, sparse_worlds
-from engram.molar.bandits.play import play
+from engram.molar.bandits.environments import BanditModel, TaskEnvironment, sparse_environments
+from engram.molar.bandits.play import play_tasks
 from engram.molar.bandits.policies import (
     MultitaskBandit,
     lasso_bandit,
@@ -111,10 +111,12 @@ class BanditPlan:
                 raise Refused(f"{name} must be at least 1, got {value}")
 
 
-def worlds(model: Model, activation: Array, horizon: int, trial: int) -> list[World]:
+def worlds(
+    model: BanditModel, activation: Array, horizon: int, trial: int
+) -> list[TaskEnvironment]:
     """Draws what the tasks of a trial meet: (d, s, M, K) = (30, 2, 20, 3)."""
     rng = np.random.default_rng([_WORLD, trial])
-    return sparse_worlds(
+    return sparse_environments(
         rng,
         model,
         activation=activation,
@@ -126,9 +128,9 @@ def worlds(model: Model, activation: Array, horizon: int, trial: int) -> list[Wo
     )
 
 
-def regrets(policy: MultitaskBandit[Any, Any], drawn: list[World], trial: int) -> Array:
+def regrets(policy: MultitaskBandit[Any, Any], drawn: list[TaskEnvironment], trial: int) -> Array:
     """Plays a trial; returns the cumulative regret of each task after each round, (M, T)."""
-    return play(policy, drawn, np.random.default_rng([_TIES, trial]).spawn(len(drawn)))
+    return play_tasks(policy, drawn, np.random.default_rng([_TIES, trial]).spawn(len(drawn)))
 
 
 def check_room(horizon: int) -> None:

@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 
 from engram.bandits.logged import Logged
-from engram.bandits.policy import Offers, Policy
+from engram.bandits.policy import PolicyServer, ServerState
 from federation.errors import Refused
 
 __all__ = ["ESTIMATORS", "Estimate", "estimate"]
@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(
-    policy: Policy[S], state: Offers[S], log: Logged, *, draws: int = 1000
+    policy: PolicyServer[S], state: ServerState[S], log: Logged, *, draws: int = 1000
 ) -> dict[str, Estimate]:
     """Returns what a policy that does not learn any more would earn, by name of the estimator.
 
@@ -85,7 +85,7 @@ def estimate(
     return found
 
 
-def _choices(policy: Policy[S], state: Offers[S], log: Logged) -> Array:
+def _choices(policy: PolicyServer[S], state: ServerState[S], log: Logged) -> Array:
     """Returns 1 where the policy chooses an arm, else 0, shape (n, K)."""
     choices = np.zeros(log.arms.shape[:2])
     for t, (user, arms) in enumerate(zip(log.users, log.arms, strict=True)):

@@ -12,7 +12,7 @@ from engram.meta.fine_tune import fine_tune
 from engram.meta.protonet import prototypical_logits, prototypical_loss
 from engram.models import Model, build_model
 from engram.span import Span
-from engram.stacks import Layout, dense_stacks, stacked
+from engram.stacks import Layout, dense_stacks, stacked_loss
 from engram.types import Batch, Params
 from federation.data.few_shot import FewShot
 from federation.errors import DataError, Refused
@@ -93,7 +93,7 @@ class OneShot:
         )
         self.layout = Layout.of(self.start(0))
         self.loss = dense_stacks(self.layout, CROSS_ENTROPY)
-        self.matching = stacked(prototypical_loss(self._embed))
+        self.matching = stacked_loss(prototypical_loss(self._embed))
         self._adapt = fine_tune(dense_loss(self._network.dense_layers), lr=lr, steps=steps)
         self._match = vmap(prototypical_logits(self._network.apply), in_dims=(None, 0, 0))
 

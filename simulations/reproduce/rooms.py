@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engram.meta.single_node import Room
+from engram.meta.single_node import Allocator
 from federation.errors import Refused
 
 __all__ = ["mapped"]
 
 
-def mapped(folder: Path) -> Room:
+def mapped(folder: Path) -> Allocator:
     """Makes tensors whose numbers are in files of a folder: as large as its disk has room for.
 
     The system keeps in memory what is in use, and writes the rest out. A file has no name, so it

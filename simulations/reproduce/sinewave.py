@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from engram.dense import SQUARED_ERROR
-from engram.derivatives import Differentiated
+from engram.derivatives import LossWithDerivatives
 from engram.meta.fine_tune import fine_tune
 from engram.models import Model, build_model
-from engram.stacks import Layout, dense_stacks, outputs, spread
+from engram.stacks import Layout, dense_stacks, expand, outputs
 from engram.types import Batch, Params
 from federation.streams import Stream, torch_generator
 
@@ -45,7 +45,7 @@ class UnseenError(NamedTuple):
 class Sinewave:
     """The tasks y = A sin(x + phi), x in [-5, 5], and an MLP of two hidden layers of 40."""
 
-    matching: Differentiated | None = None
+    matching: LossWithDerivatives | None = None
 
     def __init__(self) -> None:
         """Draws what errors are measured on, which is the same for all runs and methods."""
@@ -81,7 +81,7 @@ class Sinewave:
         del method
         runs = len(next(iter(w.values())))
         x, y = _rows(self._waves.expand(runs, -1, -1), self._seen_points.expand(runs, -1, -1))
-        adapted = self._adapt(spread(w, self.tasks), (x[:, :, :100], y[:, :, :100]))
+        adapted = self._adapt(expand(w, self.tasks), (x[:, :, :100], y[:, :, :100]))
         return self.loss(adapted, (x[:, :, 100:], y[:, :, 100:])).mean(1)
 
     def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ class Sinewave:
         waves = self._unseen.repeat(_SETS, 1).expand(runs, -1, -1)
         shots = _rows(waves, self._shots.expand(runs, -1, -1))
         points = _rows(waves, self._points.expand(runs, -1, -1))
-        adapted = self._adapt_to_unseen(spread(w, _SETS * each), shots)
+        adapted = self._adapt_to_unseen(expand(w, _SETS * each), shots)
         errors = self.loss(adapted, points).view(runs, _SETS, each).mean(1)
         x, _ = _rows(self._unseen.unsqueeze(0), torch.linspace(0, 1, 100).expand(1, each, -1))
         first = {name: leaf[:, :each] for name, leaf in adapted.items()}

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from engram.derivatives import Differentiated
-from engram.meta.single_node import Episode, MetaRule, Room, in_memory
+from engram.derivatives import LossWithDerivatives
+from engram.meta.single_node import Allocator, Episode, MetaRule, in_memory
 from engram.stacks import Layout
 from engram.types import Batch, Params
 from federation.errors import Refused
@@ -48,11 +48,11 @@ class Problem(Protocol):
         """Number of training tasks, n."""
 
     @property
-    def loss(self) -> Differentiated:
+    def loss(self) -> LossWithDerivatives:
         """The stacked loss, of flat parameters."""
 
     @property
-    def matching(self) -> Differentiated | None:
+    def matching(self) -> LossWithDerivatives | None:
         """ProtoNet's loss, where there are classes."""
 
     @property
@@ -214,8 +214,8 @@ def run_sweep(
     Raises:
         Refused: A value lies outside its range, or the memories have no room.
     """
-    room = in_memory if memory_dir is None else mapped(memory_dir)
-    fast, slow = _rules(problem, sweep, room)
+    allocate = in_memory if memory_dir is None else mapped(memory_dir)
+    fast, slow = _rules(problem, sweep, allocate)
     total = _affordable(fast, problem.tasks, _budget(sweep))
     looks = {round(total * i / _LOOKS) for i in range(1, _LOOKS + 1)}
     lottery = Lottery([run.seed for run in sweep.runs], problem.tasks, fast.draws)
@@ -241,7 +241,7 @@ def run_sweep(
                 alive = [alive[i] for i in well]
                 state = _of(state, torch.from_numpy(well))
                 some = sweep._replace(runs=tuple(sweep.runs[i] for i in alive))
-                fast, slow = _rules(problem, some, room)
+                fast, slow = _rules(problem, some, allocate)
                 lottery = Lottery([run.seed for run in some.runs], problem.tasks, fast.draws)
         report(t + 1, total)
         since = time.thread_time()
@@ -271,7 +271,9 @@ def _all(w: Params, alive: Sequence[int], runs: int) -> Params:
     }
 
 
-def _rules(problem: Problem, sweep: Sweep, room: Room) -> tuple[MetaRule[Any], MetaRule[Any]]:
+def _rules(
+    problem: Problem, sweep: Sweep, allocate: Allocator
+) -> tuple[MetaRule[Any], MetaRule[Any]]:
     """Builds the rule of most iterations, and that of the last quarter."""
     setting = Setting(
         loss=problem.loss,
@@ -281,7 +283,7 @@ def _rules(problem: Problem, sweep: Sweep, room: Room) -> tuple[MetaRule[Any], M
         batch_size=sweep.batch_size,
         alpha=sweep.alpha,
         hessian=sweep.hessian,
-        room=room,
+        allocate=allocate,
     )
     beta = torch.tensor([run.beta for run in sweep.runs])
     eta = torch.tensor([run.eta for run in sweep.runs])

@@ -13,22 +13,22 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from engram.online import environments, games
+from engram.online import games, loss_streams
 from engram.online.bases import descent_pool
 from engram.online.domains import Domain
-from engram.online.environments import Environment
 from engram.online.games import Game
 from engram.online.learner import Learner
+from engram.online.loss_streams import LossStream
 from engram.online.metagrad import metagrad
 from engram.online.newton import newton_steps
 from engram.online.play import (
-    abreast,
     game_regrets,
     least_totals,
     log_spaced,
-    play,
     play_game,
+    play_stream,
     regrets,
+    vectorized,
 )
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
@@ -92,13 +92,13 @@ def _descent(problem: Problem) -> Learner[Any]:
     steps = np.array(_DESCENT) * problem.domain.diameter / problem.bound
     size = len(_DESCENT)
     pool = descent_pool(problem.domain, size, lambda t, v: steps / np.sqrt(t), optimistic=False)
-    return abreast(pool, problem.domain)
+    return vectorized(pool, problem.domain)
 
 
 def _newton(problem: Problem) -> Learner[Any]:
     # Steps are as 1 / gamma; 1 / (8 G D) is the largest gamma that the theory has for any alpha.
     gammas = 1 / (8 * problem.bound * problem.domain.diameter * np.array(_NEWTON))
-    return abreast(newton_steps(problem.domain, gammas), problem.domain)
+    return vectorized(newton_steps(problem.domain, gammas), problem.domain)
 
 
 METHODS: Final = {
@@ -132,14 +132,14 @@ class Setting(NamedTuple):
     begin: Callable[[np.random.Generator, int, Rounds], Curves]
 
 
-def _stream(title: str, draw: Callable[[np.random.Generator, int], Environment]) -> Setting:
+def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) -> Setting:
     def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
         drawn = draw(rng, horizon)
         least = least_totals(drawn, rounds)
         problem = Problem(drawn.domain, drawn.gradient_bound, drawn.smoothness, horizon)
 
         def curves(method: Method) -> list[Array]:
-            points = play(method.make(problem), drawn).points
+            points = play_stream(method.make(problem), drawn).points
             each = range(len(method.scales))
             return [regrets(drawn, points[:, i], rounds, least) for i in each]
 
@@ -153,10 +153,10 @@ def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool)
 
     def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
         drawn = draw(rng)
-        turned = drawn.turned()
+        transposed = drawn.transposed()
         one, two = (
             Problem(game.domain, game.gradient_bound, game.smoothness, horizon)
-            for game in (drawn, turned)
+            for game in (drawn, transposed)
         )
 
         def curves(method: Method) -> list[Array]:
@@ -166,7 +166,7 @@ def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool)
             for i in range(len(method.scales)):
                 regret = game_regrets(drawn, xs[:, i], ys[:, i], rounds)
                 if honest:
-                    regret += game_regrets(turned, ys[:, i], xs[:, i], rounds)
+                    regret += game_regrets(transposed, ys[:, i], xs[:, i], rounds)
                 found.append(regret)
             return found
 
@@ -187,16 +187,16 @@ def _games(
 NOISES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)  # of the stochastically extended adversarial model
 
 SETTINGS: Final = {
-    "strongly-convex": _stream("strongly convex", environments.strongly_convex),
-    "logistic": _stream("logistic", environments.logistic),
-    "squared": _stream("squared", environments.squared),
-    "absolute": _stream("absolute", environments.absolute),
-    "linear": _stream("random linear", environments.linear),
-    "fixed": _stream("fixed", environments.fixed),
-    "drifting": _stream("drifting", environments.drifting),
+    "strongly-convex": _stream("strongly convex", loss_streams.strongly_convex),
+    "logistic": _stream("logistic", loss_streams.logistic),
+    "squared": _stream("squared", loss_streams.squared),
+    "absolute": _stream("absolute", loss_streams.absolute),
+    "linear": _stream("random linear", loss_streams.linear),
+    "fixed": _stream("fixed", loss_streams.fixed),
+    "drifting": _stream("drifting", loss_streams.drifting),
     **{
         f"sea-{noise:g}": _stream(
-            f"SEA, noise {noise:g}", partial(environments.drifting, noise=noise)
+            f"SEA, noise {noise:g}", partial(loss_streams.drifting, noise=noise)
         )
         for noise in NOISES
     },

@@ -6,18 +6,18 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks import online
-from engram.online import environments, games
+from engram.online import games, loss_streams
 
 
 def test_times_are_numbers():
-    gradients = environments.directions(np.random.default_rng(0), 20, 10)
+    gradients = loss_streams.directions(np.random.default_rng(0), 20, 10)
     for learner in online._timed(10, 20).values():
         assert online.time_rounds(learner, gradients, turns=1) > 0
 
 
 def test_both_learners_play_each_horizon():
     for found in (
-        online.compare(environments.linear, (5, 20), 2),
+        online.compare(loss_streams.linear, (5, 20), 2),
         online.compare_game(games.saddle_game, (5, 20), 2),
     ):
         assert found.keys() == {"ensemble", "OGD"}

@@ -5,9 +5,9 @@ import torch
 
 from client.memory import RamStore
 from client.training.budget import block_size
-from client.training.cohort import each_in_turn, stacked
+from client.training.cohort import each_in_turn, vmapped
 from client.training.dense_cohort import dense
-from engram.dense import Plain
+from engram.dense import PlainCoordinates
 from engram.span import Span
 from federation.errors import Refused
 from federation.machine import available
@@ -23,8 +23,8 @@ STACKED = {"model": "cnn", "hidden": "8"}
 FIRST_ORDER = {"hessian": "first-order"}
 CASES = [
     *(
-        (dense, frame, regime | rule)
-        for frame, regime in ((Span, SPAN), (Plain, PLAIN))
+        (dense, coordinates, regime | rule)
+        for coordinates, regime in ((Span, SPAN), (PlainCoordinates, PLAIN))
         for rule in (
             {"method": "fedavg"},
             {"method": "local-moml"},
@@ -36,11 +36,11 @@ CASES = [
     (dense, Span, {"method": "fedavg"} | FEATURES),
     (dense, Span, {"method": "local-moml"} | FEATURES | FIRST_ORDER),
     (dense, Span, {"method": "per-fedavg"} | FEATURES | FIRST_ORDER),
-    (stacked, None, {"method": "local-moml"} | FEATURES),
-    (stacked, None, {"method": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
-    (stacked, None, {"method": "pfedme"} | FEATURES),
-    (stacked, None, {"method": "fedavg"} | STACKED),
-    (stacked, None, {"method": "per-fedavg", "hessian": "finite-difference"} | SPAN),
+    (vmapped, None, {"method": "local-moml"} | FEATURES),
+    (vmapped, None, {"method": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
+    (vmapped, None, {"method": "pfedme"} | FEATURES),
+    (vmapped, None, {"method": "fedavg"} | STACKED),
+    (vmapped, None, {"method": "per-fedavg", "hessian": "finite-difference"} | SPAN),
 ]
 
 
@@ -48,7 +48,7 @@ def test_every_algorithm_is_held_both_ways():
     # `affine` is a promise that only such a comparison can check.
     held = [(frame, settings["method"]) for way, frame, settings in CASES if way is dense]
     assert {name for frame, name in held if frame is Span} == set(family("local"))
-    assert {name for frame, name in held if frame is Plain} == set(family("local"))
+    assert {name for frame, name in held if frame is PlainCoordinates} == set(family("local"))
 
 
 def settings_of(settings):
@@ -56,8 +56,8 @@ def settings_of(settings):
     return small(**(steps | settings))
 
 
-@pytest.mark.parametrize(("way", "frame", "settings"), CASES)
-def test_every_way_trains_as_one_client_alone_does(way, frame, settings, monkeypatch):
+@pytest.mark.parametrize(("way", "coordinates", "settings"), CASES)
+def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, monkeypatch):
     e = settings_of(settings)
     fast, slow = trainer(e), trainer(e, engine="sequential")
     assert (fast._way.func, slow._way.func) == (way, each_in_turn)
@@ -74,7 +74,7 @@ def test_every_way_trains_as_one_client_alone_does(way, frame, settings, monkeyp
     assert_same(one.params, other.params, atol=2e-6)
     assert one.losses == pytest.approx(other.losses, abs=1e-5)
     for done in frames:
-        assert isinstance(done.models.frame, frame or type(None))
+        assert isinstance(done.models.coordinates, coordinates or type(None))
 
 
 @pytest.mark.parametrize("method", ["local-moml", "pfedme"])

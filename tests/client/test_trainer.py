@@ -254,8 +254,8 @@ def test_scores_follow_the_protocol():
         rows = torch.from_numpy(rows)
         tuned = {name: leaf.clone() for name, leaf in model.items()}
         for _ in range(3):
-            slope = torch.func.grad(loss)(tuned, t.data.test.take(rows[:4]))
-            tuned = {name: leaf - 0.1 * slope[name] for name, leaf in tuned.items()}
+            gradient = torch.func.grad(loss)(tuned, t.data.test.take(rows[:4]))
+            tuned = {name: leaf - 0.1 * gradient[name] for name, leaf in tuned.items()}
         x, y = t.data.test.take(rows[4:])
         for params, accuracy, mean_loss in (
             (model, scores.before, scores.loss_before),

@@ -10,7 +10,7 @@ from engram.meta.fine_tune import fine_tune
 from engram.meta.local_moml import local_moml
 from engram.meta.single_node import Episode, single_node
 from engram.models import build_model
-from engram.stacks import Layout, dense_stacks, spread
+from engram.stacks import Layout, dense_stacks, expand
 
 
 def stream(seed):
@@ -74,7 +74,7 @@ def test_a_stream_without_end_in_constant_memory():
     support, query = rows(unseen, 10, generator), rows(unseen, 100, generator)
     adapt = fine_tune(loss, lr=0.01, steps=10)
     before, after = (
-        loss(adapt(spread(w, 50), support), query).mean().item()
+        loss(adapt(expand(w, 50), support), query).mean().item()
         for w in (layout.pack([start]), state.w)
     )
     assert after < 0.8 * before

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from engram.dense import FIRST, Examples, Plain, dense_loss, indicators
+from engram.dense import FIRST, Examples, PlainCoordinates, dense_loss, indicators
 from engram.derivatives import hessian_product
 from engram.features import FeatureRows
 from engram.models import build_model, cross_entropy
@@ -38,7 +38,7 @@ def test_gradients_and_hessian_products_are_those_of_autograd(name):
     loss, reference = dense_loss(network.dense_layers), cross_entropy(network)
     w, v = cohort(network), cohort(network, seed=50)
     x, y = rows(1, ROWS, 9)
-    batch = Examples(Plain(w[FIRST][0], x).see(0, ROWS), indicators(y, CLASSES).double())
+    batch = Examples(PlainCoordinates(w[FIRST][0], x).see(0, ROWS), indicators(y, CLASSES).double())
     torch.testing.assert_close(loss(w, batch), vmap(reference)(w, (x, y)), rtol=0, atol=1e-12)
     assert_same(loss.gradient(w, batch), vmap(grad(reference))(w, (x, y)), atol=1e-12)
     expected = vmap(hessian_product(reference))(w, (x, y), v)
@@ -60,7 +60,7 @@ def spanned():
     return (
         span,
         (held, Examples(span.see(0, 5 + ROWS).part(5, 5 + ROWS), targets)),
-        (plain, Examples(Plain(common[FIRST], x).see(5, 5 + ROWS), targets)),
+        (plain, Examples(PlainCoordinates(common[FIRST], x).see(5, 5 + ROWS), targets)),
     )
 
 
@@ -73,9 +73,9 @@ def test_a_span_gives_the_derivatives_of_the_weights_it_stands_for(spanned):
     loss = dense_loss(3)
     torch.testing.assert_close(span.weights(held[FIRST]), plain[FIRST], rtol=0, atol=1e-12)
     torch.testing.assert_close(loss(held, seen), loss(plain, batch), rtol=0, atol=1e-12)
-    slope, expected = loss.gradient(held, seen), loss.gradient(plain, batch)
-    assert_same(unspan(span, slope), expected, atol=1e-12)
-    product = loss.hessian_product(held, seen, slope)
+    first, expected = loss.gradient(held, seen), loss.gradient(plain, batch)
+    assert_same(unspan(span, first), expected, atol=1e-12)
+    product = loss.hessian_product(held, seen, first)
     assert_same(unspan(span, product), loss.hessian_product(plain, batch, expected), atol=1e-12)
 
 

@@ -5,7 +5,7 @@ import torch
 from engram.meta.protonet import protonet, prototypical_logits, prototypical_loss
 from engram.meta.single_node import Episode
 from engram.models import build_model
-from engram.stacks import spread, stacked
+from engram.stacks import expand, stacked_loss
 from tests.support import gen
 
 
@@ -26,13 +26,13 @@ def test_protonet_descends_its_loss():
     w = {name: leaf.unsqueeze(0) for name, leaf in model.init(gen(1)).items()}
     y = torch.eye(2).repeat(1, 1, 2, 1)  # two of each class
     batches = tuple((torch.randn(1, 1, 4, 3, generator=gen(s)), y) for s in (2, 3))
-    loss = stacked(prototypical_loss(model.apply))
+    loss = stacked_loss(prototypical_loss(model.apply))
     rule = protonet(loss, tasks_per_step=1, support=4, query=4, eta=0.1)
     shown = (Episode(torch.zeros(1, 1, dtype=torch.int64), batches),)
     state = rule.init(w)
     values = []
     for _ in range(20):
-        values.append(loss(spread(state.w, 1), batches).item())
+        values.append(loss(expand(state.w, 1), batches).item())
         state = rule.step(state, shown)
     assert values == sorted(values, reverse=True)
     assert values[-1] < values[0] - 0.03

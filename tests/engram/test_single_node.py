@@ -11,12 +11,12 @@ from engram.meta.moml import adaptive_steps, constant_steps, moml_v1, moml_v2
 from engram.meta.nasa import nasa
 from engram.meta.pfedme import pfedme
 from engram.meta.single_node import Episode, maml, reptile, single_node
-from engram.stacks import stacked
+from engram.stacks import stacked_loss
 from tests.support import DIM, assert_same, draw, gen, moments, quadratic
 
 R, N, B, K = 2, 4, 2, 5
 ALPHA, BETA, ETA = 0.3, 0.4, 0.07
-QUADRATIC = stacked(quadratic)
+QUADRATIC = stacked_loss(quadratic)
 SIZES = {"tasks": N, "tasks_per_step": B, "batch_size": K}
 FEW = {"tasks_per_step": B, "batch_size": K}
 
@@ -217,8 +217,8 @@ def test_v2s_adaptive_steps():
         assert seen.tasks.shape == (R, 3)
         wanted = []
         for r in range(R):
-            slopes = [moments(*of(seen, r, i)) for i in range(3)]
-            norms = [(a @ state.w["w"][r] - b).norm() for a, b in slopes]
+            gradients = [moments(*of(seen, r, i)) for i in range(3)]
+            norms = [(a @ state.w["w"][r] - b).norm() for a, b in gradients]
             wanted.append(eta / (4 * smoothness + 2 * rough * ALPHA * sum(norms) / 3))
         shrink = state.shrink * (1 - 6 * smoothness**2 * eta ** (-1 / 3) * state.eta)
         state = rule.step(state, drawn)
@@ -255,9 +255,9 @@ def test_bsgd_is_the_gradient_of_the_loss_after_adapting():
         for i in range(B):
             first, second = of(episode, r, i)
             total = total + quadratic({"w": adapted(w[r], first)}, second) / B
-    (slope,) = torch.autograd.grad(total, w)
+    (gradient,) = torch.autograd.grad(total, w)
     torch.testing.assert_close(
-        rule.step(rule.init(start()), drawn).w["w"], (w - ETA * slope).detach()
+        rule.step(rule.init(start()), drawn).w["w"], (w - ETA * gradient).detach()
     )
 
 

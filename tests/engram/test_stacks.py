@@ -5,7 +5,7 @@ import torch
 
 from engram.dense import CROSS_ENTROPY, SQUARED_ERROR
 from engram.models import build_model, cross_entropy, squared_error
-from engram.stacks import Layout, dense_stacks, outputs, stacked
+from engram.stacks import Layout, dense_stacks, outputs, stacked_loss
 from tests.support import assert_same, gen
 
 R, B, K = 2, 2, 5
@@ -25,12 +25,12 @@ def test_flat_dense_networks_are_the_lifted_ones(kind, output, lift):
     }
     x = torch.randn(R, B, K, 3, generator=gen(1))
     y = torch.rand(R, B, K, 2, generator=gen(2)).softmax(-1)
-    fast, slow = dense_stacks(layout, output), stacked(lift(model))
+    fast, slow = dense_stacks(layout, output), stacked_loss(lift(model))
     torch.testing.assert_close(fast(flat, (x, y)), slow(lifted, (x, y)))
-    slope, other = fast.gradient(flat, (x, y)), slow.gradient(lifted, (x, y))
+    first, other = fast.gradient(flat, (x, y)), slow.gradient(lifted, (x, y))
     product = fast.hessian_product(flat, (x, y), flat)
     other_product = slow.hessian_product(lifted, (x, y), lifted)
-    for found, expected in ((slope, other), (product, other_product)):
+    for found, expected in ((first, other), (product, other_product)):
         leaves = layout.unpack(found)
         for name in leaves:
             torch.testing.assert_close(leaves[name], expected[name].flatten(0, 1))
@@ -47,7 +47,7 @@ def test_one_of_flat_networks_is_taken_by_name():
         assert_same(layout.one({"flat": flat[r]}), models[r])
     # Also where only one is seen at a time, and something is differentiated.
     x = torch.randn(R, K, 3, generator=gen(9))
-    slope = torch.func.grad(lambda w, x: model.apply(layout.one(w), x).square().sum())
-    slopes = torch.func.vmap(slope)({"flat": flat}, x)
+    first = torch.func.grad(lambda w, x: model.apply(layout.one(w), x).square().sum())
+    gradients = torch.func.vmap(first)({"flat": flat}, x)
     named = torch.func.grad(lambda w, x: model.apply(w, x).square().sum())
-    assert_same(layout.one({"flat": slopes["flat"][1]}), named(models[1], x[1]), atol=1e-5)
+    assert_same(layout.one({"flat": gradients["flat"][1]}), named(models[1], x[1]), atol=1e-5)

@@ -1,4 +1,4 @@
-"""Files that worlds of bandits are made of, and what is refused."""
+"""Files of bandit data, and what is refused."""
 
 import numpy as np
 import pandas as pd

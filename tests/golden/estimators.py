@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from engram.bandits.policy import policy
-from engram.molar.bandits.play import play as play_tasks
+from engram.bandits.policy import policy_server
+from engram.molar.bandits.play import play_tasks
 from engram.molar.baselines import (
     DebiasedRegressor,
     IndividualRegressor,
@@ -11,18 +11,18 @@ from engram.molar.baselines import (
     PooledRegressor,
 )
 from engram.molar.regressor import MolarClassifier, MolarRegressor
-from engram.online import environments
+from engram.online import loss_streams
 from engram.online.descent import ogd, optimistic_ogd
 from engram.online.domains import ball, box, simplex
 from engram.online.experts import adapt_ml_prod, hedge, msmwc
 from engram.online.metagrad import metagrad
 from engram.online.newton import online_newton_step, optimistic_newton
-from engram.online.play import play
+from engram.online.play import play_stream
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 from engram.states import to_arrays
-from tests.engram.bandits.test_contract import CORES, DIM, WORLD
-from tests.engram.molar.bandits import POLICIES, generators, small_worlds
+from tests.engram.bandits.test_contract import BANDITS, DIM, ENVIRONMENT
+from tests.engram.molar.bandits import POLICIES, generators, small_environments
 from tests.engram.molar.countries import classes, linear
 from tests.engram.online.streams import MODELS, rows
 
@@ -85,7 +85,9 @@ def counted():
 
 def tasks(name, model):
     """Plays a multitask policy in five small worlds."""
-    return {"regret": play_tasks(POLICIES[name](), small_worlds(model), generators(5), first=3)}
+    return {
+        "regret": play_tasks(POLICIES[name](), small_environments(model), generators(5), first=3)
+    }
 
 
 def stream(name):
@@ -136,8 +138,8 @@ def learned(make):
     found = {}
     for number, kind in enumerate(STREAMS):
         rng = np.random.default_rng(number)
-        environment = getattr(environments, kind)(rng, HORIZON, dim=SIZE)
-        found[kind] = play(make(), environment).points
+        environment = getattr(loss_streams, kind)(rng, HORIZON, dim=SIZE)
+        found[kind] = play_stream(make(), environment).points
     return found
 
 
@@ -153,10 +155,10 @@ def weighed(make):
 
 def chosen(name):
     """Serves users of two groups; the arms, and the state."""
-    served = policy(CORES[name](), DIM)
+    served = policy_server(BANDITS[name](), DIM)
     state, arms = served.init(7), []
     for t in range(HORIZON):
-        user, x, _, rewards = WORLD.round(t)
+        user, x, _, rewards = ENVIRONMENT.round(t)
         arm, state = served.choose(state, f"user {user}", x)
         state = served.update(state, f"user {user}", arm, float(rewards[arm]))
         arms.append(arm)
@@ -179,5 +181,5 @@ CASES = {
     **{f"stream, {name}": lambda name=name: stream(name) for name in MODELS},
     **{f"learner, {name}": lambda make=make: learned(make) for name, make in LEARNERS.items()},
     **{f"experts, {name}": lambda make=make: weighed(make) for name, make in EXPERTS.items()},
-    **{f"policy, {name}": lambda name=name: chosen(name) for name in CORES},
+    **{f"policy, {name}": lambda name=name: chosen(name) for name in BANDITS},
 }

@@ -10,11 +10,11 @@ from client.hosts import Opening, host_of
 from client.memory import DiskStore, RamStore
 from engram.molar.bandits.environments import regret
 from engram.molar.bandits.play import batches
-from federation.data.worlds import simulated_world
+from federation.data.environments import simulated_environment
 from federation.errors import DataError, Refused, RunStopped
 from federation.estimates import SITES
 from federation.streams import Stream, generator
-from server import bandits as module
+from server import run as module
 from server.record import RunRecord
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
@@ -47,20 +47,22 @@ def coefs(store, **special):
 
 
 def in_one_place(**special):
-    """Plays the library's policy in the same worlds, with the same ties broken alike."""
+    """Plays the library's policy in the same environments, with the same ties broken alike."""
     e = settings(**special)
     policy, everyone = e.own.policy(e), range(e.num_clients)
-    worlds = [simulated_world(e, client) for client in everyone]
+    worlds = [simulated_environment(e, client) for client in everyone]
     state = policy.init(e.num_clients, e.own.parameters, worlds[0].contexts.shape[2])
     lost = np.zeros(e.num_clients)
     for number, batch in enumerate(batches(e.own.first_batch, e.own.horizon(e)), start=1):
         now = [world.rounds(batch.start, batch.stop) for world in worlds]
         ties = [generator(e.seed, Stream.TIES, number, client) for client in everyone]
-        chosen = policy.choose(state, [world.contexts for world in now], ties)
+        chosen = policy.choose(state, [environment.contexts for environment in now], ties)
         rewards = [w.rewards[np.arange(len(a)), a] for w, a in zip(now, chosen, strict=True)]
-        state = policy.update(state, [world.contexts for world in now], chosen, rewards)
+        state = policy.update(state, [environment.contexts for environment in now], chosen, rewards)
         state = policy.close_batch(state)
-        lost += [regret(world, own).sum() for world, own in zip(now, chosen, strict=True)]
+        lost += [
+            regret(environment, own).sum() for environment, own in zip(now, chosen, strict=True)
+        ]
     return np.stack([site.coefs for site in state]), lost
 
 
@@ -309,7 +311,7 @@ def test_a_site_that_comes_late_plays_from_then_on(tmp_path):
     rows = RunRecord.open(tmp_path / "run").rows()
     assert [row["absent"] for row in rows] == [{"2": "no node hosts it"}] * 4 + [{}] * 5
     assert [row["sites"] for row in rows] == [COUNT - 1] * 4 + [COUNT] * 5
-    e, world = settings(), simulated_world(settings(), 2)
+    e, world = settings(), simulated_environment(settings(), 2)
     later = list(batches(e.own.first_batch, e.own.horizon(e)))[4:]
     turns = sum(len(world.rounds(batch.start, batch.stop).contexts) for batch in later)
     assert found["clients"]["turns"][2] == turns > 0

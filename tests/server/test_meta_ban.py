@@ -10,7 +10,7 @@ import torch
 from client.hosts import Opening, host_of
 from client.memory import DiskStore, RamStore
 from federation.errors import DataError, Refused
-from server import bandits as module
+from server import run as module
 from server.record import RunRecord
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
@@ -27,10 +27,10 @@ from tests.server.turns import COUNT, DISCREET, T, in_one_place, rows_of, run, s
 )
 def test_the_choices_are_those_of_one_place(tmp_path, special, nodes):
     found, store = run(tmp_path / "run", nodes=nodes, **special)
-    world, played, last = in_one_place(**special)
+    environment, played, last = in_one_place(**special)
     rows = rows_of(tmp_path / "run")
     assert [row["arm"] for row in rows] == played.arms[0].tolist()
-    assert [row["served"] for row in rows] == [world.round(t).user for t in range(T)]
+    assert [row["served"] for row in rows] == [environment.round(t).user for t in range(T)]
     assert max(row["groups"] for row in rows) > 1
     # A client tells of eight turns at a time, and a node in the end of as many as are left.
     regrets = np.diff(played.regrets[0], prepend=0)

@@ -10,9 +10,9 @@ from flwr.app import MessageType
 from client.hosts import Opening, host_of
 from client.memory import MemoryFull, RamStore
 from engram.bandits.replay import Drawn
-from federation.data.meetings import drawn_world
+from federation.data.arrivals import drawn_environment
 from federation.errors import RunStopped
-from federation.opinions import ARMS, OPINIONS, Question, question_for
+from federation.predictions import ARMS, PREDICTIONS, Question, question_for
 from federation.wire import ARRAYS, CLIENTS, to_record
 from simulations.grid import InProcessGrid
 from strategies.meta_ban import summed
@@ -24,10 +24,10 @@ from tests.server.turns import COUNT, DISCREET, T, rows_of, run, settings
 def asked_of(reply):
     """Which question a reply answers."""
     content = reply.content
-    if OPINIONS in content.array_records:
-        return "opinions"
+    if PREDICTIONS in content.array_records:
+        return "predictions"
     if ARRAYS in content.array_records:
-        return "slopes"
+        return "gradients"
     return "play" if "turns" in content.config_records[CLIENTS] else "offer"
 
 
@@ -80,39 +80,39 @@ def with_nan(tensor):
 
 
 FAULTS = {
-    "silent": ("opinions", lambda reply: None, "no reply"),
-    "error": ("opinions", lambda reply: error_instead(reply, "no memory"), "no memory"),
+    "silent": ("predictions", lambda reply: None, "no reply"),
+    "error": ("predictions", lambda reply: error_instead(reply, "no memory"), "no memory"),
     "offer of another": ("offer", entry("served", [1, 2, 3]), "its node offers arms to [1, 2, 3]"),
     "no arms": ("offer", entry("served", [0]), "its reply lacks"),
-    "opinion NaN": (
-        "opinions",
-        arrays(OPINIONS, "opinions", with_nan),
-        "some opinions are NaN or infinite",
+    "prediction NaN": (
+        "predictions",
+        arrays(PREDICTIONS, "predictions", with_nan),
+        "some predictions are NaN or infinite",
     ),
-    "opinions' shape": (
-        "opinions",
-        arrays(OPINIONS, "opinions", lambda a: a[:, :-1]),
+    "predictions' shape": (
+        "predictions",
+        arrays(PREDICTIONS, "predictions", lambda a: a[:, :-1]),
         "instead of float64 of",
     ),
-    "rows": ("opinions", entry("rows", [10**6]), "numbers of rows cannot be"),
-    "rows of others' turns": ("opinions", entry("rows", [11]), "numbers of rows cannot be"),
-    "rows of nobody": ("opinions", entry("rows", []), "numbers of rows cannot be"),
+    "rows": ("predictions", entry("rows", [10**6]), "numbers of rows cannot be"),
+    "rows of others' turns": ("predictions", entry("rows", [11]), "numbers of rows cannot be"),
+    "rows of nobody": ("predictions", entry("rows", []), "numbers of rows cannot be"),
     "gradient NaN": (
-        "slopes",
+        "gradients",
         arrays(ARRAYS, "theta.0", with_nan),
         "gradients are NaN or infinite",
     ),
     "gradient's size": (
-        "slopes",
+        "gradients",
         arrays(ARRAYS, "theta.0", lambda a: a + 1e300),
         "a gradient with 1e+300 in it cannot be",
     ),
     "gradient's shape": (
-        "slopes",
+        "gradients",
         arrays(ARRAYS, "theta.1", lambda a: a[:1]),
         "instead of float64 of",
     ),
-    "another round": ("opinions", entry("server-round", 3), "its reply is of round 3"),
+    "another round": ("predictions", entry("server-round", 3), "its reply is of round 3"),
     "turns": ("play", entry("turns", 10**6), "its turns, rewards or regrets cannot be"),
     "others' turns": ("play", entry("turns", 11), "its turns, rewards or regrets cannot be"),
     "reward": ("play", entry("reward", 50.0), "its turns, rewards or regrets cannot be"),
@@ -161,7 +161,7 @@ def test_a_turn_of_a_site_that_is_away_is_nobodys(tmp_path):
     found, _ = run(tmp_path / "run", grid=Away)
     rows = rows_of(tmp_path / "run")
     assert all(row["absent"] == {"2": "no node hosts it"} for row in rows)
-    turns = [drawn_world(settings()).round(t).user for t in range(T)]
+    turns = [drawn_environment(settings()).round(t).user for t in range(T)]
     assert ["arm" in row for row in rows] == [user != 2 for user in turns]
     assert found["clients"]["turns"][2] == 0
 
@@ -169,7 +169,7 @@ def test_a_turn_of_a_site_that_is_away_is_nobodys(tmp_path):
 def test_a_site_that_comes_late_is_served_from_then_on(tmp_path):
     found, _ = run(tmp_path / "run", grid=partial(Late, comes={3: 20}))
     rows = rows_of(tmp_path / "run")
-    turns = [drawn_world(settings()).round(t).user for t in range(T)]
+    turns = [drawn_environment(settings()).round(t).user for t in range(T)]
     expected = [user != 2 or t >= 20 for t, user in enumerate(turns)]
     assert ["arm" in row for row in rows] == expected
     assert [bool(row["absent"]) for row in rows] == [t < 20 for t in range(T)]
@@ -218,7 +218,7 @@ def test_gradients_are_means_over_the_rows_of_who_was_heard():
 
 
 def test_without_enough_sites_a_run_stops_and_can_go_on(tmp_path):
-    grid = in_round(30, "opinions", lambda reply: None, 2)
+    grid = in_round(30, "predictions", lambda reply: None, 2)
     with pytest.raises(RunStopped, match="5 of 6 sites are usable; client 2: no reply"):
         run(tmp_path / "run", grid=grid, min_clients=COUNT)
     found, _ = run(tmp_path / "run", min_clients=COUNT, resume=str(tmp_path / "run"))
@@ -239,7 +239,7 @@ def test_what_leaves_a_site(tmp_path):
 
     run(tmp_path / "run", grid=lambda host, hosts: Odd(host, hosts, look))
     layers = {(ARRAYS, f"theta.{k}", 3) for k in range(3)}
-    assert shapes == {(ARMS, ARMS, 2), (OPINIONS, OPINIONS, 2), *layers}
+    assert shapes == {(ARMS, ARMS, 2), (PREDICTIONS, PREDICTIONS, 2), *layers}
     assert told == {(None, False), (0, False), (DISCREET, True)}
 
 
@@ -302,11 +302,11 @@ def test_what_cannot_be_kept_is_not_learned():
 
     e = settings(report_every=1)
     host = host_of(Opening(e, Full()))
-    first = drawn_world(e).round(0)
+    first = drawn_environment(e).round(0)
     before, rows = host.opinions([first.user], first.arms, 1)
     with pytest.raises(MemoryFull, match="no room"):
         host.play(first.user, 0, server_round=1, durable=0)
-    after, still = host.opinions([first.user], first.arms, 2)
+    after, still = host.predictions([first.user], first.arms, 2)
     assert np.array_equal(before, after)
     assert rows == still == [0]
     assert not host.untold([first.user], 1).any()

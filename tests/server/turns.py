@@ -2,8 +2,8 @@
 
 from client.hosts import Opening, host_of
 from client.memory import RamStore
-from engram.bandits.play import play as play_in_one_place
-from federation.data.meetings import drawn_world
+from engram.bandits.play import play_policy as play_in_one_place
+from federation.data.arrivals import drawn_environment
 from server.record import RunRecord
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
@@ -29,10 +29,12 @@ def run(folder, *, grid=None, store=None, nodes=COUNT, **special):
 
 def in_one_place(**special):
     """Plays the library's policy, and returns what it played, and its state in the end."""
-    e, world = settings(**special), drawn_world(settings(**special))
+    e, environment = settings(**special), drawn_environment(settings(**special))
     moments = []
-    played = play_in_one_place(e.own.policy(e, world.dim).runs, [world], [e.seed], moments.append)
-    return world, played, moments[-1]
+    played = play_in_one_place(
+        e.own.policy(e, environment.dim).batched, [environment], [e.seed], moments.append
+    )
+    return environment, played, moments[-1]
 
 
 def rows_of(folder):

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from engram.bandits.linucb import linucb
 from engram.bandits.meta_ban import meta_ban
-from engram.bandits.play import play
-from engram.bandits.policy import each
+from engram.bandits.play import play_policy
+from engram.bandits.policy import batched
 from engram.bandits.recovery import group_recovery, true_groups
 from federation.errors import Refused
 from simulations.cli import app
@@ -53,7 +53,7 @@ def test_a_trial_is_what_its_policy_does_alone():
     assert [(row["setting"], row["seed"]) for row in rows] == list(runs)
     for row in rows:
         drawn = world(LINEAR, 150, row["seed"])
-        played = play(each([linucb(drawn.dim, **row["setting"])]), [drawn], [row["seed"]])
+        played = play_policy(batched([linucb(drawn.dim, **row["setting"])]), [drawn], [row["seed"]])
         at = np.array(row["rounds"]) - 1
         assert at[0] == 0
         assert at[-1] == 149
@@ -73,10 +73,10 @@ def test_groups_are_watched_in_every_round():
         x = bandits.torch.from_numpy(offer.arms)[None].float().mT
         groups = policy.groups(moment.state, np.array([me]), x)
         inferred = groups.members[groups.of_arms[0], : len(came)]
-        true = true_groups(drawn.opinions(moment.t)[:, list(came)], me)
+        true = true_groups(drawn.expected_rewards(moment.t)[:, list(came)], me)
         found.append([part.mean() for part in group_recovery(inferred, true)])
 
-    play(policy.runs, [drawn], [2], watch)
+    play_policy(policy.batched, [drawn], [2], watch)
     ends = row["rounds"]
     for name, values in zip(bandits.RECOVERY, np.array(found).T, strict=True):
         parts = np.split(values, ends[:-1])
@@ -108,7 +108,7 @@ def test_worlds_are_drawn_by_their_seeds(name):
     assert (one.users, one.arms) == (20 if "digits" in name else 30, 10)
     assert np.array_equal(one.round(7).arms, same.round(7).arms)
     assert not np.array_equal(one.round(7).arms, other.round(7).arms)
-    assert (one.opinions is not None) == (name.endswith("groups"))
+    assert (one.expected_rewards is not None) == (name.endswith("groups"))
 
 
 def test_the_setting_with_the_least_regret_over_all_worlds_is_chosen():

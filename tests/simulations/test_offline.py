@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from engram.bandits.logged import logged
-from engram.bandits.policy import Core, policy
+from engram.bandits.policy import Policy, policy_server
 from federation.errors import Refused
 from simulations.reproduce.offline import estimate
 
-KNOWN = policy(
-    Core(lambda rng: None, lambda state, user, arms, rng: (1, state), lambda state, *_: state), 1
+KNOWN = policy_server(
+    Policy(lambda rng: None, lambda state, user, arms, rng: (1, state), lambda state, *_: state), 1
 )
 P = np.array([0.7, 0.3])  # of the logging policy
 PAYS = np.array([[0.2, 0.8], [0.1, 0.4]])  # of each arm in each round
@@ -56,8 +56,8 @@ def test_a_policy_that_draws_draws_anew_in_each_round():
     log = logged(
         np.zeros(n, int), np.ones((n, 2, 1)), chosen, chosen.astype(float), np.full(n, 0.5)
     )
-    random = policy(
-        Core(
+    random = policy_server(
+        Policy(
             lambda rng: None,
             lambda state, user, arms, rng: (int(rng.integers(len(arms))), state),
             lambda state, *_: state,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from engram.online import environments, games
+from engram.online import games, loss_streams
 from engram.online.descent import ogd
-from engram.online.play import game_regrets, play, play_game
+from engram.online.play import game_regrets, play_game, play_stream
 from engram.online.universal import universal_ensemble
 from federation.errors import Refused
 from simulations.cli import app
@@ -40,7 +40,7 @@ def of(rows, method, scale=1.0):
 
 def test_a_match_is_what_its_learners_do_alone():
     rows = played("logistic")
-    stream = environments.logistic(np.random.default_rng([301, 1]), 40)
+    stream = loss_streams.logistic(np.random.default_rng([301, 1]), 40)
     g, domain = stream.gradient_bound, stream.domain
     least = [stream.first(t).best().total for t in rows[0]["rounds"]]
     learners = {
@@ -51,7 +51,7 @@ def test_a_match_is_what_its_learners_do_alone():
         ("ogd", 4.0): ogd(domain, gradient_bound=g, step=lambda t: 4 * 2 / (g * t**0.5)),
     }
     for (method, scale), learner in learners.items():
-        totals = np.cumsum(stream.losses(play(learner, stream).points[:, 0]))
+        totals = np.cumsum(stream.losses(play_stream(learner, stream).points[:, 0]))
         expected = totals[np.array(rows[0]["rounds"]) - 1] - least
         np.testing.assert_allclose(of(rows, method, scale)["errors"], expected, atol=1e-9)
 
@@ -60,12 +60,12 @@ def test_a_match_is_what_its_learners_do_alone():
 def test_in_games_both_regret_or_one_does(honest):
     rows = played("curved-honest" if honest else "curved-dishonest")
     game = games.saddle_game(np.random.default_rng([301, 1]), curvature=1.0)
-    turned, rounds = game.turned(), np.array(rows[0]["rounds"])
+    transposed, rounds = game.transposed(), np.array(rows[0]["rounds"])
     learner = ogd(game.domain, gradient_bound=3.0)
     xs, ys = play_game(game, learner, learner if honest else None, 40)
     expected = game_regrets(game, xs[:, 0], ys[:, 0], rounds)
     if honest:
-        expected += game_regrets(turned, ys[:, 0], xs[:, 0], rounds)
+        expected += game_regrets(transposed, ys[:, 0], xs[:, 0], rounds)
     np.testing.assert_allclose(of(rows, "ogd")["errors"], expected, atol=1e-9)
 
 

@@ -1,7 +1,7 @@
-"""What bandit tasks are going to see: simulated (Section 4.1), or read from a table (J.2).
+"""Environments of bandit tasks: simulated (Section 4.1), or read from a table (J.2).
 
-It is drawn before anyone plays, with what each arm would pay. So policies are set beside each
-other in the same world, and a task's part of it is a function of its own generator alone.
+They are drawn beforehand, with the reward of every arm, so that policies can be compared in the
+same environment. A task's environment depends on the task's own generator alone.
 """
 
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from engram.checks import require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 
-__all__ = ["Model", "World", "regret", "replay", "simulate", "sparse_worlds"]
+__all__ = ["BanditModel", "TaskEnvironment", "regret", "replay", "simulate", "sparse_environments"]
 
 Array = npt.NDArray[np.float64]
-Model = Literal["C", "P"]
+BanditModel = Literal["C", "P"]
 
 
-class World(NamedTuple):
-    """One task's rounds.
+class TaskEnvironment(NamedTuple):
+    """The rounds of one task.
 
     Attributes:
-        active: Shape (T,), in which rounds the task is activated: n of them.
-        contexts: Of those, shape (n, K, d) under Model-C and (n, 1, d) under Model-P.
-        means: Shape (n, K), the expected reward of each arm, by which regret counts.
-        rewards: Shape (n, K), the reward that each arm would give. That of the arm chosen is all
-            that a policy may see.
+        active: Whether the task is activated in each round, shape (T,); n rounds are.
+        contexts: Contexts in these rounds, shape (n, K, d) under Model-C, (n, 1, d) under Model-P.
+        means: Expected reward of each arm, by which regret is counted, shape (n, K).
+        rewards: Reward that each arm would pay, shape (n, K). A policy sees only that of the arm it
+            plays.
     """
 
     active: npt.NDArray[np.bool_]
@@ -38,25 +38,26 @@ class World(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """How many parameters there are: 1, or K if arms share a context."""
+        """Number of parameters: 1, or K if arms share a context."""
         return int(self.means.shape[1] // self.contexts.shape[1])
 
-    def rounds(self, start: int, stop: int) -> "World":
+    def rounds(self, start: int, stop: int) -> "TaskEnvironment":
         """Returns the rounds t with ``start < t <= stop``, where the first is t = 1."""
         seen = slice(*(int(np.count_nonzero(self.active[:t])) for t in (start, stop)))
-        return World(
+        return TaskEnvironment(
             self.active[start:stop], self.contexts[seen], self.means[seen], self.rewards[seen]
         )
 
 
-def regret(world: World, actions: npt.NDArray[np.intp]) -> Array:
-    """Returns what each round cost beside the best arm (Sections 3.2 and I.1), shape (T,).
+def regret(environment: TaskEnvironment, actions: npt.NDArray[np.intp]) -> Array:
+    """Returns the regret of each round (Sections 3.2 and I.1), shape (T,).
 
-    It is of expected rewards, so never negative; 0 in rounds without activation.
+    It is the loss in expected reward against the best arm, so never negative; 0 in rounds in which
+    the task is not activated.
     """
-    chosen = np.take_along_axis(world.means, actions[:, None], axis=1)[:, 0]
-    lost = np.zeros(len(world.active))
-    lost[world.active] = world.means.max(axis=1) - chosen
+    chosen = np.take_along_axis(environment.means, actions[:, None], axis=1)[:, 0]
+    lost = np.zeros(len(environment.active))
+    lost[environment.active] = environment.means.max(axis=1) - chosen
     return lost
 
 
@@ -68,16 +69,16 @@ def simulate(
     activation: float,
     horizon: int,
     sigma: float,
-) -> World:
+) -> TaskEnvironment:
     """Draws one task's rounds: contexts from N(0, I), rewards with noise from N(0, sigma^2).
 
     Args:
-        rng: The task's own.
-        coefs: Shape (1, d) for Model-C, (K, d) for Model-P: the true parameters.
+        rng: The task's own generator.
+        coefs: The true parameters, shape (1, d) for Model-C, (K, d) for Model-P.
         arms: K, at least 1.
         activation: p_m, in [0, 1].
         horizon: T, at least 1.
-        sigma: Standard deviation of the noise, >= 0; a round's is that of whichever arm is chosen.
+        sigma: Standard deviation of the noise, >= 0; all arms of a round share its noise.
     """
     require(len(coefs) in (1, arms), "coefs.shape", coefs.shape, f"(1, d) or ({arms}, d)")
     require(sigma >= 0, "sigma", sigma, "at least 0")
@@ -86,7 +87,7 @@ def simulate(
     contexts = rng.normal(size=(n, arms if len(coefs) == 1 else 1, coefs.shape[1]))
     means = (contexts * coefs).sum(axis=2)
     noise = rng.normal(scale=sigma, size=(n, 1))
-    return World(active, contexts, means, means + noise)
+    return TaskEnvironment(active, contexts, means, means + noise)
 
 
 def replay(
@@ -97,20 +98,20 @@ def replay(
     activation: float,
     horizon: int,
     arms: int = 2,
-) -> World:
+) -> TaskEnvironment:
     """Draws one task's rounds from a table, under Model-C: the protocol of PISA in J.2.
 
-    In each round in which it is activated the task reads ``arms`` of its rows, the arms, without
-    replacement; the reward is the target of the row chosen. When fewer rows than that are left,
-    the task is not activated any more.
+    In each round in which it is activated, the task draws ``arms`` of its rows without replacement;
+    these are the arms, and the target of the row chosen is the reward. When fewer rows are left,
+    the task is no longer activated.
 
     Args:
-        rng: The task's own.
-        rows: The task's; their weights do not count.
-        reference: Shape (d,), parameters that stand for the true ones, such as least squares on
-            rows held out. Regret is of the rewards that these expect.
-        activation: p_m, in [0, 1]. The paper's is proportional to the task's size, and 1 for the
-            largest task, by what it publishes.
+        rng: The task's own generator.
+        rows: The task's rows; weights are ignored.
+        reference: Parameters that stand for the true ones, shape (d,), such as least squares on
+            held-out rows. Regret is counted by the rewards that they predict.
+        activation: p_m, in [0, 1]. In the paper it is proportional to the task's size, apparently
+            with 1 for the largest task.
         horizon: T, at least 1.
         arms: K, at least 1.
     """
@@ -120,12 +121,12 @@ def replay(
     active &= np.cumsum(active) <= n
     order = rng.permutation(len(rows.y))[: n * arms].reshape(n, arms)
     contexts = rows.x[order]
-    return World(active, contexts, contexts @ reference, rows.y[order])
+    return TaskEnvironment(active, contexts, contexts @ reference, rows.y[order])
 
 
-def sparse_worlds(
+def sparse_environments(
     rng: np.random.Generator,
-    model: Model,
+    model: BanditModel,
     *,
     activation: Sequence[float] | Array,
     horizon: int,
@@ -133,16 +134,16 @@ def sparse_worlds(
     differing: int = 2,
     arms: int = 3,
     sigma: float = 0.5,
-) -> list[World]:
+) -> list[TaskEnvironment]:
     """Draws the simulation of Section 4.1: tasks whose parameters differ in few coordinates.
 
     Args:
-        rng: Draws parameters; each task's rounds come from a generator spawned by it.
-        model: ``C``, or ``P``, in which each arm's parameters are drawn like that.
-        activation: p_m of each task, shape (M,). The paper's are uniform on [0, 1].
+        rng: Draws the parameters; each task's rounds come from a generator spawned from it.
+        model: ``C``, or ``P``, in which each arm has such parameters.
+        activation: p_m of each task, shape (M,); uniform on [0, 1] in the paper.
         horizon: T.
         dim: d.
-        differing: s, as in ``sparse_parameters``.
+        differing: s, see ``sparse_parameters``.
         arms: K.
         sigma: Standard deviation of the noise.
     """

@@ -1,7 +1,7 @@
-"""How tasks' coefficients follow from their rows at the end of a batch: four methods.
+"""Four estimators of tasks' coefficients from their rows at the end of a batch.
 
-A task estimates, a server combines, and the task makes its coefficients of the answer. Constants
-that are defaults here are those of J.1, tuned by the authors for noise of standard deviation 0.5.
+A task estimates, a server combines the estimates, and the task computes its coefficients from the
+result. Default constants are those of J.1, tuned by the authors for noise of deviation 0.5.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from engram.molar.shrinkage import Option, Shared, combine, personalize
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.trimmed_mean import trimmed_mean
 
-__all__ = ["Method", "lasso", "molar", "ols", "robust_multitask"]
+__all__ = ["TaskEstimator", "lasso", "molar", "ols", "robust_multitask"]
 
 Array = npt.NDArray[np.float64]
 
@@ -24,14 +24,14 @@ Sent = TypeVar("Sent")
 Reply = TypeVar("Reply")
 
 
-class Method(NamedTuple, Generic[Sent, Reply]):
-    """The parts of a method, as pure functions.
+class TaskEstimator(NamedTuple, Generic[Sent, Reply]):
+    """An estimator for tasks that share through a server, as pure functions.
 
     Attributes:
-        estimate: The task's: what it sends, of the rows of one parameter, at least d + 2.
-        combine: The server's: an answer to each of the tasks that sent, of which there is one at
-            least; None if nothing can be said yet.
-        personalize: The task's: coefficients, shape (d,), of rows and the answer.
+        estimate: The task's part: maps the rows of one parameter, at least d + 2, to what it sends.
+        combine: The server's part: maps what was sent, by at least one task, to a reply for each
+            task; None if there is no estimate yet.
+        personalize: The task's part: maps its rows and the reply to coefficients, shape (d,).
     """
 
     estimate: Callable[[Rows], Sent]
@@ -41,7 +41,7 @@ class Method(NamedTuple, Generic[Sent, Reply]):
 
 def molar(
     *, c: float, option: Option, sigma: float | None, max_weight: float = np.inf
-) -> Method[SiteEstimate, Shared]:
+) -> TaskEstimator[SiteEstimate, Shared]:
     """Algorithm 1: weighted median, and shrinkage towards it."""
     require(c >= 0, "c", c, "at least 0")
 
@@ -51,13 +51,13 @@ def molar(
     def own(rows: Rows, shared: Shared) -> Array:
         return personalize(estimate(rows), shared, option=option, c=c)
 
-    return Method(estimate, lambda sites: _median(sites, max_weight), own)
+    return TaskEstimator(estimate, lambda sites: _median(sites, max_weight), own)
 
 
 def _median(sites: Sequence[SiteEstimate], max_weight: float) -> list[Shared | None]:
-    """Combines what is known; a coefficient that no task's rows determine is 0.
+    """Combines the estimates; a coefficient that no task's rows determine is 0.
 
-    For early batches are small, and it may be that nobody has seen a rare feature yet.
+    This happens in early, small batches, when no task has seen a rare feature yet.
     """
     known = np.any([site.determined for site in sites], axis=0)
     if not known.any():
@@ -69,22 +69,22 @@ def _median(sites: Sequence[SiteEstimate], max_weight: float) -> list[Shared | N
     return [found._replace(coef=coef)] * len(sites)
 
 
-def ols() -> Method[tuple[()], tuple[()]]:
+def ols() -> TaskEstimator[tuple[()], tuple[()]]:
     """Each task's least squares; nothing is shared."""
     return _alone(lambda rows: estimate_site(rows).coef)
 
 
-def lasso(*, c: float) -> Method[tuple[()], tuple[()]]:
+def lasso(*, c: float) -> TaskEstimator[tuple[()], tuple[()]]:
     """Each task's LASSO with lambda = c sqrt(ln(d) / n_m); nothing is shared."""
     require(c >= 0, "c", c, "at least 0")
     return _alone(lambda rows: lasso_debiasing(rows, np.zeros(rows.x.shape[1]), _rate(rows, c)))
 
 
-def _alone(fit: Callable[[Rows], Array]) -> Method[tuple[()], tuple[()]]:
-    return Method(lambda rows: (), lambda sent: sent, lambda rows, nothing: fit(rows))
+def _alone(fit: Callable[[Rows], Array]) -> TaskEstimator[tuple[()], tuple[()]]:
+    return TaskEstimator(lambda rows: (), lambda sent: sent, lambda rows, nothing: fit(rows))
 
 
-def robust_multitask(*, c: float, proportion: float) -> Method[Array, Array]:
+def robust_multitask(*, c: float, proportion: float) -> TaskEstimator[Array, Array]:
     """Xu and Bastani (2024): the trimmed mean of least squares, and LASSO around it (App. E)."""
     require(c >= 0, "c", c, "at least 0")
 
@@ -94,7 +94,7 @@ def robust_multitask(*, c: float, proportion: float) -> Method[Array, Array]:
     def own(rows: Rows, center: Array) -> Array:
         return lasso_debiasing(rows, center, _rate(rows, c))
 
-    return Method(lambda rows: estimate_site(rows).coef, center, own)
+    return TaskEstimator(lambda rows: estimate_site(rows).coef, center, own)
 
 
 def _rate(rows: Rows, c: float) -> float:

@@ -1,4 +1,4 @@
-"""Plays a policy in a world, a batch at once."""
+"""Plays a policy in the environments of several tasks, batch by batch."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import require
-from engram.molar.bandits.environments import World, regret
+from engram.molar.bandits.environments import TaskEnvironment, regret
 from engram.molar.bandits.policies import MultitaskBandit
 
-__all__ = ["Batch", "batches", "play"]
+__all__ = ["Batch", "batches", "play_tasks"]
 
 Array = npt.NDArray[np.float64]
 
@@ -19,9 +19,9 @@ class Batch(NamedTuple):
     """Rounds t with ``start < t <= stop`` in which estimates do not change.
 
     Attributes:
-        start: 0, or where the batch before it stops.
+        start: 0, or the last round of the previous batch.
         stop: Its last round.
-        full: Whether estimates follow: not if the horizon cut it short.
+        full: Whether estimates follow: not if the horizon has cut the batch short.
     """
 
     start: int
@@ -44,9 +44,9 @@ def batches(first: int, horizon: int) -> Iterator[Batch]:
         start, stop = stop, 2 * stop
 
 
-def play(
+def play_tasks(
     policy: MultitaskBandit[Any, Any],
-    worlds: Sequence[World],
+    environments: Sequence[TaskEnvironment],
     rngs: Sequence[np.random.Generator],
     *,
     first: int = 1,
@@ -54,22 +54,24 @@ def play(
     """Returns the cumulative regret of each task after each round, shape (M, T).
 
     Args:
-        policy: Who plays.
-        worlds: What each of M tasks sees in T rounds.
-        rngs: What breaks ties in each task.
-        first: The size of the first batch, H_0; 1 in the paper.
+        policy: The policy.
+        environments: The environment of each of M tasks, with T rounds.
+        rngs: Generator of each task, to break ties.
+        first: Size H_0 of the first batch; 1 in the paper.
     """
-    horizons = {len(world.active) for world in worlds}
+    horizons = {len(environment.active) for environment in environments}
     require(len(horizons) == 1, "numbers of rounds", horizons, "the same for all tasks")
-    state = policy.init(len(worlds), worlds[0].parameters, worlds[0].contexts.shape[2])
+    state = policy.init(
+        len(environments), environments[0].parameters, environments[0].contexts.shape[2]
+    )
     lost: list[Array] = []
     for batch in batches(first, horizons.pop()):
-        now = [world.rounds(batch.start, batch.stop) for world in worlds]
-        contexts = [world.contexts for world in now]
+        now = [environment.rounds(batch.start, batch.stop) for environment in environments]
+        contexts = [environment.contexts for environment in now]
         actions = policy.choose(state, contexts, rngs)
         rewards = [
-            world.rewards[np.arange(len(arms)), arms]
-            for world, arms in zip(now, actions, strict=True)
+            environment.rewards[np.arange(len(arms)), arms]
+            for environment, arms in zip(now, actions, strict=True)
         ]
         state = policy.update(state, contexts, actions, rewards)
         if batch.full:

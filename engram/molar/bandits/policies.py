@@ -1,8 +1,7 @@
-"""Multitask bandit policies: MOLARB (Algorithms 2 and 5), and those of Section 4.1 beside it.
+"""Multitask bandit policies: MOLARB (Algorithms 2 and 5), and the baselines of Section 4.1.
 
-All play alike, greedily in batches that double, and differ in the method that makes coefficients
-at the end of a batch. Defaults of constants are those of J.1, which its authors tuned for noise of
-standard deviation 0.5.
+All play greedily in doubling batches, and differ in the estimator of coefficients at the end of a
+batch. Default constants are those of J.1, which the authors tuned for noise of deviation 0.5.
 """
 
 from collections.abc import Sequence
@@ -13,8 +12,8 @@ import numpy.typing as npt
 
 from engram.checks import require
 from engram.molar.bandits import methods
-from engram.molar.bandits.site import Arms, History, Site, SiteState
-from engram.molar.bandits.trace_norm import Moments, trace_norm
+from engram.molar.bandits.site import Arms, History, TaskBandit, TaskState
+from engram.molar.bandits.trace_norm import LeastSquaresMoments, trace_norm
 from engram.molar.shrinkage import Option, Shared
 from engram.molar.site import SiteEstimate
 
@@ -30,27 +29,27 @@ __all__ = [
 ]
 
 Array = npt.NDArray[np.float64]
-State = tuple[SiteState, ...]  # one of each task
+State = tuple[TaskState, ...]  # one per task
 
 Sent = TypeVar("Sent")
 Reply = TypeVar("Reply")
 
 
 class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
-    """M bandit instances in one process; what each does is ``site``'s.
+    """M bandit instances in one process.
 
     Attributes:
-        site: The part of one task.
+        site: The functions of a single task.
     """
 
-    site: Site[Sent, Reply]
+    site: TaskBandit[Sent, Reply]
 
     def init(self, tasks: int, parameters: int, dim: int) -> State:
         """Returns the state before the first round.
 
         Args:
             tasks: M, at least 1.
-            parameters: Of each task: 1 under Model-C, K under Model-P.
+            parameters: Number of parameters of each task: 1 under Model-C, K under Model-P.
             dim: d.
         """
         require(tasks >= 1, "tasks", tasks, "at least 1")
@@ -59,12 +58,12 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
     def choose(
         self, state: State, contexts: Sequence[Array], rngs: Sequence[np.random.Generator]
     ) -> list[Arms]:
-        """Chooses arms for rounds of one batch, as ``Site.choose`` does.
+        """Chooses arms for rounds of one batch; see ``TaskBandit.choose``.
 
         Args:
-            state: Before these rounds.
-            contexts: Of each task, in the rounds in which it is activated: (n_m, K or 1, d), where
-                n_m may be 0.
+            state: The state before these rounds.
+            contexts: Contexts of each task in the n_m >= 0 rounds in which it is activated,
+                (n_m, K or 1, d).
             rngs: A generator for each task.
         """
         tasks = zip(state, contexts, rngs, strict=True)
@@ -77,7 +76,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
         actions: Sequence[Arms],
         rewards: Sequence[Array],
     ) -> State:
-        """Remembers what came of these choices; until the batch ends they change nothing."""
+        """Stores the rows of these choices, which take effect at the end of the batch."""
         tasks = zip(state, contexts, actions, rewards, strict=True)
         return tuple(self.site.observe(*task) for task in tasks)
 
@@ -91,16 +90,16 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
 
 
 def exchange(
-    method: methods.Method[Sent, Reply], sent: Sequence[Sequence[Sent | None]]
+    method: methods.TaskEstimator[Sent, Reply], sent: Sequence[Sequence[Sent | None]]
 ) -> list[list[Reply | None]]:
-    """The server's part at the end of a batch: combines tasks, for each parameter apart.
+    """Combines the tasks' estimates of each parameter at the end of a batch: the server's part.
 
     Args:
-        method: The tasks'.
-        sent: What each task sent, for each parameter; None where it had too few rows.
+        method: The tasks' estimator.
+        sent: Each task's estimate of each parameter; None where it had too few rows.
 
     Returns:
-        The answer to each task, for each parameter; None where it had sent nothing.
+        The reply to each task for each parameter; None where it sent nothing.
     """
     replies: list[list[Reply | None]] = [[None] * len(own) for own in sent]
     for p in range(len(sent[0])):
@@ -127,11 +126,11 @@ def molar_bandit(
         c: Scale of the threshold, >= 0, as in ``shrinkage.threshold``: 1 is J.1's c_gamma =
             sigma. 0 gives the OLS bandit.
         option: Hard or soft thresholding.
-        sigma: Standard deviation of the rewards' noise, > 0, where it is known; otherwise each
-            task estimates it, from the rows that it estimates its coefficients from.
-        history: As in ``Site``.
-        c_rows: As in ``Site``.
-        max_weight: As in ``shrinkage.median_weights``; infinity where all tasks are believed.
+        sigma: Standard deviation of the rewards' noise, > 0; None: each task estimates it from the
+            same rows as its coefficients.
+        history: See ``TaskBandit``.
+        c_rows: See ``TaskBandit``.
+        max_weight: See ``shrinkage.median_weights``; infinity if all tasks are trusted.
     """
     method = methods.molar(c=c, option=option, sigma=sigma, max_weight=max_weight)
     return _bandit(method, history, c_rows)
@@ -160,24 +159,26 @@ def robust_multitask_bandit(
 ) -> MultitaskBandit[Array, Array]:
     """The robust multitask bandit (Xu and Bastani, 2024), lambda = c sqrt(ln(d) / n_m).
 
-    It is their estimator that is theirs, with ``proportion`` of tasks trimmed at either end; in
-    the batches that all policies have here, it needs none of their forced exploration.
+    It has their estimator, with ``proportion`` of tasks trimmed at either end, but not their forced
+    exploration, which the batches make unnecessary.
     """
     return _bandit(methods.robust_multitask(c=c, proportion=proportion), history, c_rows)
 
 
-def trace_norm_bandit(*, c: float = 1.0, c_rows: float = 1.0) -> MultitaskBandit[Moments, Array]:
+def trace_norm_bandit(
+    *, c: float = 1.0, c_rows: float = 1.0
+) -> MultitaskBandit[LeastSquaresMoments, Array]:
     """The trace-norm bandit (Cella et al., 2022), lambda_m = c sqrt((M + d) / n_m).
 
-    M are the tasks that take part in a batch. There is no step that a task takes by itself, so
-    none that could look at earlier batches.
+    M is the number of tasks that take part in a batch. A task takes no step of its own, so earlier
+    batches are not used.
     """
     return _bandit(trace_norm(c=c), "batch", c_rows)
 
 
 def _bandit(
-    method: methods.Method[Sent, Reply], history: History, c_rows: float
+    method: methods.TaskEstimator[Sent, Reply], history: History, c_rows: float
 ) -> MultitaskBandit[Sent, Reply]:
     require(history in ("batch", "all"), "history", history, "batch or all")
     require(c_rows >= 0, "c_rows", c_rows, "at least 0")
-    return MultitaskBandit(Site(method, history, c_rows))
+    return MultitaskBandit(TaskBandit(method, history, c_rows))

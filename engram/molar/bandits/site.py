@@ -1,7 +1,7 @@
-"""One bandit instance (a task) of Algorithms 2 and 5: its rows, its coefficients, its choices.
+"""One bandit instance (a task) of Algorithms 2 and 5: its rows, coefficients and choices.
 
-In a federation this is what a client does. Between the tasks passes once a batch what
-``close_batch`` returns, and what ``receive`` takes.
+In a federation this is the client's part. Once per batch a task sends what ``close_batch`` returns,
+and gets what ``receive`` takes.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import require
-from engram.molar.bandits.methods import Method
+from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
-__all__ = ["Buffer", "History", "Site", "SiteState"]
+__all__ = ["Buffer", "History", "TaskBandit", "TaskState"]
 
 Array = npt.NDArray[np.float64]
 Arms = npt.NDArray[np.intp]
@@ -28,10 +28,10 @@ class Buffer(NamedTuple):
     """Rows that a task has seen.
 
     Attributes:
-        x: Shape (n, d), n >= 0, contexts of the arms chosen.
-        y: Shape (n,), their rewards.
-        parameter: Shape (n,), which parameter each reward tells of: under Model-C always 0, under
-            Model-P the arm.
+        x: Contexts of the arms chosen, shape (n, d), n >= 0.
+        y: Their rewards, shape (n,).
+        parameter: The parameter that each reward depends on, shape (n,): always 0 under Model-C,
+            the arm under Model-P.
     """
 
     x: Array
@@ -48,14 +48,14 @@ class Buffer(NamedTuple):
         return Rows(self.x[own], self.y[own])
 
 
-class SiteState(NamedTuple):
-    """What one task remembers.
+class TaskState(NamedTuple):
+    """State of one task.
 
     Attributes:
-        coefs: Shape (P, d), by which it chooses: one parameter (P = 1) under Model-C, one for
-            each arm (P = K) under Model-P.
-        fresh: Rows since the last estimate, of each parameter.
-        past: Rows that estimates have been made of; empty where these are forgotten.
+        coefs: Coefficients for choosing arms, shape (P, d): one parameter (P = 1) under Model-C,
+            one per arm (P = K) under Model-P.
+        fresh: Rows since the last estimate of their parameter.
+        past: Rows already used in estimates; empty if these are forgotten.
     """
 
     coefs: Array
@@ -63,62 +63,62 @@ class SiteState(NamedTuple):
     past: Buffer
 
 
-class Site(NamedTuple, Generic[Sent, Reply]):
-    """How one task chooses arms and learns. All functions are pure, but for the generator's state.
+class TaskBandit(NamedTuple, Generic[Sent, Reply]):
+    """How one task chooses arms and learns. All functions are pure but for the generator's state.
 
-    Which of the two models it is, shapes say. Model-C has K contexts a round and one parameter:
+    Shapes determine the model. Model-C has K contexts a round and one parameter:
     contexts (n, K, d) and coefficients (1, d). Model-P has one context and K parameters: (n, 1, d)
     and (K, d). With one arm they are the same.
 
     Attributes:
-        method: How coefficients follow from rows.
-        history: ``batch`` forgets rows once an estimate has been made of them, as Algorithm 2
-            does. ``all`` (J.3.5) keeps them: what is sent is still an estimate from new rows
-            alone, and the task's own step looks at all that it ever saw.
-        c_rows: A parameter is estimated at the end of a batch if there are at least
-            ``max(c_rows d, d + 2)`` new rows of it; >= 0. (The size that the theory asks for,
-            2 C_b (ln(M T) + d ln(L ln(K) / mu)), has constants that nobody knows.)
+        method: The estimator of coefficients.
+        history: ``batch`` forgets rows after they have been used in an estimate, as Algorithm 2
+            does. ``all`` (J.3.5) keeps them: the task still sends an estimate from new rows alone,
+            but its own step uses all rows.
+        c_rows: A parameter is estimated at the end of a batch if it has at least
+            ``max(c_rows d, d + 2)`` new rows; >= 0. (The size required by the theory,
+            2 C_b (ln(M T) + d ln(L ln(K) / mu)), has unknown constants.)
     """
 
-    method: Method[Sent, Reply]
+    method: TaskEstimator[Sent, Reply]
     history: History
     c_rows: float
 
-    def init(self, parameters: int, dim: int) -> SiteState:
+    def init(self, parameters: int, dim: int) -> TaskState:
         """Returns the state before the first round: coefficients 0, so that all arms tie."""
         require(parameters >= 1, "parameters", parameters, "at least 1")
         require(dim >= 1, "dim", dim, "at least 1")
         none = Buffer(np.empty((0, dim)), np.empty(0), np.empty(0, dtype=np.intp))
-        return SiteState(np.zeros((parameters, dim)), none, none)
+        return TaskState(np.zeros((parameters, dim)), none, none)
 
-    def choose(self, state: SiteState, contexts: Array, rng: np.random.Generator) -> Arms:
+    def choose(self, state: TaskState, contexts: Array, rng: np.random.Generator) -> Arms:
         """Chooses ``argmax_a <x_a, beta_a>`` in each round, ties at random.
 
         Args:
-            state: Before these rounds.
-            contexts: Shape (n, K, d) or (n, 1, d), of n rounds of one batch; n >= 0.
-            rng: Breaks ties. It is drawn from n K times, ties or not; so a batch at once and
-                round by round choose the same.
+            state: The state before these rounds.
+            contexts: Contexts of n >= 0 rounds of one batch, shape (n, K, d) or (n, 1, d).
+            rng: Breaks ties. It draws n K numbers, ties or not, so that choosing for a batch at
+                once or round by round gives the same arms.
 
         Returns:
-            Shape (n,), from 0 to K - 1.
+            Arms from 0 to K - 1, shape (n,).
         """
         _check_contexts(contexts, state.coefs)
         scores = (contexts * state.coefs).sum(axis=2)
-        lots = rng.random(scores.shape)
+        uniforms = rng.random(scores.shape)
         best = scores == scores.max(axis=1, keepdims=True)
-        return np.asarray(np.where(best, lots, -1.0).argmax(axis=1))
+        return np.asarray(np.where(best, uniforms, -1.0).argmax(axis=1))
 
     def observe(
-        self, state: SiteState, contexts: Array, actions: Arms, rewards: Array
-    ) -> SiteState:
-        """Remembers the rows of the arms that were chosen.
+        self, state: TaskState, contexts: Array, actions: Arms, rewards: Array
+    ) -> TaskState:
+        """Stores the rows of the arms that were chosen.
 
         Args:
-            state: Before.
+            state: The state before.
             contexts: As in ``choose``.
-            actions: Shape (n,).
-            rewards: Shape (n,), those of the actions.
+            actions: The arms chosen, shape (n,).
+            rewards: Their rewards, shape (n,).
         """
         _check_contexts(contexts, state.coefs)
         for values, name in ((actions, "actions"), (rewards, "rewards")):
@@ -128,23 +128,23 @@ class Site(NamedTuple, Generic[Sent, Reply]):
         parameter = actions if len(state.coefs) > 1 else np.zeros_like(actions)
         return state._replace(fresh=_joined(state.fresh, Buffer(x, rewards, parameter)))
 
-    def close_batch(self, state: SiteState) -> tuple[Sent | None, ...]:
-        """Returns what the task sends at the end of a batch: of each parameter an estimate.
+    def close_batch(self, state: TaskState) -> tuple[Sent | None, ...]:
+        """Returns what the task sends at the end of a batch: an estimate of each parameter.
 
         None where there are too few new rows. Algorithm 5 counts the rows of a task's arms
-        together, and then names a set for each arm; this is decided for each arm by its own rows,
-        since it is from them alone that the arm's parameter is estimated.
+        together, although it then has a set of tasks for each arm; here each arm is decided by its
+        own rows, since its parameter is estimated from them alone.
         """
         return tuple(
             self.method.estimate(state.fresh.of(p)) if enough else None
             for p, enough in enumerate(self._enough(state))
         )
 
-    def receive(self, state: SiteState, replies: Sequence[Reply | None]) -> SiteState:
-        """Makes new coefficients of what came back.
+    def receive(self, state: TaskState, replies: Sequence[Reply | None]) -> TaskState:
+        """Computes new coefficients from the replies.
 
-        A parameter keeps its coefficients, and its rows wait for the end of a later batch, if
-        there are too few new rows of it; also if no answer came (None).
+        If a parameter has too few new rows or no reply (None), it keeps its coefficients, and its
+        rows wait for a later batch.
         """
         require(
             len(replies) == len(state.coefs), "replies", len(replies), f"{len(state.coefs)} of them"
@@ -158,9 +158,9 @@ class Site(NamedTuple, Generic[Sent, Reply]):
         used = state.past
         if self.history == "all":
             used = _joined(used, state.fresh.select(~waits))
-        return SiteState(coefs, state.fresh.select(waits), used)
+        return TaskState(coefs, state.fresh.select(waits), used)
 
-    def _enough(self, state: SiteState) -> list[bool]:
+    def _enough(self, state: TaskState) -> list[bool]:
         parameters, dim = state.coefs.shape
         counts = np.bincount(state.fresh.parameter, minlength=parameters)
         return [bool(count >= max(self.c_rows * dim, dim + 2)) for count in counts]

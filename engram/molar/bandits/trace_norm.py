@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.checks import require
-from engram.molar.bandits.methods import Method
+from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
-__all__ = ["Moments", "fit_trace_norm", "trace_norm"]
+__all__ = ["LeastSquaresMoments", "fit_trace_norm", "trace_norm"]
 
 Array = npt.NDArray[np.float64]
 
@@ -21,8 +21,8 @@ _TOLERANCE: Final = 1e-8  # of the largest coefficient: how far a last step may 
 _STEPS: Final = 5000
 
 
-class Moments(NamedTuple):
-    """All that least squares has to know of a task.
+class LeastSquaresMoments(NamedTuple):
+    """The moments of a task that determine its least squares problem.
 
     Attributes:
         gram: X'X / n, shape (d, d).
@@ -35,28 +35,30 @@ class Moments(NamedTuple):
     size: float
 
 
-def trace_norm(*, c: float) -> Method[Moments, Array]:
-    """Tasks send their moments, and each gets its row of the matrix back."""
+def trace_norm(*, c: float) -> TaskEstimator[LeastSquaresMoments, Array]:
+    """The estimator: tasks send their moments, and each gets its row of the matrix back."""
     require(c > 0, "c", c, "positive")
 
-    def estimate(rows: Rows) -> Moments:
+    def estimate(rows: Rows) -> LeastSquaresMoments:
         n = len(rows.y)
-        return Moments(rows.x.T @ rows.x / n, rows.x.T @ rows.y / n, float(n))
+        return LeastSquaresMoments(rows.x.T @ rows.x / n, rows.x.T @ rows.y / n, float(n))
 
-    return Method(estimate, lambda sent: list(fit_trace_norm(sent, c)), lambda rows, own: own)
+    return TaskEstimator(
+        estimate, lambda sent: list(fit_trace_norm(sent, c)), lambda rows, own: own
+    )
 
 
-def fit_trace_norm(tasks: Sequence[Moments], c: float) -> Array:
+def fit_trace_norm(tasks: Sequence[LeastSquaresMoments], c: float) -> Array:
     """Minimizes ``sum_m ||X_m b_m - y_m||^2 / (n_m lambda_m) + ||B||_*`` over B, shape (M, d).
 
     b_m are the rows of B, and lambda_m = c sqrt((M + d) / n_m). J.1 has a lambda for each task,
-    where the penalty is one for all: this is the problem in whose first-order conditions task m
-    has its lambda_m, and with tasks of one size it is the usual one. Nor does J.1 say how it
-    scales the squares. With half of them its c = 1 is worse than the OLS bandit in its own
-    simulation, where Section 4.1 says that it is better; so they are not halved here.
+    although there is one penalty for all: in this problem's first-order conditions task m has
+    lambda_m, and for tasks of equal size it is the usual problem. J.1 does not state the scale of
+    the squares either. Halved, its c = 1 does worse than the OLS bandit in its own simulation,
+    where Section 4.1 reports that it does better; so they are not halved here.
 
-    By accelerated proximal gradient steps with singular value thresholding. They end when one
-    moves no coefficient by more than 1e-8 of the largest, after 5000 at most.
+    Solved by accelerated proximal gradient steps with singular value thresholding, until a step
+    moves no coefficient by more than 1e-8 of the largest, or for at most 5000 steps.
 
     Args:
         tasks: The M tasks' moments.
@@ -69,8 +71,8 @@ def fit_trace_norm(tasks: Sequence[Moments], c: float) -> Array:
     b: Array = np.zeros_like(cross)
     ahead, momentum = b, 1.0
     for _ in range(_STEPS):
-        slope = np.einsum("mij,mj->mi", grams, ahead) - cross
-        new = _thresholded(ahead - step * slope, step)
+        gradient = np.einsum("mij,mj->mi", grams, ahead) - cross
+        new = _thresholded(ahead - step * gradient, step)
         if np.abs(new - ahead).max() <= _TOLERANCE * np.abs(new).max():
             return new
         if ((ahead - new) * (new - b)).sum() > 0:  # it has gone too far: begin anew from here
@@ -82,6 +84,6 @@ def fit_trace_norm(tasks: Sequence[Moments], c: float) -> Array:
 
 
 def _thresholded(b: Array, by: float) -> Array:
-    """Makes all singular values smaller by so much, those that are smaller themselves 0."""
+    """Reduces all singular values by ``by``, down to 0."""
     left, values, right = np.linalg.svd(b, full_matrices=False)
     return np.asarray(left * np.maximum(values - by, 0) @ right)

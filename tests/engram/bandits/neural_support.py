@@ -1,4 +1,4 @@
-"""What tests of neural policies share: users who come one after the other, and their opinions."""
+"""What tests of neural policies share: users who come one after the other, and what they expect."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ class Asked(NamedTuple):
 
 
 def rounds(seed, horizon, *, users=10, dim=4, arms=3):
-    """Ever more users, in two groups of opposite opinions; arms have norm 1."""
+    """Ever more users, in two groups with opposite rewards; arms have norm 1."""
     rng = np.random.default_rng(seed)
     way = rng.normal(size=dim)
     made = []
@@ -33,10 +33,10 @@ def generators(seeds, t, purpose):
     return [generator(seed, t, purpose) for seed in seeds]
 
 
-def played(runs, worlds, seeds, state):
-    """Plays as many runs as worlds at once. Returns arms (T, R), and the last state."""
+def played(runs, environments, seeds, state):
+    """Plays as many runs as environments at once. Returns arms (T, R), and the last state."""
     chosen = []
-    for t, asked in enumerate(zip(*worlds, strict=True)):
+    for t, asked in enumerate(zip(*environments, strict=True)):
         users = np.array([each.user for each in asked])
         offered = np.stack([each.arms for each in asked])
         arms, state = runs.choose(state, users, offered, generators(seeds, t, CHOOSE))
@@ -47,10 +47,10 @@ def played(runs, worlds, seeds, state):
     return np.array(chosen), state
 
 
-def played_plainly(policy, world, seed):
+def played_plainly(policy, environment, seed):
     """Plays one run of a policy that changes in place. Returns arms (T,)."""
     chosen = []
-    for t, asked in enumerate(world):
+    for t, asked in enumerate(environment):
         arm = policy.choose(asked.user, asked.arms, generator(seed, t, CHOOSE))
         x, paid = asked.arms[arm], float(asked.rewards[arm])
         policy.update(asked.user, x, paid, generator(seed, t, UPDATE))
@@ -68,12 +68,14 @@ def with_parts(state, **parts):
 
 
 class Fixed:
-    """A generator of given lots, and of 0 after them."""
+    """A generator of given numbers, and of 0 after them."""
 
-    def __init__(self, *lots):
-        self.lots = list(lots)
+    def __init__(self, *uniforms):
+        self.uniforms = list(uniforms)
 
     def random(self, shape=()):
-        lots = np.asarray(self.lots.pop(0), dtype=float) if self.lots else np.zeros(shape)
-        assert lots.shape == (shape if isinstance(shape, tuple) else (shape,))
-        return lots
+        uniforms = (
+            np.asarray(self.uniforms.pop(0), dtype=float) if self.uniforms else np.zeros(shape)
+        )
+        assert uniforms.shape == (shape if isinstance(shape, tuple) else (shape,))
+        return uniforms

@@ -43,10 +43,10 @@ def keep(rows, seen, buffer, x, reward):
     ]
 
 
-def drawn(rows, weights, lots):
+def drawn(rows, weights, uniforms):
     """Draws rows of users, in their order, by weights ``{user: weight of each row}``."""
     total = sum(w * len(rows[u]) for u, w in weights.items())
-    return [_row(rows, weights, lot * total) for lot in lots] if total else []
+    return [_row(rows, weights, uniform * total) for uniform in uniforms] if total else []
 
 
 def _row(rows, weights, mark):
@@ -82,20 +82,20 @@ class PlainMetaBan:
         near.sort(key=lambda u: (u != user, gaps[u]))
         return sorted(near[: self.group_cap])
 
-    def drawn(self, weights, lots):
-        return drawn([user["rows"] for user in self.users], weights, lots)
+    def drawn(self, weights, uniforms):
+        return drawn([user["rows"] for user in self.users], weights, uniforms)
 
-    def descended(self, theta, weights, lots, eta, penalty):
-        for step in lots:
+    def descended(self, theta, weights, uniforms, eta, penalty):
+        for step in uniforms:
             rows = self.drawn(weights, step)
             theta = stepped(theta, gradient(theta, lambda w, s=rows: loss(w, s, penalty)), eta)
         return theta
 
-    def algorithm_2(self, group, own, lots):
+    def algorithm_2(self, group, own, uniforms):
         """With means over rows and users, which ``meta_ban`` says it takes for sums."""
         theta = self.meta
         share = {u: own[u] / sum(own[u] for u in group) for u in group}
-        for step in lots:
+        for step in uniforms:
             for u in group:
                 rows = self.drawn({u: 1.0}, step)
                 slope = gradient(
@@ -104,24 +104,24 @@ class PlainMetaBan:
                 theta = stepped(theta, slope, self.eta_meta * share[u])
         return theta
 
-    def algorithm_4(self, group, lot):
+    def algorithm_4(self, group, uniform):
         thetas = [self.meta]  # Theta_(0), Theta_(1), ...
         for u in group:
             for row in self.users[u]["rows"]:
                 slope = gradient(self.users[u]["last"], lambda w, s=row: loss(w, [s]))
                 thetas.append(stepped(thetas[-1], slope, self.eta_meta))
-        return thetas[int(lot * (len(thetas) - 1))]
+        return thetas[int(uniform * (len(thetas) - 1))]
 
     def penalty(self):
         return self.lam / self.start[-1].shape[1] ** 0.5
 
-    def adapted(self, group, own, lots):
+    def adapted(self, group, own, uniforms):
         if self.meta_gradient == "alg4":
-            return self.algorithm_4(group, lots)
+            return self.algorithm_4(group, uniforms)
         if self.meta_gradient == "eq6":
-            return self.algorithm_2(group, own, lots)
+            return self.algorithm_2(group, own, uniforms)
         weights = {u: own[u] for u in group}
-        return self.descended(self.meta, weights, lots, self.eta_meta, self.penalty())
+        return self.descended(self.meta, weights, uniforms, self.eta_meta, self.penalty())
 
     def width(self, theta, x):
         slope = gradient(theta, lambda w: network(w, x))
@@ -134,11 +134,11 @@ class PlainMetaBan:
         self.welcome(user)
         if adapts := self.rounds % self.adapt_every == 0:
             alg4 = self.meta_gradient == "alg4"
-            lots = rng.random() if alg4 else rng.random((self.meta_steps, self.batch))
+            uniforms = rng.random() if alg4 else rng.random((self.meta_steps, self.batch))
         own = {u: self.own_weight if u == user else 1.0 for u in range(len(self.users))}
         metas, scores = [], []
         for x in torch.from_numpy(arms):
-            theta = self.adapted(self.group(user, x), own, lots) if adapts else self.meta
+            theta = self.adapted(self.group(user, x), own, uniforms) if adapts else self.meta
             metas.append(theta)
             scores.append(float(network(theta, x)) + self.alpha * self.width(theta, x))
         chosen = best(np.array(scores), rng)
@@ -153,8 +153,8 @@ class PlainMetaBan:
         keep(served["rows"], served["mu"], self.buffer, x, reward)
         served["mu"] += 1
         starts = {"own": served["last"], "meta": self.meta, "initial": self.start}
-        lots = rng.random((self.user_steps, self.batch))
+        uniforms = rng.random((self.user_steps, self.batch))
         start = starts[self.user_start]
-        served["last"] = self.descended(start, {user: 1.0}, lots, self.eta_user, 0.0)
+        served["last"] = self.descended(start, {user: 1.0}, uniforms, self.eta_user, 0.0)
         if self.theta == "last" or rng.random() < 1 / (served["mu"] + 1):
             served["theta"] = served["last"]

@@ -1,6 +1,6 @@
 """A small policy that depends on all that a policy may depend on, for tests of what plays it."""
 
-from engram.bandits.policy import Core
+from engram.bandits.policy import Policy
 
 
 def noisy(dim, noise=0.1):
@@ -16,7 +16,7 @@ def noisy(dim, noise=0.1):
         moved = theta + (reward - 0.5) * x + 0.01 * rng.standard_normal(dim)
         return {**state, user: moved}
 
-    return Core(
+    return Policy(
         init=lambda rng: {"start": rng.standard_normal(dim), "asked": 0},
         choose=choose,
         update=update,

@@ -1,4 +1,4 @@
-"""Users in groups with linear rewards, and how a core plays them."""
+"""Users in groups with linear rewards, and how a policy plays them."""
 
 import numpy as np
 
@@ -30,15 +30,15 @@ class Groups:
         } - {frozenset()}
 
 
-def play(core, world, rounds, state=None, start=0):
+def play(policy, environment, rounds, state=None, start=0):
     """The choices of ``rounds`` rounds, their regret, and the state after them."""
-    state = core.init(np.random.default_rng(0)) if state is None else state
+    state = policy.init(np.random.default_rng(0)) if state is None else state
     chosen, regret = [], 0.0
     for t in range(start, start + rounds):
-        user, x, means, rewards = world.round(t)
-        rng = np.random.default_rng((world.seed, t, 1))
-        arm, state = core.choose(state, user, x, rng)
-        state = core.update(state, user, x[arm], float(rewards[arm]), rng)
+        user, x, means, rewards = environment.round(t)
+        rng = np.random.default_rng((environment.seed, t, 1))
+        arm, state = policy.choose(state, user, x, rng)
+        state = policy.update(state, user, x[arm], float(rewards[arm]), rng)
         chosen.append(arm)
         regret += means.max() - means[arm]
     return chosen, regret, state

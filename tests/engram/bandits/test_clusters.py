@@ -275,15 +275,15 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_choices_and_clusters_are_those_of_a_plain_loop(name):
-    core, make, ours, theirs = CASES[name]
-    world, plain = Groups(groups=2, users=6, dim=DIM, noise=0.15, seed=5), make()
-    state, before, changes = core.init(np.random.default_rng(0)), None, 0
+    policy, make, ours, theirs = CASES[name]
+    environment, plain = Groups(groups=2, users=6, dim=DIM, noise=0.15, seed=5), make()
+    state, before, changes = policy.init(np.random.default_rng(0)), None, 0
     for t in range(220):
-        user, x, _, rewards = world.round(t)
+        user, x, _, rewards = environment.round(t)
         rngs = [np.random.default_rng((5, t, 1)) for _ in range(2)]
-        arm, state = core.choose(state, user, x, rngs[0])
+        arm, state = policy.choose(state, user, x, rngs[0])
         assert arm == best(plain.scores(user, x), rngs[1]), t
-        state = core.update(state, user, x[arm], float(rewards[arm]), rngs[0])
+        state = policy.update(state, user, x[arm], float(rewards[arm]), rngs[0])
         plain.learn(user, x[arm], float(rewards[arm]))
         assert ours(state) == theirs(plain), t
         before, changes = ours(state), changes + (before != ours(state))
@@ -308,20 +308,20 @@ RECOVERED = {
 @pytest.mark.parametrize("name", RECOVERED)
 def test_clusters_are_found_exactly(name, groups):
     make, settings, found = RECOVERED[name]
-    world = Groups(groups, users=12, dim=6, noise=0.05)
-    core = make(6, alpha=0.1, lam=0.1, **settings)
-    _, _, state = play(core, world, 2000)
-    assert found(state) == world.true_groups(range(12))
-    assert set(state.crowd.groups) <= found(state)  # those of the past are forgotten
+    environment = Groups(groups, users=12, dim=6, noise=0.05)
+    policy = make(6, alpha=0.1, lam=0.1, **settings)
+    _, _, state = play(policy, environment, 2000)
+    assert found(state) == environment.true_groups(range(12))
+    assert set(state.stats.clusters) <= found(state)  # those of the past are forgotten
 
 
 def test_users_who_share_what_they_know_regret_less():
-    world = Groups(groups=3, users=30, dim=10, arms=10, noise=0.2, seed=1)
-    alone = play(linucb(10, alpha=0.1, lam=0.1), world, 3000)[1]
+    environment = Groups(groups=3, users=30, dim=10, arms=10, noise=0.2, seed=1)
+    alone = play(linucb(10, alpha=0.1, lam=0.1), environment, 3000)[1]
     for make, settings in [(club, {"alpha2": 0.4}), (sclub, {"alpha2": 0.6}), (locb, {})]:
-        together = play(make(10, alpha=0.1, lam=0.1, **settings), world, 3000)[1]
+        together = play(make(10, alpha=0.1, lam=0.1, **settings), environment, 3000)[1]
         assert together < alone
-    assert alone < 0.3 * play(random_play(), world, 3000)[1]
+    assert alone < 0.3 * play(random_play(), environment, 3000)[1]
 
 
 BAD = [

@@ -10,7 +10,7 @@ from engram.bandits.locb import locb
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.molar import molar
 from engram.bandits.neural import neural_bandit
-from engram.bandits.policy import first, policy
+from engram.bandits.policy import policy_server, single_run
 from engram.bandits.sclub import sclub
 from engram.bandits.simple import epsilon_greedy, random_play
 from engram.states import from_arrays, to_arrays
@@ -19,7 +19,7 @@ from tests.engram.bandits.support import Groups
 DIM, LEARNED = 4, 60
 LINEAR = {"alpha": 0.3, "lam": 0.1}
 
-CORES = {  # by name, how to make it
+BANDITS = {  # by name, how to make it
     "random": random_play,
     "epsilon-greedy": lambda: epsilon_greedy(DIM, epsilon=0.2, lam=0.1),
     "linucb, one": lambda: linucb(DIM, **LINEAR, shared=True),
@@ -29,11 +29,11 @@ CORES = {  # by name, how to make it
     "cofiba": lambda: cofiba(DIM, **LINEAR, alpha2=0.2, items=4),
     "locb": lambda: locb(DIM, **LINEAR, alpha2=0.5, seeds=3),
     "molar": lambda: molar(DIM),
-    "neural ucb, one": lambda: first(neural_bandit(DIM, hidden=(8,)).runs),
-    "neural ucb, ind": lambda: first(neural_bandit(DIM, hidden=(8,), shared=False).runs),
-    "neural thompson": lambda: first(neural_bandit(DIM, hidden=(8,), thompson=True).runs),
-    "meta-ban": lambda: first(meta_ban(DIM, hidden=(8,)).runs),
-    "meta-ban, paper": lambda: first(
+    "neural ucb, one": lambda: single_run(neural_bandit(DIM, hidden=(8,)).batched),
+    "neural ucb, ind": lambda: single_run(neural_bandit(DIM, hidden=(8,), shared=False).batched),
+    "neural thompson": lambda: single_run(neural_bandit(DIM, hidden=(8,), thompson=True).batched),
+    "meta-ban": lambda: single_run(meta_ban(DIM, hidden=(8,)).batched),
+    "meta-ban, paper": lambda: single_run(
         meta_ban(
             DIM,
             hidden=(8,),
@@ -41,25 +41,25 @@ CORES = {  # by name, how to make it
             theta="draw",
             meta_gradient="eq6",
             user_start="meta",
-        ).runs
+        ).batched
     ),
     "molar, all rows": lambda: molar(DIM, history="all", c=0.3, c_rows=0.0, first=8),
 }
 DRAWS = {"random", "epsilon-greedy"}  # numbers that matter, though there are no ties
-WORLD = Groups(groups=2, users=4, dim=DIM, noise=0.05, seed=2)
+ENVIRONMENT = Groups(groups=2, users=4, dim=DIM, noise=0.05, seed=2)
 
-every = pytest.mark.parametrize("name", CORES)
+every = pytest.mark.parametrize("name", BANDITS)
 
 
 def made(name):
-    return policy(CORES[name](), DIM)
+    return policy_server(BANDITS[name](), DIM)
 
 
 def played(served, state, rounds=LEARNED, start=0):
     """Plays rounds; the choices, and the state."""
     chosen = []
     for t in range(start, start + rounds):
-        user, x, _, rewards = WORLD.round(t)
+        user, x, _, rewards = ENVIRONMENT.round(t)
         arm, state = served.choose(state, f"user {user}", x)
         state = served.update(state, f"user {user}", arm, float(rewards[arm]))
         chosen.append(arm)
@@ -84,7 +84,7 @@ def test_the_same_seed_makes_the_same_choices(name):
 
 
 def test_users_have_names_of_numpy_s_own_types():
-    served, x = made("random"), WORLD.round(0)[1]
+    served, x = made("random"), ENVIRONMENT.round(0)[1]
     state = served.init(0)
     for name in (np.str_("ann"), np.int64(3), "ann", 3):
         arm, state = served.choose(state, name, x)
@@ -94,7 +94,10 @@ def test_users_have_names_of_numpy_s_own_types():
 
 
 def test_runs_are_served_as_their_first():
-    served = [policy(each, DIM) for each in (meta_ban(DIM).runs, first(meta_ban(DIM).runs))]
+    served = [
+        policy_server(each, DIM)
+        for each in (meta_ban(DIM).batched, single_run(meta_ban(DIM).batched))
+    ]
     one, other = (played(policy, policy.init(2), 20) for policy in served)
     assert one[0] == other[0]
     same(one[1], other[1])
@@ -103,14 +106,14 @@ def test_runs_are_served_as_their_first():
 @pytest.mark.parametrize(
     "runs",
     [
-        neural_bandit(DIM).runs,
-        neural_bandit(DIM, shared=False).runs,
-        meta_ban(DIM).runs,
+        neural_bandit(DIM).batched,
+        neural_bandit(DIM, shared=False).batched,
+        meta_ban(DIM).batched,
     ],
     ids=["neural ucb, one", "neural ucb, ind", "meta-ban"],
 )
 def test_one_that_diverges_says_so(runs):
-    served, rng = policy(runs, DIM), np.random.default_rng(0)
+    served, rng = policy_server(runs, DIM), np.random.default_rng(0)
 
     def serve(state):
         for _ in range(300):
@@ -126,8 +129,8 @@ def test_one_that_diverges_says_so(runs):
 
 @every
 def test_a_state_of_other_arms_is_refused(name):
-    state = from_arrays(made(name).init(0), to_arrays(policy(CORES[name](), DIM).init(0)))
-    other = policy(CORES[name](), DIM + 1)
+    state = from_arrays(made(name).init(0), to_arrays(policy_server(BANDITS[name](), DIM).init(0)))
+    other = policy_server(BANDITS[name](), DIM + 1)
     with pytest.raises(
         ValueError, match=f"the state's arms' dimension must be {DIM + 1}, got {DIM}"
     ):
@@ -137,7 +140,7 @@ def test_a_state_of_other_arms_is_refused(name):
 @pytest.mark.parametrize("made_of", [meta_ban, neural_bandit])
 def test_several_runs_are_no_policy(made_of):
     with pytest.raises(ValueError, match="runs must be as many as are played, 1, got 2"):
-        policy(made_of(DIM, runs=2).runs, DIM).init(0)
+        policy_server(made_of(DIM, runs=2).batched, DIM).init(0)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, True, None])
@@ -161,17 +164,17 @@ def test_a_state_is_never_changed(name):
 def test_what_it_is_given_is_left_alone(name):
     served, state = made(name), made(name).init(1)
     for t in range(12):
-        user, x, _, rewards = WORLD.round(t)
+        user, x, _, rewards = ENVIRONMENT.round(t)
         x.setflags(write=False)
         arm, state = served.choose(state, user, x)
         state = served.update(state, user, arm, float(rewards[arm]))
-    core, rng = CORES[name](), np.random.default_rng(0)
-    _, x, _, _ = WORLD.round(99)
+    policy, rng = BANDITS[name](), np.random.default_rng(0)
+    _, x, _, _ = ENVIRONMENT.round(99)
     before = x.copy()
-    learned = core.init(rng)
+    learned = policy.init(rng)
     for arm in range(len(x)):
-        _, learned = core.choose(learned, arm % 3, x, rng)
-        learned = core.update(learned, arm % 3, x[arm], 0.5, rng)
+        _, learned = policy.choose(learned, arm % 3, x, rng)
+        learned = policy.update(learned, arm % 3, x[arm], 0.5, rng)
     assert np.array_equal(x, before)
 
 
@@ -179,7 +182,7 @@ def test_what_it_is_given_is_left_alone(name):
 def test_goes_on_from_a_file_bit_for_bit(name, tmp_path):
     served = made(name)
     _, state = played(served, served.init(3))
-    _, state = served.choose(state, "waiting", WORLD.round(0)[1])
+    _, state = served.choose(state, "waiting", ENVIRONMENT.round(0)[1])
     np.savez(tmp_path / "state.npz", **to_arrays(state))
     with np.load(tmp_path / "state.npz", allow_pickle=False) as saved:
         restored = from_arrays(made(name).init(0), saved)
@@ -194,7 +197,7 @@ def test_goes_on_from_a_file_bit_for_bit(name, tmp_path):
 def test_serves_who_was_never_seen(name):
     served = made(name)
     _, state = played(served, served.init(4))
-    x = WORLD.round(500)[1]
+    x = ENVIRONMENT.round(500)[1]
     arm, state = served.choose(state, "newcomer", x)
     assert 0 <= arm < len(x)
     assert type(arm) is int
@@ -204,12 +207,12 @@ def test_serves_who_was_never_seen(name):
 
 @every
 def test_users_may_be_numbered_in_any_order(name):
-    # A core may meet user 9 first, and learn of who never chose.
-    core, rng = CORES[name](), np.random.default_rng(0)
-    state, x = core.init(rng), WORLD.round(1)[1]
+    # A policy may meet user 9 first, and learn from users for whom it never chose.
+    policy, rng = BANDITS[name](), np.random.default_rng(0)
+    state, x = policy.init(rng), ENVIRONMENT.round(1)[1]
     for user in (9, 2, 9, 5, 2):
-        state = core.update(state, user, x[user % len(x)], 0.5, rng)
-        arm, state = core.choose(state, user, x, rng)
+        state = policy.update(state, user, x[user % len(x)], 0.5, rng)
+        arm, state = policy.choose(state, user, x, rng)
         assert arm in range(len(x))
 
 
@@ -218,7 +221,7 @@ def test_one_arm_is_played_and_the_number_of_arms_may_change(name):
     served = made(name)
     state = served.init(5)
     for t in range(20):
-        user, x, _, _ = WORLD.round(t)
+        user, x, _, _ = ENVIRONMENT.round(t)
         few = x[: 1 + t % 3]
         arm, state = served.choose(state, user, few)
         assert arm in range(len(few))
@@ -230,7 +233,7 @@ def test_one_arm_is_played_and_the_number_of_arms_may_change(name):
 def test_the_same_arm_twice_is_a_fair_tie(name):
     served = made(name)
     _, state = played(served, served.init(6))
-    x = WORLD.round(700)[1]
+    x = ENVIRONMENT.round(700)[1]
     # The best arm for this state, if it has one, stands at several places.
     arm, _ = served.choose(state, "user 1", x)
     twice = np.vstack([x[arm]] * 10)
@@ -245,7 +248,7 @@ def test_the_same_arm_twice_is_a_fair_tie(name):
 def test_learns_of_an_arm_that_was_offered_but_not_chosen(name):
     served = made(name)
     _, state = played(served, served.init(7))
-    user, x, _, _ = WORLD.round(LEARNED)
+    user, x, _, _ = ENVIRONMENT.round(LEARNED)
     arm, state = served.choose(state, user, x)
     other = (arm + 1) % len(x)
     one, two = (served.update(state, user, a, 1.0) for a in (arm, other))
@@ -259,7 +262,7 @@ def test_learns_of_an_arm_that_was_offered_but_not_chosen(name):
 def test_a_refusal_changes_nothing(name):
     served = made(name)
     _, state = played(served, served.init(8), 20)
-    user, x, _, _ = WORLD.round(20)
+    user, x, _, _ = ENVIRONMENT.round(20)
     _, state = served.choose(state, user, x)
     before = from_arrays(served.init(0), to_arrays(state))
     for bad in (
@@ -278,7 +281,7 @@ def test_learns_something(name):
     served, state, rounds = made(name), made(name).init(9), 400
     regret, at_random = 0.0, 0.0
     for t in range(rounds):
-        user, x, means, rewards = WORLD.round(t)
+        user, x, means, rewards = ENVIRONMENT.round(t)
         arm, state = served.choose(state, user, x)
         state = served.update(state, user, arm, float(rewards[arm]))
         if t >= rounds // 2:

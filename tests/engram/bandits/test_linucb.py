@@ -23,24 +23,24 @@ def test_the_second_choice_by_hand():
         [1 / 14 + 0.3 * np.sqrt(6 / 14), 2 / 14 + 0.3 * np.sqrt(3 / 14)], rel=1e-14
     )
     for alpha, arm in [(0.3724, 1), (0.3726, 0)]:
-        core, rng = linucb(2, alpha=alpha, lam=2.0), np.random.default_rng(0)
-        state = core.update(core.init(rng), 7, np.array([1.0, 2.0]), 0.5, rng)
-        assert core.choose(state, 7, np.eye(2), rng)[0] == arm
+        policy, rng = linucb(2, alpha=alpha, lam=2.0), np.random.default_rng(0)
+        state = policy.update(policy.init(rng), 7, np.array([1.0, 2.0]), 0.5, rng)
+        assert policy.choose(state, 7, np.eye(2), rng)[0] == arm
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_all_choices_are_those_of_the_closed_form(shared):
-    world, lam, alpha = Groups(groups=2, users=4, dim=5, seed=3), 0.1, 0.7
+    environment, lam, alpha = Groups(groups=2, users=4, dim=5, seed=3), 0.1, 0.7
     rows = {user: [] for user in range(4)}
     expected = []
     for t in range(300):
-        user, x, _, rewards = world.round(t)
+        user, x, _, rewards = environment.round(t)
         own = rows[0 if shared else user]
-        rng = np.random.default_rng((world.seed, t, 1))
+        rng = np.random.default_rng((environment.seed, t, 1))
         arm = best(bounds(own, lam, alpha, x), rng)
         expected.append(arm)
         own.append((x[arm], rewards[arm]))
-    assert play(linucb(5, alpha=alpha, lam=lam, shared=shared), world, 300)[0] == expected
+    assert play(linucb(5, alpha=alpha, lam=lam, shared=shared), environment, 300)[0] == expected
 
 
 @pytest.mark.parametrize("lam", [0.01, 1.0])
@@ -85,21 +85,21 @@ def test_estimates_of_several_are_that_of_all_their_rows(seed, counts):
 
 
 def test_users_share_an_estimate_or_do_not():
-    world, rng = Groups(2, 2, 4), np.random.default_rng(0)
-    x = world.round(0)[1]
+    environment, rng = Groups(2, 2, 4), np.random.default_rng(0)
+    x = environment.round(0)[1]
     for shared in (True, False):
-        core = linucb(4, alpha=0.0, lam=1.0, shared=shared)
-        state = core.update(core.init(rng), 0, x[2], 1.0, rng)
-        arms = [core.choose(state, 1, x, np.random.default_rng(t))[0] for t in range(40)]
+        policy = linucb(4, alpha=0.0, lam=1.0, shared=shared)
+        state = policy.update(policy.init(rng), 0, x[2], 1.0, rng)
+        arms = [policy.choose(state, 1, x, np.random.default_rng(t))[0] for t in range(40)]
         scores = x @ x[2]
         assert set(arms) == ({int(scores.argmax())} if shared else set(range(6)))
 
 
 def test_epsilon_greedy_explores_that_often():
     x = np.eye(4)
-    core, rng = epsilon_greedy(4, epsilon=0.2, lam=1.0), np.random.default_rng(1)
-    state = core.update(core.init(rng), 3, x[1], 1.0, rng)
-    arms = np.bincount([core.choose(state, 3, x, rng)[0] for _ in range(4000)], minlength=4)
+    policy, rng = epsilon_greedy(4, epsilon=0.2, lam=1.0), np.random.default_rng(1)
+    state = policy.update(policy.init(rng), 3, x[1], 1.0, rng)
+    arms = np.bincount([policy.choose(state, 3, x, rng)[0] for _ in range(4000)], minlength=4)
     # Others than the best arm: 0.2 * 3 / 4 of all, 600; three standard deviations are 68.
     assert abs(arms.sum() - arms[1] - 600) < 68
     assert (abs(arms[[0, 2, 3]] - 200) < 42).all()
@@ -108,8 +108,8 @@ def test_epsilon_greedy_explores_that_often():
 
 
 def test_random_play_is_fair():
-    core, rng = random_play(), np.random.default_rng(2)
-    arms = np.bincount([core.choose((), 0, np.eye(5), rng)[0] for _ in range(5000)], minlength=5)
+    policy, rng = random_play(), np.random.default_rng(2)
+    arms = np.bincount([policy.choose((), 0, np.eye(5), rng)[0] for _ in range(5000)], minlength=5)
     assert (abs(arms - 1000) < 85).all()  # three standard deviations
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from engram.bandits.logged import logged, replay
-from engram.bandits.policy import Core, policy
+from engram.bandits.policy import Policy, policy_server
 from tests.engram.bandits.scripted import noisy
 
 
 def fixed(choose):
     """A policy that learns nothing."""
-    return policy(Core(lambda rng: None, choose, lambda state, *_: state), 1)
+    return policy_server(Policy(lambda rng: None, choose, lambda state, *_: state), 1)
 
 
 def first_or_last(state, user, arms, rng):
@@ -55,8 +55,8 @@ def test_all_logs_of_three_rounds_by_enumeration():
     replay keeps the rounds in which both agree; given that two are kept, what they pay is what the
     policy would get in any two rounds out of three.
     """
-    learner = policy(
-        Core(
+    learner = policy_server(
+        Policy(
             lambda rng: 0,
             lambda seen, *_: (min(seen, 1), seen),
             lambda seen, user, x, reward, rng: seen + 1,
@@ -80,7 +80,7 @@ def test_all_logs_of_three_rounds_by_enumeration():
                 seen += 1
         assert found.kept.tolist() == kept
         assert found.rewards.tolist() == [pays[t, chosen[t]] for t in kept]
-        assert found.state.core == seen
+        assert found.state.learned == seen
         assert found.state.updated == len(kept)
 
 
@@ -89,16 +89,16 @@ def test_rounds_that_are_not_kept_leave_no_trace():
     names = rng.choice(["ann", "ben", "cat"], 200)
     arms, chosen = rng.standard_normal((200, 4, 5)), rng.integers(4, size=200)
     log = logged(names, arms, chosen, rng.random(200), np.full(200, 0.25))
-    one = policy(noisy(5), 5)
+    one = policy_server(noisy(5), 5)
     found = replay(one, log, 3)
     state = one.init(3)
     for t in found.kept:
         _, state = one.choose(state._replace(chosen=int(t)), log.users[t], arms[t])
         state = one.update(state, log.users[t], int(chosen[t]), log.rewards[t])
     assert found.state.users == state.users
-    assert found.state.core.keys() == state.core.keys()
-    for key, value in state.core.items():
-        assert np.array_equal(found.state.core[key], value)
+    assert found.state.learned.keys() == state.learned.keys()
+    for key, value in state.learned.items():
+        assert np.array_equal(found.state.learned[key], value)
 
 
 GOOD = (

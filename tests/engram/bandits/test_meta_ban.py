@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from engram.bandits.meta_ban import meta_ban
-from engram.bandits.policy import INIT, UPDATE, first
-from engram.bandits.stacks import put, stacked
+from engram.bandits.policy import INIT, UPDATE, single_run
+from engram.bandits.stacks import initial_stack, scatter
 from tests.engram.bandits.neural_support import (
     Fixed,
     generators,
@@ -65,9 +65,9 @@ def against_the_plain_one(horizon, seed, **settings):
     policy = meta_ban(4, hidden=(5, 4), dtype=torch.float64, **settings)
     state = policy.init(generators([seed], 0, INIT))
     plain = PlainMetaBan([w[0] for w in state.meta.start], **settings)
-    world = rounds(seed, horizon)
-    chosen, state = played(policy.runs, [world], [seed], state)
-    assert chosen[:, 0].tolist() == played_plainly(plain, world, seed).tolist()
+    environment = rounds(seed, horizon)
+    chosen, state = played(policy.batched, [environment], [seed], state)
+    assert chosen[:, 0].tolist() == played_plainly(plain, environment, seed).tolist()
     assert len(np.unique(chosen)) == 3
     assert_same(state, plain)
 
@@ -106,16 +106,16 @@ PER_RUN = {
 @pytest.mark.parametrize("theta", MODES["theta"])
 def test_runs_at_once_are_single_runs(meta_gradient, theta):
     shared = SETTINGS | {"meta_gradient": meta_gradient, "theta": theta, "group_cap": 5}
-    seeds, worlds = (3, 4, 5), [rounds(seed, 60) for seed in (6, 7, 8)]
+    seeds, environments = (3, 4, 5), [rounds(seed, 60) for seed in (6, 7, 8)]
     arrays = {name: np.array(values) for name, values in PER_RUN.items()}
     policy = meta_ban(4, runs=3, hidden=(5,), **shared | arrays)
     start = policy.init(generators(seeds, 0, INIT))
-    together, state = played(policy.runs, worlds, seeds, start)
+    together, state = played(policy.batched, environments, seeds, start)
     for run, seed in enumerate(seeds):
         own = {name: values[run] for name, values in PER_RUN.items()}
         alone = meta_ban(4, hidden=(5,), **shared | own)
         begun = alone.init(generators([seed], 0, INIT))
-        chosen, ended = played(alone.runs, [worlds[run]], [seed], begun)
+        chosen, ended = played(alone.batched, [environments[run]], [seed], begun)
         assert together[:, run].tolist() == chosen[:, 0].tolist()
         for a, b in zip(state.meta.theta, ended.meta.theta, strict=True):
             torch.testing.assert_close(a[run], b[0], rtol=1e-4, atol=1e-5)
@@ -127,15 +127,17 @@ def test_runs_at_once_are_single_runs(meta_gradient, theta):
 
 
 def test_a_run_that_diverges_leaves_the_others_alone():
-    worlds = [rounds(6, 40), rounds(7, 40)]
+    environments = [rounds(6, 40), rounds(7, 40)]
     huge = [asked._replace(arms=1e6 * asked.arms) for asked in rounds(8, 40)]
     three = meta_ban(4, runs=3, hidden=(5,), group_cap=4)
     start = three.init(generators((0, 1, 2), 0, INIT))
-    together, state = played(three.runs, [worlds[0], huge, worlds[1]], (0, 1, 2), start)
+    together, state = played(
+        three.batched, [environments[0], huge, environments[1]], (0, 1, 2), start
+    )
     assert not all(w[1].isfinite().all() for w in state.meta.theta)
     two = meta_ban(4, runs=2, hidden=(5,), group_cap=4)
     start = two.init(generators((0, 2), 0, INIT))
-    alone, ended = played(two.runs, worlds, (0, 2), start)
+    alone, ended = played(two.batched, environments, (0, 2), start)
     assert together[:, [0, 2]].tolist() == alone.tolist()
     for a, b in zip(state.meta.theta, ended.meta.theta, strict=True):
         torch.testing.assert_close(a[[0, 2]], b)
@@ -151,21 +153,21 @@ def test_groups_are_those_of_the_definition(cap, hidden):
     policy = meta_ban(4, runs=runs, hidden=hidden, nu=np.array([2, 5, 1.5]), group_cap=cap)
     starts = [policy.init([np.random.default_rng((u, r)) for r in range(runs)]) for u in range(12)]
     state = starts[0]
-    state = with_parts(state, known=known, thetas=stacked(state.meta.start, 16))
+    state = with_parts(state, known=known, thetas=initial_stack(state.meta.start, 16))
     for user, other in enumerate(starts):
         users = np.full(runs, user)
-        state = with_parts(state, thetas=put(state.site.thetas, users, other.meta.start))
+        state = with_parts(state, thetas=scatter(state.site.thetas, users, other.meta.start))
     users, x = np.array([4, 0, 6]), torch.from_numpy(rng.normal(size=(runs, 4, 9))).float()
     groups = policy.groups(state, users, x)
     sizes = set()
     for run, arm in itertools.product(range(runs), range(9)):
 
-        def opinion(u, run=run, arm=arm):
+        def prediction(u, run=run, arm=arm):
             return float(
                 network([w[run].double() for w in starts[u].meta.start], x[run, :, arm].double())
             )
 
-        gaps = {u: abs(opinion(u) - opinion(users[run])) for u in range(known[run])}
+        gaps = {u: abs(prediction(u) - prediction(users[run])) for u in range(known[run])}
         nearest = sorted(gaps, key=lambda u, own=users[run]: (u != own, gaps[u]))
         nu = [2, 5, 1.5][run]
         expected = [u for u in nearest[:cap] if gaps[u] <= (nu - 1) / nu * 0.4]
@@ -184,7 +186,7 @@ def test_theta_is_any_of_a_user_s_past_parameters_alike():
     policy = meta_ban(1, runs=runs, hidden=(1,), theta="draw", batch=1, user_steps=1, eta_user=0.1)
     state = policy.init([np.random.default_rng(run) for run in range(runs)])
     w = torch.linspace(0.5, 1.0, runs)[:, None, None]  # which all have somewhere to go
-    stacks = {"thetas": stacked((w, w), 8), "lasts": stacked((w, w), 8)}
+    stacks = {"thetas": initial_stack((w, w), 8), "lasts": initial_stack((w, w), 8)}
     state = with_parts(state, start=(w, w), theta=(w, w), **stacks)
     past = [w[:, 0, 0].clone()]
     for mu in range(1, updates + 1):
@@ -218,22 +220,22 @@ def test_all_start_from_theta_0():
     "kept", [lambda state: state, copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state))]
 )
 def test_an_old_state_still_gives_the_same_after_new_ones_were_made(meta_gradient, theta, kept):
-    core = first(
-        meta_ban(4, hidden=(5,), meta_gradient=meta_gradient, theta=theta, eta_meta=0.02).runs
+    single = single_run(
+        meta_ban(4, hidden=(5,), meta_gradient=meta_gradient, theta=theta, eta_meta=0.02).batched
     )
-    world = rounds(9, 40)
+    environment = rounds(9, 40)
 
     def go_on(state, begin, end, seed):
         arms = []
         for t in range(begin, end):
-            asked = world[t]
+            asked = environment[t]
             choose, update = (np.random.default_rng((seed, t, part)) for part in range(2))
-            arm, state = core.choose(state, asked.user, asked.arms, choose)
-            state = core.update(state, asked.user, asked.arms[arm], asked.rewards[arm], update)
+            arm, state = single.choose(state, asked.user, asked.arms, choose)
+            state = single.update(state, asked.user, asked.arms[arm], asked.rewards[arm], update)
             arms.append(arm)
         return arms, [w.clone() for w in state.meta.theta], state
 
-    old = go_on(core.init(np.random.default_rng(0)), 0, 15, 0)[-1]
+    old = go_on(single.init(np.random.default_rng(0)), 0, 15, 0)[-1]
     saved = kept(old)
     arms, meta, new = go_on(old, 15, 40, 1)
     other_arms, other_meta, _ = go_on(old, 15, 40, 2)  # a branch
@@ -268,15 +270,15 @@ def test_updates_without_choices_teach_the_user_and_change_no_one_else():
 def test_a_user_who_comes_late_is_met_as_if_there_had_been_room():
     policy = meta_ban(4, hidden=(5,))
     state = policy.init(generators([0], 0, INIT))
-    _, state = played(policy.runs, [rounds(3, 20)], [0], state)
+    _, state = played(policy.batched, [rounds(3, 20)], [0], state)
     roomy = policy.update(state, np.array([30]), np.zeros((1, 4)), np.zeros(1), [Fixed()])
     rows = roomy.site.rows._replace(
         seen=roomy.site.rows.seen * (np.arange(roomy.site.rows.seen.shape[1]) != 30)
     )
     roomy = with_parts(roomy, known=state.known, rows=rows)
     late = [asked._replace(user=30 - asked.user) for asked in rounds(4, 20)]
-    chosen, ended = played(policy.runs, [late], [1], state)
-    expected, other = played(policy.runs, [late], [1], roomy)
+    chosen, ended = played(policy.batched, [late], [1], state)
+    expected, other = played(policy.batched, [late], [1], roomy)
     assert chosen.tolist() == expected.tolist()
     assert ended.known.tolist() == other.known.tolist() == [31]
     for a, b in zip(ended.meta.theta, other.meta.theta, strict=True):
@@ -291,8 +293,10 @@ def test_odd_arms(meta_gradient, exploration, arms):
         4, hidden=(5, 4, 3), eta_meta=0.02, meta_gradient=meta_gradient, exploration=exploration
     )
     state = policy.init(generators([0], 0, INIT))
-    world = [asked._replace(arms=arms / 2, rewards=np.ones(len(arms))) for asked in rounds(3, 12)]
-    chosen, state = played(policy.runs, [world], [0], state)
+    environment = [
+        asked._replace(arms=arms / 2, rewards=np.ones(len(arms))) for asked in rounds(3, 12)
+    ]
+    chosen, state = played(policy.batched, [environment], [0], state)
     assert ((chosen >= 0) & (chosen < len(arms))).all()
     assert all(w.isfinite().all() for w in state.meta.theta)
 

@@ -6,7 +6,7 @@ import torch
 
 from engram.bandits.meta_ban import meta_ban
 from engram.bandits.replay import add
-from engram.bandits.stacks import put, stacked
+from engram.bandits.stacks import initial_stack, scatter
 from tests.engram.bandits.neural_support import Fixed, with_parts
 
 
@@ -23,9 +23,9 @@ def hand_made(weights, rows, *, known=None, **settings):
     policy = meta_ban(1, hidden=(1,), **single | settings)
     state = policy.init([np.random.default_rng(0)])
     meta, *users = (tuple(torch.tensor([[[part]]]) for part in pair) for pair in weights)
-    kept, thetas = state.site.rows, stacked(meta, 8)
+    kept, thetas = state.site.rows, initial_stack(meta, 8)
     for user, pair in enumerate(users):
-        thetas = put(thetas, np.array([user]), pair)
+        thetas = scatter(thetas, np.array([user]), pair)
         for x, r in rows[user]:
             kept = add(kept, np.array([user]), np.array([[x]]), np.array([r]))
     came = np.array([len(users) if known is None else known])
@@ -35,7 +35,8 @@ def hand_made(weights, rows, *, known=None, **settings):
 
 
 def test_a_gap_as_large_as_the_threshold_is_in():
-    # (nu - 1) / nu gamma = 1/2 * 1/2; opinions on x = 1 are 1, 3/4, 1 + 5/16, and those on -1 all 0
+    # (nu - 1) / nu gamma = 1/2 * 1/2; predictions on x = 1 are 1, 3/4, 1 + 5/16, and those on -1
+    # all 0
     weights = [(1.0, 1.0), (1.0, 1.0), (1.0, 0.75), (1.0, 1.3125)]
     policy, state = hand_made(weights, [[]] * 3, nu=2.0, gamma=0.5)
     groups = policy.groups(state, np.array([0]), torch.tensor([[[1.0, -1.0, 2.0]]]))
@@ -71,14 +72,14 @@ def test_algorithm_3_by_hand():
 
 
 def test_algorithm_3_takes_the_mean_over_drawn_rows():
-    # Rows (1, 1), (2, 0) and, new, (-1, 1); lots of 0.1, 0.4 and 0.9 draw each once.
+    # Rows (1, 1), (2, 0) and, new, (-1, 1); uniforms of 0.1, 0.4 and 0.9 draw each once.
     # f = 1/2, 1, 0: errors are -1/2, 1, and -1 where the unit is off; gradients (-1/4, -1/2),
     # (1, 2), 0. (1, 1/2) - 3/4 * 1/3 (3/4, 3/2) = (13/16, 1/8)
     policy, state = hand_made(
         [(0.0, 0.0), (1.0, 0.5)], [[(1, 1), (2, 0)]], eta_user=0.75, user_steps=1, batch=3
     )
-    lots = Fixed([[0.9, 0.1, 0.4]])
-    new = policy.update(state, ONE, np.array([[-1.0]]), np.array([1.0]), [lots])
+    uniforms = Fixed([[0.9, 0.1, 0.4]])
+    new = policy.update(state, ONE, np.array([[-1.0]]), np.array([1.0]), [uniforms])
     assert weights_of(new.site.lasts, 0) == pytest.approx([13 / 16, 1 / 8])
 
 
@@ -116,9 +117,9 @@ def test_algorithm_2_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("lot", "steps"), [(0.0, 0), (0.33, 0), (0.34, 1), (0.66, 1), (0.67, 2), (0.999, 2)]
+    ("uniform", "steps"), [(0.0, 0), (0.33, 0), (0.34, 1), (0.66, 1), (0.67, 2), (0.999, 2)]
 )
-def test_algorithm_4_by_hand(lot, steps):
+def test_algorithm_4_by_hand(uniform, steps):
     # As above, and user 1 also has (2, 1/2): f = 1, so its gradient is 1/2 (1/4 * 2, 2 * 2). Of
     # the 3 rows those of Theta_(0), Theta_(1), Theta_(2) are taken, and never the last one.
     policy, state = hand_made(
@@ -127,9 +128,9 @@ def test_algorithm_4_by_hand(lot, steps):
         eta_meta=0.5,
         meta_gradient="alg4",
     )
-    _, new = policy.choose(state, ONE, ARM, [Fixed(lot)])
-    slopes = [(-1 / 4, -1 / 2), (1 / 8, 1)][:steps]
-    expected = [1 - 0.5 * sum(part) for part in zip((0, 0), *slopes, strict=True)]
+    _, new = policy.choose(state, ONE, ARM, [Fixed(uniform)])
+    gradients = [(-1 / 4, -1 / 2), (1 / 8, 1)][:steps]
+    expected = [1 - 0.5 * sum(part) for part in zip((0, 0), *gradients, strict=True)]
     assert [w.item() for w in new.meta.theta] == expected
 
 

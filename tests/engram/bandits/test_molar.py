@@ -11,19 +11,19 @@ from tests.engram.bandits.support import Groups
 @pytest.mark.parametrize("history", ["batch", "all"])
 def test_users_by_turns_are_tasks_that_play_in_batches(history):
     users, first, rounds = 3, 4, 32  # of each user: batches end after 4, 8, 16, 32
-    world = Groups(groups=2, users=users, dim=4, seed=1)
+    environment = Groups(groups=2, users=users, dim=4, seed=1)
     theirs = molar_bandit(c=0.5, history=history)
     tasks = theirs.init(users, 1, 4)
-    core = molar(4, c=0.5, history=history, first=first * users)
-    ours, rng = core.init(np.random.default_rng(0)), np.random.default_rng(5)
+    policy = molar(4, c=0.5, history=history, first=first * users)
+    ours, rng = policy.init(np.random.default_rng(0)), np.random.default_rng(5)
     learned = set()
     for t in range(rounds):
         x = rng.normal(size=(users, 6, 4))
-        rewards = np.einsum("mkd,md->mk", x, world.thetas) + 0.1 * rng.normal(size=(users, 6))
+        rewards = np.einsum("mkd,md->mk", x, environment.thetas) + 0.1 * rng.normal(size=(users, 6))
         mine = []
         for user in range(users):
-            arm, ours = core.choose(ours, user, x[user], np.random.default_rng((t, user)))
-            ours = core.update(ours, user, x[user, arm], float(rewards[user, arm]), rng)
+            arm, ours = policy.choose(ours, user, x[user], np.random.default_rng((t, user)))
+            ours = policy.update(ours, user, x[user, arm], float(rewards[user, arm]), rng)
             mine.append(arm)
         rngs = [np.random.default_rng((t, user)) for user in range(users)]
         contexts = list(x[:, None])

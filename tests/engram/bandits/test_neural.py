@@ -29,13 +29,13 @@ class Plain:
 
     def scores(self, user, arms, rng):
         _, theta, diagonal = self.of(user)
-        lots = rng.normal(size=len(arms)) if self.thompson else np.ones(len(arms))
-        for x, lot in zip(torch.from_numpy(arms), lots, strict=True):
+        normals = rng.normal(size=len(arms)) if self.thompson else np.ones(len(arms))
+        for x, normal in zip(torch.from_numpy(arms), normals, strict=True):
             slope = gradient(theta, lambda w, x=x: network(w, x))
             m = self.start[-1].shape[1]
             pairs = zip(slope, diagonal, strict=True)
             width = sum(float((g**2 / z).sum()) for g, z in pairs) / m
-            yield float(network(theta, x)) + self.settings["alpha"] * width**0.5 * lot
+            yield float(network(theta, x)) + self.settings["alpha"] * width**0.5 * normal
 
     def choose(self, user, arms, rng):
         return best(np.array(list(self.scores(user, arms, rng))), rng)
@@ -50,8 +50,8 @@ class Plain:
         seen[1] += 1
         users = sorted(self.rows) if self.shared else [user]
         rows = {u: self.rows[u][0] for u in users}
-        for lots in rng.random((s["steps"], s["batch"])):
-            picked = drawn(rows, dict.fromkeys(users, 1.0), lots)
+        for uniforms in rng.random((s["steps"], s["batch"])):
+            picked = drawn(rows, dict.fromkeys(users, 1.0), uniforms)
             theta = stepped(theta, gradient(theta, lambda w, r=picked: loss(w, r)), s["eta"])
         self.networks[key] = theta
 
@@ -81,12 +81,12 @@ def test_it_is_the_plain_one(shared, thompson, hidden):
 
 
 def test_with_one_user_a_shared_network_is_the_user_s_own():
-    world = [asked._replace(user=0) for asked in rounds(5, 60)]
+    environment = [asked._replace(user=0) for asked in rounds(5, 60)]
     one, own = (
         neural_bandit(4, hidden=(6,), shared=shared, **SETTINGS) for shared in (True, False)
     )
     (a, first), (b, second) = (
-        played(policy.runs, [world], [1], policy.init(generators([1], 0, INIT)))
+        played(policy.batched, [environment], [1], policy.init(generators([1], 0, INIT)))
         for policy in (one, own)
     )
     assert a.tolist() == b.tolist()
@@ -97,16 +97,18 @@ def test_with_one_user_a_shared_network_is_the_user_s_own():
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("thompson", [False, True])
 def test_runs_at_once_are_single_runs(shared, thompson):
-    seeds, worlds = (3, 4, 5), [rounds(seed, 60) for seed in (6, 7, 8)]
+    seeds, environments = (3, 4, 5), [rounds(seed, 60) for seed in (6, 7, 8)]
     varied = {"alpha": (0.1, 0.5, 0.0), "lam": (0.1, 1.0, 0.3), "eta": (0.3, 0.1, 0.5)}
     rest = {"steps": 2, "batch": 4, "buffer": 6, "shared": shared, "thompson": thompson}
     arrays = {name: np.array(values) for name, values in varied.items()}
     three = neural_bandit(4, runs=3, hidden=(5,), **arrays, **rest)
-    together, _ = played(three.runs, worlds, seeds, three.init(generators(seeds, 0, INIT)))
+    together, _ = played(three.batched, environments, seeds, three.init(generators(seeds, 0, INIT)))
     for run, seed in enumerate(seeds):
         own = {name: values[run] for name, values in varied.items()}
         one = neural_bandit(4, hidden=(5,), **own, **rest)
-        alone, _ = played(one.runs, [worlds[run]], [seed], one.init(generators([seed], 0, INIT)))
+        alone, _ = played(
+            one.batched, [environments[run]], [seed], one.init(generators([seed], 0, INIT))
+        )
         assert together[:, run].tolist() == alone[:, 0].tolist()
 
 

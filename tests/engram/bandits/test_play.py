@@ -5,22 +5,22 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from engram.bandits.play import play
-from engram.bandits.policy import Core, each, policy
-from engram.bandits.worlds.grouped import grouped
+from engram.bandits.environments.grouped import grouped
+from engram.bandits.play import play_policy
+from engram.bandits.policy import Policy, batched, policy_server
 from tests.engram.bandits.scripted import noisy
 
 DIM, HORIZON = 5, 60
 
 
-def world(seed, **options):
+def environment(seed, **options):
     usual = {"users": 7, "groups": 2, "dim": DIM, "horizon": HORIZON, "arms": 4}
     return grouped(seed=seed, **{**usual, **options})
 
 
-def served(core, there, seed):
+def served(policy, there, seed):
     """Arms, rewards and regrets of a ``Policy``, by a plain loop."""
-    one = policy(core, DIM)
+    one = policy_server(policy, DIM)
     state = one.init(seed)
     arms, rewards, regrets, total = [], [], [], 0.0
     for t in range(there.horizon):
@@ -35,12 +35,12 @@ def served(core, there, seed):
 
 
 def test_a_run_is_the_policy_that_serves_users_one_by_one():
-    cores = [noisy(DIM, 0.1), noisy(DIM, 1.0), noisy(DIM, 0.1)]
-    worlds, seeds = [world(1), world(2), world(2)], [7, 7, 8]
-    played = play(each(cores), worlds, seeds)
+    policies = [noisy(DIM, 0.1), noisy(DIM, 1.0), noisy(DIM, 0.1)]
+    environments, seeds = [environment(1), environment(2), environment(2)], [7, 7, 8]
+    played = play_policy(batched(policies), environments, seeds)
     assert played.regrets.shape == played.arms.shape == played.rewards.shape == (3, HORIZON)
-    for run, there in enumerate(worlds):
-        arms, rewards, regrets, _ = served(cores[run], there, seeds[run])
+    for run, there in enumerate(environments):
+        arms, rewards, regrets, _ = served(policies[run], there, seeds[run])
         assert played.arms[run].tolist() == arms
         assert played.rewards[run].tolist() == rewards
         np.testing.assert_allclose(played.regrets[run], regrets, rtol=1e-12)
@@ -49,24 +49,26 @@ def test_a_run_is_the_policy_that_serves_users_one_by_one():
 
 def test_a_world_that_runs_share_is_made_once_a_round():
     asked = Counter()
-    there = world(3)
+    there = environment(3)
 
     def counted(t):
         asked[t] += 1
         return there.round(t)
 
     shared = there._replace(round=counted)
-    together = play(each([noisy(DIM)] * 3), [shared] * 3, [0, 1, 0])
+    together = play_policy(batched([noisy(DIM)] * 3), [shared] * 3, [0, 1, 0])
     assert asked == dict.fromkeys(range(HORIZON), 1)
-    apart = play(each([noisy(DIM)] * 3), [world(3), world(3), world(3)], [0, 1, 0])
+    apart = play_policy(
+        batched([noisy(DIM)] * 3), [environment(3), environment(3), environment(3)], [0, 1, 0]
+    )
     for one, two in zip(together, apart, strict=True):
         assert np.array_equal(one, two)
     assert np.array_equal(together.arms[0], together.arms[2])
 
 
 def test_who_watches_sees_the_state_before_the_choice_and_who_has_come():
-    there, moments = world(4), []
-    play(each([noisy(DIM)]), [there], [5], watch=moments.append)
+    there, moments = environment(4), []
+    play_policy(batched([noisy(DIM)]), [there], [5], watch=moments.append)
     _, _, _, last = served(noisy(DIM), there, 5)
     assert [moment.t for moment in moments] == list(range(HORIZON))
     came = []
@@ -86,27 +88,27 @@ def test_who_watches_may_stop_it():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        play(each([noisy(DIM)]), [world(0)], [0], watch)
+        play_policy(batched([noisy(DIM)]), [environment(0)], [0], watch)
 
 
 def test_regret_of_the_best_arm_is_nothing_and_of_the_first_known():
-    there = world(6)
+    there = environment(6)
     means = [there.round(t).means for t in range(HORIZON)]
 
     def always(arm):
-        return Core(lambda rng: 0, lambda t, *_: (arm(t), t), lambda t, *_: t + 1)
+        return Policy(lambda rng: 0, lambda t, *_: (arm(t), t), lambda t, *_: t + 1)
 
-    cores = [always(lambda t: int(means[t].argmax())), always(lambda t: 0)]
-    best, first = play(each(cores), [there, there], [0, 0]).regrets
+    policies = [always(lambda t: int(means[t].argmax())), always(lambda t: 0)]
+    best, first = play_policy(batched(policies), [there, there], [0, 0]).regrets
     assert not best.any()
     np.testing.assert_allclose(first, np.cumsum([m.max() - m[0] for m in means]), rtol=1e-12)
 
 
 BAD = {
-    r"worlds must be as many as seeds, 2, got 1": ([world(0)], [0, 1]),
-    "worlds must be as many as seeds, 0, got 0": ([], []),
-    r"must be the same in all worlds, got \[\(60, 3, 5\), \(60, 4, 5\)\]": (
-        [world(0), world(0, arms=3)],
+    r"environments must be as many as seeds, 2, got 1": ([environment(0)], [0, 1]),
+    "environments must be as many as seeds, 0, got 0": ([], []),
+    r"must be the same in all environments, got \[\(60, 3, 5\), \(60, 4, 5\)\]": (
+        [environment(0), environment(0, arms=3)],
         [0, 1],
     ),
 }
@@ -114,6 +116,6 @@ BAD = {
 
 @pytest.mark.parametrize("message", BAD)
 def test_what_is_refused(message):
-    worlds, seeds = BAD[message]
+    environments, seeds = BAD[message]
     with pytest.raises(ValueError, match=message):
-        play(each([noisy(DIM)] * 2), worlds, seeds)
+        play_policy(batched([noisy(DIM)] * 2), environments, seeds)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engram.bandits.linucb import linucb
-from engram.bandits.policy import Core, best, each, first, generator, policy
+from engram.bandits.policy import Policy, batched, best, generator, policy_server, single_run
 from engram.states import from_arrays, to_arrays
 
 DIM = 3
@@ -20,13 +20,13 @@ def rows(arms):
 
 
 class Log(NamedTuple):
-    """A core's state that is all it was told."""
+    """A policy's state that records every call."""
 
     calls: tuple
 
 
 def scribe():
-    """A core that plays arms by turns, and writes down what comes."""
+    """A policy that plays arms in turn, and records every call."""
 
     def choose(state, user, arms, rng):
         call = ("choose", user, rows(arms), rng.random())
@@ -35,10 +35,10 @@ def scribe():
     def update(state, user, x, reward, rng):
         return Log((*state.calls, ("update", user, tuple(x.tolist()), reward, rng.random())))
 
-    return Core(lambda rng: Log((("init", rng.random()),)), choose, update)
+    return Policy(lambda rng: Log((("init", rng.random()),)), choose, update)
 
 
-SCRIBE = policy(scribe(), DIM)
+SCRIBE = policy_server(scribe(), DIM)
 
 
 def test_users_are_numbered_as_they_come_and_rewards_go_to_arms_offered():
@@ -53,15 +53,15 @@ def test_users_are_numbered_as_they_come_and_rewards_go_to_arms_offered():
     state = SCRIBE.update(state, 7, 1, 0.0)
     assert state.users == {"ann": 0, 7: 1}
     assert (state.chosen, state.updated, state.open) == (4, 3, {})
-    lots = [generator(5, t, 0).random() for t in range(4)]
+    uniforms = [generator(5, t, 0).random() for t in range(4)]
     rewards = [generator(5, t, 1).random() for t in range(3)]
-    assert state.core.calls == (
+    assert state.learned.calls == (
         ("init", generator(5, 0, 2).random()),
-        ("choose", 0, rows(ARMS), lots[0]),
-        ("choose", 1, rows(2 * ARMS), lots[1]),
+        ("choose", 0, rows(ARMS), uniforms[0]),
+        ("choose", 1, rows(2 * ARMS), uniforms[1]),
         ("update", 0, (1.0, 0.0, 0.0), 0.25, rewards[0]),
-        ("choose", 0, rows(3 * ARMS), lots[2]),
-        ("choose", 0, rows(4 * ARMS), lots[3]),
+        ("choose", 0, rows(3 * ARMS), uniforms[2]),
+        ("choose", 0, rows(4 * ARMS), uniforms[3]),
         ("update", 0, (0.0, 4.0, 0.0), 1.0, rewards[1]),
         ("update", 1, (0.0, 2.0, 0.0), 0.0, rewards[2]),
     )
@@ -71,7 +71,7 @@ def test_the_arms_offered_are_kept_as_they_were():
     arms = ARMS.copy()
     _, state = SCRIBE.choose(SCRIBE.init(0), 1, arms)
     arms[:] = 9
-    assert SCRIBE.update(state, 1, 0, 1.0).core.calls[-1][2] == (1.0, 0.0, 0.0)
+    assert SCRIBE.update(state, 1, 0, 1.0).learned.calls[-1][2] == (1.0, 0.0, 0.0)
 
 
 def test_lists_are_arms_too():
@@ -107,7 +107,7 @@ def refused(state, call, message):
 
 @pytest.mark.filterwarnings("error")
 def test_bad_input_costs_one_line_and_changes_nothing():
-    served = policy(linucb(DIM, alpha=0.1, lam=0.5), DIM)
+    served = policy_server(linucb(DIM, alpha=0.1, lam=0.5), DIM)
     _, state = served.choose(served.init(3), "ann", ARMS)
     state = served.update(state, "ann", 0, 0.5)
     _, state = served.choose(state, "ann", ARMS)
@@ -130,20 +130,20 @@ def test_bad_input_costs_one_line_and_changes_nothing():
 
 
 def test_rewards_are_rescaled_as_asked():
-    stars = policy(scribe(), DIM, reward_range=(1.0, 5.0))
+    stars = policy_server(scribe(), DIM, reward_range=(1.0, 5.0))
     _, state = stars.choose(stars.init(0), 0, ARMS)
-    assert stars.update(state, 0, 0, 2.0).core.calls[-1][3] == 0.25
-    assert stars.update(state, 0, 0, 5).core.calls[-1][3] == 1.0
+    assert stars.update(state, 0, 0, 2.0).learned.calls[-1][3] == 0.25
+    assert stars.update(state, 0, 0, 5).learned.calls[-1][3] == 1.0
     refused(state, lambda s: stars.update(s, 0, 0, 0.5), r"reward must be in \[1, 5\], got 0.5")
     for bad in [(1.0, 1.0), (2.0, 1.0), (0.0, np.inf), (np.nan, 1.0)]:
         with pytest.raises(ValueError, match="reward_range must be two finite numbers, in order"):
-            policy(scribe(), DIM, reward_range=bad)
+            policy_server(scribe(), DIM, reward_range=bad)
     with pytest.raises(ValueError, match="dim must be at least 1, got 0"):
-        policy(scribe(), 0)
+        policy_server(scribe(), 0)
 
 
 def test_names_come_back_from_a_file(tmp_path):
-    served = policy(linucb(DIM, alpha=0.1, lam=0.5), DIM)
+    served = policy_server(linucb(DIM, alpha=0.1, lam=0.5), DIM)
     state = served.init(3)
     for user in ["ann", 4, "4", "a\nb \\ é", -1]:
         _, state = served.choose(state, user, ARMS)
@@ -159,35 +159,35 @@ def test_names_come_back_from_a_file(tmp_path):
 
 
 def test_first_of_each_is_the_core_itself():
-    core, one = scribe(), first(each([scribe()]))
+    policy, one = scribe(), single_run(batched([scribe()]))
     rng = [np.random.default_rng(1) for _ in range(2)]
-    state, other = core.init(rng[0]), one.init(rng[1])
+    state, other = policy.init(rng[0]), one.init(rng[1])
     for t in range(6):
-        arm, state = core.choose(state, t % 3, t * ARMS, rng[0])
+        arm, state = policy.choose(state, t % 3, t * ARMS, rng[0])
         same, other = one.choose(other, t % 3, t * ARMS, rng[1])
         assert (arm, type(same)) == (same, int)
-        state = core.update(state, t % 3, ARMS[arm], t / 6, rng[0])
+        state = policy.update(state, t % 3, ARMS[arm], t / 6, rng[0])
         other = one.update(other, t % 3, ARMS[arm], t / 6, rng[1])
     assert other == (state,)
 
 
 def test_each_run_is_played_by_its_own_core():
-    cores = [linucb(DIM, alpha=a, lam=lam) for a, lam in [(0.1, 0.5), (1.0, 0.1), (0.0, 2.0)]]
-    runs, rng = each(cores), np.random.default_rng(4)
+    policies = [linucb(DIM, alpha=a, lam=lam) for a, lam in [(0.1, 0.5), (1.0, 0.1), (0.0, 2.0)]]
+    runs, rng = batched(policies), np.random.default_rng(4)
     states = runs.init([generator(r, 0, 2) for r in range(3)])
-    apart = [core.init(generator(r, 0, 2)) for r, core in enumerate(cores)]
+    apart = [policy.init(generator(r, 0, 2)) for r, policy in enumerate(policies)]
     for t in range(30):
         users, arms, rewards = rng.integers(2, size=3), rng.normal(size=(3, 4, DIM)), rng.random(3)
         chosen, states = runs.choose(states, users, arms, [generator(r, t, 0) for r in range(3)])
         x = arms[np.arange(3), chosen]
         rngs = [generator(r, t, 1) for r in range(3)]
         states = runs.update(states, users, x, rewards, rngs)
-        for r, core in enumerate(cores):
+        for r, policy in enumerate(policies):
             user = int(users[r])
-            arm, apart[r] = core.choose(apart[r], user, arms[r], generator(r, t, 0))
+            arm, apart[r] = policy.choose(apart[r], user, arms[r], generator(r, t, 0))
             assert arm == chosen[r]
             own = (x[r], float(rewards[r]), generator(r, t, 1))
-            apart[r] = core.update(apart[r], user, *own)
+            apart[r] = policy.update(apart[r], user, *own)
     one, other = to_arrays(states), to_arrays(tuple(apart))
     assert all(np.array_equal(one[name], other[name]) for name in one)
 

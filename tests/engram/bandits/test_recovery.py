@@ -3,24 +3,24 @@
 import numpy as np
 import pytest
 
-from engram.bandits.play import play
-from engram.bandits.policy import each
+from engram.bandits.environments.grouped import grouped
+from engram.bandits.play import play_policy
+from engram.bandits.policy import batched
 from engram.bandits.recovery import group_recovery, true_groups
-from engram.bandits.worlds.grouped import grouped
 from tests.engram.bandits.scripted import noisy
 
-OPINIONS = np.array([[0.2, 0.5, 0.2, 0.55], [0.1, 0.1, 0.1, 0.1]])
+EXPECTED = np.array([[0.2, 0.5, 0.2, 0.55], [0.1, 0.1, 0.1, 0.1]])
 
 
 def test_true_groups_are_those_who_expect_the_same():
-    assert true_groups(OPINIONS, 1).tolist() == [[False, True, False, False], [True] * 4]
-    assert true_groups(OPINIONS, 0).tolist() == [[True, False, True, False], [True] * 4]
+    assert true_groups(EXPECTED, 1).tolist() == [[False, True, False, False], [True] * 4]
+    assert true_groups(EXPECTED, 0).tolist() == [[True, False, True, False], [True] * 4]
 
 
 def test_within_a_tolerance():
-    assert true_groups(OPINIONS, 1, 0.06)[0].tolist() == [False, True, False, True]
+    assert true_groups(EXPECTED, 1, 0.06)[0].tolist() == [False, True, False, True]
     with pytest.raises(ValueError, match="tolerance must be at least 0, got -1"):
-        true_groups(OPINIONS, 1, -1)
+        true_groups(EXPECTED, 1, -1)
 
 
 def test_recovery_by_hand():
@@ -49,12 +49,14 @@ def test_who_infers_the_truth_recovers_it_in_all_rounds_of_a_run():
 
     def watch(moment):
         came, user = moment.came[0], moment.rounds[0].user
-        true = true_groups(there.opinions(moment.t)[:, came], came.index(user))
-        agree = [there.opinions(moment.t)[:, other] == moment.rounds[0].means for other in came]
+        true = true_groups(there.expected_rewards(moment.t)[:, came], came.index(user))
+        agree = [
+            there.expected_rewards(moment.t)[:, other] == moment.rounds[0].means for other in came
+        ]
         exact.append(group_recovery(np.stack(agree, axis=1), true).exact)
         sizes.append(true.sum(axis=1))
 
-    play(each([noisy(7)]), [there], [0], watch)
+    play_policy(batched([noisy(7)]), [there], [0], watch)
     assert np.all(exact)
     assert sizes[0].tolist() == [1] * 4  # nobody else has come
     assert sizes[-1].tolist() == [3] * 4

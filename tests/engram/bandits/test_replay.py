@@ -12,9 +12,9 @@ from tests.engram.bandits.plain_meta_ban import drawn
 RUNS, DIM = 2, 2
 
 
-def pooled(kept, runs, weights, lots):
-    """Returns the rows that lots (M, n) draw, as those of one step of two."""
-    both = np.stack([np.full_like(lots, 0.5), lots], axis=1)
+def pooled(kept, runs, weights, uniforms):
+    """Returns the rows that uniforms (M, n) draw, as those of one step of two."""
+    both = np.stack([np.full_like(uniforms, 0.5), uniforms], axis=1)
     return drawn_rows(kept, draw(kept_rows(kept)[runs], runs, weights, both).step(1))
 
 
@@ -80,8 +80,8 @@ def test_rows_are_drawn_in_proportion_to_weights():
     # so each row of user 0 is one in 8, and each of user 2 is 2.5 in 8.
     kept, _ = filled([(0,), (2,), (0,), (5,), (2,), (0,)], runs=1)
     weights = np.array([[1, 7, 2.5, 0, 0, 0, 0, 0]])
-    lots = (np.arange(800) + 0.5)[None] / 800
-    sample = pooled(kept, np.array([0]), weights, lots)
+    uniforms = (np.arange(800) + 0.5)[None] / 800
+    sample = pooled(kept, np.array([0]), weights, uniforms)
     times, counts = np.unique(sample.x[0, 0].int().numpy(), return_counts=True)
     assert dict(zip(times.tolist(), counts.tolist(), strict=True)) == {
         0: 100, 2: 100, 5: 100, 1: 250, 4: 250
@@ -103,13 +103,13 @@ def test_draws_are_those_of_a_plain_loop(steps, learners, seed):
     kept, _ = filled(steps, limit=4)
     runs = np.array([run for run, _ in learners])
     weights = np.array([each for _, each in learners])
-    lots = np.random.default_rng(seed).random((len(runs), 7))
-    sample = pooled(kept, runs, weights, lots)
+    uniforms = np.random.default_rng(seed).random((len(runs), 7))
+    sample = pooled(kept, runs, weights, uniforms)
     held = kept.x.read()[..., 0]  # in the order of their places
     for m, run in enumerate(runs):
         counts = np.minimum(kept.seen[run], 4)
         rows = [held[run, user, : counts[user]].tolist() for user in range(8)]
-        expected = drawn(rows, dict(enumerate(weights[m])), lots[m])
+        expected = drawn(rows, dict(enumerate(weights[m])), uniforms[m])
         shares = 7 * sample.shares[m]
         if expected:
             assert sample.x[m, 0].tolist() == expected
@@ -123,9 +123,9 @@ def test_draws_are_those_of_a_plain_loop(steps, learners, seed):
 def test_equal_weights_with_equal_lots_draw_equal_rows():
     kept, _ = filled([(user, 3 - user) for user in (0, 1, 2, 3, 1, 1, 0)])
     weights = np.array([[1, 0, 2, 1, 0, 0, 0, 0], [0, 1, 1, 0, 0, 0, 0, 0]], dtype=float)
-    lots = np.random.default_rng(0).random((1, 50))
+    uniforms = np.random.default_rng(0).random((1, 50))
     learners = np.array([0, 1, 0, 0, 1])
-    sample = pooled(kept, np.zeros(5, dtype=int), weights[learners], lots.repeat(5, axis=0))
+    sample = pooled(kept, np.zeros(5, dtype=int), weights[learners], uniforms.repeat(5, axis=0))
     for one in range(5):
         for other in range(5):
             same = torch.equal(sample.x[one], sample.x[other])
@@ -136,8 +136,8 @@ def test_the_largest_lot_draws_the_last_row():
     # Where it is added to a number, it may round up to 1, of which there is no row.
     kept, _ = filled([(0,), (3,), (3,)], runs=1)
     weights = np.tile([1.0, 1, 1, 1, 0, 0, 0, 0], (500, 1))
-    lots = np.full((500, 2), np.nextafter(1, 0))
-    sample = pooled(kept, np.zeros(500, dtype=int), weights, lots)
+    uniforms = np.full((500, 2), np.nextafter(1, 0))
+    sample = pooled(kept, np.zeros(500, dtype=int), weights, uniforms)
     assert (sample.x[:, 0] == 2).all()
 
 
@@ -152,10 +152,10 @@ def test_nothing_to_draw_has_no_share(weights):
 @given(STEPS, st.integers(0, 2**32 - 1))
 def test_rows_of_each_user_are_those_of_a_pool_of_one(steps, seed):
     kept, _ = filled(steps, limit=3)
-    lots = np.random.default_rng(seed).random((RUNS, 5))
-    found = of_each(kept, lots)
+    uniforms = np.random.default_rng(seed).random((RUNS, 5))
+    found = of_each(kept, uniforms)
     for run in range(RUNS):
-        alone = pooled(kept, np.full(8, run), np.eye(8), lots[run].repeat(8).reshape(5, 8).T)
+        alone = pooled(kept, np.full(8, run), np.eye(8), uniforms[run].repeat(8).reshape(5, 8).T)
         assert torch.equal(found.shares[run], alone.shares)
         for user in np.flatnonzero(kept.seen[run]):
             assert torch.equal(found.x[run, user], alone.x[user])

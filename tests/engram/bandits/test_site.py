@@ -22,13 +22,13 @@ def built(**settings):
 
 
 def answers_of(policy, sites, owner):
-    """What a server may ask: opinions of all users, gradients of rows drawn, counts of rows."""
+    """What a server may ask: predictions of all users, gradients of rows drawn, counts of rows."""
 
-    def opinions(x):
-        parts = [policy.site.opinions(site, x) for site in sites]
+    def predictions(x):
+        parts = [policy.site.predictions(site, x) for site in sites]
         return torch.stack([parts[owner[user]][:, user] for user in range(USERS)], dim=1)
 
-    def slopes(drawn, weights):
+    def gradients(drawn, weights):
         found = []
         for place, site in enumerate(sites):
             here = np.isin(drawn.users, np.flatnonzero(owner == place))
@@ -38,7 +38,7 @@ def answers_of(policy, sites, owner):
                 slots=np.where(here, drawn.slots, 0),
                 shares=np.where(here, drawn.shares, 0.0),
             )
-            found.append(policy.site.slopes(site, weights, mine))
+            found.append(policy.site.gradients(site, weights, mine))
         return tuple(torch.stack(layer).sum(dim=0) for layer in zip(*found, strict=True))
 
     def counts():
@@ -47,27 +47,27 @@ def answers_of(policy, sites, owner):
 
     def descent(weights, drawn, eta, lam):
         def at_step(step, at):
-            return slopes(drawn.step(step), at)
+            return gradients(drawn.step(step), at)
 
         return descended(weights, at_step, drawn.users.shape[1], eta, lam)
 
-    return opinions, descent, counts
+    return predictions, descent, counts
 
 
 @pytest.mark.parametrize("theta", ["last", "draw"])
 def test_users_at_several_sites_do_what_they_do_at_one(theta):
-    policy, world, seed = built(theta=theta), rounds(3, 120, users=USERS), 4
+    policy, environment, seed = built(theta=theta), rounds(3, 120, users=USERS), 4
     owner = np.array([0, 1, 2, 0, 1, 2, 0, 0, 2, 1])
     whole = policy.init(generators([seed], 0, INIT))
     meta = policy.start(generators([seed], 0, INIT))
     everyone = np.array([USERS - 1])
     sites = [policy.site.welcome(policy.site.init(meta.start), everyone) for _ in range(3)]
     known, slots = 0, []
-    for t, asked in enumerate(world):
+    for t, asked in enumerate(environment):
         users, x = np.array([asked.user]), torch.from_numpy(asked.arms)[None].mT
         known = max(known, asked.user + 1)
-        opinions, descent, counts = answers_of(policy, sites, owner)
-        said = opinions(x)
+        predictions, descent, counts = answers_of(policy, sites, owner)
+        said = predictions(x)
         said[:, known:] = torch.inf
         groups, rngs = policy.learner.groups(said, users), [generator(seed, t, CHOOSE)]
         adapted = partial(
@@ -91,7 +91,7 @@ def test_users_at_several_sites_do_what_they_do_at_one(theta):
 def test_the_gradient_of_drawn_rows_by_hand():
     policy = built(hidden=(3,))
     state = policy.init(generators([0], 0, INIT))
-    _, state = played(policy.runs, [rounds(1, 30)], [0], state)
+    _, state = played(policy.batched, [rounds(1, 30)], [0], state)
     drawn = Drawn(np.array([0]), np.array([[0, 1]]), np.array([[1, 0]]), np.array([[0.5, 0.25]]))
     theta = tuple(w.clone().requires_grad_() for w in state.meta.start)
     rows = state.site.rows
@@ -101,33 +101,33 @@ def test_the_gradient_of_drawn_rows_by_hand():
         f = theta[1][0] @ torch.relu(theta[0][0] @ x)
         loss = loss + share * (f[0] - r) ** 2 / 2
     expected = torch.autograd.grad(loss, theta)
-    found = policy.site.slopes(state.site, state.meta.start, drawn)
+    found = policy.site.gradients(state.site, state.meta.start, drawn)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("theta", ["last", "draw"])
 def test_a_site_goes_on_with_what_it_remembers(theta):
-    policy, world = built(theta=theta), rounds(5, 60, users=USERS)
+    policy, environment = built(theta=theta), rounds(5, 60, users=USERS)
     state = policy.init(generators([0], 0, INIT))
-    _, state = played(policy.runs, [world], [0], state)
+    _, state = played(policy.batched, [environment], [0], state)
     site, users = state.site, [7, 2, 9]
     memory = remembered(site, users)
     fresh = policy.site.welcome(policy.site.init(site.start), np.array([9]))
     again = recalled(fresh, users, memory)
-    x = torch.from_numpy(world[0].arms)[None].mT
+    x = torch.from_numpy(environment[0].arms)[None].mT
     assert torch.equal(
-        policy.site.opinions(again, x)[:, users], policy.site.opinions(site, x)[:, users]
+        policy.site.predictions(again, x)[:, users], policy.site.predictions(site, x)[:, users]
     )
     assert torch.equal(
-        policy.site.opinions(again, x)[:, [0]], policy.site.opinions(fresh, x)[:, [0]]
+        policy.site.predictions(again, x)[:, [0]], policy.site.predictions(fresh, x)[:, [0]]
     )
     assert again.rows.seen[0, users].tolist() == site.rows.seen[0, users].tolist()
     one, other = (
         policy.site.learn(
             kept,
             np.array([2]),
-            world[0].arms[:1],
+            environment[0].arms[:1],
             np.array([0.5]),
             state.meta.theta,
             [generator(0, 1, UPDATE)],

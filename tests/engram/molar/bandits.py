@@ -1,9 +1,9 @@
-"""What tests of multitask bandits share: the policies, small worlds, and when states are one."""
+"""What tests of multitask bandits share: policies, small environments, comparison of states."""
 
 import numpy as np
 import pytest
 
-from engram.molar.bandits.environments import sparse_worlds
+from engram.molar.bandits.environments import sparse_environments
 from engram.molar.bandits.policies import (
     lasso_bandit,
     molar_bandit,
@@ -29,11 +29,11 @@ def generators(seed, count=5):
     return np.random.default_rng(seed).spawn(count)
 
 
-def small_worlds(model, activation=P, horizon=300, sigma=0.5, dim=4):
+def small_environments(model, activation=P, horizon=300, sigma=0.5, dim=4):
     """Five tasks, one of which is seldom activated, that differ in two of four coordinates."""
     rng = np.random.default_rng(0)
     given = {"activation": activation, "horizon": horizon, "sigma": sigma}
-    return sparse_worlds(rng, model, dim=dim, differing=2, arms=3, **given)
+    return sparse_environments(rng, model, dim=dim, differing=2, arms=3, **given)
 
 
 def assert_same_state(one, other):

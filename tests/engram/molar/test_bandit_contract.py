@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from engram.molar.bandits.environments import regret, replay, sparse_worlds
-from engram.molar.bandits.play import batches, play
+from engram.molar.bandits.environments import regret, replay, sparse_environments
+from engram.molar.bandits.play import batches, play_tasks
 from engram.molar.bandits.policies import (
     molar_bandit,
     ols_bandit,
 )
-from engram.molar.bandits.site import SiteState
+from engram.molar.bandits.site import TaskState
 from engram.molar.shrinkage import combine
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows, estimate_site
@@ -20,18 +20,18 @@ from tests.engram.molar.bandits import (
     WITH_HISTORY,
     assert_same_state,
     generators,
-    small_worlds,
+    small_environments,
 )
 
 
-def round_by_round(policy, worlds, rngs, first):
-    """Plays as ``play`` should, with a call for each round, and one task after another."""
-    model = worlds[0]
-    state = policy.init(len(worlds), model.parameters, model.contexts.shape[2])
+def round_by_round(policy, environments, rngs, first):
+    """Plays as ``play_tasks`` should, with a call for each round, and one task after another."""
+    model = environments[0]
+    state = policy.init(len(environments), model.parameters, model.contexts.shape[2])
     lost, end = [], first
     for t in range(len(model.active)):
-        now = [world.rounds(t, t + 1) for world in worlds]
-        contexts = [world.contexts for world in now]
+        now = [environment.rounds(t, t + 1) for environment in environments]
+        contexts = [environment.contexts for environment in now]
         actions = policy.choose(state, contexts, rngs)
         pairs = list(zip(now, actions, strict=True))
         rewards = [w.rewards[:, a[0]] if len(a) else np.empty(0) for w, a in pairs]
@@ -45,46 +45,48 @@ def round_by_round(policy, worlds, rngs, first):
 @EACH
 @MODELS
 def test_a_batch_at_once_is_round_by_round(name, model):
-    worlds = small_worlds(model, horizon=150)
-    at_once = play(POLICIES[name](), worlds, generators(5), first=3)
-    in_turn = round_by_round(POLICIES[name](), worlds, generators(5), first=3)
+    environments = small_environments(model, horizon=150)
+    at_once = play_tasks(POLICIES[name](), environments, generators(5), first=3)
+    in_turn = round_by_round(POLICIES[name](), environments, generators(5), first=3)
     np.testing.assert_array_equal(at_once, in_turn)
 
 
 @EACH
 @MODELS
 def test_permuting_tasks_permutes_results(name, model):
-    worlds = small_worlds(model)
+    environments = small_environments(model)
     order = [3, 0, 4, 2, 1]
-    plain = play(POLICIES[name](), worlds, generators(5))
+    plain = play_tasks(POLICIES[name](), environments, generators(5))
     rngs = generators(5)
-    permuted = play(POLICIES[name](), [worlds[m] for m in order], [rngs[m] for m in order])
+    permuted = play_tasks(
+        POLICIES[name](), [environments[m] for m in order], [rngs[m] for m in order]
+    )
     np.testing.assert_allclose(permuted, plain[order], rtol=1e-9)
 
 
 @EACH
 @MODELS
 def test_regret_grows_from_nothing_where_tasks_are_activated_and_slower_than_at_random(name, model):
-    worlds = small_worlds(model, horizon=600)
-    found = play(POLICIES[name](), worlds, generators(5))
+    environments = small_environments(model, horizon=600)
+    found = play_tasks(POLICIES[name](), environments, generators(5))
     assert found.shape == (5, 600)
     lost = np.diff(found, axis=1, prepend=0)
     assert (lost >= 0).all()
-    for own, world in zip(lost, worlds, strict=True):
-        assert not own[~world.active].any()
-    at_random = sum((w.means.max(axis=1) - w.means.mean(axis=1)).sum() for w in worlds)
+    for own, environment in zip(lost, environments, strict=True):
+        assert not own[~environment.active].any()
+    at_random = sum((w.means.max(axis=1) - w.means.mean(axis=1)).sum() for w in environments)
     assert 0 < found[:, -1].sum() < 0.4 * at_random
-    np.testing.assert_array_equal(found, play(POLICIES[name](), worlds, generators(5)))
+    np.testing.assert_array_equal(found, play_tasks(POLICIES[name](), environments, generators(5)))
 
 
 @EACH
 @MODELS
 def test_tasks_that_are_never_activated_change_nothing(name, model):
-    worlds = small_worlds(model, activation=(0.9, 0.8, 0.0, 0.0), horizon=200)
-    found = play(POLICIES[name](), worlds, generators(5, 4))
+    environments = small_environments(model, activation=(0.9, 0.8, 0.0, 0.0), horizon=200)
+    found = play_tasks(POLICIES[name](), environments, generators(5, 4))
     assert not found[2:].any()
     np.testing.assert_array_equal(
-        found[:2], play(POLICIES[name](), worlds[:2], generators(5, 4)[:2])
+        found[:2], play_tasks(POLICIES[name](), environments[:2], generators(5, 4)[:2])
     )
 
 
@@ -98,7 +100,7 @@ def test_states_are_never_written_to(name):
     rewards = [rng.normal(size=len(own)) for own in actions]
     seen = policy.update(before, contexts, actions, rewards)
     kept = tuple(
-        SiteState(s.coefs.copy(), type(s.fresh)(*map(np.copy, s.fresh)), s.past) for s in seen
+        TaskState(s.coefs.copy(), type(s.fresh)(*map(np.copy, s.fresh)), s.past) for s in seen
     )
     after = policy.close_batch(seen)
     assert_same_state(seen, kept)
@@ -108,9 +110,9 @@ def test_states_are_never_written_to(name):
 
 @pytest.mark.parametrize("name", WITH_HISTORY)
 def test_all_history_helps(name):
-    worlds = small_worlds("C", activation=(0.9,) * 8, horizon=1000, dim=6)
+    environments = small_environments("C", activation=(0.9,) * 8, horizon=1000, dim=6)
     batch, everything = (
-        play(POLICIES[name](history=history), worlds, generators(5, 8))[:, -1].sum()
+        play_tasks(POLICIES[name](history=history), environments, generators(5, 8))[:, -1].sum()
         for history in ("batch", "all")
     )
     assert everything < batch
@@ -121,23 +123,25 @@ def test_tables_are_played_until_they_are_used_up():
     rng = np.random.default_rng(0)
     coefs = sparse_parameters(rng, 3, 4, 2)
     sizes = np.array([900, 500, 160])
-    worlds = []
+    environments = []
     for own, size, child in zip(coefs, sizes, rng.spawn(3), strict=True):
         x = child.normal(size=(5 * size, 4))
         rows = Rows(x, x @ own + 0.3 * child.normal(size=len(x)))
         held_out = estimate_site(Rows(rows.x[size:], rows.y[size:])).coef
         played = Rows(rows.x[:size], rows.y[:size])
-        worlds.append(replay(child, played, held_out, activation=size / sizes.max(), horizon=600))
-    assert [int(world.active.sum()) for world in worlds] == (sizes // 2).tolist()
-    found = play(molar_bandit(), worlds, generators(5, 3))
-    at_random = [0.5 * np.abs(world.means @ [1, -1]).sum() for world in worlds]
+        environments.append(
+            replay(child, played, held_out, activation=size / sizes.max(), horizon=600)
+        )
+    assert [int(environment.active.sum()) for environment in environments] == (sizes // 2).tolist()
+    found = play_tasks(molar_bandit(), environments, generators(5, 3))
+    at_random = [0.5 * np.abs(environment.means @ [1, -1]).sum() for environment in environments]
     assert (found[:, -1] < 0.3 * np.array(at_random)).all()
 
 
 @MODELS
 @pytest.mark.parametrize("policy", [molar_bandit(), ols_bandit()])
 def test_without_noise_nothing_is_lost_once_all_is_known(policy, model):
-    found = play(policy, small_worlds(model, sigma=0.0, horizon=512), generators(5))
+    found = play_tasks(policy, small_environments(model, sigma=0.0, horizon=512), generators(5))
     # By round 256 even the task with p = 0.1 has had its d + 2 = 6 rows of each parameter,
     # but for arms under Model-P.
     known = found if model == "C" else found[:4]
@@ -147,21 +151,21 @@ def test_without_noise_nothing_is_lost_once_all_is_known(policy, model):
 
 def test_machines_of_their_own_find_what_one_process_does():
     # A client keeps a SiteState, and sends estimates; a server knows `combine` and nothing else.
-    worlds, policy = small_worlds("P"), molar_bandit(history="all")
+    environments, policy = small_environments("P"), molar_bandit(history="all")
     state = policy.init(5, 3, 4)
-    clients = [policy.site.init(3, 4) for _ in worlds]
+    clients = [policy.site.init(3, 4) for _ in environments]
     ours, theirs = generators(5), generators(5)
     for start, stop, _ in batches(10, 160):
-        now = [world.rounds(start, stop) for world in worlds]
-        contexts = [world.contexts for world in now]
+        now = [environment.rounds(start, stop) for environment in environments]
+        contexts = [environment.contexts for environment in now]
         actions = policy.choose(state, contexts, ours)
         pays = [w.rewards[np.arange(len(a)), a] for w, a in zip(now, actions, strict=True)]
         state = policy.close_batch(policy.update(state, contexts, actions, pays))
-        for m, world in enumerate(now):
-            chosen = policy.site.choose(clients[m], world.contexts, theirs[m])
+        for m, environment in enumerate(now):
+            chosen = policy.site.choose(clients[m], environment.contexts, theirs[m])
             np.testing.assert_array_equal(chosen, actions[m])
-            pay = world.rewards[np.arange(len(chosen)), chosen]
-            clients[m] = policy.site.observe(clients[m], world.contexts, chosen, pay)
+            pay = environment.rewards[np.arange(len(chosen)), chosen]
+            clients[m] = policy.site.observe(clients[m], environment.contexts, chosen, pay)
         sent = [policy.site.close_batch(own) for own in clients]
         sent = [[one for one in of if one is not None] for of in zip(*sent, strict=True)]
         told = [combine(of) if of else None for of in sent]
@@ -177,9 +181,11 @@ def test_collaboration_pays_in_the_papers_simulation(model):
     ratios = []
     for trial in range(2):
         p = np.random.default_rng([trial, 1]).uniform(size=20)
-        worlds = sparse_worlds(np.random.default_rng(trial), model, activation=p, horizon=5000)
+        environments = sparse_environments(
+            np.random.default_rng(trial), model, activation=p, horizon=5000
+        )
         ours, ols = (
-            play(policy, worlds, generators(trial, 20))[:, -1].sum()
+            play_tasks(policy, environments, generators(trial, 20))[:, -1].sum()
             for policy in (molar_bandit(sigma=0.5), ols_bandit())
         )
         ratios.append(ours / ols)

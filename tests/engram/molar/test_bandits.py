@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.molar.bandits.methods import molar
-from engram.molar.bandits.play import batches, play
+from engram.molar.bandits.play import batches, play_tasks
 from engram.molar.bandits.policies import (
     lasso_bandit,
     molar_bandit,
@@ -12,14 +12,14 @@ from engram.molar.bandits.policies import (
     robust_multitask_bandit,
     trace_norm_bandit,
 )
-from engram.molar.bandits.site import Site
+from engram.molar.bandits.site import TaskBandit
 from engram.molar.shrinkage import combine, personalize
 from engram.molar.site import Rows, estimate_site
-from tests.engram.molar.bandits import MODELS, assert_same_state, generators, small_worlds
+from tests.engram.molar.bandits import MODELS, assert_same_state, generators, small_environments
 
 
 def site(method=None, history="batch", c_rows=1.0):
-    return Site(method or molar(c=1.0, option="hard", sigma=None), history, c_rows)
+    return TaskBandit(method or molar(c=1.0, option="hard", sigma=None), history, c_rows)
 
 
 def fed(own, state, n, seed=0, arms=3):
@@ -147,37 +147,41 @@ def test_a_coefficient_that_nobody_saw_is_0_and_one_that_others_saw_is_theirs():
 @MODELS
 @pytest.mark.parametrize("history", ["batch", "all"])
 def test_without_shrinkage_it_is_the_ols_bandit(model, history):
-    worlds = small_worlds(model)
+    environments = small_environments(model)
     one, other = (
-        play(policy, worlds, generators(1))
+        play_tasks(policy, environments, generators(1))
         for policy in (molar_bandit(c=0.0, history=history), ols_bandit(history=history))
     )
     np.testing.assert_array_equal(one, other)
-    assert not np.array_equal(one, play(molar_bandit(history=history), worlds, generators(1)))
+    assert not np.array_equal(
+        one, play_tasks(molar_bandit(history=history), environments, generators(1))
+    )
 
 
 @MODELS
 def test_a_single_task_is_the_ols_bandit_whatever_the_threshold(model):
-    worlds = small_worlds(model)[:1]
-    ols = play(ols_bandit(), worlds, generators(1, 1))
+    environments = small_environments(model)[:1]
+    ols = play_tasks(ols_bandit(), environments, generators(1, 1))
     for c in (1.0, np.inf):
-        np.testing.assert_array_equal(play(molar_bandit(c=c), worlds, generators(1, 1)), ols)
+        np.testing.assert_array_equal(
+            play_tasks(molar_bandit(c=c), environments, generators(1, 1)), ols
+        )
 
 
 @MODELS
 def test_tasks_that_see_the_same_learn_what_each_would_alone(model):
-    world = small_worlds(model)[0]
+    environment = small_environments(model)[0]
     twins = [np.random.default_rng(3) for _ in range(4)]
-    found = play(molar_bandit(), [world] * 4, twins)
-    alone = play(ols_bandit(), [world], [np.random.default_rng(3)])
+    found = play_tasks(molar_bandit(), [environment] * 4, twins)
+    alone = play_tasks(ols_bandit(), [environment], [np.random.default_rng(3)])
     np.testing.assert_allclose(found, np.repeat(alone, 4, axis=0), rtol=1e-9)
 
 
 def test_a_history_of_one_batch_changes_nothing():
-    worlds = small_worlds("C", horizon=40)
+    environments = small_environments("C", horizon=40)
     for policy in (molar_bandit, ols_bandit, lasso_bandit, robust_multitask_bandit):
         one, other = (
-            play(policy(history=history), worlds, generators(1), first=20)
+            play_tasks(policy(history=history), environments, generators(1), first=20)
             for history in ("batch", "all")
         )
         np.testing.assert_array_equal(one, other)
@@ -251,10 +255,10 @@ def test_lasso_and_its_kin_have_the_lambda_of_the_paper():
         (lambda: ols_bandit().init(0, 1, 2), "tasks must be at least 1"),
         (lambda: site().init(0, 2), "parameters must be at least 1"),
         (lambda: list(batches(0, 5)), "first must be at least 1"),
-        (lambda: small_worlds("D"), "model must be C or P, got 'D'"),
-        (lambda: small_worlds("C", activation=(1.5,)), r"activation must be in \[0, 1\]"),
-        (lambda: small_worlds("C", horizon=0), "horizon must be at least 1"),
-        (lambda: small_worlds("C", sigma=-1.0), "sigma must be at least 0"),
+        (lambda: small_environments("D"), "model must be C or P, got 'D'"),
+        (lambda: small_environments("C", activation=(1.5,)), r"activation must be in \[0, 1\]"),
+        (lambda: small_environments("C", horizon=0), "horizon must be at least 1"),
+        (lambda: small_environments("C", sigma=-1.0), "sigma must be at least 0"),
         (
             lambda: site().choose(site().init(2, 3), np.zeros((4, 2, 3)), np.random.default_rng()),
             r"contexts.shape must be \(n, 1, 3\), one for all arms, got \(4, 2, 3\)",
@@ -266,9 +270,9 @@ def test_lasso_and_its_kin_have_the_lambda_of_the_paper():
             r"rewards.shape must be \(n,\), got \(5,\)",
         ),
         (
-            lambda: play(
+            lambda: play_tasks(
                 ols_bandit(),
-                [*small_worlds("C", horizon=5), *small_worlds("C", horizon=6)],
+                [*small_environments("C", horizon=5), *small_environments("C", horizon=6)],
                 generators(0, 10),
             ),
             "numbers of rounds must be the same for all tasks",

@@ -72,10 +72,10 @@ def optimal(rows, coef, intercept, strength, center):
     x, y = rows
     residual = y - x @ coef - intercept
     assert residual.sum() == pytest.approx(0, abs=1e-6)  # the intercept is not penalized
-    slope = x.T @ residual / len(y)
+    gradient = x.T @ residual / len(y)
     moved = np.abs(coef - center) > 1e-9
-    np.testing.assert_allclose(slope[moved], strength * np.sign(coef - center)[moved], atol=1e-6)
-    assert (np.abs(slope[~moved]) <= strength + 1e-6).all()
+    np.testing.assert_allclose(gradient[moved], strength * np.sign(coef - center)[moved], atol=1e-6)
+    assert (np.abs(gradient[~moved]) <= strength + 1e-6).all()
     return moved
 
 

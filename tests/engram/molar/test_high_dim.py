@@ -31,7 +31,7 @@ def problem(sizes=(9, 14, 11, 8), dim=16, weighted=False):
     return tasks, beta, np.array(truth)
 
 
-def slopes(tasks, found):
+def gradients(tasks, found):
     """X'(X (beta + delta_m) - y) of each task, shape (M, d), and the sizes."""
     each = []
     for task, delta in zip(tasks, found.differences, strict=True):
@@ -54,7 +54,7 @@ def penalty(found, reading, sizes, bounds):
 def test_the_solution_is_within_the_bounds_and_costs_no_more_than_others(reading, weighted):
     tasks, _, truth = problem(weighted=weighted)
     found = transfer(tasks, SIGMA, c=2, reading=reading)
-    each, sizes = slopes(tasks, found)
+    each, sizes = gradients(tasks, found)
     bounds = transfer_bounds(sizes, 16, 2 * SIGMA)
     within = np.abs(each).max(axis=1) / sizes <= bounds.own + SOLVED * SIGMA
     assert within[1:].all()
@@ -68,9 +68,9 @@ def test_the_solution_is_within_the_bounds_and_costs_no_more_than_others(reading
         assert within[0]
         center = np.median(truth, axis=0)
     other = found._replace(coef=center, differences=truth - center)
-    slope, _ = slopes(tasks, other)
-    assert (np.abs(slope).max(axis=1) / sizes <= bounds.own).all()  # so the truth is within them
-    assert np.abs(slope.sum(axis=0)).max() / sizes.sum() <= bounds.total
+    gradient, _ = gradients(tasks, other)
+    assert (np.abs(gradient).max(axis=1) / sizes <= bounds.own).all()  # so the truth is within them
+    assert np.abs(gradient.sum(axis=0)).max() / sizes.sum() <= bounds.total
     cost, cost_of_truth = (penalty(f, reading, sizes, bounds) for f in (found, other))
     assert cost < cost_of_truth
 
@@ -82,7 +82,7 @@ def test_bounds_by_hand():
 
 
 def test_orthogonal_columns_are_thresholded_softly():
-    # X'X = n I, so the slopes are n (beta + delta - z), with z a task's own OLS. For one task
+    # X'X = n I, so the gradients are n (beta + delta - z), with z a task's own OLS. For one task
     # lambda_all < lambda_1 makes beta the cheaper, and binds it: soft(z, lambda_all).
     x = hadamard(8)[:, :3].astype(float)
     z = np.array([2.0, -1.0, 0.125])
@@ -108,7 +108,7 @@ def test_what_one_task_alone_has_goes_into_its_delta_or_as_printed_into_beta():
     assert bounds.own[0] / 4 < bounds.total < bounds.own[0]
     own = transfer(tasks, 0.5)
     np.testing.assert_allclose(own.coef, 0, atol=1e-6)
-    # The sum of slopes binds before the task's own does: 8 (delta - 4) / 32 = -lambda_all.
+    # The sum of gradients binds before the task's own does: 8 (delta - 4) / 32 = -lambda_all.
     need = max(4 - bounds.own[0], 4 - 4 * bounds.total)
     assert own.differences[3, 0] == pytest.approx(need, abs=1e-6)
     printed = transfer(tasks, 0.5, reading="paper")

@@ -26,14 +26,15 @@ CENTER = np.array([1.0, -2.0, 3.0, 0.0, 0.5])
 
 def test_orthogonal_columns_are_thresholded_softly_around_the_center():
     # Columns of lengths n a^2 with a = 1, 2, 0.5. OLS is the center + (0.7, -0.2, 1.2), so the
-    # slopes there are a^2 times that, (0.7, -0.8, 0.3). Less 0.25: (0.45, -0.55, 0.05), over a^2.
+    # gradients there are a^2 times that, (0.7, -0.8, 0.3). Less 0.25: (0.45, -0.55, 0.05), over
+    # a^2.
     ones, *columns = hadamard(4).astype(float).T
     x = np.column_stack(columns) * [1, 2, 0.5]
     center = np.array([1.0, -2.0, 3.0])
     task = Rows(x, x @ (center + np.array([0.7, -0.2, 1.2])) + 5 * ones)
     found = lasso_debiasing(task, center, 0.25)
     np.testing.assert_allclose(found, [1.45, -2.1375, 3.2], atol=1e-9)
-    # Around 0: OLS is (1.7, -2.2, 4.2), with slopes (1.7, -8.8, 1.05); less 1.2: (0.5, -7.6, 0).
+    # Around 0: OLS is (1.7, -2.2, 4.2), with gradients (1.7, -8.8, 1.05); less 1.2: (0.5, -7.6, 0).
     np.testing.assert_allclose(lasso(task, 1.2), [0.5, -1.9, 0.0], atol=1e-9)
 
 
@@ -71,7 +72,7 @@ def test_strength_0_with_few_rows_is_the_nearest_of_all_solutions():
 
 
 @pytest.mark.parametrize("n", [3, 30])
-def test_from_the_largest_slope_on_it_is_the_center(n):
+def test_from_the_largest_gradient_on_it_is_the_center(n):
     task = rows(n=n)
     largest = np.abs(task.x.T @ (task.y - task.x @ CENTER)).max() / n
     for strength in (np.inf, largest * (1 + 1e-12)):
@@ -115,18 +116,18 @@ STRENGTHS = st.floats(-14, 1).map(lambda power: 10**power)
 
 @given(SEEDS, STRENGTHS, st.sampled_from([3, 12, 40]), st.booleans())
 def test_no_direction_leads_down(seed, strength, n, weighted):
-    # The slope of the squares is at most the strength, and has its size and sign where b moved.
+    # The gradient of the squares is at most the strength, and has its size and sign where b moved.
     strength = max(strength, 1e-3) if n < 5 else strength  # below it takes passes without end
     task = rows(seed, n=n, weighted=weighted)
     if weighted and not task.weights.any():
         return
     moved = lasso_debiasing(task, CENTER, strength) - CENTER
     x, y, counts = task.counted()
-    slope = x.T @ (counts * (y - x @ (CENTER + moved))) / counts.sum()
+    gradient = x.T @ (counts * (y - x @ (CENTER + moved))) / counts.sum()
     scale = 1 + np.abs(y - x @ CENTER).max()
-    assert (np.abs(slope) <= strength + 1e-4 * scale).all()
+    assert (np.abs(gradient) <= strength + 1e-4 * scale).all()
     far = np.abs(moved) > 1e-3
-    np.testing.assert_allclose(slope[far], strength * np.sign(moved[far]), atol=1e-4 * scale)
+    np.testing.assert_allclose(gradient[far], strength * np.sign(moved[far]), atol=1e-4 * scale)
 
 
 @given(SEEDS, STRENGTHS)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.online import STREAMS, compare, compare_game
-from engram.online import environments, games
-from engram.online.play import least_totals, play, regrets
+from engram.online import games, loss_streams
+from engram.online.play import least_totals, play_stream, regrets
 from engram.online.universal import universal_ensemble
 
 SHORT, LONG = 1000, 4000
@@ -36,7 +36,7 @@ def test_regret_grows_as_curvature_lets_it(found):
 
 
 def test_a_fixed_loss_costs_a_constant():
-    of = compare(environments.fixed, (SHORT, LONG), 2)["ensemble"]
+    of = compare(loss_streams.fixed, (SHORT, LONG), 2)["ensemble"]
     assert 0 < of[LONG] <= of[SHORT] + 0.05
 
 
@@ -48,7 +48,7 @@ def test_honest_players_regret_a_constant():
 
 
 def test_with_the_constants_of_the_proof_decisions_hardly_move():
-    stream, last = environments.strongly_convex(np.random.default_rng(0), SHORT), np.array([SHORT])
+    stream, last = loss_streams.strongly_convex(np.random.default_rng(0), SHORT), np.array([SHORT])
     make = partial(
         universal_ensemble,
         stream.domain,
@@ -60,8 +60,8 @@ def test_with_the_constants_of_the_proof_decisions_hardly_move():
     proved, practical, none = (
         regrets(stream, decisions, last, least)[0]
         for decisions in (
-            play(make(constants="theory"), stream).points[:, 0],
-            play(make(constants="practical"), stream).points[:, 0],
+            play_stream(make(constants="theory"), stream).points[:, 0],
+            play_stream(make(constants="practical"), stream).points[:, 0],
             np.zeros((SHORT, 10)),
         )
     )

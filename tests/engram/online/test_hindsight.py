@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
 
-from engram.online import environments
+from engram.online import loss_streams
 from engram.online.hindsight import Total, least_on_ball, least_quadratic
 
 STREAMS = {
-    "strongly convex": environments.strongly_convex,
-    "absolute": environments.absolute,
-    "logistic": environments.logistic,
-    "squared": environments.squared,
-    "linear": environments.linear,
-    "fixed": environments.fixed,
-    "drifting": environments.drifting,
+    "strongly convex": loss_streams.strongly_convex,
+    "absolute": loss_streams.absolute,
+    "logistic": loss_streams.logistic,
+    "squared": loss_streams.squared,
+    "linear": loss_streams.linear,
+    "fixed": loss_streams.fixed,
+    "drifting": loss_streams.drifting,
 }
 
 
@@ -22,7 +22,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize(
-    ("form", "slope", "radius", "expected"),
+    ("form", "linear", "radius", "expected"),
     [
         # Inside: H^-1 h = (1/2, 1/4).
         ([[2.0, 0.0], [0.0, 8.0]], [1.0, 2.0], 1.0, [0.5, 0.25]),
@@ -37,8 +37,8 @@ STREAMS = {
         ([[3.0, 1.0], [1.0, 3.0]], [0.0, 0.0], 1.0, [0.0, 0.0]),
     ],
 )
-def test_quadratics_on_a_ball(form, slope, radius, expected):
-    found = least_quadratic(np.array(form), np.array(slope), radius)
+def test_quadratics_on_a_ball(form, linear, radius, expected):
+    found = least_quadratic(np.array(form), np.array(linear), radius)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -75,8 +75,8 @@ def test_no_decision_is_better_by_more_than_the_gap(name, rounds):
     assert np.linalg.norm(best.decision) <= 1 + 1e-9
     assert best.total == pytest.approx(stream.losses(best.decision).sum(), abs=1e-9)
     assert -1e-9 <= best.gap < 1e-6
-    near = best.decision + 1e-2 * environments.directions(np.random.default_rng(0), 50, 4)
-    far = environments.directions(np.random.default_rng(1), 50, 4)
+    near = best.decision + 1e-2 * loss_streams.directions(np.random.default_rng(0), 50, 4)
+    far = loss_streams.directions(np.random.default_rng(1), 50, 4)
     for other in (*near, *far, 0.5 * far[0]):
         inside = other / max(1.0, np.linalg.norm(other))
         assert stream.losses(inside).sum() >= best.total - best.gap - 1e-9
@@ -97,7 +97,7 @@ def test_smooth_totals_against_scipy(name):
 
 def test_absolute_totals_against_a_linear_programme():
     # min sum r, -r <= A x - b <= r; its solution is in the ball, so the ball does not count.
-    stream = environments.absolute(np.random.default_rng(3), 150, 3)
+    stream = loss_streams.absolute(np.random.default_rng(3), 150, 3)
     a, b, eye = stream.rows, stream.targets, np.eye(150)
     found = linprog(
         np.r_[np.zeros(3), np.ones(150)],
@@ -113,8 +113,8 @@ def test_absolute_totals_against_a_linear_programme():
 
 def test_best_decisions_in_closed_form():
     rng = np.random.default_rng(4)
-    linear = environments.linear(rng, 50, 5)
+    linear = loss_streams.linear(rng, 50, 5)
     assert linear.best().total == pytest.approx(-np.linalg.norm(linear.tilts.sum(axis=0)))
-    convex = environments.strongly_convex(rng, 50, 5)
+    convex = loss_streams.strongly_convex(rng, 50, 5)
     # Of |x - z|^2 / 2 the mean of z; tilts are -z.
     np.testing.assert_allclose(convex.best().decision, -convex.tilts.mean(axis=0), atol=1e-9)

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.online.linear import Moments, Task, coefficients, learned, predictions, started, widened
+from engram.online.linear import (
+    LinearTask,
+    RunningMoments,
+    coefficients,
+    learned,
+    predictions,
+    started,
+    widened,
+)
 from engram.online.losses import LOGISTIC, SQUARED
 from tests.engram.online.streams import labels, rows
 
@@ -14,7 +22,7 @@ from tests.engram.online.streams import labels, rows
 def test_moments_are_those_of_all_rows(n, seed):
     rng = np.random.default_rng(seed)
     x, weights = rng.normal(size=(n, 2)) * [1, 1e5] + [1e3, 0], rng.random(n) + 0.1
-    moments = Moments(0.0, np.zeros(2), np.zeros(2))
+    moments = RunningMoments(0.0, np.zeros(2), np.zeros(2))
     for row, weight in zip(x, weights, strict=True):
         moments = moments.including(row, weight)
     mean = np.average(x, axis=0, weights=weights)
@@ -25,29 +33,31 @@ def test_moments_are_those_of_all_rows(n, seed):
 
 
 def test_a_constant_column_has_scale_1_whatever_weights_are():
-    moments = Moments(0.0, np.zeros(1), np.zeros(1))
+    moments = RunningMoments(0.0, np.zeros(1), np.zeros(1))
     for weight in (0.3, 7.0, 1e-3, 0.1):
         moments = moments.including(np.array([0.1]), weight)
     assert moments.scale.tolist() == [1.0]
 
 
 def test_the_first_rows_of_a_regression_by_hand():
-    # Row 1: the mean is the target, columns do not vary, z = (0, 1), p = 0: no slope at all.
+    # Row 1: the mean is the target, columns do not vary, z = (0, 1), p = 0: no gradient at all.
     # Row 2: columns (2, 6) and targets (10, 14) become -1 and 1; W is still 0; the slope is
     # 2 (0 - 1) in both of z = (1, 1): coefficients go up, equally.
-    task = Task(SQUARED, outputs=1, standardized=True, radius=3.0, most_exp_concave=np.inf)
+    task = LinearTask(SQUARED, outputs=1, standardized=True, radius=3.0, most_exp_concave=np.inf)
     one = learned(task, started(task, 1), np.array([2.0]), np.array([10.0]), 1.0)
     assert coefficients(task, one).tolist() == [[0.0, 0.0]]
     assert predictions(task, one, np.array([[2.0], [99.0]])).tolist() == [[10.0], [10.0]]
     two = learned(task, one, np.array([6.0]), np.array([14.0]), 1.0)
-    ((slope, intercept),) = coefficients(task, two)
-    assert 0 < slope == pytest.approx(intercept, rel=1e-12)
+    ((coefficient, intercept),) = coefficients(task, two)
+    assert 0 < coefficient == pytest.approx(intercept, rel=1e-12)
     at = predictions(task, two, np.array([[4.0], [6.0]]))[:, 0]  # z = 0 and 1; sd's are 2
-    np.testing.assert_allclose(at, [12 + 2 * intercept, 12 + 2 * (intercept + slope)], rtol=1e-12)
+    np.testing.assert_allclose(
+        at, [12 + 2 * intercept, 12 + 2 * (intercept + coefficient)], rtol=1e-12
+    )
 
 
 def test_a_column_that_comes_late_was_0_before():
-    task = Task(LOGISTIC, outputs=2, standardized=False, radius=4.0, most_exp_concave=np.inf)
+    task = LinearTask(LOGISTIC, outputs=2, standardized=False, radius=4.0, most_exp_concave=np.inf)
     x, _ = rows(60)
     signs = np.where(labels(x) == "yes", 1.0, -1.0)
     z = (x - [40, 5e4, 1.7]) / [10, 1e4, 0.1]

@@ -1,4 +1,4 @@
-"""Losses: by hand, slopes as differences say, and what their best constant is."""
+"""Losses: by hand, derivatives as differences say, and what their best constant is."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ TWO_CLASSES = ("logistic", "hinge")
 
 
 @pytest.mark.parametrize(
-    ("name", "p", "y", "value", "slope"),
+    ("name", "p", "y", "value", "derivative"),
     [
         ("squared", 3.0, 0.5, 3.125, 2.5),
         ("absolute", 3.0, 0.5, 2.5, 1.0),
@@ -34,10 +34,10 @@ TWO_CLASSES = ("logistic", "hinge")
         ("hinge", 1.5, 1.0, 0.0, 0.0),
     ],
 )
-def test_by_hand(name, p, y, value, slope):
+def test_by_hand(name, p, y, value, derivative):
     loss = LOSSES[name]
     assert loss.value(np.array(p), np.array(y)) == pytest.approx(value, abs=1e-12)
-    assert loss.slope(np.array(p), np.array(y)) == pytest.approx(slope, abs=1e-12)
+    assert loss.derivative(np.array(p), np.array(y)) == pytest.approx(derivative, abs=1e-12)
 
 
 NUMBERS = st.floats(-40, 40)
@@ -45,28 +45,28 @@ NUMBERS = st.floats(-40, 40)
 
 @pytest.mark.parametrize("name", LOSSES)
 @given(a=NUMBERS, b=NUMBERS, y=NUMBERS, sign=st.sampled_from([-1.0, 1.0]))
-def test_slopes_are_subgradients_and_never_steeper_than_said(name, a, b, y, sign):
+def test_derivatives_are_subgradients_and_never_larger_than_said(name, a, b, y, sign):
     # f(b) >= f(a) + f'(a) (b - a) for all a and b holds of the subgradients of a convex f only.
     loss, y = LOSSES[name], np.array(sign if name in TWO_CLASSES else y)
     here, there = loss.value(np.array(a), y), loss.value(np.array(b), y)
-    slope = loss.slope(np.array(a), y)
+    derivative = loss.derivative(np.array(a), y)
     assert here >= 0
-    assert there >= here + slope * (b - a) - 1e-9
-    assert abs(slope) <= loss.steepest
+    assert there >= here + derivative * (b - a) - 1e-9
+    assert abs(derivative) <= loss.lipschitz
 
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(("p", "y"), [(-3.0, 1.0), (0.3, 1.0), (2.0, -1.0), (0.7, -1.0)])
-def test_bends_are_the_slopes_slopes(name, p, y):
+def test_second_derivatives_are_derivatives_of_derivatives(name, p, y):
     loss, h, y = LOSSES[name], 1e-5, np.array(y)
-    change = (loss.slope(np.array(p + h), y) - loss.slope(np.array(p - h), y)) / (2 * h)
-    assert loss.bend(np.array(p), y) == pytest.approx(change, abs=1e-8)
+    change = (loss.derivative(np.array(p + h), y) - loss.derivative(np.array(p - h), y)) / (2 * h)
+    assert loss.second_derivative(np.array(p), y) == pytest.approx(change, abs=1e-8)
 
 
 @pytest.mark.parametrize("name", ["absolute", "quantile", "logistic", "hinge"])
-def test_the_steepest_slope_is_reached(name):
+def test_the_lipschitz_constant_is_reached(name):
     loss, p = LOSSES[name], np.array([-1000.0, 1000.0])
-    assert max(np.abs(loss.slope(p, np.ones(2))).max(), 0) == loss.steepest
+    assert max(np.abs(loss.derivative(p, np.ones(2))).max(), 0) == loss.lipschitz
 
 
 @pytest.mark.parametrize(("name", "best"), [("squared", 3.2), ("absolute", 2.0), ("quantile", 1.0)])
@@ -91,4 +91,4 @@ def test_a_quantile_is_between_0_and_1(q):
 def test_large_margins_do_not_overflow():
     p = np.array([-1e6, 1e6])
     assert LOGISTIC.value(p, np.ones(2)).tolist() == [1e6, 0.0]
-    assert LOGISTIC.slope(p, np.ones(2)).tolist() == [-1.0, 0.0]
+    assert LOGISTIC.derivative(p, np.ones(2)).tolist() == [-1.0, 0.0]

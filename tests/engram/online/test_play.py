@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from engram.online import environments, games
+from engram.online import games, loss_streams
 from engram.online.bases import descent_pool
 from engram.online.descent import ogd
 from engram.online.domains import ball
 from engram.online.learner import Learner
 from engram.online.play import (
-    abreast,
     game_regrets,
     least_totals,
     log_spaced,
-    play,
     play_game,
+    play_stream,
     regrets,
+    vectorized,
 )
 from engram.online.universal import universal_ensemble
 
@@ -36,10 +36,10 @@ def constant(x):
 
 
 def test_a_learner_is_told_the_gradient_at_its_decision_once_a_round():
-    stream, told = environments.squared(np.random.default_rng(0), 30, 4), []
+    stream, told = loss_streams.squared(np.random.default_rng(0), 30, 4), []
     learner = ogd(stream.domain, gradient_bound=stream.gradient_bound)
     spy = learner._replace(observe=lambda s, g: (told.append(g), learner.observe(s, g))[1])
-    played = play(spy, stream)
+    played = play_stream(spy, stream)
     assert played.queries == 30
     assert played.points.shape == (30, 1, 4)
     state = learner.init(None)
@@ -53,16 +53,16 @@ def test_a_learner_is_told_the_gradient_at_its_decision_once_a_round():
 @pytest.mark.parametrize(("feedback", "each"), [("one-gradient", 1), ("multi-gradient", 12)])
 def test_queries_are_counted(feedback, each):
     # T = 16 has guesses 1/16, 1/8, ..., 1: with 2 * 5 + 1 base learners, and the decision itself.
-    stream = environments.squared(np.random.default_rng(0), 16, 4)
+    stream = loss_streams.squared(np.random.default_rng(0), 16, 4)
     learner = universal_ensemble(
         stream.domain, gradient_bound=stream.gradient_bound, horizon=16, feedback=feedback
     )
-    assert play(learner, stream).queries == 16 * each
+    assert play_stream(learner, stream).queries == 16 * each
 
 
 def test_regret_by_hand():
     # f_t = <c_t, x> on the unit ball: sums of c are (1, 0), (1, 1), (2, 1), and min is -|sum|.
-    stream = environments.linear(np.random.default_rng(0), 3, 2)
+    stream = loss_streams.linear(np.random.default_rng(0), 3, 2)
     stream = stream._replace(tilts=np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
     decisions = np.array([[0.5, 0.5], [0.0, -1.0], [0.25, 0.0]])
     # Losses 0.5, -1, 0.25: totals 0.5, -0.5, -0.25.
@@ -74,15 +74,17 @@ def test_regret_by_hand():
 
 
 def test_a_pool_abreast_does_what_its_members_do_alone():
-    stream = environments.logistic(np.random.default_rng(1), 60, 3)
+    stream = loss_streams.logistic(np.random.default_rng(1), 60, 3)
     steps = np.array([0.05, 0.4, 3.0])
     pool = descent_pool(stream.domain, 3, lambda t, v: steps / np.sqrt(t), optimistic=False)
-    points = play(abreast(pool, stream.domain), stream).points
+    points = play_stream(vectorized(pool, stream.domain), stream).points
     for i, step in enumerate(steps):
         alone = ogd(
             stream.domain, gradient_bound=stream.gradient_bound, step=lambda t, s=step: s / t**0.5
         )
-        np.testing.assert_allclose(points[:, i], play(alone, stream).points[:, 0], atol=1e-12)
+        np.testing.assert_allclose(
+            points[:, i], play_stream(alone, stream).points[:, 0], atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 9, 10, 1000, 12_345])
@@ -120,7 +122,7 @@ def test_regret_in_a_game_by_hand():
     game, rounds = pennies(), np.array([3])
     xs, ys = np.eye(2)[[0, 0, 1]], np.eye(2)[[0, 1, 1]]
     assert game_regrets(game, xs, ys, rounds)[0] == pytest.approx(3.0)
-    assert game_regrets(game.turned(), ys, xs, rounds)[0] == pytest.approx(1.0)
+    assert game_regrets(game.transposed(), ys, xs, rounds)[0] == pytest.approx(1.0)
 
 
 def test_the_dishonest_answer_with_the_worst():
@@ -132,25 +134,25 @@ def test_the_dishonest_answer_with_the_worst():
 
 def test_the_honest_choose_at_the_same_time():
     game = games.saddle_game(np.random.default_rng(2), 3)
-    turned = game.turned()
-    one, two = (ogd(g.domain, gradient_bound=g.gradient_bound) for g in (game, turned))
+    transposed = game.transposed()
+    one, two = (ogd(g.domain, gradient_bound=g.gradient_bound) for g in (game, transposed))
     xs, ys = play_game(game, one, two, 20)
     state, theirs = one.init(None), two.init(None)
     for t in range(20):
         x, y = one.act(state), two.act(theirs)
         np.testing.assert_array_equal(xs[t, 0], x)
         np.testing.assert_array_equal(ys[t, 0], y)
-        state = one.observe(state, game.matrix @ y + game.slope)
-        theirs = two.observe(theirs, -game.matrix.T @ x + game.other_slope)
+        state = one.observe(state, game.matrix @ y + game.linear)
+        theirs = two.observe(theirs, -game.matrix.T @ x + game.other_linear)
 
 
 def test_pairs_abreast_play_games_of_their_own():
     game, steps = games.saddle_game(np.random.default_rng(3), 3), np.array([0.1, 1.0])
     pools = [
         descent_pool(g.domain, 2, lambda t, v: steps / np.sqrt(t), optimistic=False)
-        for g in (game, game.turned())
+        for g in (game, game.transposed())
     ]
-    one, two = (abreast(pool, ball(3, 1.0)) for pool in pools)
+    one, two = (vectorized(pool, ball(3, 1.0)) for pool in pools)
     xs, ys = play_game(game, one, two, 25)
     for i, step in enumerate(steps):
         alone = ogd(ball(3, 1.0), gradient_bound=1.5, step=lambda t, s=step: s / t**0.5)

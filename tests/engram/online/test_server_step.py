@@ -20,7 +20,7 @@ START = {"b": draw(1, 2), "a": draw(2, 3)}  # not in the order of their names
 CURVES = {"a": torch.tensor([1.0, 0.3, 2.0]).double(), "b": torch.tensor([0.7, 1.5]).double()}
 
 
-def slope(model, goal):
+def gradient(model, goal):
     """Of the sum of curve (x - goal)^2 / 2."""
     return {name: CURVES[name] * (leaf - goal[name]) for name, leaf in model.items()}
 
@@ -29,7 +29,7 @@ def descend(aggregate, goal, *, rounds, eta=0.1):
     """Plays rounds in which one client takes a step of length eta."""
     model, state = START, aggregate.init(START)
     for _ in range(rounds):
-        update = Update(add_scaled(model, -eta, slope(model, goal)), 1.0)
+        update = Update(add_scaled(model, -eta, gradient(model, goal)), 1.0)
         model, state = aggregate.merge(model, state, [update])
     return model, state
 
@@ -49,7 +49,7 @@ def test_the_first_step_is_downhill_and_of_known_length():
     # lambda), and a step of its optimism later by 2 / (5 + 2 lambda) more, both times 1/2; the
     # convex one by 1/5 twice. With lambda in (0, 1], a mean of these lies in [0.2, 0.4].
     moved, _ = descend(universal_step(mean(), 3.0), GOAL, rounds=1)
-    step, downhill = flat(moved) - flat(START), -flat(slope(START, GOAL))
+    step, downhill = flat(moved) - flat(START), -flat(gradient(START, GOAL))
     assert torch.cosine_similarity(step, downhill, dim=0).item() == pytest.approx(1, abs=1e-12)
     assert 0.2 * 3 <= float(step.norm()) <= 0.4 * 3
 
@@ -83,11 +83,11 @@ def test_finds_the_minimum_where_it_is_in_the_ball():
 
 
 def test_finds_the_best_of_the_ball_where_it_is_not():
-    # On the sphere, the slope points at the start: curve (x - goal) = -nu (x - start).
+    # On the sphere, the gradient points at the start: curve (x - goal) = -nu (x - start).
     model, _ = descend(universal_step(mean(), 1.0), GOAL, rounds=400)
     out = flat(model) - flat(START)
     assert float(out.norm()) == pytest.approx(1, abs=1e-6)
-    pull = -flat(slope(model, GOAL))
+    pull = -flat(gradient(model, GOAL))
     assert torch.cosine_similarity(out, pull, dim=0).item() == pytest.approx(1, abs=1e-5)
 
 
@@ -134,7 +134,7 @@ def test_goes_on_from_a_file_bit_for_bit(tmp_path):
     save_file(state, tmp_path / "state")
     loaded = load_file(tmp_path / "state")
     mixed = {name: loaded[name] for name in sorted(loaded, key=lambda name: name[::-1])}
-    update = [Update(add_scaled(model, -0.1, slope(model, GOAL)), 1.0)]
+    update = [Update(add_scaled(model, -0.1, gradient(model, GOAL)), 1.0)]
     for one, other in zip(
         aggregate.merge(model, state, update), aggregate.merge(model, mixed, update), strict=True
     ):

@@ -1,7 +1,7 @@
-"""How much memory a message takes once it is read, counted beforehand from its bytes.
+"""The memory that a message will take once parsed, counted beforehand from its bytes.
 
-Two bytes can be an empty record, which is some hundred bytes as an object and takes some ten
-microseconds to make: four megabytes of them keep a reader busy for ten seconds.
+Two bytes can encode an empty record, which takes some hundred bytes as an object and some ten
+microseconds to create: four megabytes of them keep a reader busy for ten seconds.
 """
 
 from functools import lru_cache
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused
 
-__all__ = ["Room"]
+__all__ = ["MemoryBudget"]
 
 _MOST: Final = 2**26  # bytes that a message's objects may take, beside texts, bytes and arrays
 _RECORD, _VALUE, _NUMBER = 512, 96, 36  # bytes that a message, a field, a number of a list takes
@@ -20,33 +20,33 @@ _TEXTS: Final = (9, 12)  # likewise: string and bytes
 _CONTINUED: Final = bytes(range(128, 256))  # a number's bytes of seven bits each, but for the last
 
 
-class Room:
-    """The memory that the objects of one message may take; each call takes some of it.
+class MemoryBudget:
+    """The memory that the objects of one message may take; each call uses up some of it.
 
     Args:
-        most: Bytes; texts, bytes and arrays, which take what they have, do not count.
+        most: Bytes. Texts, bytes and arrays do not count, since they take no more than they send.
     """
 
     def __init__(self, most: int = _MOST) -> None:
         self._most = self._left = most
 
     def take_json(self, text: bytes | memoryview) -> None:
-        """Counts what a JSON text can make.
+        """Counts the objects that a JSON text can create.
 
         Raises:
-            Refused: There is no room for it.
+            Refused: If the budget is exceeded.
         """
         self._take(_JSON * len(text))
 
     def take_protobuf(self, data: bytes | memoryview, kind: Any) -> None:
-        """Counts what a serialized message makes.
+        """Counts the objects that a serialized message creates.
 
         Args:
             data: The message.
             kind: Its descriptor.
 
         Raises:
-            Refused: There is no room for it, or it is cut off.
+            Refused: If the budget is exceeded, or the message is truncated.
         """
         view, at = memoryview(data), 0
         while at < len(view):

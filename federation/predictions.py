@@ -1,6 +1,6 @@
-"""How questions about users' networks travel between a server and sites, and what they answer.
+"""Messages between server and sites about users' networks: questions, predictions, gradients.
 
-Names in messages: ``ASKED`` says which question of a turn it is; arms, opinions and networks are
+In messages, ``ASKED`` names the question of a turn; arms, predictions and networks are
 float64.
 """
 
@@ -21,36 +21,37 @@ __all__ = [
     "ARM",
     "ARMS",
     "ASKED",
-    "OPINIONS",
+    "PREDICTIONS",
     "Question",
     "arms_record",
     "network_record",
-    "opinions_record",
+    "predictions_record",
     "question_for",
     "question_record",
     "read_arms",
     "read_network",
-    "read_opinions",
+    "read_predictions",
     "read_question",
 ]
 
 Array = npt.NDArray[np.float64]
 
-ASKED: Final = "asked"  # config key: offer, opinions, slopes or play
+ASKED: Final = "asked"  # config key: offer, predictions, gradients or play
 ARM: Final = "arm"  # config key: which one to play
 ARMS: Final = "arms"
-OPINIONS: Final = "opinions"
+PREDICTIONS: Final = "predictions"
 
 _MOST_ARMS = 1000
 _ROUNDING = 1e-9
 
 
 class Question(NamedTuple):
-    """What the loss's gradient is on some rows, at given parameters of M networks.
+    """A question for the loss's gradient on some rows, at given parameters of M networks.
 
     Attributes:
         weights: Shapes (M, out, in).
-        drawn: Rows for each; users are clients. Entries with share 0 are about nobody.
+        drawn: Numbers of the rows for each network; users are clients. Entries with share 0 are
+            ignored.
     """
 
     weights: Weights
@@ -71,16 +72,16 @@ def read_arms(record: ArrayRecord, dim: int) -> Array:
     return arms
 
 
-def opinions_record(opinions: Array) -> ArrayRecord:
+def predictions_record(predictions: Array) -> ArrayRecord:
     """Returns predictions of n clients for K arms, shape (n, K)."""
-    return floats_record(opinions=opinions)
+    return floats_record(predictions=predictions)
 
 
-def read_opinions(record: ArrayRecord, shape: tuple[int, int]) -> Array:
-    """Reads what ``opinions_record`` wrote; errors are those of ``read_floats``."""
-    found = read_floats(record, OPINIONS, shape)
+def read_predictions(record: ArrayRecord, shape: tuple[int, int]) -> Array:
+    """Reads what ``predictions_record`` wrote; errors are those of ``read_floats``."""
+    found = read_floats(record, PREDICTIONS, shape)
     if not np.isfinite(found).all():
-        raise ValueError("some opinions are NaN or infinite")
+        raise ValueError("some predictions are NaN or infinite")
     return found
 
 
@@ -98,7 +99,7 @@ def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weig
         count: M.
 
     Raises:
-        KeyError: A layer is missing.
+        KeyError: If a layer is missing.
         ValueError: One has another shape or dtype, or numbers that are NaN or infinite.
         TypeError: One is not what it is declared to be.
     """
@@ -145,7 +146,7 @@ def read_question(record: ArrayRecord, widths: Sequence[int], clients: Collectio
     """Reads what ``question_record`` wrote.
 
     Raises:
-        KeyError: An array is missing.
+        KeyError: If an array is missing.
         ValueError: One has another shape or dtype, or it is about other clients.
         TypeError: One is not what it is declared to be.
     """

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from engram.bandits.environments.grouped import REWARDS, grouped
 from engram.bandits.recovery import true_groups
-from engram.bandits.worlds.grouped import REWARDS, grouped
 
 
-def world(**options):
+def environment(**options):
     usual = {"users": 12, "groups": 3, "dim": 7, "horizon": 3000, "seed": 0, "arms": 5}
     return grouped(**{**usual, **options})
 
@@ -20,7 +20,7 @@ def world(**options):
 @pytest.mark.parametrize("reward", REWARDS)
 @pytest.mark.parametrize("noise", ["bernoulli", 0.3])
 def test_means_are_expectations_of_rewards(reward, noise):
-    there = world(reward=reward, noise=noise)
+    there = environment(reward=reward, noise=noise)
     rounds = [there.round(t) for t in range(there.horizon)]
     means, rewards = (np.stack([getattr(now, of) for now in rounds]) for of in ("means", "rewards"))
     assert ((means >= 0) & (means <= 1) & (rewards >= 0) & (rewards <= 1)).all()
@@ -33,12 +33,12 @@ def test_means_are_expectations_of_rewards(reward, noise):
 
 
 def test_noise_of_no_size_leaves_the_means():
-    now = world(noise=0).round(4)
+    now = environment(noise=0).round(4)
     assert now.rewards.tolist() == now.means.tolist()
 
 
 def test_little_noise_is_as_large_as_it_says():
-    there = world(noise=0.01)
+    there = environment(noise=0.01)
     off = np.concatenate([now.rewards - now.means for now in map(there.round, range(600))])
     assert abs(off.std() / 0.01 - 1) < 4 / np.sqrt(2 * len(off))
 
@@ -46,7 +46,7 @@ def test_little_noise_is_as_large_as_it_says():
 @pytest.mark.parametrize(("reward", "phi"), [("quadratic", "z * z"), ("cosine", "cos")])
 def test_rewards_that_are_not_linear(reward, phi):
     """From the same draws, z is what the linear rewards say."""
-    line, bent = (world(reward=name) for name in ("linear", reward))
+    line, bent = (environment(reward=name) for name in ("linear", reward))
     for t in range(20):
         z = 2 * line.round(t).means - 1
         expected = z * z if phi == "z * z" else (1 + np.cos(3 * z)) / 2
@@ -55,7 +55,7 @@ def test_rewards_that_are_not_linear(reward, phi):
 
 @pytest.mark.parametrize("topics", [1, 2, 3])
 def test_linear_means_are_a_parameter_times_the_arm_of_length_one(topics):
-    there = world(topics=topics)
+    there = environment(topics=topics)
     arms, means = {}, {}
     for now in map(there.round, range(400)):
         np.testing.assert_allclose(np.linalg.norm(now.arms, axis=1), 1, rtol=1e-14)
@@ -71,7 +71,7 @@ def test_linear_means_are_a_parameter_times_the_arm_of_length_one(topics):
 
 
 def test_users_topics_and_directions_are_uniform():
-    there = world(topics=2)
+    there = environment(topics=2)
     users, topics, signs = Counter(), Counter(), Counter()
     for now in map(there.round, range(there.horizon)):
         users[now.user] += 1
@@ -89,15 +89,15 @@ def test_users_topics_and_directions_are_uniform():
 
 
 def test_with_one_topic_groups_are_always_the_same_and_of_one_size():
-    there = world()
-    groups = {true_groups(there.opinions(t), 0).tobytes() for t in range(20)}
+    there = environment()
+    groups = {true_groups(there.expected_rewards(t), 0).tobytes() for t in range(20)}
     assert len(groups) == 1
     assert np.frombuffer(groups.pop(), bool).reshape(5, 12).sum(axis=1).tolist() == [4] * 5
 
 
 def test_with_more_users_agree_on_some_arms_and_not_on_others():
-    there = world(topics=2)
-    agree = np.stack([true_groups(there.opinions(t), 0) for t in range(50)]).reshape(-1, 12)
+    there = environment(topics=2)
+    agree = np.stack([true_groups(there.expected_rewards(t), 0) for t in range(50)]).reshape(-1, 12)
     assert (agree.sum(axis=1) == 4).all()
     sometimes = agree.any(axis=0) & ~agree.all(axis=0)
     assert sometimes.any()
@@ -112,35 +112,35 @@ def test_with_more_users_agree_on_some_arms_and_not_on_others():
     seed=st.integers(0, 99),
 )
 def test_the_served_users_opinion_is_the_round_s_means(users, groups, topics, reward, seed):
-    there = world(
+    there = environment(
         users=max(users, groups), groups=groups, dim=1 + 2 * topics, topics=topics, seed=seed
     )
     now = there.round(7)
-    opinions = there.opinions(7)
-    assert opinions.shape == (5, there.users)
-    assert opinions[:, now.user].tolist() == now.means.tolist()
-    assert all(len(np.unique(row)) <= groups for row in opinions)
+    expected_rewards = there.expected_rewards(7)
+    assert expected_rewards.shape == (5, there.users)
+    assert expected_rewards[:, now.user].tolist() == now.means.tolist()
+    assert all(len(np.unique(row)) <= groups for row in expected_rewards)
 
 
 @pytest.mark.parametrize("topics", [1, 2])
 def test_different_groups_are_a_gap_apart(topics):
-    there = world(gap=0.07, topics=topics)
+    there = environment(gap=0.07, topics=topics)
     for t in range(100):
-        opinions = there.opinions(t)
-        apart = np.abs(opinions[:, :, None] - opinions[:, None, :])
+        expected_rewards = there.expected_rewards(t)
+        apart = np.abs(expected_rewards[:, :, None] - expected_rewards[:, None, :])
         assert (apart[apart > 0] >= 0.07).all()
-        assert opinions[:, there.round(t).user].tolist() == there.round(t).means.tolist()
+        assert expected_rewards[:, there.round(t).user].tolist() == there.round(t).means.tolist()
 
 
 def test_one_group_keeps_any_gap():
-    assert world(groups=1, gap=0.9).round(0).arms.shape == (5, 7)
+    assert environment(groups=1, gap=0.9).round(0).arms.shape == (5, 7)
 
 
 # --- Seeds, and what is refused ----------------------------------------------------------------
 
 
 def test_a_round_is_a_function_of_seed_and_number():
-    first, again, other = (world(seed=seed, topics=3) for seed in (5, 5, 6))
+    first, again, other = (environment(seed=seed, topics=3) for seed in (5, 5, 6))
     for t in reversed(range(20)):
         for one, two in zip(again.round(t), first.round(t), strict=True):
             assert np.array_equal(one, two)
@@ -168,4 +168,4 @@ BAD = {
 @pytest.mark.parametrize("message", BAD)
 def test_what_is_refused(message):
     with pytest.raises(ValueError, match=message):
-        world(**BAD[message])
+        environment(**BAD[message])

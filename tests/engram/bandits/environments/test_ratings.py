@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from engram.bandits.worlds.ratings import rated, ratings
+from engram.bandits.environments.ratings import rated, ratings
 
 # ann rates all four items, ben three of them (the film "c" twice), cat two, dan one.
 USERS = np.array(["ann", "ann", "ann", "ann", "ben", "ben", "ben", "ben", "cat", "cat", "dan"])
@@ -71,7 +71,7 @@ def index_of(vectors, rows):
 def test_one_bad_item_and_nine_others_of_the_user_served():
     found = large()
     there = ratings(found, horizon=200, seed=0)
-    assert (there.users, there.arms, there.dim, there.opinions) == (60, 10, 3, None)
+    assert (there.users, there.arms, there.dim, there.expected_rewards) == (60, 10, 3, None)
     served = found.served(10)
     for t in range(200):
         now = there.round(t)

@@ -9,7 +9,7 @@ from engram.privacy import epsilon
 from federation.errors import Refused, RunStopped
 from federation.noise import simulated_noise
 from server import run as coordinator
-from server.ledger import Ledger
+from server.accountant import PrivacyAccountant
 from server.record import RunRecord
 from simulations.comparison import find_runs
 from simulations.engine import simulate
@@ -30,38 +30,38 @@ def most(rounds):
 
 
 def test_the_client_asked_most_often_counts(tmp_path):
-    ledger = Ledger(small(**CENTRAL), 0, None)
-    assert ledger.spent == {"epsilon": 0.0, "delta": 1e-5}
+    accountant = PrivacyAccountant(small(**CENTRAL), 0, None)
+    assert accountant.spent == {"epsilon": 0.0, "delta": 1e-5}
     for server_round in range(1, 31):
-        ledger.note(cohort(server_round))
+        accountant.note(cohort(server_round))
         expected = epsilon(3.0, most(range(1, server_round + 1)), 1e-5)
-        assert ledger.spent["epsilon"] == pytest.approx(expected)
+        assert accountant.spent["epsilon"] == pytest.approx(expected)
     assert most(range(1, 31)) < 15  # a client is drawn in one round of five
     assert list(tmp_path.iterdir()) == []
 
 
 def test_two_clipped_updates_differ_by_twice_the_bound_where_privacy_is_local():
-    ledger = Ledger(small(**(CENTRAL | {"privacy": "local"})), 1, None)
-    assert ledger.spent["epsilon"] == pytest.approx(epsilon(1.5, 1, 1e-5))
+    accountant = PrivacyAccountant(small(**(CENTRAL | {"privacy": "local"})), 1, None)
+    assert accountant.spent["epsilon"] == pytest.approx(epsilon(1.5, 1, 1e-5))
 
 
 def test_without_privacy_nothing_is_noted(tmp_path):
-    ledger = Ledger(small(clip=0.1), 0, tmp_path / "begun")
-    ledger.note(cohort(1))
-    assert ledger.spent == {}
+    accountant = PrivacyAccountant(small(clip=0.1), 0, tmp_path / "begun")
+    accountant.note(cohort(1))
+    assert accountant.spent == {}
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_noise_is_secret_repeated_rounds_count_again(tmp_path):
     e, file = small(**CENTRAL), tmp_path / "begun"
-    first = Ledger(e, 0, file)
+    first = PrivacyAccountant(e, 0, file)
     for server_round in (1, 2, 3):
         first.note(cohort(server_round))
-    resumed = Ledger(e, 1, file)  # from the checkpoint of round 1
+    resumed = PrivacyAccountant(e, 1, file)  # from the checkpoint of round 1
     assert resumed.spent == first.spent
     resumed.note(cohort(2))
     assert resumed.spent["epsilon"] == pytest.approx(epsilon(3.0, most([1, 2, 2, 3]), 1e-5))
-    simulated = Ledger(e, 1, None)
+    simulated = PrivacyAccountant(e, 1, None)
     simulated.note(cohort(2))
     assert simulated.spent["epsilon"] == pytest.approx(epsilon(3.0, most([1, 2]), 1e-5))
 
@@ -69,7 +69,7 @@ def test_where_noise_is_secret_repeated_rounds_count_again(tmp_path):
 def test_a_damaged_file_is_one_line(tmp_path):
     (tmp_path / "begun").write_text("1\nx\n")
     with pytest.raises(Refused, match="begun is damaged: invalid literal"):
-        Ledger(small(**CENTRAL), 0, tmp_path / "begun")
+        PrivacyAccountant(small(**CENTRAL), 0, tmp_path / "begun")
 
 
 @pytest.mark.parametrize("privacy", ["local", "central"])

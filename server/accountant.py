@@ -1,4 +1,4 @@
-"""What privacy a run has spent on its clients' data."""
+"""The privacy accountant: how much privacy a run has spent."""
 
 import os
 from collections import Counter
@@ -10,24 +10,24 @@ from federation.experiment import Experiment
 from federation.protection import spent
 from strategies.local import draw_cohort
 
-__all__ = ["Ledger"]
+__all__ = ["PrivacyAccountant"]
 
 
-class Ledger:
-    """Counts in how many rounds of a private run each client was asked.
+class PrivacyAccountant:
+    """Counts the rounds of a private run in which each client was asked.
 
-    A round counts from before anybody is asked, whatever comes of it. After a crash a run goes on
-    at its last checkpoint, and repeats rounds. Where noise is secret, and so another each time,
-    they count each time: each shows the clients anew.
+    A round counts from before anybody is asked, whatever its outcome. After a crash a run continues
+    from its last checkpoint, and repeats rounds. If noise is secret, and so differs each time, a
+    repeated round counts each time, since it releases new information about the clients.
 
     Args:
         experiment: The settings. Without privacy nothing is counted.
-        done: The run's last checkpoint: rounds 1 to this one have been.
-        file: Where each round's clients are noted before they are asked, and found again; None
-            where a round that is repeated has the same noise as before, and shows nothing new.
+        done: The round of the last checkpoint: rounds 1 to this one are done.
+        file: Where each round's clients are recorded before they are asked; None if a repeated
+            round has the same noise as before, and so releases nothing new.
 
     Raises:
-        Refused: The file is damaged.
+        Refused: If the file is damaged.
     """
 
     def __init__(self, experiment: Experiment, done: int, file: Path | None) -> None:

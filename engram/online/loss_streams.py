@@ -1,6 +1,6 @@
 """Streams of losses on the unit ball, with known bounds and the best fixed decision in hindsight.
 
-A stream is drawn before anyone plays, so that learners are set beside each other in the same one.
+Streams are drawn beforehand, so that learners can be compared on the same one.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from engram.online.hindsight import Best, Total, least_on_ball
 from engram.online.losses import ABSOLUTE, LOGISTIC, NONE, SQUARED, Loss
 
 __all__ = [
-    "Environment",
+    "LossStream",
     "absolute",
     "directions",
     "drifting",
@@ -39,10 +39,10 @@ def _rounded(width: float) -> Loss:
     )
 
 
-class Environment(NamedTuple):
+class LossStream(NamedTuple):
     """Losses f_t(x) = phi(<a_t, x>, b_t) + <c_t, x> + x'Qx / 2 of rounds t = 1, ..., T.
 
-    Numbers that do not depend on x are left out of them, as they are no part of regret.
+    Terms that do not depend on x are left out, since they do not affect regret.
 
     Attributes:
         domain: A ball around the origin.
@@ -51,8 +51,8 @@ class Environment(NamedTuple):
         targets: b, shape (T,).
         tilts: c, shape (T, d).
         form: Q, symmetric and positive semidefinite, shape (d, d).
-        gradient_bound: G: no gradient in the domain is longer.
-        smoothness: L: gradients of a loss at x and y differ by at most L |x - y|; None if by more.
+        gradient_bound: Upper bound G on the norm of gradients in the domain.
+        smoothness: L, the Lipschitz constant of a loss's gradient; None if there is none.
     """
 
     domain: Domain
@@ -66,11 +66,11 @@ class Environment(NamedTuple):
 
     @property
     def horizon(self) -> int:
-        """Rounds T."""
+        """Number of rounds T."""
         return len(self.targets)
 
     def first(self, rounds: int) -> Self:
-        """Returns the first rounds alone."""
+        """Returns the stream of the first ``rounds`` rounds."""
         cut = slice(rounds)
         return self._replace(rows=self.rows[cut], targets=self.targets[cut], tilts=self.tilts[cut])
 
@@ -78,7 +78,7 @@ class Environment(NamedTuple):
         """Returns f_t(x_t) for t = 1, ..., T, shape (T,).
 
         Args:
-            decisions: Shape (T, d); or (d,), the same in all rounds.
+            decisions: Shape (T, d), or (d,) for the same decision in all rounds.
         """
         x = np.broadcast_to(decisions, self.rows.shape)
         predictions = np.einsum("td,td->t", self.rows, x)
@@ -87,14 +87,14 @@ class Environment(NamedTuple):
         return losses
 
     def gradient(self, t: int, points: Array) -> Array:
-        """Returns the gradients of f_t, t >= 1, at points: shape (n, d), as these."""
+        """Returns the gradients of f_t, t >= 1, at points (n, d), in the same shape."""
         a = self.rows[t - 1]
-        slopes = self.link.slope(points @ a, self.targets[t - 1])
-        found: Array = slopes[:, None] * a + self.tilts[t - 1] + points @ self.form
+        derivatives = self.link.derivative(points @ a, self.targets[t - 1])
+        found: Array = derivatives[:, None] * a + self.tilts[t - 1] + points @ self.form
         return found
 
     def best(self) -> Best:
-        """Returns the fixed decision with the least total loss, and how exact it is."""
+        """Returns the fixed decision with the least total loss, with a bound on its error."""
         start, radius = np.zeros(self.domain.dim), self.domain.size
         if self.link is not ABSOLUTE:
             return least_on_ball(partial(self._total, self.link), start, radius)
@@ -103,8 +103,8 @@ class Environment(NamedTuple):
         for width in 10.0 ** -np.arange(1, 8):
             rounded = least_on_ball(partial(self._total, _rounded(width)), now, radius)
             now = rounded.decision
-        # The slopes in [-1, 1] with which the rounded total was minimized are, at b, those of
-        # lines that stay below |u - b|; ``lost`` is how far below they are here.
+        # The derivatives in [-1, 1] at which the rounded total was minimized are, at b, the slopes
+        # of lines below |u - b|; ``lost`` is how far below they are here.
         off = np.abs(self.rows @ now - self.targets)
         lost = off - off**2 / np.hypot(off, width)
         return Best(now, float(self.losses(now).sum()), rounded.gap + float(lost.sum()))
@@ -113,11 +113,11 @@ class Environment(NamedTuple):
         predictions, form = self.rows @ x, self.horizon * self.form
         straight = self.tilts.sum(axis=0)
         values = link.value(predictions, self.targets)
-        bends = link.bend(predictions, self.targets)
+        second_derivatives = link.second_derivative(predictions, self.targets)
         return Total(
             float(values.sum() + straight @ x + x @ form @ x / 2),
-            link.slope(predictions, self.targets) @ self.rows + straight + form @ x,
-            (self.rows.T * bends) @ self.rows + form,
+            link.derivative(predictions, self.targets) @ self.rows + straight + form @ x,
+            (self.rows.T * second_derivatives) @ self.rows + form,
         )
 
 
@@ -142,10 +142,10 @@ def _stream(
     targets: Array | None = None,
     tilts: Array | None = None,
     form: Array | None = None,
-) -> Environment:
+) -> LossStream:
     require(horizon >= 1, "horizon", horizon, "at least 1")
     zeros = np.zeros((horizon, dim))
-    return Environment(
+    return LossStream(
         ball(dim, 1.0),
         link,
         zeros if rows is None else rows,
@@ -157,10 +157,10 @@ def _stream(
     )
 
 
-def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws |x - z_t|^2 / 2, with z_t around a point u, |u| = 1/4.
 
-    z_t - u has length 0.1 sqrt(d) and any direction, which is 0.1 in each coordinate: for d = 10,
+    z_t - u has length 0.1 sqrt(d), so 0.1 per coordinate, and uniform direction. For d = 10,
     G = 1 + 1/4 + 0.316.
     """
     spread = 0.1 * np.sqrt(dim)
@@ -168,7 +168,7 @@ def strongly_convex(rng: np.random.Generator, horizon: int, dim: int = 10) -> En
     return _stream(horizon, dim, 1.25 + spread, 1.0, tilts=-z, form=np.eye(dim))
 
 
-def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws |<a_t, x> - b_t|, |a_t| = 1, b_t = <a_t, u> + noise from N(0, 0.1^2), |u| = 1/2."""
     u = directions(rng, 1, dim)[0] / 2
     a = directions(rng, horizon, dim)
@@ -178,16 +178,16 @@ def absolute(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environme
 
 def logistic(
     rng: np.random.Generator, horizon: int, dim: int = 10, length: float | None = None
-) -> Environment:
+) -> LossStream:
     """Draws log(1 + exp(-b_t <a_t, x>)), b_t = 1 with probability 1 / (1 + exp(-<a_t, u>)).
 
     |u| = 1/2, and b_t is -1 otherwise.
 
     Args:
-        rng: What draws.
+        rng: Source of randomness.
         horizon: T >= 1.
         dim: d.
-        length: |a_t|; sqrt(d), as of standardized rows, if None.
+        length: |a_t|; sqrt(d), as for standardized rows, if None.
     """
     length = float(np.sqrt(dim)) if length is None else length
     u = directions(rng, 1, dim)[0] / 2
@@ -196,7 +196,7 @@ def logistic(
     return _stream(horizon, dim, length, length**2 / 4, link=LOGISTIC, rows=a, targets=b)
 
 
-def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
+def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
     """Draws (<a_t, x> - b_t)^2 / 2, |a_t| = 1, b_t = <a_t, u> + noise in [-0.3, 0.3], |u| = 1/2."""
     u = directions(rng, 1, dim)[0] / 2
     a = directions(rng, horizon, dim)
@@ -204,13 +204,13 @@ def squared(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environmen
     return _stream(horizon, dim, 1.8, 1.0, link=SQUARED, rows=a, targets=b)
 
 
-def linear(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
-    """Draws <c_t, x>, |c_t| = 1, of any direction: no learner's regret is below some sqrt(T)."""
+def linear(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
+    """Draws <c_t, x>, |c_t| = 1, of uniform direction: any learner's regret is of order sqrt(T)."""
     return _stream(horizon, dim, 1.0, None, tilts=directions(rng, horizon, dim))
 
 
-def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
-    """Draws (x - u)'Q(x - u) / 2 once, for all rounds: V_T = 0.
+def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> LossStream:
+    """Draws one loss (x - u)'Q(x - u) / 2 for all rounds, so that V_T = 0.
 
     |u| = 1/2, and Q has eigenvalues from 0.01 to 1.
     """
@@ -223,18 +223,18 @@ def fixed(rng: np.random.Generator, horizon: int, dim: int = 10) -> Environment:
 
 def drifting(
     rng: np.random.Generator, horizon: int, dim: int = 10, noise: float = 0.0
-) -> Environment:
+) -> LossStream:
     """Draws <a_t, x - u>^2 / 2 + <c_t, x>, where a_t turns slowly, |a_t| = 1, |u| = 1/2.
 
-    Pairs of a's coordinates go round in circles, in 200 to 2000 rounds, and so V_T is small, and u
-    the best decision in all rounds. With noise it is the stochastically extended adversarial model
-    (Appendix A.1): the expected loss drifts, sigma^2_1:T = T noise^2.
+    Pairs of a's coordinates move in circles, with periods of 200 to 2000 rounds. So V_T is small,
+    and u is the best decision in all rounds. With noise it is the stochastically extended
+    adversarial model (Appendix A.1): the expected loss drifts, sigma^2_1:T = T noise^2.
 
     Args:
-        rng: What draws.
+        rng: Source of randomness.
         horizon: T >= 1.
         dim: d, even.
-        noise: |c_t|, whose directions are any; >= 0.
+        noise: |c_t|, >= 0; the directions of c_t are uniform.
     """
     require(dim % 2 == 0, "dim", dim, "even")
     require(noise >= 0, "noise", noise, "at least 0")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
+from engram.bandits.environments.classes import LabeledRows, classes, laid_out
 from engram.bandits.recovery import true_groups
-from engram.bandits.worlds.classes import Rows, classes, laid_out
 
 K, D = 4, 3
 
@@ -18,10 +18,10 @@ def data(seed, sizes=(5, 2, 9, 4)):
     rng = np.random.default_rng(seed)
     x = np.column_stack([1 + y, np.arange(len(y)), rng.random(len(y))])
     order = rng.permutation(len(y))
-    return Rows(x[order], y[order])
+    return LabeledRows(x[order], y[order])
 
 
-def world(horizon=4000, seed=0, **options):
+def environment(horizon=4000, seed=0, **options):
     return classes([data(1), data(2)], horizon=horizon, seed=seed, **options)
 
 
@@ -48,7 +48,7 @@ def test_or_have_blocks_of_their_own():
 
 @pytest.mark.parametrize(("layout", "dim"), [("shift", D + K - 1), ("block", D * K)])
 def test_rows_have_length_one(layout, dim):
-    there = world(layout=layout)
+    there = environment(layout=layout)
     assert (there.users, there.arms, there.dim) == (2 * K, K, dim)
     arms = there.round(3).arms
     assert arms.shape == (K, dim)
@@ -56,7 +56,7 @@ def test_rows_have_length_one(layout, dim):
 
 
 def test_an_image_that_is_all_zero_stays_so():
-    there = classes([Rows(np.zeros((2, 3), np.uint8), np.array([0, 1]))], horizon=1, seed=0)
+    there = classes([LabeledRows(np.zeros((2, 3), np.uint8), np.array([0, 1]))], horizon=1, seed=0)
     assert not there.round(0).arms.any()
 
 
@@ -65,7 +65,7 @@ def test_an_image_that_is_all_zero_stays_so():
 
 def test_a_user_is_a_class_of_a_data_set_and_its_arm_pays():
     given = [data(1), data(2)]
-    there = world()
+    there = environment()
     for t in range(200):
         now = there.round(t)
         source, label = divmod(now.user, K)
@@ -77,7 +77,7 @@ def test_a_user_is_a_class_of_a_data_set_and_its_arm_pays():
 
 
 def test_data_set_class_and_image_are_uniform():
-    given, there = [data(1), data(2)], world()
+    given, there = [data(1), data(2)], environment()
     users, images = Counter(), Counter()
     for t in range(there.horizon):
         now = there.round(t)
@@ -93,7 +93,7 @@ def test_data_set_class_and_image_are_uniform():
 
 
 def test_groups_share_where_the_right_arm_of_a_class_is():
-    there = world(groups=2)
+    there = environment(groups=2)
     right, users = {}, Counter()
     for t in range(there.horizon):
         now = there.round(t)
@@ -119,22 +119,22 @@ def label_of(now, source):
 
 
 def test_opinions_are_what_each_user_would_have_got():
-    there = world(groups=2)
+    there = environment(groups=2)
     seen = {}
     rounds = [there.round(t) for t in range(500)]
     labels = [label_of(now, now.user // K) for now in rounds]
     for now, label in zip(rounds, labels, strict=True):
         seen[now.user, label] = now.means
     for t, label in enumerate(labels):
-        found = there.opinions(t)
+        found = there.expected_rewards(t)
         assert found.shape == (K, 2 * K)
         for user in range(2 * K):
             assert found[:, user].tolist() == seen[user, label].tolist()
 
 
 def test_users_of_a_group_agree_on_everything_and_others_on_some_arms_only():
-    there = world(groups=2)
-    groups = [true_groups(there.opinions(t), there.round(t).user) for t in range(50)]
+    there = environment(groups=2)
+    groups = [true_groups(there.expected_rewards(t), there.round(t).user) for t in range(50)]
     for t, found in enumerate(groups):
         user = there.round(t).user
         friends = [u for u in range(2 * K) if u // K == user // K and u % 2 == user % 2]
@@ -145,7 +145,7 @@ def test_users_of_a_group_agree_on_everything_and_others_on_some_arms_only():
 
 
 def test_there_are_no_opinions_of_images_that_a_user_never_sees():
-    assert world().opinions is None
+    assert environment().expected_rewards is None
 
 
 # --- Seeds, and what is refused ----------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_there_are_no_opinions_of_images_that_a_user_never_sees():
 
 @pytest.mark.parametrize("groups", [None, 3])
 def test_a_round_is_a_function_of_seed_and_number(groups):
-    first, again, other = (world(seed=s, groups=groups) for s in (5, 5, 6))
+    first, again, other = (environment(seed=s, groups=groups) for s in (5, 5, 6))
     backwards = [again.round(t) for t in reversed(range(40))][::-1]
     for t, now in enumerate(backwards):
         for one, two in zip(first.round(t), now, strict=True):
@@ -164,25 +164,25 @@ def test_a_round_is_a_function_of_seed_and_number(groups):
 def test_grey_levels_are_not_copied_nor_changed():
     x = np.arange(12, dtype=np.uint8).reshape(4, 3)
     x.setflags(write=False)
-    there = classes([Rows(x, np.array([0, 1, 0, 1]))], horizon=9, seed=0)
+    there = classes([LabeledRows(x, np.array([0, 1, 0, 1]))], horizon=9, seed=0)
     assert there.round(0).arms.dtype == np.float64
 
 
 X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])
 BAD = {
     "at least one": ([], {}),
-    r"must be \(4, d\)": ([Rows(np.ones(4), Y)], {}),
-    r"must be \(3, d\)": ([Rows(X, Y[:3])], {}),
-    "must be finite": ([Rows(X * np.nan, Y)], {}),
+    r"must be \(4, d\)": ([LabeledRows(np.ones(4), Y)], {}),
+    r"must be \(3, d\)": ([LabeledRows(X, Y[:3])], {}),
+    "must be finite": ([LabeledRows(X * np.nan, Y)], {}),
     r"classes must be 0, 1, ..., each of some row, two at least, got \[0, 2\]": (
-        [Rows(X, 2 * Y)],
+        [LabeledRows(X, 2 * Y)],
         {},
     ),
-    r"got \[0\]": ([Rows(X, 0 * Y)], {}),
-    "the same for all": ([Rows(X, Y), Rows(X[:, :1], Y)], {}),
-    "horizon must be at least 1, got 0": ([Rows(X, Y)], {"horizon": 0}),
-    r"groups must be None, or in \[1, 2\], got 3": ([Rows(X, Y)], {"groups": 3}),
-    "layout must be shift or block, got 'row'": ([Rows(X, Y)], {"layout": "row"}),
+    r"got \[0\]": ([LabeledRows(X, 0 * Y)], {}),
+    "the same for all": ([LabeledRows(X, Y), LabeledRows(X[:, :1], Y)], {}),
+    "horizon must be at least 1, got 0": ([LabeledRows(X, Y)], {"horizon": 0}),
+    r"groups must be None, or in \[1, 2\], got 3": ([LabeledRows(X, Y)], {"groups": 3}),
+    "layout must be shift or block, got 'row'": ([LabeledRows(X, Y)], {"layout": "row"}),
 }
 
 

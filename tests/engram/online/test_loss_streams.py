@@ -5,19 +5,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from engram.online import environments, games
+from engram.online import games, loss_streams
 from engram.online.play import game_regrets
 
 STREAMS = {
-    "strongly convex": environments.strongly_convex,
-    "absolute": environments.absolute,
-    "logistic": environments.logistic,
-    "short logistic": partial(environments.logistic, length=2.0),
-    "squared": environments.squared,
-    "linear": environments.linear,
-    "fixed": environments.fixed,
-    "drifting": environments.drifting,
-    "sea": partial(environments.drifting, noise=0.5),
+    "strongly convex": loss_streams.strongly_convex,
+    "absolute": loss_streams.absolute,
+    "logistic": loss_streams.logistic,
+    "short logistic": partial(loss_streams.logistic, length=2.0),
+    "squared": loss_streams.squared,
+    "linear": loss_streams.linear,
+    "fixed": loss_streams.fixed,
+    "drifting": loss_streams.drifting,
+    "sea": partial(loss_streams.drifting, noise=0.5),
 }
 GAMES = {
     "bilinear": games.saddle_game,
@@ -33,7 +33,7 @@ def draw(name, horizon=400, dim=6, seed=0):
 def inside(count, dim=6, seed=1):
     """Points of the unit ball, half of them on the sphere."""
     rng = np.random.default_rng(seed)
-    points = environments.directions(rng, count, dim)
+    points = loss_streams.directions(rng, count, dim)
     points[::2] *= rng.random((len(points[::2]), 1))
     return points
 
@@ -57,8 +57,8 @@ def test_gradients_are_those_of_the_losses(name):
         )
         found = stream.gradient(t, np.stack([x, -x]))
         for point, gradient in zip((x, -x), found, strict=True):
-            slope = differences(lambda y, one=one: one.losses(y)[0], point)
-            np.testing.assert_allclose(gradient, slope, atol=1e-6)
+            linear = differences(lambda y, one=one: one.losses(y)[0], point)
+            np.testing.assert_allclose(gradient, linear, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -102,7 +102,7 @@ def test_losses_by_hand():
 
 def test_labels_follow_the_logistic_model():
     # With b = +-1, b a has mean E[(2 p - 1) a], along u; the best decision is near it.
-    stream = environments.logistic(np.random.default_rng(0), 40_000, 4)
+    stream = loss_streams.logistic(np.random.default_rng(0), 40_000, 4)
     toward = (stream.targets[:, None] * stream.rows).mean(axis=0)
     best = stream.best().decision
     assert toward @ best / np.linalg.norm(toward) / np.linalg.norm(best) > 0.99
@@ -130,9 +130,9 @@ def test_a_fixed_loss_is_fixed():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda rng: environments.linear(rng, 0), "horizon must be at least 1, got 0"),
-        (lambda rng: environments.drifting(rng, 9, 3), "dim must be even, got 3"),
-        (lambda rng: environments.drifting(rng, 9, 4, -0.1), "noise must be at least 0, got -0.1"),
+        (lambda rng: loss_streams.linear(rng, 0), "horizon must be at least 1, got 0"),
+        (lambda rng: loss_streams.drifting(rng, 9, 3), "dim must be even, got 3"),
+        (lambda rng: loss_streams.drifting(rng, 9, 4, -0.1), "noise must be at least 0, got -0.1"),
         (lambda rng: games.saddle_game(rng, 3, -1.0), "curvature must be at least 0, got -1.0"),
     ],
 )
@@ -152,19 +152,19 @@ def points_of(domain, count, seed):
 @pytest.mark.parametrize("name", GAMES)
 def test_both_sides_see_the_same_game(name):
     game = GAMES[name](np.random.default_rng(0), 5)
-    turned = game.turned()
+    transposed = game.transposed()
     xs, ys = points_of(game.domain, 40, 1), points_of(game.other, 40, 2)
 
     def payoff(x, y):
-        own = game.curvature / 2 * x @ x + game.slope @ x + x @ game.matrix @ y
-        return own - game.other_slope @ y - game.curvature / 2 * y @ y
+        own = game.curvature / 2 * x @ x + game.linear @ x + x @ game.matrix @ y
+        return own - game.other_linear @ y - game.curvature / 2 * y @ y
 
     for x, y in zip(xs, ys, strict=True):
-        slope = differences(lambda p, y=y: payoff(p, y), x)
-        np.testing.assert_allclose(game.gradient(x[None], y[None])[0], slope, atol=1e-6)
-        slope = differences(lambda p, x=x: -payoff(x, p), y)
-        np.testing.assert_allclose(turned.gradient(y[None], x[None])[0], slope, atol=1e-6)
-    for side, own, theirs in ((game, xs, ys), (turned, ys, xs)):
+        linear = differences(lambda p, y=y: payoff(p, y), x)
+        np.testing.assert_allclose(game.gradient(x[None], y[None])[0], linear, atol=1e-6)
+        linear = differences(lambda p, x=x: -payoff(x, p), y)
+        np.testing.assert_allclose(transposed.gradient(y[None], x[None])[0], linear, atol=1e-6)
+    for side, own, theirs in ((game, xs, ys), (transposed, ys, xs)):
         lengths = np.linalg.norm(side.gradient(own, theirs), axis=1)
         assert lengths.max() <= side.gradient_bound * (1 + 1e-12)
     # Of each, what depends on its own choice: the difference from another choice.
@@ -177,11 +177,13 @@ def test_both_sides_see_the_same_game(name):
 def test_an_answer_is_the_best_there_is(name):
     game = GAMES[name](np.random.default_rng(3), 5)
     ys = points_of(game.other, 8, 4)
-    for y, answer in zip(ys, game.answer(ys), strict=True):
-        assert game.domain.contains(answer)
+    for y, best_response in zip(ys, game.best_response(ys), strict=True):
+        assert game.domain.contains(best_response)
         others = points_of(game.domain, 200, 5)
         many = np.tile(y, (200, 1))
-        assert game.losses(answer[None], y[None])[0] <= game.losses(others, many).min() + 1e-12
+        assert (
+            game.losses(best_response[None], y[None])[0] <= game.losses(others, many).min() + 1e-12
+        )
 
 
 @pytest.mark.parametrize("curvature", [0.0, 0.7])
@@ -191,12 +193,12 @@ def test_at_the_equilibrium_nobody_regrets(curvature):
     game = games.saddle_game(np.random.default_rng(6), 4, curvature)
     eye, a = curvature * np.eye(4), game.matrix
     solved = np.linalg.solve(
-        np.block([[eye, a], [-a.T, eye]]), -np.r_[game.slope, game.other_slope]
+        np.block([[eye, a], [-a.T, eye]]), -np.r_[game.linear, game.other_linear]
     )
     assert np.linalg.norm(solved[:4]) == pytest.approx(0.5)
     assert np.linalg.norm(solved[4:]) == pytest.approx(0.5)
     xs, ys, last = np.tile(solved[:4], (9, 1)), np.tile(solved[4:], (9, 1)), np.array([9])
     assert game_regrets(game, xs, ys, last)[0] == pytest.approx(0.0, abs=1e-12)
-    assert game_regrets(game.turned(), ys, xs, last)[0] == pytest.approx(0.0, abs=1e-12)
-    both = game_regrets(game, 0 * xs, ys, last) + game_regrets(game.turned(), ys, 0 * xs, last)
+    assert game_regrets(game.transposed(), ys, xs, last)[0] == pytest.approx(0.0, abs=1e-12)
+    both = game_regrets(game, 0 * xs, ys, last) + game_regrets(game.transposed(), ys, 0 * xs, last)
     assert both[0] > 0.1

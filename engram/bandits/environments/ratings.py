@@ -1,4 +1,4 @@
-"""Ratings as a bandit (Section 7): of ten items that a user has rated, find the one rated badly."""
+"""Ratings as a bandit (Section 7): of ten items a user has rated, find the one rated badly."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -8,8 +8,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 from sklearn.cluster import KMeans
 
+from engram.bandits.environments.environment import Environment, Round, checked_length, drawing
 from engram.bandits.policy import Array
-from engram.bandits.worlds.world import Round, World, checked_length, drawing
 from engram.checks import require
 
 __all__ = ["Rated", "rated", "ratings"]
@@ -18,14 +18,14 @@ Numbers = npt.NDArray[np.intp]
 
 
 class Rated(NamedTuple):
-    """Who has rated what, for users and items that are numbered from 0.
+    """A table of ratings, with users and items numbered from 0.
 
     Attributes:
-        users: A vector for each user, of Euclidean norm 1, shape (n, r).
-        items: And for each item, shape (m, r).
-        bad: The items that each user has rated badly: these pay.
-        other: And all others that the user has rated.
-        groups: Of users, by K-means, shape (n,).
+        users: Vector of each user, of Euclidean norm 1, shape (n, r).
+        items: Vector of each item, shape (m, r).
+        bad: The items that each user has rated badly; these pay.
+        other: All other items that the user has rated.
+        groups: Group of each user by K-means, shape (n,).
     """
 
     users: Array
@@ -35,7 +35,7 @@ class Rated(NamedTuple):
     groups: Numbers
 
     def served(self, arms: int) -> Numbers:
-        """Returns the users who have an item that pays, and ``arms - 1`` that do not."""
+        """Returns the users with at least one item that pays and ``arms - 1`` that do not."""
         enough = [
             len(bad) >= 1 and len(other) >= arms - 1
             for bad, other in zip(self.bad, self.other, strict=True)
@@ -57,21 +57,21 @@ def rated(
 ) -> Rated:
     """Prepares a table of ratings.
 
-    The users and the items with the most ratings are kept, both counted in the whole table; among
-    equals, the first by name. Their vectors are the leading singular vectors, U and V, of the
-    matrix of stars, 0 where there is no rating, each row scaled to Euclidean norm 1 (one that is
-    all 0 stays so). As in the paper all ratings are in it, those that are to be guessed too.
+    The users and the items with the most ratings in the whole table are kept; ties go to the first
+    by name. Their vectors are the leading singular vectors, U and V, of the matrix of stars (0
+    where there is no rating), each row scaled to Euclidean norm 1 (a row of zeros stays as it is).
+    As in the paper, the matrix holds all ratings, including those that are to be guessed.
 
     Args:
-        users: Who, shape (n,), of any type that can be sorted.
-        items: What, likewise.
-        stars: How many, > 0; of two ratings of an item by a user the last one stands.
-        top_users: How many users are kept, at most.
-        top_items: How many items, at most.
-        rank: Of the decomposition, r; less than users and items there are.
-        groups: That K-means finds among the vectors of all users that are kept, at most these.
-        below: Ratings of fewer stars are bad.
-        seed: Of K-means.
+        users: The user of each rating, shape (n,), of any sortable type.
+        items: The item of each rating, likewise.
+        stars: The rating, > 0; of two ratings of an item by the same user the last one counts.
+        top_users: Maximum number of users kept.
+        top_items: Maximum number of items kept.
+        rank: Rank r of the decomposition, below the numbers of users and items.
+        groups: Number of groups for K-means, at most the number of users kept.
+        below: Ratings below this number of stars are bad.
+        seed: Seed of K-means.
     """
     lengths = (len(users), len(items), len(stars))
     same = len(set(lengths)) == 1 and lengths[0] >= 1
@@ -113,23 +113,23 @@ def ratings(
     seed: int,
     arms: int = 10,
     features: Literal["item", "user-item"] = "item",
-) -> World:
-    """Returns a world in which users are offered items of which they rated one badly.
+) -> Environment:
+    """Returns an environment in which users are offered items of which they rated one badly.
 
-    A round draws a group, uniformly of those with a user who can be served; one of these users;
-    one of the items that the user rated badly, whose reward is 1; and ``arms - 1`` of the others,
-    whose reward is 0; all in random order. The world's users are those of ``table.served(arms)``,
-    in this order; the others lack an item that pays, or ones that do not.
+    A round uniformly draws a group that has a user who can be served, one of these users, one of
+    the items that the user rated badly, with reward 1, and ``arms - 1`` of the others, with reward
+    0, all in random order. The environment's users are ``table.served(arms)``, in this order; other
+    users have too few items.
 
     Args:
         table: The ratings.
         horizon: T, at least 1.
-        seed: Of all draws.
+        seed: Seed of all draws.
         arms: K, at least 2.
         features: ``item``: an arm is the item's vector, d = r, and so the same for all users, as
-            relative groups want it. With ``user-item`` it is the user's vector and then the item's,
-            d = 2 r, over sqrt(2): the paper speaks of vectors of both. Codes for this
-            paper's data have either.
+            relative groups require. ``user-item``: the user's vector followed by the item's,
+            divided by sqrt(2), d = 2 r. The paper mentions vectors of both; published codes have
+            either.
     """
     checked_length(horizon, arms)
     require(arms >= 2, "arms", arms, "at least 2")
@@ -158,7 +158,7 @@ def ratings(
         return Round(user, x, rewards, rewards)
 
     width = table.items.shape[1] * (1 if features == "item" else 2)
-    return World(horizon, len(served), arms, width, round_)
+    return Environment(horizon, len(served), arms, width, round_)
 
 
 def _most(names: npt.NDArray[Any], count: int) -> Numbers:

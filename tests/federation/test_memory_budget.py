@@ -22,7 +22,7 @@ from federation.errors import Refused
 from federation.fingerprint import source_root
 from federation.flower import Parcel, local_run, name_message, pack
 from federation.inbox import Limits, _unpacked
-from federation.room import Room
+from federation.memory_budget import MemoryBudget
 
 MIB = 2**20
 LIMITS = Limits(5 * MIB, 100, 60)
@@ -163,7 +163,7 @@ def measure(name, size):
 def test_few_bytes_do_not_become_many():
     # In a process of its own: protobuf's heap is not Python's.
     code = (
-        "import json; from tests.federation.test_room import BOMBS, MIB, measure; "
+        "import json; from tests.federation.test_memory_budget import BOMBS, MIB, measure; "
         "print(json.dumps({name: measure(name, 4 * MIB) for name in BOMBS}))"
     )
     done = subprocess.run(
@@ -231,7 +231,7 @@ def damage(data, whole):
 @given(st.binary(max_size=80))
 def test_any_bytes_are_counted_or_refused(data):
     with contextlib.suppress(Refused):
-        Room().take_protobuf(data, Proto.DESCRIPTOR)
+        MemoryBudget().take_protobuf(data, Proto.DESCRIPTOR)
     with contextlib.suppress(Refused):
         unbundle(all_of(data))
     with contextlib.suppress(Refused):
@@ -249,7 +249,7 @@ def test_what_protobuf_reads_is_counted(data):
     except ProtobufError:
         return
     with contextlib.suppress(Refused):  # of a kind that nobody uses any more
-        Room().take_protobuf(damaged, Proto.DESCRIPTOR)
+        MemoryBudget().take_protobuf(damaged, Proto.DESCRIPTOR)
 
 
 JSON = st.recursive(

@@ -1,4 +1,4 @@
-"""Classification as a bandit (Section 7): an image comes as K arms, one of which pays."""
+"""Classification as a bandit (Section 7): an image becomes K arms, one of which pays."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -6,20 +6,26 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engram.bandits.environments.environment import (
+    Environment,
+    Round,
+    checked_length,
+    drawing,
+    setting,
+)
 from engram.bandits.policy import Array
-from engram.bandits.worlds.world import Round, World, checked_length, drawing, setting
 from engram.checks import require
 
-__all__ = ["Layout", "Rows", "classes", "laid_out"]
+__all__ = ["ArmLayout", "LabeledRows", "classes", "laid_out"]
 
-Layout = Literal["shift", "block"]
+ArmLayout = Literal["shift", "block"]
 
 
-class Rows(NamedTuple):
+class LabeledRows(NamedTuple):
     """A data set for classification.
 
     Attributes:
-        x: Inputs, shape (n, d), numbers of any kind. They are neither copied nor changed.
+        x: Inputs, shape (n, d), of any numeric type; neither copied nor changed.
         y: Their classes, 0, ..., K - 1, shape (n,).
     """
 
@@ -33,15 +39,15 @@ class _Drawn(NamedTuple):
     x: Array
 
 
-def laid_out(x: Array, arms: int, layout: Layout) -> Array:
+def laid_out(x: Array, arms: int, layout: ArmLayout) -> Array:
     """Returns an input as K arms.
 
     Args:
         x: Shape (d,).
         arms: K.
         layout: ``shift`` is the paper's: (x, 0, ..., 0), (0, x, 0, ...), ..., (0, ..., 0, x), each
-            a place further, shape (K, d + K - 1). With ``block`` each is d places further, so that
-            no two arms have a feature in common, shape (K, K d).
+            shifted by one place, shape (K, d + K - 1). ``block`` shifts by d places, so that no two
+            arms share a feature, shape (K, K d).
     """
     require(layout in ("shift", "block"), "layout", layout, "shift or block")
     step = 1 if layout == "shift" else len(x)
@@ -52,31 +58,32 @@ def laid_out(x: Array, arms: int, layout: Layout) -> Array:
 
 
 def classes(
-    datasets: Sequence[Rows],
+    datasets: Sequence[LabeledRows],
     *,
     horizon: int,
     seed: int,
-    layout: Layout = "shift",
+    layout: ArmLayout = "shift",
     groups: int | None = None,
-) -> World:
-    """Returns a world in which images of several data sets are to be classified.
+) -> Environment:
+    """Returns an environment in which images of several data sets are classified.
 
-    As the paper has it, each class of each data set is a user: a round draws a data set, one of its
-    classes, and one of the images of this class, all uniformly; the arm that pays is the class's.
-    So it is always the same one for a user, and whoever learns each user's own arm needs no image.
+    In the paper, each class of each data set is a user: a round draws a data set, one of its
+    classes, and one of the images of this class, all uniformly, and the arm of the class pays. So
+    the same arm always pays for a user, and a policy that learns each user's arm needs no image.
 
-    With ``groups`` it is not. Each data set has as many users as classes, in groups of the same
-    size but for one. A round draws a data set, one of its users, and any of its classes; the users
-    of a group share a permutation of all classes, drawn at random, and the arm that pays is where
-    it takes the image's class. So it depends on the image and on the group. Users have an opinion
-    of the other data sets' images too, though they are not shown these: by the same permutation.
+    With ``groups``, each data set has as many users as classes, in groups whose sizes differ by at
+    most one. A round draws a data set, one of its users, and any of its classes. The users of a
+    group share a random permutation of the classes, and the arm to which it maps the image's class
+    pays; so this depends on the image and on the group. Users' expected rewards for the other data
+    sets' images, which they are never shown, follow from the same permutation.
 
     Args:
         datasets: At least one, all with the same d and K, and rows of each class.
         horizon: T, at least 1.
-        seed: Of all draws.
-        layout: As in ``laid_out``, of rows scaled to Euclidean norm 1; one that is all 0 stays so.
-        groups: Of each data set's users, in 1, ..., K; None for the paper's users.
+        seed: Seed of all draws.
+        layout: See ``laid_out``. Rows are scaled to Euclidean norm 1; a row of zeros stays as it
+            is.
+        groups: Number of groups of each data set's users, in 1, ..., K; None for the paper's users.
     """
     dim, arms = _checked(datasets)
     checked_length(horizon, arms)
@@ -100,12 +107,14 @@ def classes(
         pays = (np.arange(arms) == right[user, label]).astype(np.float64)
         return Round(user, laid_out(x / (np.linalg.norm(x) or 1.0), arms, layout), pays, pays)
 
-    def opinions(t: int) -> Array:
+    def expected_rewards(t: int) -> Array:
         found: Array = (np.arange(arms)[:, None] == right[:, draw(t).label]).astype(np.float64)
         return found
 
     width = laid_out(np.zeros(dim), arms, layout).shape[1]
-    return World(horizon, users, arms, width, round_, None if groups is None else opinions)
+    return Environment(
+        horizon, users, arms, width, round_, None if groups is None else expected_rewards
+    )
 
 
 def _right_arms(users: int, arms: int, seed: int, groups: int | None) -> npt.NDArray[np.intp]:
@@ -118,7 +127,7 @@ def _right_arms(users: int, arms: int, seed: int, groups: int | None) -> npt.NDA
     return np.asarray(permutations[group])
 
 
-def _checked(datasets: Sequence[Rows]) -> tuple[int, int]:
+def _checked(datasets: Sequence[LabeledRows]) -> tuple[int, int]:
     """Returns d and K."""
     require(len(datasets) >= 1, "datasets", len(datasets), "at least one")
     for x, y in datasets:

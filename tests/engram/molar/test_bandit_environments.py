@@ -1,18 +1,24 @@
-"""Worlds that bandits play in, and the batches in which they do."""
+"""Environments that bandits play in, and the batches in which they do."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.molar.bandits.environments import World, regret, replay, simulate, sparse_worlds
+from engram.molar.bandits.environments import (
+    TaskEnvironment,
+    regret,
+    replay,
+    simulate,
+    sparse_environments,
+)
 from engram.molar.bandits.play import Batch, batches
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 
 
-def worlds(model, activation):
-    return sparse_worlds(np.random.default_rng(0), model, activation=activation, horizon=100)
+def environments(model, activation):
+    return sparse_environments(np.random.default_rng(0), model, activation=activation, horizon=100)
 
 
 # --- Batches ---------------------------------------------------------------------------------
@@ -56,23 +62,23 @@ def test_parameters_differ_in_so_many_coordinates_and_have_norm_1(differing):
 
 def test_a_simulated_world_pays_what_its_parameters_say():
     coefs = np.array([[2.0, -1.0], [0.5, 3.0], [0.0, 1.0]])
-    world = simulate(
+    environment = simulate(
         np.random.default_rng(0), coefs, arms=3, activation=0.6, horizon=4000, sigma=0.25
     )
-    n = world.active.sum()
-    assert world.contexts.shape == (n, 1, 2)
-    assert world.parameters == 3
-    np.testing.assert_allclose(world.means, world.contexts[:, 0] @ coefs.T)
-    noise = world.rewards - world.means
+    n = environment.active.sum()
+    assert environment.contexts.shape == (n, 1, 2)
+    assert environment.parameters == 3
+    np.testing.assert_allclose(environment.means, environment.contexts[:, 0] @ coefs.T)
+    noise = environment.rewards - environment.means
     np.testing.assert_allclose(noise, noise[:, :1] + np.zeros(3), atol=1e-12)  # one a round
     # Standard errors: 0.6 +- sqrt(0.24 / 4000), 0.25 +- 0.25 / sqrt(2 * 2400), 1 +- 1 / 69.
     assert n / 4000 == pytest.approx(0.6, abs=0.03)
     assert noise[:, 0].std() == pytest.approx(0.25, abs=0.015)
-    assert world.contexts.std() == pytest.approx(1, abs=0.05)
+    assert environment.contexts.std() == pytest.approx(1, abs=0.05)
 
 
 def test_under_model_c_each_arm_has_a_context():
-    world = simulate(
+    environment = simulate(
         np.random.default_rng(0),
         np.array([[2.0, -1.0]]),
         arms=3,
@@ -80,13 +86,13 @@ def test_under_model_c_each_arm_has_a_context():
         horizon=5,
         sigma=0.0,
     )
-    assert (world.contexts.shape, world.parameters) == ((5, 3, 2), 1)
-    np.testing.assert_array_equal(world.rewards, world.contexts @ [2.0, -1.0])
+    assert (environment.contexts.shape, environment.parameters) == ((5, 3, 2), 1)
+    np.testing.assert_array_equal(environment.rewards, environment.contexts @ [2.0, -1.0])
 
 
 @pytest.mark.parametrize("model", ["C", "P"])
 def test_what_a_task_meets_does_not_depend_on_the_others(model):
-    few, many = (worlds(model, activation) for activation in ((0.9, 0.3), (0.9, 0.3, 0.5)))
+    few, many = (environments(model, activation) for activation in ((0.9, 0.3), (0.9, 0.3, 0.5)))
     for one, other in zip(few, many, strict=False):
         np.testing.assert_array_equal(one.active, other.active)
         np.testing.assert_array_equal(one.contexts, other.contexts)
@@ -96,34 +102,42 @@ def test_what_a_task_meets_does_not_depend_on_the_others(model):
 def test_replay_reads_each_row_once_at_most_and_then_ends():
     rows = Rows(np.arange(22.0).reshape(11, 2), np.arange(11.0) ** 2)
     reference = np.array([1.0, -3.0])
-    world = replay(np.random.default_rng(0), rows, reference, activation=0.5, horizon=40, arms=2)
-    assert world.active.sum() == 5  # 11 rows: five pairs, though some twenty rounds were drawn
-    read = (world.contexts[..., 0] / 2).astype(int)
+    environment = replay(
+        np.random.default_rng(0), rows, reference, activation=0.5, horizon=40, arms=2
+    )
+    assert (
+        environment.active.sum() == 5
+    )  # 11 rows: five pairs, though some twenty rounds were drawn
+    read = (environment.contexts[..., 0] / 2).astype(int)
     assert len(set(read.ravel())) == 10
-    np.testing.assert_array_equal(world.contexts, rows.x[read])
-    np.testing.assert_array_equal(world.rewards, rows.y[read])
-    np.testing.assert_allclose(world.means, rows.x[read] @ reference)
+    np.testing.assert_array_equal(environment.contexts, rows.x[read])
+    np.testing.assert_array_equal(environment.rewards, rows.y[read])
+    np.testing.assert_allclose(environment.means, rows.x[read] @ reference)
     short = replay(np.random.default_rng(0), rows, reference, activation=1.0, horizon=3)
     assert short.active.tolist() == [True] * 3
 
 
 def test_replay_stops_activations_once_rows_are_used_up():
     rows = Rows(np.ones((7, 1)), np.ones(7))
-    world = replay(np.random.default_rng(0), rows, np.ones(1), activation=1.0, horizon=10, arms=3)
-    assert world.active.tolist() == [True, True] + [False] * 8
+    environment = replay(
+        np.random.default_rng(0), rows, np.ones(1), activation=1.0, horizon=10, arms=3
+    )
+    assert environment.active.tolist() == [True, True] + [False] * 8
 
 
 def test_regret_by_hand():
     # Rounds 1 and 3 of three. Best arms: 2 (of 0, 5, 6) and 0 (of 4, -1, 3).
     means = np.array([[0.0, 5.0, 6.0], [4.0, -1.0, 3.0]])
-    world = World(np.array([True, False, True]), np.zeros((2, 3, 1)), means, means + 100)
-    assert regret(world, np.array([1, 2])).tolist() == [1.0, 0.0, 1.0]
-    assert regret(world, np.array([2, 1])).tolist() == [0.0, 0.0, 5.0]
+    environment = TaskEnvironment(
+        np.array([True, False, True]), np.zeros((2, 3, 1)), means, means + 100
+    )
+    assert regret(environment, np.array([1, 2])).tolist() == [1.0, 0.0, 1.0]
+    assert regret(environment, np.array([2, 1])).tolist() == [0.0, 0.0, 5.0]
 
 
 def test_rounds_of_a_world():
-    world = worlds("C", (0.9, 0.3))[1]
-    parts = [world.rounds(a, b) for a, b in ((0, 1), (1, 6), (6, 6), (6, 100))]
+    environment = environments("C", (0.9, 0.3))[1]
+    parts = [environment.rounds(a, b) for a, b in ((0, 1), (1, 6), (6, 6), (6, 100))]
     assert [len(part.active) for part in parts] == [1, 5, 0, 94]
-    for whole, split in zip(world, zip(*parts, strict=True), strict=True):
+    for whole, split in zip(environment, zip(*parts, strict=True), strict=True):
         np.testing.assert_array_equal(whole, np.concatenate(split))

@@ -1,4 +1,4 @@
-"""Users in groups that are known: by topic, so that users agree on some arms and not on others."""
+"""Users in known groups by topic, so that users agree on some arms and not on others."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
@@ -6,10 +6,16 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engram.bandits.environments.environment import (
+    Environment,
+    Round,
+    checked_length,
+    drawing,
+    setting,
+)
 from engram.bandits.policy import Array
-from engram.bandits.worlds.world import Round, World, checked_length, drawing, setting
 from engram.checks import require
-from engram.online.environments import directions
+from engram.online.loss_streams import directions
 
 __all__ = ["REWARDS", "grouped"]
 
@@ -37,37 +43,36 @@ def grouped(
     reward: str = "linear",
     noise: float | Literal["bernoulli"] = "bernoulli",
     gap: float = 0.0,
-) -> World:
-    """Returns a world in which groups of users have parameters of their own.
+) -> Environment:
+    """Returns an environment in which each group of users has its own parameters.
 
-    An arm x = (z, 1) / sqrt(2), |x| = 1, is of one topic, drawn uniformly: z has a uniform
-    direction in the topic's own features, and is 0 in the others'. In each topic the users are
-    dealt out to groups anew, of the same size but for one, and each group has a parameter a there,
-    |a| = 1, of a uniform direction: E[r | u] = phi(<a, z>). So the relative group of an arm
-    (Definition 3.1) is the group that a user is in, in the arm's topic: with one topic always the
-    same; with more, users agree on some arms and not on others. In each round a user is drawn
-    uniformly.
+    An arm x = (z, 1) / sqrt(2), |x| = 1, has one topic, drawn uniformly: z has a uniform direction
+    in the topic's own features, and is 0 in those of other topics. In each topic users are divided
+    anew into groups whose sizes differ by at most one, and each group has a parameter a of uniform
+    direction, |a| = 1: E[r | u] = phi(<a, z>). So the relative group for an arm (Definition 3.1) is
+    the user's group in the arm's topic: always the same with one topic; with more topics, users
+    agree on some arms and not on others. In each round a user is drawn uniformly.
 
-    ``linear`` is so: <theta, x>, with theta = (a of the first topic, a of the second, ..., 1)
-    / sqrt(2).
+    For the reward ``linear``, E[r | u] = <theta, x> with theta = (a of the first topic, a of the
+    second, ..., 1) / sqrt(2).
 
     Args:
-        users: At least 1.
-        groups: In each topic, q, in 1, ..., users.
+        users: Number of users, at least 1.
+        groups: Number q of groups in each topic, in 1, ..., users.
         dim: d, one more than a multiple of ``topics``.
         horizon: T, at least 1.
-        seed: Of all draws.
+        seed: Seed of all draws.
         arms: K, at least 1.
-        topics: At least 1.
-        reward: phi, of ``REWARDS``.
-        noise: ``bernoulli``, rewards 0 or 1; or the standard deviation, >= 0, of normal noise. It
-            is cut off at the same distance on either side, where a reward would leave [0, 1], and
-            so the mean stays what it is, and the deviation is less.
-        gap: gamma, in [0, 1): arms are drawn anew until the groups' expected rewards of each differ
-            by at least so much (Definition 3.2).
+        topics: Number of topics, at least 1.
+        reward: phi, a key of ``REWARDS``.
+        noise: ``bernoulli`` for rewards 0 or 1; or the standard deviation, >= 0, of normal noise,
+            which is clipped symmetrically where a reward would leave [0, 1]. Clipping keeps the
+            mean and reduces the deviation.
+        gap: gamma, in [0, 1): arms are redrawn until the groups' expected rewards differ by at
+            least this much (Definition 3.2).
 
     Raises:
-        ValueError: A number is out of its range; or fewer than 1 % of arms keep the gap.
+        ValueError: If a number is out of range, or fewer than 1 % of arms keep the gap.
     """
     checked_length(horizon, arms)
     require(1 <= groups <= users, "groups", groups, f"in [1, {users}], the number of users")
@@ -81,33 +86,33 @@ def grouped(
     rng, block = setting(seed), (dim - 1) // topics
     parameters = directions(rng, topics * groups, block).reshape(topics, groups, block)
     group = np.stack([rng.permutation(users) % groups for _ in range(topics)])  # (topics, users)
-    world = _Tastes(parameters, group, REWARDS[reward], gap)
+    environment = _Tastes(parameters, group, REWARDS[reward], gap)
     for topic in range(topics):
-        world.check(rng, topic)
+        environment.check(rng, topic)
 
     def round_(t: int) -> Round:
         rng = drawing(seed, t)
-        topic, z = world.offer(rng, arms)
+        topic, z = environment.offer(rng, arms)
         user = int(rng.integers(users))
-        means = world.opinions(topic, z)[:, user]
+        means = environment.expected_rewards(topic, z)[:, user]
         return Round(user, _placed(topic, z, topics), means, _rewards(rng, means, noise))
 
-    return World(
+    return Environment(
         horizon,
         users,
         arms,
         dim,
         round_,
-        lambda t: world.opinions(*world.offer(drawing(seed, t), arms)),
+        lambda t: environment.expected_rewards(*environment.offer(drawing(seed, t), arms)),
     )
 
 
 class _Tastes(NamedTuple):
-    """What there is to know of the groups.
+    """The groups and their parameters.
 
     Attributes:
         parameters: a, shape (topics, groups, (d - 1) / topics).
-        group: Of each user in each topic, shape (topics, users).
+        group: Group of each user in each topic, shape (topics, users).
         reward: phi.
         gap: gamma.
     """
@@ -121,7 +126,7 @@ class _Tastes(NamedTuple):
         """Returns what the groups of these topics expect of these arms, shape (n, groups)."""
         return self.reward(np.einsum("nqb,nb->nq", self.parameters[topic], z))
 
-    def opinions(self, topic: Numbers, z: Array) -> Array:
+    def expected_rewards(self, topic: Numbers, z: Array) -> Array:
         """Returns what users expect of them, shape (n, users)."""
         return np.take_along_axis(self.expected(topic, z), self.group[topic], axis=1)
 

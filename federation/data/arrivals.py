@@ -1,7 +1,7 @@
-"""What the users of a bandit between sites meet: one of them in each turn, with arms.
+"""Arrivals of users in a bandit between sites: one user in each turn, with arms.
 
-Every user is a client. Which one's turn it is follows from the seed and the turn alone, so every
-site knows when it is its own.
+Every user is a client. Whose turn it is depends on the seed and the turn alone, so every site knows
+when it is its own turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.bandits.worlds.classes import classes
-from engram.bandits.worlds.grouped import grouped
-from engram.bandits.worlds.world import Round, World, drawing
+from engram.bandits.environments.classes import classes
+from engram.bandits.environments.environment import Environment, Round, drawing
+from engram.bandits.environments.grouped import grouped
 from engram.molar.site import Rows
 from federation.data.bandits import read_classes
 from federation.data.tables import TableData
@@ -22,12 +22,12 @@ from federation.methods.meta_ban import MetaBan
 
 __all__ = [
     "GROUPED",
-    "Meetings",
-    "drawn_meetings",
-    "drawn_world",
+    "Arrivals",
+    "drawn_arrivals",
+    "drawn_environment",
     "grouped_users",
     "is_table",
-    "table_meetings",
+    "table_arrivals",
 ]
 
 GROUPED: Final = {"linear-groups": "linear", "cosine-groups": "cosine"}
@@ -36,12 +36,13 @@ GROUPED: Final = {"linear-groups": "linear", "cosine-groups": "cosine"}
 _LONGEST = 2.0
 
 
-class Meetings(NamedTuple):
-    """What there is to meet.
+class Arrivals(NamedTuple):
+    """The arrivals of users, turn by turn.
 
     Attributes:
         dim: Features d of an arm.
-        turn: ``t -> Round`` of the client whose turn it is, t from 0; None if it is not here.
+        turn: ``t -> Round`` of the client whose turn it is, t from 0; None if that client is
+            elsewhere.
     """
 
     dim: int
@@ -49,12 +50,12 @@ class Meetings(NamedTuple):
 
 
 def is_table(experiment: Experiment) -> bool:
-    """Returns whether the data set is a table of what arms paid, not one of classes."""
+    """Returns whether the data set is a table of rewards, not one of classes."""
     return experiment.dataset.startswith("csv:")
 
 
-def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> World:
-    """Draws users in groups of a third of them each, other ones in each of two topics."""
+def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> Environment:
+    """Draws users in three groups of equal size, with different groups in each of two topics."""
     return grouped(
         users=users,
         groups=3,
@@ -68,47 +69,48 @@ def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> World:
     )
 
 
-def drawn_world(experiment: Experiment) -> World:
-    """Returns a world that is drawn, or made of data sets with classes.
+def drawn_environment(experiment: Experiment) -> Environment:
+    """Returns an environment that is drawn, or made of data sets with classes.
 
     Raises:
-        DataError: A data set cannot be read, or has other users than there are clients.
+        DataError: If a data set cannot be read, or its number of users differs from num-clients.
     """
     e, own = experiment, experiment.of(MetaBan)
     try:
         if e.dataset in GROUPED:
             reward = GROUPED[e.dataset]
-            world = grouped_users(reward, users=e.num_clients, horizon=e.rounds, seed=e.seed)
+            environment = grouped_users(reward, users=e.num_clients, horizon=e.rounds, seed=e.seed)
         else:
             rows = [read_classes(name, data_dir=Path(e.data_dir)) for name in own.datasets(e)]
-            world = classes(rows, horizon=e.rounds, seed=e.seed, groups=own.user_groups or None)
+            environment = classes(
+                rows, horizon=e.rounds, seed=e.seed, groups=own.user_groups or None
+            )
     except DataError:
         raise
     except ValueError as error:
         raise DataError(f"{e.dataset}: {error}") from error
-    if world.users != e.num_clients:
+    if environment.users != e.num_clients:
         raise DataError(
-            f"num-clients must be the number of users, {world.users}, in {e.dataset}, got "
+            f"num-clients must be the number of users, {environment.users}, in {e.dataset}, got "
             f"{e.num_clients}"
         )
-    return world
+    return environment
 
 
-def drawn_meetings(experiment: Experiment) -> Meetings:
-    """Returns the rounds of ``drawn_world``; errors are its."""
-    world = drawn_world(experiment)
-    return Meetings(world.dim, world.round)
+def drawn_arrivals(experiment: Experiment) -> Arrivals:
+    """Returns the arrivals of ``drawn_environment``, with the same errors."""
+    environment = drawn_environment(experiment)
+    return Arrivals(environment.dim, environment.round)
 
 
-def table_meetings(experiment: Experiment, data: TableData) -> Meetings:
-    """Returns turns from tables, whose rows are arms and whose target is what they pay.
+def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
+    """Returns arrivals from tables whose rows are arms and whose target is the reward.
 
-    In each turn a client is drawn uniformly, which reads as many of its rows as there are ``arms``.
-    Regret is counted by what these would have paid.
+    In each turn a client is drawn uniformly, and ``arms`` of its rows are offered. Regret is
+    counted by their rewards.
 
     Raises:
-        DataError: Some number is NaN or infinite, some row is long, or some reward is not in
-            [0, 1].
+        DataError: If a number is NaN or infinite, a row is too long, or a reward is not in [0, 1].
     """
     e, arms = experiment, experiment.of(MetaBan).arms
     parts = zip(data.train, data.test, strict=True)  # a bandit learns from all that it is shown
@@ -127,7 +129,7 @@ def table_meetings(experiment: Experiment, data: TableData) -> Meetings:
         offered = rng.choice(len(rows.y), size=arms, replace=len(rows.y) < arms)
         return Round(client, rows.x[offered], rows.y[offered], rows.y[offered])
 
-    return Meetings(len(data.columns), turn)
+    return Arrivals(len(data.columns), turn)
 
 
 def _checked(experiment: Experiment, client: int, parts: Sequence[Rows]) -> Rows:

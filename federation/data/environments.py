@@ -1,8 +1,8 @@
-"""What the sites of a bandit are going to see: simulated, or read from their tables."""
+"""Environments of bandit sites: simulated, or read from their tables."""
 
 import numpy as np
 
-from engram.molar.bandits.environments import World, replay, simulate
+from engram.molar.bandits.environments import TaskEnvironment, replay, simulate
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import estimate_site
 from federation.data.tables import TableData
@@ -11,14 +11,14 @@ from federation.experiment import Experiment
 from federation.methods.molar_bandit import MolarBandit
 from federation.streams import Stream, generator
 
-__all__ = ["COLUMNS", "SIMULATED", "simulated_world", "table_world"]
+__all__ = ["COLUMNS", "SIMULATED", "simulated_environment", "table_environment"]
 
 SIMULATED = "sparse-linear"
 COLUMNS = 30  # of the simulation in Section 4.1
 _DIFFERING, _NOISE = 2, 0.5
 
 
-def simulated_world(experiment: Experiment, client: int) -> World:
+def simulated_environment(experiment: Experiment, client: int) -> TaskEnvironment:
     """Draws a site's turns in the simulation of Section 4.1, of so many sites as there are clients.
 
     Parameters and activation probabilities are drawn for all sites, the turns for each apart.
@@ -40,7 +40,7 @@ def simulated_world(experiment: Experiment, client: int) -> World:
     )
 
 
-def table_world(experiment: Experiment, data: TableData, client: int) -> World:
+def table_environment(experiment: Experiment, data: TableData, client: int) -> TaskEnvironment:
     """Draws a site's turns from its table, the protocol of PISA in J.2.
 
     In each turn it reads as many of its training rows as there are arms, and chooses one. Regret is
@@ -48,7 +48,7 @@ def table_world(experiment: Experiment, data: TableData, client: int) -> World:
     the sites whose rows are here, as it has rows.
 
     Raises:
-        DataError: It has too few held-out rows, or some are not finite.
+        DataError: If it has too few held-out rows, or some are not finite.
     """
     e, own = experiment, experiment.of(MolarBandit)
     rows, held_out = data.train[client], data.test[client]

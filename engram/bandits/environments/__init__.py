@@ -1,0 +1,1 @@
+"""Environments that bandit policies play in: classification data, ratings, and drawn groups."""

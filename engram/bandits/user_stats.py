@@ -1,0 +1,128 @@
+"""Per-user and per-cluster ridge estimates.
+
+CLUB, SCLUB, COFIBA and LOCB share these, and differ in how they form clusters.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.bandits.policy import Array
+from engram.bandits.ridge import Ridge, added, fitted, fresh, observed
+
+__all__ = [
+    "Cluster",
+    "UserEstimate",
+    "UserStats",
+    "cluster_estimate",
+    "confidence_radius",
+    "empty",
+    "prune",
+    "with_row",
+    "with_user",
+]
+
+Cluster = frozenset[int]
+Ints = npt.NDArray[np.intp]
+
+
+class UserEstimate(NamedTuple):
+    """What is known of one user.
+
+    Attributes:
+        gram: Gram matrix sum x x', shape (d, d); only its upper triangle is kept.
+        ridge: The user's ridge estimate.
+    """
+
+    gram: Array
+    ridge: Ridge
+
+
+class UserStats(NamedTuple):
+    """Statistics of users, and estimates for clusters of users.
+
+    Attributes:
+        unseen: Prior for unseen users.
+        users: The estimate of each user seen so far, by number.
+        thetas: The users' coefficients, shape (n, d), n above the largest user number. Rows of
+            numbers that belong to no user are meaningless.
+        rows: Number of rows of each user, shape (n,).
+        clusters: Cached estimates of clusters, from the rows of all their users. They are kept up
+            to date by rank-one updates until the cluster ceases to exist.
+    """
+
+    unseen: UserEstimate
+    users: Mapping[int, UserEstimate]
+    thetas: Array
+    rows: Ints
+    clusters: Mapping[Cluster, Ridge]
+
+
+def empty(dim: int, lam: float) -> UserStats:
+    """Returns empty statistics."""
+    unseen = UserEstimate(np.zeros((dim, dim), order="F"), fresh(dim, lam))
+    return UserStats(unseen, {}, np.zeros((0, dim)), np.zeros(0, dtype=np.intp), {})
+
+
+def with_user(stats: UserStats, user: int, to: Collection[Cluster]) -> UserStats:
+    """Adds a user without rows.
+
+    Args:
+        stats: The statistics before.
+        user: The new user's number.
+        to: The clusters that the user joins.
+    """
+    more = max(0, user + 1 - len(stats.rows))
+    return stats._replace(
+        users={**stats.users, user: stats.unseen},
+        thetas=np.pad(stats.thetas, ((0, more), (0, 0))),
+        rows=np.pad(stats.rows, (0, more)),
+        clusters={them | {user} if them in to else them: r for them, r in stats.clusters.items()},
+    )
+
+
+def with_row(stats: UserStats, user: int, x: Array, reward: float) -> UserStats:
+    """Adds a row (x, reward) of one of the users."""
+    before = stats.users[user]
+    after = UserEstimate(added(before.gram, x), observed(before.ridge, x, reward))
+    thetas, rows = stats.thetas.copy(), stats.rows.copy()
+    thetas[user], rows[user] = after.ridge.theta, after.ridge.rows
+    clusters = {
+        them: observed(ridge, x, reward) if user in them else ridge
+        for them, ridge in stats.clusters.items()
+    }
+    return UserStats(stats.unseen, {**stats.users, user: after}, thetas, rows, clusters)
+
+
+def prune(stats: UserStats, user: int, clusters: Collection[Cluster]) -> UserStats:
+    """Forgets cached estimates of clusters that have a user in them and are not in ``clusters``.
+
+    Call it for the user served, with all clusters that this user is in. The cache of a cluster that
+    no longer exists is then dropped as soon as one of its users is served again.
+    """
+    alive = {them: r for them, r in stats.clusters.items() if user not in them or them in clusters}
+    return stats._replace(clusters=alive)
+
+
+def cluster_estimate(stats: UserStats, them: Cluster, lam: float) -> tuple[Ridge, UserStats]:
+    """Returns the estimate from all rows of a cluster's users, and statistics that cache it.
+
+    Takes O(n d^2 + d^3) for n users if it is not cached.
+    """
+    if len(them) == 1:
+        return stats.users[next(iter(them))].ridge, stats
+    if them not in stats.clusters:
+        made = fitted((stats.users[user] for user in sorted(them)), lam)
+        stats = stats._replace(clusters={**stats.clusters, them: made})
+    return stats.clusters[them], stats
+
+
+def confidence_radius(rows: Ints) -> Array:
+    """Returns the confidence radius of estimates from T rows.
+
+    It is F(T) = sqrt((1 + ln(1 + T)) / (1 + T)). CLUB and its successors tell users apart by it.
+    """
+    found: Array = np.sqrt((1 + np.log1p(rows)) / (1 + rows))
+    return found
