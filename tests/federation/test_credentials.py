@@ -205,6 +205,7 @@ def test_a_servers_key_is_malformed(data, says):
             "must hold a key on a NIST curve",
         ),
     ],
+    ids=["of nothing", "of another curve"],
 )
 def test_a_public_key_is_malformed(data, says):
     for folder, path, read in (
