@@ -220,10 +220,10 @@ def data(
 
 
 def _show_tables(experiment: Experiment, as_json: bool) -> None:
-    if experiment.method == "meta-ban" and not experiment.dataset.startswith("csv:"):
+    if not experiment.own.holds_rows(experiment):
         raise Refused(
-            "engram data shows rows that clients hold: one of meta-ban has none before its turns, "
-            f"unless dataset is csv:PATH, got {experiment.dataset!r}"
+            f"engram data shows rows that clients hold: one of {experiment.method} has none before "
+            f"its turns, unless dataset is csv:PATH, got {experiment.dataset!r}"
         )
     held = table_data(experiment)
     columns = ", ".join(held.columns)

@@ -24,7 +24,7 @@ from engram.bandits.policy import INIT, UPDATE, generator
 from engram.bandits.replay import kept_rows
 from engram.bandits.site import UserSiteState, recalled, remembered
 from engram.types import Params
-from federation.data.arrivals import Arrivals, drawn_arrivals, is_table, table_arrivals
+from federation.data.arrivals import Arrivals, drawn_arrivals, table_arrivals
 from federation.errors import EngramError, one_line
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
@@ -174,7 +174,7 @@ class UserSites:
 @hosts(MetaBan.plug_in)
 def _open(opening: Opening) -> UserSites:
     e = opening.experiment
-    if opening.own or is_table(e):
+    if opening.own or e.own.holds_rows(e):
         return UserSites(e, table_arrivals(e, read_tables(opening)), opening.store)
     return UserSites(e, drawn_arrivals(e), opening.store)
 

@@ -26,7 +26,6 @@ __all__ = [
     "drawn_arrivals",
     "drawn_environment",
     "grouped_users",
-    "is_table",
     "table_arrivals",
 ]
 
@@ -47,11 +46,6 @@ class Arrivals(NamedTuple):
 
     dim: int
     turn: Callable[[int], Round | None]
-
-
-def is_table(experiment: Experiment) -> bool:
-    """Returns whether the data set is a table of rewards, not one of classes."""
-    return experiment.dataset.startswith("csv:")
 
 
 def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> Environment:

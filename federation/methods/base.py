@@ -55,6 +55,11 @@ class Method(Settings):
         """Returns the data sets that ``dataset`` names."""
         return [shared.dataset]
 
+    def holds_rows(self, shared: SharedSettings) -> bool:
+        """Returns whether clients hold rows before the first round."""
+        del shared
+        return True
+
     def rounds(self, shared: SharedSettings) -> int:
         """Returns how many rounds a run has."""
         return shared.num_rounds

@@ -69,8 +69,11 @@ class MetaBan(Method):
 
     def datasets(self, shared: SharedSettings) -> list[str]:
         """Returns one data set, or several with commas, where clients are classes of images."""
-        table = shared.dataset.startswith("csv:")
-        return [shared.dataset] if table else shared.dataset.split(",")
+        return [shared.dataset] if self.holds_rows(shared) else shared.dataset.split(",")
+
+    def holds_rows(self, shared: SharedSettings) -> bool:
+        """Returns whether the data set is a table of what arms paid, not one of classes."""
+        return shared.dataset.startswith("csv:")
 
     def on_a_node(self) -> Self:
         """Returns the method with reports of several turns: fewer would say too much of one."""

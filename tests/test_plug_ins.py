@@ -1,0 +1,89 @@
+"""A family of methods is a plug-in under the same key in each room, and no other file knows it."""
+
+import ast
+import re
+
+import pytest
+
+from client.hosts import HOSTS
+from federation.fingerprint import source_root
+from federation.methods import METHODS
+from simulations.reports import REPORTS
+from strategies import STRATEGIES
+
+ROOT = source_root()
+ROOMS = ("federation", "client", "strategies", "server", "simulations")
+NAME = re.compile(rf"(?<![\w.-])({'|'.join(sorted(METHODS, key=len, reverse=True))})(?![\w-])")
+# Words of the field that are names of methods, too: files of a family, and of its studies.
+OWN = re.compile(r"/(methods|reproduce|studies)/|/(local|molar|molar_bandit|meta_ban)\.py$")
+
+
+def files(rooms):
+    return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def strings(path):
+    """Yields the strings of a file that are not documentation."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if "__all__" not in ast.unparse(node)[:7]]
+    documentation = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if is_text and id(node) not in documentation:
+            yield node.lineno, node.value
+
+
+def imported(path):
+    """Returns the files of ours that a file imports when it is imported itself."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] + [str(node.module)]
+        for name in names:
+            place = ROOT.joinpath(*name.split("."))
+            for candidate in (place.with_suffix(".py"), place / "__init__.py"):
+                if candidate.is_file():
+                    found.add(candidate)
+    return found
+
+
+def test_every_room_has_the_same_families():
+    families = {method.plug_in for method in METHODS.values()}
+    assert families == HOSTS.keys() == STRATEGIES.keys() == REPORTS.keys()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_methods_name_stands_in_its_familys_files_only(room):
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {match[0]}"
+        for path in files([room])
+        if not OWN.search(path.as_posix())
+        for line, text in strings(path)
+        if (match := NAME.search(text))
+    ]
+    assert not found
+
+
+def test_no_files_import_each_other_in_a_circle():
+    graph = {path: imported(path) for path in files((*ROOMS, "engram", "benchmarks"))}
+    # A package's __init__ that makes its plug-ins known is imported with each of them.
+    graph = {p: {q for q in others if q != p.parent / "__init__.py"} for p, others in graph.items()}
+    state = {}
+
+    def visit(path, trail):
+        if state.get(path) == "done":
+            return
+        assert path not in trail, [p.relative_to(ROOT).as_posix() for p in [*trail, path]]
+        for other in sorted(graph.get(path, ())):
+            visit(other, [*trail, path])
+        state[path] = "done"
+
+    for path in graph:
+        visit(path, [])
