@@ -1,0 +1,1 @@
+"""The papers' experiments, a folder for each paper: ``engram reproduce``."""

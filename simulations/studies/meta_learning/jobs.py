@@ -1,0 +1,158 @@
+"""The sweeps that follow from an experiment's settings: those of tuning, if any, and the others."""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from simulations.studies.meta_learning.memmap import check_room, mib
+from simulations.studies.meta_learning.methods import METHODS
+from simulations.studies.meta_learning.problem import Problem
+from simulations.studies.meta_learning.published import Steps
+from simulations.studies.meta_learning.settings import MetaLearningSettings
+from simulations.studies.meta_learning.sweep import Run, Sweep, check_sweep, run_sweep
+from simulations.studies.pool import Pool, Report, Row
+from simulations.studies.summaries import grouped
+from simulations.terminal import err
+
+__all__ = ["MATCHED", "choose", "final_sweeps", "measure", "tuning_sweeps"]
+
+MATCHED: Final = "maml-matched"
+"""The row of MAML with the step size of MOML v1, from which it then differs in the memory alone."""
+
+
+def measure(
+    settings: MetaLearningSettings, pool: Pool, make: Callable[[], Problem], grid: Sequence[float]
+) -> list[Row]:
+    """Does an experiment's sweeps, and returns what came of each run.
+
+    Args:
+        settings: The experiment's.
+        pool: Where sweeps are run.
+        make: Makes the problem; it travels to other processes.
+        grid: The values of eta that tuning tries.
+
+    Returns:
+        For each run: ``name``, ``method``, ``batch-size``, ``beta``, ``eta``, ``seed``,
+        ``samples``, ``errors``, ``iterations``, ``seconds`` of an iteration, and what
+        ``Problem.measure`` says.
+
+    Raises:
+        Refused: A sweep cannot be run; it has not been begun.
+    """
+    work = functools.partial(_run, make, settings.memory_dir)
+
+    def do(sweeps: Mapping[str, Sweep]) -> list[Row]:
+        left = pool.left(sweeps).values()
+        needs = [check_sweep(_problem(make), sweep) for sweep in left]
+        at_once = sorted(needs, key=lambda need: need.size)[-pool.at_once :]
+        check_room(at_once, settings.memory_dir)
+        for resident in (False, True):
+            size = sum(need.size for need in at_once if need.resident == resident)
+            if size:
+                place = "memory" if resident else settings.memory_dir or "memory"
+                err.print(f"tasks' models take {mib(size)} in {place}", soft_wrap=True)
+        return pool.run(sweeps, work)
+
+    steps = choose(do(tuning_sweeps(settings, grid))) if settings.tune else settings.steps
+    return do(final_sweeps(settings, steps))
+
+
+@functools.lru_cache(maxsize=1)
+def _problem(make: Callable[[], Problem]) -> Problem:
+    return make()
+
+
+def _run(
+    make: Callable[[], Problem], memory_dir: Path | None, sweep: Sweep, report: Report
+) -> list[Row]:
+    torch.set_num_threads(1)  # small operators: two threads take longer
+    problem = _problem(make)
+    trace = run_sweep(problem, sweep, memory_dir=memory_dir, report=report)
+    found = problem.measure(trace.w, sweep.runs[0].method)
+    return [
+        {
+            **run._asdict(),
+            "batch-size": sweep.batch_size,
+            "samples": trace.samples,
+            "errors": errors.tolist(),
+            "iterations": trace.iterations,
+            "seconds": trace.seconds,
+            **more,
+        }
+        for run, errors, more in zip(sweep.runs, trace.errors, found, strict=True)
+    ]
+
+
+def tuning_sweeps(settings: MetaLearningSettings, grid: Sequence[float]) -> dict[str, Sweep]:
+    """Returns the sweeps over the grid, by name, with two seeds other than the experiment's.
+
+    Two, since a step size may be too large for one of them.
+    """
+    sweeps = {}
+    for size in settings.sizes:
+        for methods in _alike(settings.methods, lambda method: METHODS[method]):
+            runs = [
+                Run(method, method, beta, eta, seed)
+                for method in methods
+                for beta in METHODS[method].betas
+                for eta in grid
+                for seed in (settings.seeds, settings.seeds + 1)
+            ]
+            sweeps[f"tune-{'+'.join(methods)}-k{size}"] = _sweep(settings, size, runs)
+    return sweeps
+
+
+def choose(rows: Iterable[Row]) -> dict[int, Steps]:
+    """Returns, by batch size, each method's steps with the least error on training tasks."""
+    errors: dict[tuple[int, str], dict[tuple[float, float], float]] = {}
+    for (size, method, beta, eta), runs in grouped(
+        rows, "batch-size", "method", "beta", "eta"
+    ).items():
+        # Over the last eighth of the looks, which a lucky one does not decide.
+        total = sum(float(np.mean(run["errors"][-5:])) for run in runs)
+        errors.setdefault((size, method), {})[beta, eta] = total
+    steps: dict[int, dict[str, tuple[float, float]]] = {}
+    for (size, method), tried in errors.items():
+        steps.setdefault(size, {})[method] = min(tried, key=tried.__getitem__)
+    return dict(steps)
+
+
+def final_sweeps(settings: MetaLearningSettings, steps: Mapping[int, Steps]) -> dict[str, Sweep]:
+    """Returns the sweeps that tables are made of, by name.
+
+    Args:
+        settings: The experiment's.
+        steps: Step sizes by batch size; for another one, those of the nearest.
+    """
+    sweeps = {}
+    for size in settings.sizes:
+        of = steps[min(steps, key=lambda other: abs(other - size))]
+        named = [(method, method, *of[method]) for method in settings.methods]
+        if {"maml", "moml-v1"} <= set(settings.methods):
+            named.append((MATCHED, "maml", 1.0, of["moml-v1"][1]))
+        for members in _alike(named, lambda row: METHODS[row[1]]):
+            runs = [
+                Run(name, method, beta, eta, seed)
+                for name, method, beta, eta in members
+                for seed in range(settings.seeds)
+            ]
+            name = "+".join(row[0] for row in members)
+            sweeps[f"{name}-k{size}"] = _sweep(settings, size, runs)
+    return sweeps
+
+
+def _sweep(s: MetaLearningSettings, size: int, runs: Sequence[Run]) -> Sweep:
+    return Sweep(tuple(runs), size, s.tasks_per_step, s.alpha, s.curvature, s.iterations)
+
+
+def _alike(items: Sequence[Any], method: Callable[[Any], Any]) -> list[list[Any]]:
+    """Groups items whose methods are built in the same way and have the same schedule."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for item in items:
+        key = method(item).build, method(item).decays
+        groups.setdefault(key, []).append(item)
+    return list(groups.values())

@@ -1,0 +1,244 @@
+"""Losses of unknown curvature (Yan, Zhao, Zhou 2023): one learner beside those made for a kind.
+
+The paper has no experiments. These are streams of each kind of losses in its theorems, the
+stochastically extended adversarial model (Appendix A.1), and zero-sum games (Appendix A.2).
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.online import environments, games
+from engram.online.bases import descent_pool
+from engram.online.domains import Domain
+from engram.online.environments import Environment
+from engram.online.games import Game
+from engram.online.learner import Learner
+from engram.online.metagrad import metagrad
+from engram.online.newton import newton_steps
+from engram.online.play import (
+    abreast,
+    game_regrets,
+    least_totals,
+    log_spaced,
+    play,
+    play_game,
+    regrets,
+)
+from engram.online.universal import universal_ensemble
+from engram.online.usc import usc
+from simulations.studies.pool import Report, Row
+
+__all__ = ["METHODS", "SETTINGS", "Match", "Method", "Setting", "run_match"]
+
+Array = npt.NDArray[np.float64]
+Rounds = npt.NDArray[np.intp]
+
+_DRAWS: Final = 301  # what seeds are for
+
+# By which steps are multiplied, to tune them in hindsight: 1 is what the theory says.
+_DESCENT: Final = tuple(2.0**k for k in range(-7, 5))
+_NEWTON: Final = tuple(2.0**k for k in range(-10, 7))
+
+
+class Problem(NamedTuple):
+    """What a learner is told.
+
+    Attributes:
+        domain: Of decisions.
+        bound: G.
+        smoothness: L, or None.
+        horizon: T.
+    """
+
+    domain: Domain
+    bound: float
+    smoothness: float | None
+    horizon: int
+
+
+class Method(NamedTuple):
+    """A learner, or several that differ in the scale of their steps.
+
+    Attributes:
+        title: What tables call it.
+        make: Builds it; with a point for each scale.
+        scales: Of its steps.
+    """
+
+    title: str
+    make: Callable[[Problem], Learner[Any]]
+    scales: tuple[float, ...] = (1.0,)
+
+
+def _universal(constants: Literal["practical", "theory"], problem: Problem) -> Learner[Any]:
+    return universal_ensemble(
+        problem.domain,
+        gradient_bound=problem.bound,
+        horizon=problem.horizon,
+        smoothness=problem.smoothness,
+        constants=constants,
+    )
+
+
+def _descent(problem: Problem) -> Learner[Any]:
+    steps = np.array(_DESCENT) * problem.domain.diameter / problem.bound
+    size = len(_DESCENT)
+    pool = descent_pool(problem.domain, size, lambda t, v: steps / np.sqrt(t), optimistic=False)
+    return abreast(pool, problem.domain)
+
+
+def _newton(problem: Problem) -> Learner[Any]:
+    # Steps are as 1 / gamma; 1 / (8 G D) is the largest gamma that the theory has for any alpha.
+    gammas = 1 / (8 * problem.bound * problem.domain.diameter * np.array(_NEWTON))
+    return abreast(newton_steps(problem.domain, gammas), problem.domain)
+
+
+METHODS: Final = {
+    "universal": Method("Alg.1", partial(_universal, "practical")),
+    "theory": Method("as proved", partial(_universal, "theory")),
+    "ogd": Method("OGD", _descent, _DESCENT),
+    "ons": Method("ONS", _newton, _NEWTON),
+    "usc": Method("USC", lambda p: usc(p.domain, gradient_bound=p.bound, horizon=p.horizon)),
+    "metagrad": Method(
+        "MetaGrad", lambda p: metagrad(p.domain, gradient_bound=p.bound, horizon=p.horizon)
+    ),
+}
+
+
+# --- Settings ------------------------------------------------------------------------------
+
+Curves = Callable[[Method], list[Array]]  # regrets of a method's learners, at some rounds
+
+
+class Setting(NamedTuple):
+    """What is played.
+
+    Attributes:
+        title: What tables call it.
+        game: Whether it is a game.
+        begin: Draws it, for T rounds; the curves have points at the rounds it is given.
+    """
+
+    title: str
+    game: bool
+    begin: Callable[[np.random.Generator, int, Rounds], Curves]
+
+
+def _stream(title: str, draw: Callable[[np.random.Generator, int], Environment]) -> Setting:
+    def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
+        drawn = draw(rng, horizon)
+        least = least_totals(drawn, rounds)
+        problem = Problem(drawn.domain, drawn.gradient_bound, drawn.smoothness, horizon)
+
+        def curves(method: Method) -> list[Array]:
+            points = play(method.make(problem), drawn).points
+            each = range(len(method.scales))
+            return [regrets(drawn, points[:, i], rounds, least) for i in each]
+
+        return curves
+
+    return Setting(title, False, begin)
+
+
+def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool) -> Setting:
+    """Returns a game whose regret is that of both players if they are honest, or of one alone."""
+
+    def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
+        drawn = draw(rng)
+        turned = drawn.turned()
+        one, two = (
+            Problem(game.domain, game.gradient_bound, game.smoothness, horizon)
+            for game in (drawn, turned)
+        )
+
+        def curves(method: Method) -> list[Array]:
+            other = method.make(two) if honest else None
+            xs, ys = play_game(drawn, method.make(one), other, horizon)
+            found = []
+            for i in range(len(method.scales)):
+                regret = game_regrets(drawn, xs[:, i], ys[:, i], rounds)
+                if honest:
+                    regret += game_regrets(turned, ys[:, i], xs[:, i], rounds)
+                found.append(regret)
+            return found
+
+        return curves
+
+    return Setting(title, True, begin)
+
+
+def _games(
+    title: str, name: str, draw: Callable[[np.random.Generator], Game]
+) -> dict[str, Setting]:
+    return {
+        f"{name}-honest": _game(f"{title}, honest", draw, True),
+        f"{name}-dishonest": _game(f"{title}, dishonest", draw, False),
+    }
+
+
+NOISES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)  # of the stochastically extended adversarial model
+
+SETTINGS: Final = {
+    "strongly-convex": _stream("strongly convex", environments.strongly_convex),
+    "logistic": _stream("logistic", environments.logistic),
+    "squared": _stream("squared", environments.squared),
+    "absolute": _stream("absolute", environments.absolute),
+    "linear": _stream("random linear", environments.linear),
+    "fixed": _stream("fixed", environments.fixed),
+    "drifting": _stream("drifting", environments.drifting),
+    **{
+        f"sea-{noise:g}": _stream(
+            f"SEA, noise {noise:g}", partial(environments.drifting, noise=noise)
+        )
+        for noise in NOISES
+    },
+    **_games("bilinear", "bilinear", games.saddle_game),
+    **_games("curved", "curved", partial(games.saddle_game, curvature=1.0)),
+    **_games("matrix", "matrix", games.matrix_game),
+}
+
+
+# --- Matches ---------------------------------------------------------------------------------
+
+
+class Match(NamedTuple):
+    """All methods in a setting, as it is drawn once.
+
+    Attributes:
+        setting: Name of ``SETTINGS``.
+        horizon: T.
+        seed: All chance depends on it and the setting.
+    """
+
+    setting: str
+    horizon: int
+    seed: int
+
+
+def run_match(match: Match, report: Report) -> list[Row]:
+    """Draws a setting, and lets all methods play it.
+
+    Args:
+        match: Which.
+        report: Is told how many methods are done, and of how many.
+
+    Returns:
+        A row for each method and scale: ``setting``, ``seed``, ``method``, ``scale``, ``rounds``,
+        and ``errors``, the regret after each of these.
+    """
+    rounds = log_spaced(match.horizon)
+    rng = np.random.default_rng([_DRAWS, match.seed])
+    curves = SETTINGS[match.setting].begin(rng, match.horizon, rounds)
+    rows = []
+    for done, (name, method) in enumerate(METHODS.items()):
+        report(done, len(METHODS))
+        for scale, curve in zip(method.scales, curves(method), strict=True):
+            row = {"setting": match.setting, "seed": match.seed, "method": name}
+            row |= {"scale": scale, "rounds": rounds.tolist(), "errors": curve.tolist()}
+            rows.append(row)
+    report(len(METHODS), len(METHODS))
+    return rows
