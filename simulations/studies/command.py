@@ -20,7 +20,7 @@ from simulations.studies.online.settings import UniversalSettings, UniversalStre
 from simulations.studies.settings import flag_of, option_of
 from simulations.studies.study import Study, run_study
 
-__all__ = ["STUDIES", "app"]
+__all__ = ["STUDIES", "app", "command_of"]
 
 _ROOM: Final = "simulations.studies"
 
@@ -67,7 +67,7 @@ app = typer.Typer(
 )
 
 
-def _command(study: Study) -> Callable[..., None]:
+def command_of(study: Study) -> Callable[..., None]:
     """Returns a function whose signature, and so its command's options, are the settings'."""
 
     def command(ctx: typer.Context, **given: Any) -> None:
@@ -113,4 +113,4 @@ def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 for _study in STUDIES:
-    app.command(_study.name)(_command(_study))
+    app.command(_study.name)(command_of(_study))

@@ -7,6 +7,8 @@ import json
 import logging
 import os
 import signal
+import socket
+import sys
 import tempfile
 import threading
 import time
@@ -19,11 +21,12 @@ from threadpoolctl import threadpool_limits
 from federation.errors import Refused, RunStopped
 from federation.files import replace_file
 
-__all__ = ["Pool", "Report", "Row", "Tell"]
+__all__ = ["Job", "Pool", "Report", "Row", "Tell"]
 
 Row = dict[str, Any]
-Job = TypeVar("Job")
 Report = Callable[[int, int], None]  # how much of a job is done, and of how much
+Job = Callable[[Report], list[Row]]  # returns rows, each with "errors"; it can be pickled
+AnyJob = TypeVar("AnyJob")
 Tell = Callable[[int, str], None]  # how much is done, and what has been found, if anything
 
 _PAUSE: Final = 0.1  # seconds between looks at the progress of other processes
@@ -56,17 +59,12 @@ class Pool:
         self._folder, self._begin, self._ray = folder, begin, ray
         self._lines: dict[str, Tell] = {}
 
-    def left(self, jobs: Mapping[str, Job]) -> dict[str, Job]:
+    def left(self, jobs: Mapping[str, AnyJob]) -> dict[str, AnyJob]:
         """Returns the jobs that are not done yet."""
         return {name: job for name, job in jobs.items() if not self._path(name).is_file()}
 
-    def run(self, jobs: Mapping[str, Job], work: Callable[[Job, Report], list[Row]]) -> list[Row]:
+    def run(self, jobs: Mapping[str, Job]) -> list[Row]:
         """Does the jobs that are left, and returns the rows of all, in their order.
-
-        Args:
-            jobs: By name.
-            work: Does one, and returns its rows, each with ``errors``; it is told where to report
-                its progress. It travels to other processes.
 
         Raises:
             Refused: A job's file is damaged.
@@ -75,12 +73,12 @@ class Pool:
         self._begin()
         left = self.left(jobs)
         if self._ray or min(self.at_once, len(left)) > 1:
-            for name, rows in self._beside(left, work):
+            for name, rows in self._beside(left):
                 self._keep(name, rows)
         else:
             for name, job in left.items():
-                with threadpool_limits(1):  # as beside others: the numbers are then the same
-                    self._keep(name, work(job, functools.partial(self._tell, name)))
+                with _one_thread():
+                    self._keep(name, job(functools.partial(self._tell, name)))
         return [row for name in jobs for row in _read(self._path(name))]
 
     def _path(self, name: str) -> Path:
@@ -94,9 +92,7 @@ class Pool:
             self._lines[name] = self.new_line(name, total)
         self._lines[name](done, "")
 
-    def _beside(
-        self, left: Mapping[str, Job], work: Callable[[Job, Report], list[Row]]
-    ) -> Iterator[tuple[str, list[Row]]]:
+    def _beside(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
         """Does jobs by joblib, and yields the rows of each when it is done."""
         from joblib import Parallel, delayed, parallel_config  # noqa: PLC0415 - slow to import
         from joblib.externals.loky.process_executor import (  # noqa: PLC0415 - likewise
@@ -111,7 +107,7 @@ class Pool:
             stack.enter_context(
                 parallel_config(backend="ray" if self._ray else "loky", n_jobs=count)
             )
-            do = delayed(functools.partial(_do, work, news, None if self._ray else os.getpid()))
+            do = delayed(functools.partial(_do, news, None if self._ray else os.getpid()))
             parallel = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
             with _without_signals():  # processes inherit that: Ctrl-C is this one's alone
                 done = parallel(do(name, job) for name, job in left.items())
@@ -122,11 +118,9 @@ class Pool:
                         look()
                         yield name, rows
             except BrokenProcessPool as error:
-                reason = str(error).splitlines()[-1].strip()
-                raise RunStopped(
-                    f"a process was lost: {reason} What is done is kept: resume {self._folder} to "
-                    "go on"
-                ) from error
+                reasons = [line for line in str(error).splitlines() if "exit codes" in line]
+                what = "; ".join(["a process was lost", *reasons, "what is done is kept"])
+                raise RunStopped(f"{what}: resume {self._folder} to go on") from error
 
     @contextlib.contextmanager
     def _watching(self, news: Path) -> Iterator[Callable[[], None]]:
@@ -159,6 +153,21 @@ class Pool:
         finally:
             ended.set()
             thread.join()
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Lets a job use one thread, since jobs run beside each other, and more would only wait."""
+    torch = sys.modules.get("torch")  # if the job needs it, it is loaded by now
+    threads = torch.get_num_threads() if torch else 1
+    with threadpool_limits(1):
+        if torch:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if torch:
+                torch.set_num_threads(threads)
 
 
 def _read(path: Path) -> list[Row]:
@@ -196,9 +205,14 @@ def _cluster(address: str) -> Iterator[None]:
         supports_return_generator = True
 
     register_parallel_backend("ray", Yielding)
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        os.environ.setdefault(name, "0")  # tells nobody of this run, and gives no advice
+    host, colon, port = address.rpartition(":")
     try:
+        if colon and "/" not in host:  # where nobody listens, Ray would wait for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise Refused(f"--ray {address}: no cluster answers there") from error
     try:
         yield
@@ -213,13 +227,10 @@ class _Abandoned(Exception):
     """Nobody waits for this job any more."""
 
 
-def _do(
-    work: Callable[[Job, Report], list[Row]], news: Path, owner: int | None, name: str, job: Job
-) -> tuple[str, list[Row]]:
+def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[Row]]:
     """Does a job.
 
     Args:
-        work: As in ``Pool.run``.
         news: A folder where progress is written, if this machine has it.
         owner: The process that waits for the job and started this one; None on a cluster.
         name: The job's.
@@ -239,5 +250,5 @@ def _do(
             if news.is_dir():
                 (news / name).write_text(f"{done} {total}")
 
-    with threadpool_limits(1):  # jobs run beside each other: more threads would only wait
-        return name, work(job, report)
+    with _one_thread():
+        return name, job(report)

@@ -11,37 +11,17 @@ from simulations.studies.figures import COLORS, draw_band, finish, panels, plus_
 from simulations.studies.figures import table as new_table
 from simulations.studies.meta_ban.methods import META_BAN, METHODS, RANDOM
 from simulations.studies.meta_ban.settings import MetaBanSettings
-from simulations.studies.meta_ban.trials import RECOVERY, Jobs, choose, run_trial
+from simulations.studies.meta_ban.trials import RECOVERY, Found, work
 from simulations.studies.meta_ban.worlds import WORLDS
-from simulations.studies.pool import Pool, Row
+from simulations.studies.pool import Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped
 
-__all__ = ["Found", "in_words", "recovery_lines", "report", "summarize", "summarize_runs", "work"]
+__all__ = ["in_words", "recovery_lines", "report", "summarize", "summarize_runs", "work"]
 
 Array = npt.NDArray[np.float64]
 
 _LOOKS: Final = {"show_edge": False, "pad_edge": False}
-
-
-class Found(NamedTuple):
-    """Rows of trials.
-
-    Attributes:
-        done: Of all methods, each with its best setting.
-        ablated: Of Meta-Ban, by values of an argument; none without an ablation.
-    """
-
-    done: list[Row]
-    ablated: list[Row]
-
-
-def work(settings: MetaBanSettings, pool: Pool) -> Found:
-    """Tunes all methods, and plays each with its best setting in other worlds."""
-    jobs = Jobs(settings)
-    chosen = choose(pool.run(jobs.tuning(), run_trial))
-    ablated = pool.run(jobs.ablation(chosen), run_trial)
-    return Found(pool.run(jobs.final(chosen), run_trial), ablated)
 
 
 def report(settings: MetaBanSettings, found: Found) -> Report:
@@ -194,12 +174,11 @@ def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[s
         ablation: Runs of Meta-Ban by values of an argument, or none: ``NAME.png``.
         name: Of the argument.
     """
-    found = {"regret.png": _draw([_curve(runs, _title(runs)) for runs in _alike(done)], "regret")}
+    curves = [_curve(runs, METHODS[runs[0]["method"]].title) for runs in _alike(done)]
+    found = {"regret.png": _draw(curves, "regret")}
     if ablation:
-        curves = [
-            _curve(runs, f"{name} = {runs[0]['setting'][name]:g}") for runs in _alike(ablation)
-        ]
-        found[f"{name}.png"] = _draw(curves, "regret")
+        kinds = [(runs, f"{name} = {runs[0]['setting'][name]:g}") for runs in _alike(ablation)]
+        found[f"{name}.png"] = _draw([_curve(*kind) for kind in kinds], "regret")
     watched = [runs for runs in _alike(done) if RECOVERY[0] in runs[0]]
     if watched:
         curves = [_curve(watched[0], measure, of=measure) for measure in RECOVERY]
@@ -210,26 +189,22 @@ def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[s
 class _Curve(NamedTuple):
     title: str
     rounds: Sequence[int]
-    runs: Array  # shape (seeds, r)
+    values: Array  # shape (seeds, r)
 
 
 def _curve(runs: Sequence[Row], title: str, of: str = "errors") -> _Curve:
     return _Curve(title, runs[0]["rounds"], np.array([run[of] for run in runs]))
 
 
-def _title(runs: Sequence[Row]) -> str:
-    return METHODS[runs[0]["method"]].title
-
-
 def _draw(curves: Sequence[_Curve], label: str, most: float | None = None) -> bytes:
     """Draws means over seeds, and bands of one standard deviation on either side."""
     figure, (axes,) = panels(1, size=(8.5, 4.8))
     for i, curve in enumerate(curves):
-        mean = curve.runs.mean(axis=0)
-        sd = curve.runs.std(axis=0, ddof=1) if len(curve.runs) > 1 else np.zeros(len(mean))
+        mean = curve.values.mean(axis=0)
+        sd = curve.values.std(axis=0, ddof=1) if len(curve.values) > 1 else np.zeros(len(mean))
         color, style = COLORS[i % len(COLORS)], "-" if i < len(COLORS) else "--"
         line: dict[str, Any] = {"color": color, "ls": style, "label": curve.title}
         draw_band(axes, curve.rounds, mean, mean - sd, mean + sd, **line)
-    axes.set(xlabel="round", ylabel=f"{label}: mean of {len(curves[0].runs)} seeds, s.d.")
+    axes.set(xlabel="round", ylabel=f"{label}: mean of {len(curves[0].values)} seeds, s.d.")
     axes.set_ylim(0, most)
     return finish(figure, axes)

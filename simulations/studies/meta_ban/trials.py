@@ -4,8 +4,9 @@ Each is tuned by as many trials, in worlds of other seeds than those that are re
 reports the best of its grid, which is better by chance alone, the more so the larger the grid.)
 """
 
+import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -25,10 +26,10 @@ from simulations.studies.meta_ban.methods import (
 )
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_ban.worlds import Place, world
-from simulations.studies.pool import Report, Row
+from simulations.studies.pool import Job, Pool, Report, Row
 from simulations.studies.summaries import grouped
 
-__all__ = ["RECOVERY", "Jobs", "Trial", "choose", "run_trial"]
+__all__ = ["RECOVERY", "Found", "choose", "run_trial", "work"]
 
 Array = npt.NDArray[np.float64]
 
@@ -41,82 +42,56 @@ _TUNING: Final = (1000, 1001)  # seeds; those that are reported count from 0
 _POINTS: Final = 100  # of a curve
 
 
-class Trial(NamedTuple):
-    """A method in some runs at once.
+class Found(NamedTuple):
+    """Rows of trials, as ``run_trial`` returns them.
 
     Attributes:
-        place: Where.
-        rounds: T.
-        method: Name of ``METHODS``.
-        runs: Of each the setting, and the seed of the world and of the policy.
-        watched: Whether inferred groups are compared with the true ones, where these are known.
+        done: Of all methods, each with its best setting.
+        ablated: Of Meta-Ban, by values of an argument; none without an ablation.
     """
 
-    place: Place
-    rounds: int
-    method: str
-    runs: tuple[tuple[Setting, int], ...]
-    watched: bool = False
+    done: list[Row]
+    ablated: list[Row]
 
 
-class Jobs:
-    """The trials that follow from a study's settings."""
+def work(s: MetaBanSettings, pool: Pool) -> Found:
+    """Tunes all methods, and plays each with its best setting in other worlds.
 
-    def __init__(self, settings: MetaBanSettings) -> None:
-        """Draws the first world.
+    Raises:
+        Refused: The world's data cannot be read, or are not what they should be.
+    """
+    columns, seeds = tuple(s.columns.split(",")), range(s.seeds)
+    place = Place(s.world, s.sources, columns, str(s.data_dir.absolute()))
+    first = world(place, s.rounds, 0)
 
-        Raises:
-            Refused: Its data cannot be read, or are not what they should be.
-        """
-        s = self._settings = settings
-        columns = tuple(s.columns.split(","))
-        self._place = Place(s.world, s.sources, columns, str(s.data_dir.absolute()))
-        self._first = world(self._place, s.rounds, 0)
-
-    def tuning(self) -> dict[str, Trial]:
-        """Returns the trials of all settings of methods that have a choice, by name."""
-        found: dict[str, Trial] = {}
-        for name in self._settings.methods:
-            if len(grid := METHODS[name].grid) > 1:
-                found |= self._trials(f"tune-{name}", name, grid, _TUNING)
-        return found
-
-    def final(self, settings: Mapping[str, Setting]) -> dict[str, Trial]:
-        """Returns the trials that tables are made of, by name, for each method's setting."""
-        found: dict[str, Trial] = {}
-        for name in self._settings.methods:
-            chosen = [settings.get(name, METHODS[name].grid[0])]
-            found |= self._trials(name, name, chosen, range(self._settings.seeds), watched=True)
-        return found
-
-    def ablation(self, settings: Mapping[str, Setting]) -> dict[str, Trial]:
-        """Returns the trials of Figure 4, by name; none if no ablation is wanted."""
-        if not (name := self._settings.ablation):
-            return {}
-        values, fixed = _ABLATIONS[name]
-        grid = [{**settings[META_BAN], **fixed, name: value} for value in values]
-        seeds = range(self._settings.seeds)
-        return self._trials(f"ablation-{name}", META_BAN, grid, seeds, watched=True)
-
-    def _trials(
-        self,
-        title: str,
-        name: str,
-        grid: Sequence[Setting],
-        seeds: Sequence[int],
-        *,
-        watched: bool = False,
-    ) -> dict[str, Trial]:
+    def trials(
+        title: str, name: str, grid: Sequence[Setting], seeds: Sequence[int], watched: bool
+    ) -> dict[str, Job]:
         """Returns trials of all settings with all seeds, as many at once as fit the memory."""
         runs = [(setting, seed) for setting in grid for seed in seeds]
-        size = runs_at_once(name, self._first)
+        size = runs_at_once(name, first)
         parts = [tuple(runs[start : start + size]) for start in range(0, len(runs), size)]
+        watched = watched and name == META_BAN
         return {
-            title if len(parts) == 1 else f"{title}-{i + 1}": Trial(
-                self._place, self._settings.rounds, name, part, watched and name == META_BAN
+            title if len(parts) == 1 else f"{title}-{i + 1}": functools.partial(
+                run_trial, place, s.rounds, name, part, watched
             )
             for i, part in enumerate(parts)
         }
+
+    tuning, final, ablation = dict[str, Job](), dict[str, Job](), dict[str, Job]()
+    for name in s.methods:
+        if len(grid := METHODS[name].grid) > 1:
+            tuning |= trials(f"tune-{name}", name, grid, _TUNING, False)
+    chosen = choose(pool.run(tuning))
+    if s.ablation:
+        values, fixed = _ABLATIONS[s.ablation]
+        grid = tuple({**chosen[META_BAN], **fixed, s.ablation: value} for value in values)
+        ablation = trials(f"ablation-{s.ablation}", META_BAN, grid, seeds, True)
+    ablated = pool.run(ablation)
+    for name in s.methods:
+        final |= trials(name, name, [chosen.get(name, METHODS[name].grid[0])], seeds, True)
+    return Found(pool.run(final), ablated)
 
 
 def choose(rows: Iterable[Row]) -> dict[str, Setting]:
@@ -128,14 +103,22 @@ def choose(rows: Iterable[Row]) -> dict[str, Setting]:
     return {name: dict(min(tried, key=tried.__getitem__)) for name, tried in regrets.items()}
 
 
-# --- Play ------------------------------------------------------------------------------------
-
-
-def run_trial(trial: Trial, report: Report) -> list[Row]:
-    """Plays the runs of a trial.
+def run_trial(
+    place: Place,
+    horizon: int,
+    method: str,
+    runs: Sequence[tuple[Setting, int]],
+    watched: bool,
+    report: Report,
+) -> list[Row]:
+    """Plays a method in some runs at once.
 
     Args:
-        trial: Which.
+        place: Where.
+        horizon: T.
+        method: Name of ``METHODS``.
+        runs: Of each the setting, and the seed of the world and of the policy.
+        watched: Whether inferred groups are compared with the true ones, where these are known.
         report: Is told how many rounds are done, and of how many.
 
     Returns:
@@ -144,46 +127,37 @@ def run_trial(trial: Trial, report: Report) -> list[Row]:
         where groups are known and watched each of ``RECOVERY``, the mean over arms and over the
         rounds since the point before.
     """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # trials run beside each other; threads in each would only wait
-    try:
-        return _run(trial, report)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _run(trial: Trial, report: Report) -> list[Row]:
-    settings, seeds = zip(*trial.runs, strict=True)
-    drawn = {seed: world(trial.place, trial.rounds, seed) for seed in set(seeds)}
+    settings, seeds = zip(*runs, strict=True)
+    drawn = {seed: world(place, horizon, seed) for seed in set(seeds)}
     worlds = [drawn[seed] for seed in seeds]
-    runs, spent = _timed(METHODS[trial.method].make(worlds[0].dim, settings))
+    policy, spent = _timed(METHODS[method].make(worlds[0].dim, settings))
     opinions = [each.opinions for each in worlds if each.opinions is not None]
-    watched = trial.watched and len(opinions) == len(worlds)
+    watched = watched and len(opinions) == len(worlds)
     recovered = _recovered(meta_bans(worlds[0].dim, settings), opinions) if watched else None
-    recovery = np.zeros((len(RECOVERY), len(seeds), trial.rounds))
+    recovery = np.zeros((len(RECOVERY), len(seeds), horizon))
 
     def watch(moment: Moment[Any]) -> None:
-        if moment.t % max(1, trial.rounds // _POINTS) == 0:
-            report(moment.t, trial.rounds)
+        if moment.t % max(1, horizon // _POINTS) == 0:
+            report(moment.t, horizon)
         if recovered is not None:
             recovery[:, :, moment.t] = recovered(moment)
 
-    played = play(runs, worlds, seeds, watch)
-    report(trial.rounds, trial.rounds)
-    rounds = np.unique(np.linspace(1, trial.rounds, _POINTS).round().astype(int))
+    played = play(policy, worlds, seeds, watch)
+    report(horizon, horizon)
+    rounds = np.unique(np.linspace(1, horizon, _POINTS).round().astype(int))
     starts = np.r_[0, rounds[:-1]]
-    between = np.add.reduceat(recovery, starts, axis=2) / np.diff(np.r_[starts, trial.rounds])
+    between = np.add.reduceat(recovery, starts, axis=2) / np.diff(np.r_[starts, horizon])
     return [
         {
-            "method": trial.method,
+            "method": method,
             "setting": dict(setting),
             "seed": seed,
             "rounds": rounds.tolist(),
             "errors": played.regrets[i, rounds - 1].tolist(),
-            "ms": 1e3 * spent() / trial.rounds / len(seeds),
+            "ms": 1e3 * spent() / horizon / len(seeds),
         }
         | ({name: between[j, i].tolist() for j, name in enumerate(RECOVERY)} if watched else {})
-        for i, (setting, seed) in enumerate(trial.runs)
+        for i, (setting, seed) in enumerate(runs)
     ]
 
 

@@ -3,10 +3,9 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import torch
 
 from simulations.studies.meta_learning.memmap import check_room, mib
 from simulations.studies.meta_learning.methods import METHODS
@@ -18,22 +17,32 @@ from simulations.studies.pool import Pool, Report, Row
 from simulations.studies.summaries import grouped
 from simulations.terminal import err
 
-__all__ = ["MATCHED", "choose", "final_sweeps", "measure", "tuning_sweeps"]
+__all__ = ["MATCHED", "Case", "choose", "final_sweeps", "measure", "tuning_sweeps"]
 
 MATCHED: Final = "maml-matched"
 """The row of MAML with the step size of MOML v1, from which it then differs in the memory alone."""
 
 
-def measure(
-    settings: MetaLearningSettings, pool: Pool, make: Callable[[], Problem], grid: Sequence[float]
-) -> list[Row]:
-    """Does an experiment's sweeps, and returns what came of each run.
+class Case(NamedTuple):
+    """What the experiments differ in.
 
-    Args:
-        settings: The experiment's.
-        pool: Where sweeps are run.
+    Attributes:
         make: Makes the problem; it travels to other processes.
-        grid: The values of eta that tuning tries.
+        sizes: The batch sizes K.
+        alpha: Adaptation step size in training.
+        steps: Beta and eta by batch size and method, where they are not tuned.
+        grid: Values of eta that tuning tries.
+    """
+
+    make: Callable[[], Problem]
+    sizes: Sequence[int]
+    alpha: float
+    steps: Mapping[int, Steps]
+    grid: Sequence[float]
+
+
+def measure(settings: MetaLearningSettings, case: Case, pool: Pool) -> list[Row]:
+    """Does an experiment's sweeps, and returns what came of each run.
 
     Returns:
         For each run: ``name``, ``method``, ``batch-size``, ``beta``, ``eta``, ``seed``,
@@ -43,11 +52,10 @@ def measure(
     Raises:
         Refused: A sweep cannot be run; it has not been begun.
     """
-    work = functools.partial(_run, make, settings.memory_dir)
 
     def do(sweeps: Mapping[str, Sweep]) -> list[Row]:
         left = pool.left(sweeps).values()
-        needs = [check_sweep(_problem(make), sweep) for sweep in left]
+        needs = [check_sweep(_problem(case.make), sweep) for sweep in left]
         at_once = sorted(needs, key=lambda need: need.size)[-pool.at_once :]
         check_room(at_once, settings.memory_dir)
         for resident in (False, True):
@@ -55,10 +63,11 @@ def measure(
             if size:
                 place = "memory" if resident else settings.memory_dir or "memory"
                 err.print(f"tasks' models take {mib(size)} in {place}", soft_wrap=True)
-        return pool.run(sweeps, work)
+        run = functools.partial(_run, case.make, settings.memory_dir)
+        return pool.run({name: functools.partial(run, sweep) for name, sweep in sweeps.items()})
 
-    steps = choose(do(tuning_sweeps(settings, grid))) if settings.tune else settings.steps
-    return do(final_sweeps(settings, steps))
+    steps = choose(do(tuning_sweeps(settings, case))) if settings.tune else case.steps
+    return do(final_sweeps(settings, case, steps))
 
 
 @functools.lru_cache(maxsize=1)
@@ -69,7 +78,6 @@ def _problem(make: Callable[[], Problem]) -> Problem:
 def _run(
     make: Callable[[], Problem], memory_dir: Path | None, sweep: Sweep, report: Report
 ) -> list[Row]:
-    torch.set_num_threads(1)  # small operators: two threads take longer
     problem = _problem(make)
     trace = run_sweep(problem, sweep, memory_dir=memory_dir, report=report)
     found = problem.measure(trace.w, sweep.runs[0].method)
@@ -87,22 +95,22 @@ def _run(
     ]
 
 
-def tuning_sweeps(settings: MetaLearningSettings, grid: Sequence[float]) -> dict[str, Sweep]:
+def tuning_sweeps(settings: MetaLearningSettings, case: Case) -> dict[str, Sweep]:
     """Returns the sweeps over the grid, by name, with two seeds other than the experiment's.
 
     Two, since a step size may be too large for one of them.
     """
     sweeps = {}
-    for size in settings.sizes:
+    for size in case.sizes:
         for methods in _alike(settings.methods, lambda method: METHODS[method]):
             runs = [
                 Run(method, method, beta, eta, seed)
                 for method in methods
                 for beta in METHODS[method].betas
-                for eta in grid
+                for eta in case.grid
                 for seed in (settings.seeds, settings.seeds + 1)
             ]
-            sweeps[f"tune-{'+'.join(methods)}-k{size}"] = _sweep(settings, size, runs)
+            sweeps[f"tune-{'+'.join(methods)}-k{size}"] = _sweep(settings, case, size, runs)
     return sweeps
 
 
@@ -121,15 +129,15 @@ def choose(rows: Iterable[Row]) -> dict[int, Steps]:
     return dict(steps)
 
 
-def final_sweeps(settings: MetaLearningSettings, steps: Mapping[int, Steps]) -> dict[str, Sweep]:
+def final_sweeps(
+    settings: MetaLearningSettings, case: Case, steps: Mapping[int, Steps]
+) -> dict[str, Sweep]:
     """Returns the sweeps that tables are made of, by name.
 
-    Args:
-        settings: The experiment's.
-        steps: Step sizes by batch size; for another one, those of the nearest.
+    For a batch size that has no step sizes, those of the nearest are taken.
     """
     sweeps = {}
-    for size in settings.sizes:
+    for size in case.sizes:
         of = steps[min(steps, key=lambda other: abs(other - size))]
         named = [(method, method, *of[method]) for method in settings.methods]
         if {"maml", "moml-v1"} <= set(settings.methods):
@@ -141,12 +149,12 @@ def final_sweeps(settings: MetaLearningSettings, steps: Mapping[int, Steps]) -> 
                 for seed in range(settings.seeds)
             ]
             name = "+".join(row[0] for row in members)
-            sweeps[f"{name}-k{size}"] = _sweep(settings, size, runs)
+            sweeps[f"{name}-k{size}"] = _sweep(settings, case, size, runs)
     return sweeps
 
 
-def _sweep(s: MetaLearningSettings, size: int, runs: Sequence[Run]) -> Sweep:
-    return Sweep(tuple(runs), size, s.tasks_per_step, s.alpha, s.curvature, s.iterations)
+def _sweep(s: MetaLearningSettings, case: Case, size: int, runs: Sequence[Run]) -> Sweep:
+    return Sweep(tuple(runs), size, s.tasks_per_step, case.alpha, s.curvature, s.iterations)
 
 
 def _alike(items: Sequence[Any], method: Callable[[Any], Any]) -> list[list[Any]]:

@@ -5,14 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from federation.errors import Refused
-from simulations.studies.meta_learning.published import (
-    ONE_SHOT_PUBLISHED,
-    ONE_SHOT_STEPS,
-    SINEWAVE_PUBLISHED,
-    SINEWAVE_STEPS,
-    SPLITS,
-    Steps,
-)
+from simulations.studies.meta_learning.published import ONE_SHOT_STEPS, SINEWAVE_STEPS, SPLITS
 from simulations.studies.settings import Settings, argument, option
 
 __all__ = ["MetaLearningSettings", "OneShotSettings", "SinewaveSettings"]
@@ -53,21 +46,6 @@ class MetaLearningSettings(Settings):
         """How Hessians are treated: one of ``curvature.HESSIANS``."""
         return self.hessian or ("first-order" if self.published else "exact")
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The batch sizes K."""
-        raise NotImplementedError
-
-    @property
-    def alpha(self) -> float:
-        """Adaptation step size in training."""
-        raise NotImplementedError
-
-    @property
-    def steps(self) -> dict[int, Steps]:
-        """Beta and eta by batch size and method, where they are not tuned."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class SinewaveSettings(MetaLearningSettings):
@@ -80,7 +58,7 @@ class SinewaveSettings(MetaLearningSettings):
     """
 
     methods: tuple[str, ...] = argument(
-        (), metavar="[METHOD]...", among=tuple(SINEWAVE_PUBLISHED[1]), help="Which to run."
+        (), metavar="[METHOD]...", among=tuple(SINEWAVE_STEPS["exact"][1]), help="Which to run."
     )
     batch_sizes: tuple[int, ...] = option(
         (1, 3), flags=("--batch-size", "-k"), metavar="K", least=1, help="May be repeated."
@@ -93,24 +71,6 @@ class SinewaveSettings(MetaLearningSettings):
         help="Of MAML; the other methods see as many rows.",
     )
     seeds: int = option(5, least=1, most=1000, help="Runs of each method.")
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The batch sizes K."""
-        return self.batch_sizes
-
-    @property
-    def alpha(self) -> float:
-        """Adaptation step size in training; that in testing is the same."""
-        return 0.01
-
-    @property
-    def steps(self) -> dict[int, Steps]:
-        """Beta and eta by batch size and method, where they are not tuned."""
-        if self.published:
-            return SINEWAVE_PUBLISHED
-        first_order = self.curvature == "first-order"
-        return SINEWAVE_STEPS["first-order" if first_order else "exact"]
 
 
 @dataclass(frozen=True)
@@ -144,26 +104,3 @@ class OneShotSettings(MetaLearningSettings):
     def detail(self) -> str:
         """The data set."""
         return f"-{self.dataset}"
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """One batch size: a row of each class of a task."""
-        from federation.data.few_shot import WAYS  # noqa: PLC0415 - slow to import
-
-        return (WAYS[self.dataset],)
-
-    @property
-    def alpha(self) -> float:
-        """Adaptation step size in training: the authors', or one with which one shot tells more."""
-        return 0.01 if self.published else 0.5
-
-    @property
-    def adapt_lr(self) -> float:
-        """Adaptation step size in testing, likewise."""
-        return 0.05 if self.published else 0.5
-
-    @property
-    def steps(self) -> dict[int, Steps]:
-        """Beta and eta by batch size and method, where they are not tuned."""
-        (size,) = self.sizes
-        return {size: ONE_SHOT_PUBLISHED[self.dataset] if self.published else ONE_SHOT_STEPS}

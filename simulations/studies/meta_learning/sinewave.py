@@ -8,8 +8,8 @@ from rich.table import Table
 
 from simulations.studies.figures import COLORS, finish, panels, plus_minus
 from simulations.studies.figures import table as new_table
-from simulations.studies.meta_learning.jobs import MATCHED, measure
-from simulations.studies.meta_learning.published import TABLE_3
+from simulations.studies.meta_learning.jobs import MATCHED, Case, measure
+from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS, TABLE_3
 from simulations.studies.meta_learning.report import (
     by_name,
     cells,
@@ -18,7 +18,7 @@ from simulations.studies.meta_learning.report import (
     title_of,
 )
 from simulations.studies.meta_learning.settings import SinewaveSettings
-from simulations.studies.meta_learning.sinewave_tasks import UNSEEN, Sinewave
+from simulations.studies.meta_learning.sinewave_tasks import ALPHA, UNSEEN, Sinewave
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 
@@ -36,14 +36,17 @@ milliseconds an iteration of one seed, of several at once, and the paper's"""
 
 def work(settings: SinewaveSettings, pool: Pool) -> list[Row]:
     """Trains and tests all methods."""
-    return measure(settings, pool, Sinewave, GRID)
+    hessian = "first-order" if settings.curvature == "first-order" else "exact"
+    steps = SINEWAVE_PUBLISHED if settings.published else SINEWAVE_STEPS[hessian]
+    case = Case(Sinewave, settings.batch_sizes, ALPHA, steps, GRID)
+    return measure(settings, case, pool)
 
 
 def report(settings: SinewaveSettings, done: Sequence[Row]) -> Report:
     """Summarizes, tabulates and draws."""
     rows = summarize(done)
     pictures = {"convergence.png": draw_convergence(done, "training error (1)", log=True)}
-    for size in settings.sizes:
+    for size in settings.batch_sizes:
         runs = [run for run in done if run["batch-size"] == size]
         pictures[f"fits-k{size}.png"] = _draw_fits(runs)
     return Report([_CAPTION, _table(rows)], {"rows": rows}, pictures)

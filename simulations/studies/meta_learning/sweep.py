@@ -123,10 +123,10 @@ def run_sweep(
     """
     allocator = in_memory if memory_dir is None else mapped(memory_dir)
     fast, slow = _rules(problem, sweep, allocator)
-    total = _affordable(fast, problem.tasks, _budget(sweep))
+    total = _affordable(fast, problem.tasks, sweep)
     looks = {round(total * i / _LOOKS) for i in range(1, _LOOKS + 1)}
     sampler = EpisodeSampler([run.seed for run in sweep.runs], problem.tasks, fast.draws)
-    state = fast.init(_start(problem, sweep))
+    state = fast.init(problem.layout.pack([problem.start(run.seed) for run in sweep.runs]))
     seen, errors, spent = [0], [_look(problem, sweep, state.w)], 0.0
     alive = list(range(len(sweep.runs)))  # runs that have not diverged; the others cost nothing
     work = 0
@@ -202,12 +202,6 @@ def _rules(
     return fast, slow
 
 
-def _budget(sweep: Sweep) -> int:
-    """Returns how many rows a run may see: those of MAML."""
-    each = maml_batches(sweep.hessian) * sweep.batch_size
-    return sweep.iterations * sweep.tasks_per_step * each
-
-
 def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
     """Returns how many rows so many iterations have seen."""
     each = [sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in rule.cycle]
@@ -215,17 +209,14 @@ def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
     return whole * sum(each) + sum(each[:rest])
 
 
-def _affordable(rule: MetaRule[Any], tasks: int, budget: int) -> int:
-    """Returns how many iterations see no more rows than that; 1 at least."""
+def _affordable(rule: MetaRule[Any], tasks: int, sweep: Sweep) -> int:
+    """Returns how many iterations see no more rows than MAML's do; 1 at least."""
+    each = maml_batches(sweep.hessian) * sweep.batch_size
+    budget = sweep.iterations * sweep.tasks_per_step * each
     done = budget // _rows_after(rule, tasks, len(rule.cycle)) * len(rule.cycle)
     while _rows_after(rule, tasks, done + 1) <= budget:
         done += 1
     return max(done, 1)
-
-
-def _start(problem: Problem, sweep: Sweep) -> Params:
-    starts = {seed: problem.start(seed) for seed in {run.seed for run in sweep.runs}}
-    return problem.layout.pack([starts[run.seed] for run in sweep.runs])
 
 
 def _look(problem: Problem, sweep: Sweep, w: Params) -> npt.NDArray[np.float64]:

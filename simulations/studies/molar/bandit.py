@@ -1,6 +1,7 @@
 """Figure 4 of the MOLAR paper, and its end in a table, of what was measured."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -13,7 +14,6 @@ from simulations.studies.molar.bandit_trials import (
     ACTIVATION,
     POLICIES,
     SHOWN,
-    Trial,
     check_room,
     run_trial,
 )
@@ -34,12 +34,11 @@ probability of activation, and the mean over all 20 tasks: mean over trials
 
 def work(settings: MolarBanditSettings, pool: Pool) -> list[Row]:
     """Runs all trials."""
-    jobs = {
-        f"trial-{number:03d}": Trial(settings.horizon, number) for number in range(settings.trials)
-    }
+    horizon, trials = settings.horizon, range(settings.trials)
+    jobs = {f"trial-{trial:03d}": partial(run_trial, horizon, trial) for trial in trials}
     if left := pool.left(jobs):
-        check_room(settings.horizon, min(pool.at_once, len(left)))
-    return pool.run(jobs, run_trial)
+        check_room(horizon, min(pool.at_once, len(left)))
+    return pool.run(jobs)
 
 
 def report(settings: MolarBanditSettings, done: Sequence[Row]) -> Report:

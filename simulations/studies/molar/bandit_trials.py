@@ -30,7 +30,6 @@ __all__ = [
     "SIGMA",
     "TASKS",
     "Policy",
-    "Trial",
     "check_room",
     "regrets",
     "run_trial",
@@ -80,18 +79,6 @@ POLICIES: Final = {
 }
 
 
-class Trial(NamedTuple):
-    """All policies in the worlds of one trial.
-
-    Attributes:
-        horizon: T.
-        number: All chance depends on it, and on nothing else.
-    """
-
-    horizon: int
-    number: int
-
-
 def worlds(model: Model, activation: Array, horizon: int, trial: int) -> list[World]:
     """Draws what the tasks of a trial meet: (d, s, M, K) = (30, 2, 20, 3)."""
     rng = np.random.default_rng([_WORLD, trial])
@@ -132,25 +119,26 @@ def check_room(horizon: int, at_once: int = 1) -> None:
         raise Refused(f"{what} {needs} of memory, and {has} are free")
 
 
-def run_trial(trial: Trial, report: Report) -> list[Row]:
+def run_trial(horizon: int, trial: int, report: Report) -> list[Row]:
     """Draws the worlds of a trial, and lets all policies play in them.
 
     Args:
-        trial: Which.
+        horizon: T.
+        trial: Its number. All chance depends on it, and on nothing else.
         report: Is told how many policies are done, and of how many.
 
     Returns:
         A row for each policy: ``policy``, ``trial``; ``errors``, the regret of each task in the
         end; ``rounds``, at which curves have points, and ``curves``, by the names of ``SHOWN``.
     """
-    drawn = worlds("C", ACTIVATION, trial.horizon, trial.number)
-    rounds = np.unique(np.linspace(1, trial.horizon, _POINTS).round().astype(int))
+    drawn = worlds("C", ACTIVATION, horizon, trial)
+    rounds = np.unique(np.linspace(1, horizon, _POINTS).round().astype(int))
     rows = []
     for done, (name, policy) in enumerate(POLICIES.items()):
         report(done, len(POLICIES))
-        found = regrets(policy.bandit, drawn, trial.number)
+        found = regrets(policy.bandit, drawn, trial)
         curves = {shown: found[m, rounds - 1].tolist() for shown, m in SHOWN.items()}
-        row = {"policy": name, "trial": trial.number, "errors": found[:, -1].tolist()}
+        row = {"policy": name, "trial": trial, "errors": found[:, -1].tolist()}
         rows.append({**row, "rounds": rounds.tolist(), "curves": curves})
     report(len(POLICIES), len(POLICIES))
     return rows

@@ -129,27 +129,25 @@ def frame(found: Coefficients) -> pd.DataFrame:
 
 
 def records(found: Coefficients) -> list[Row]:
-    """Returns ``frame``'s lines as JSON has them, which knows no NaN."""
-    lines = frame(found).astype(object)
-    rows: list[Row] = lines.where(lines.notna(), None).to_dict("records")
+    """Returns the lines of ``frame`` as rows."""
+    rows: list[Row] = frame(found).astype(object).to_dict("records")
     return rows
 
 
 def shared_rows(found: Coefficients) -> list[Row]:
     """Returns a row for each column: the shared coefficient, its interval, who differs."""
     counts = [*found.differs.sum(axis=0).tolist(), None]
-    limits = (found.shared_low, found.shared_high)
-    each = zip(found.columns, found.shared, *limits, counts, strict=True)
-    return [
+    lines = pd.DataFrame(
         {
-            "column": name,
-            "coefficient": float(coef),
-            "low": float(low),
-            "high": float(high),
-            "tasks-that-differ": count,
+            "column": found.columns,
+            "coefficient": found.shared,
+            "low": found.shared_low,
+            "high": found.shared_high,
+            "tasks-that-differ": np.array(counts, dtype=object),
         }
-        for name, coef, low, high, count in each
-    ]
+    )
+    rows: list[Row] = lines.astype(object).to_dict("records")
+    return rows
 
 
 # --- On the screen -------------------------------------------------------------------------

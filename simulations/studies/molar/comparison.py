@@ -1,7 +1,7 @@
 """A user's own table: who predicts held-out rows best, over random splits (Appendix J.2)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from engram.molar.shrinkage import Option
 from engram.molar.site import INTERCEPT, Rows, estimate_site, why_undetermined
 from engram.molar.tables import Scaling, distinct, rows_of_tasks, shown
 from federation.data.tables import Table
-from federation.errors import DataError, Refused
+from federation.errors import DataError
 
 __all__ = [
     "GRID",
@@ -30,7 +30,6 @@ __all__ = [
     "compare",
     "compare_once",
     "complete",
-    "family_name",
     "fit_all",
     "lacking",
     "methods_for",
@@ -69,18 +68,6 @@ class Score(NamedTuple):
     c: float
     loss: float
     distance: float
-
-
-def family_name(name: str) -> FamilyName:
-    """Returns the name of a family.
-
-    Raises:
-        Refused: There is none of that name.
-    """
-    for known in get_args(FamilyName):
-        if known == name:
-            return cast("FamilyName", known)
-    raise Refused(f"--family must be one of {', '.join(get_args(FamilyName))}, got {name!r}")
 
 
 def complete(table: Table, family: FamilyName, *, indicators: bool) -> Table:

@@ -1,6 +1,7 @@
 """Figures 2, 3, 8 and 9 of the MOLAR paper, of what was measured, and their points in tables."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from rich.table import Table
 from simulations.studies.figures import COLORS, finish, log_ticks, panels
 from simulations.studies.figures import table as new_table
 from simulations.studies.molar.methods import METHODS
-from simulations.studies.molar.regression_trials import run_trial, trials
+from simulations.studies.molar.regression_trials import FIGURES, run_trial
 from simulations.studies.molar.settings import MolarRegressionSettings
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
@@ -25,7 +26,13 @@ Mean l1 error of the tasks' coefficients, of OLS; and that of the other methods
 
 def work(settings: MolarRegressionSettings, pool: Pool) -> list[Row]:
     """Runs all trials of all figures."""
-    return pool.run(trials(settings), run_trial)
+    return pool.run(
+        {
+            f"figure-{figure}-trial-{number}": partial(run_trial, figure, FIGURES[figure], number)
+            for figure in settings.figures
+            for number in range(settings.trials)
+        }
+    )
 
 
 def report(settings: MolarRegressionSettings, done: Sequence[Row]) -> Report:

@@ -16,10 +16,9 @@ from engram.molar.pooled import condense
 from engram.molar.simulation import disparate_sizes, sparse_parameters, spread_root
 from engram.molar.site import Rows
 from simulations.studies.molar.methods import errors, gather
-from simulations.studies.molar.settings import MolarRegressionSettings
 from simulations.studies.pool import Report, Row
 
-__all__ = ["FIGURES", "SIGMA", "Design", "Point", "Trial", "run_trial", "trials"]
+__all__ = ["FIGURES", "SIGMA", "Design", "Point", "run_trial"]
 
 Array = npt.NDArray[np.float64]
 
@@ -96,58 +95,36 @@ FIGURES: Final = {
 }
 
 
-class Trial(NamedTuple):
-    """A trial of a figure.
-
-    Attributes:
-        figure: Its number.
-        design: What it shows.
-        number: All chance depends on it, and on nothing else.
-    """
-
-    figure: int
-    design: Design
-    number: int
-
-
-def trials(settings: MolarRegressionSettings) -> dict[str, Trial]:
-    """Returns the trials, by name."""
-    return {
-        f"figure-{figure}-trial-{number}": Trial(figure, FIGURES[figure], number)
-        for figure in settings.figures
-        for number in range(settings.trials)
-    }
-
-
-def run_trial(trial: Trial, report: Report) -> list[Row]:
-    """Draws tasks, and measures every method's error at every point.
+def run_trial(figure: int, design: Design, number: int, report: Report) -> list[Row]:
+    """Draws tasks, and measures every method's error at every point of a figure.
 
     Args:
-        trial: Of which figure.
+        figure: Its number.
+        design: What it shows.
+        number: The trial's. All chance depends on it, and on nothing else.
         report: Is told how many steps are done, and of how many.
 
     Returns:
         A row for each point, with its fields, ``figure``, ``trial``, and ``errors`` by method: the
         mean over tasks of ``||b_m - beta_m||_1``.
     """
-    design = trial.design
-    sizes = [_sizes(design, point, trial.number) for point in design.points]
+    sizes = [_sizes(design, point, number) for point in design.points]
     dim, count = max(p.dim for p in design.points), max(p.tasks for p in design.points)
     steps = count + len(design.points)
     drawn = []
     for m in range(count):
-        rng = np.random.default_rng([_ROWS, trial.number, m])
+        rng = np.random.default_rng([_ROWS, number, m])
         root = spread_root(rng, dim) if design.disparate else np.eye(dim)
         wanted = {own[m] for own in sizes if m < len(own)}
         drawn.append({n: few._replace(x=few.x @ root) for n, few in _noise(rng, wanted, dim)})
         report(m + 1, steps)
     rows = []
     for i, (point, own) in enumerate(zip(design.points, sizes, strict=True)):
-        chance = np.random.default_rng([_PARAMETERS, trial.number, point.dim])
+        chance = np.random.default_rng([_PARAMETERS, number, point.dim])
         truth = sparse_parameters(chance, point.tasks, point.dim, point.differing)
         tasks = [_task(drawn[m][n], truth[m]) for m, n in enumerate(own)]
         found = errors(gather(tasks), truth, design.methods)
-        row = {"figure": trial.figure, "trial": trial.number, **point._asdict(), "errors": found}
+        row = {"figure": figure, "trial": number, **point._asdict(), "errors": found}
         rows.append(row)
         report(count + i + 1, steps)
     return rows

@@ -60,13 +60,19 @@ class MolarTableSettings(Settings):
         (), metavar="COLUMN", help="One that is no feature; may be repeated."
     )
     family: str = option(
-        "linear", metavar="NAME", help="linear, logistic (target 0 or 1) or poisson."
+        "linear",
+        metavar="NAME",
+        among=("linear", "logistic", "poisson"),
+        help="linear, logistic (target 0 or 1) or poisson.",
     )
     soft: bool = option(False, help="Soft thresholding; default hard.")
-    c: float = option(1.0, metavar="C", help="Scale of the threshold; 0 shares nothing.")
+    c: float = option(1.0, metavar="C", least=0, help="Scale of the threshold; 0 shares nothing.")
     level: float = option(0.95, metavar="P", help="Of the intervals.")
     missing: str = option(
-        "error", metavar="HOW", help="error; or indicator: 0, and a column that says where."
+        "error",
+        metavar="HOW",
+        among=("error", "indicator"),
+        help="error; or indicator: 0, and a column that says where.",
     )
     splits: int = option(10, least=0, help="Random ones, to compare methods in; 0: no comparison.")
     train: float = option(0.6, metavar="SHARE", help="Of rows to learn from, in a split.")
@@ -87,12 +93,7 @@ class MolarTableSettings(Settings):
                 self.task != self.target,
                 f"--task and --target must be different columns, got {self.task!r} for both",
             ),
-            (self.c >= 0, f"--c must be at least 0, got {self.c:g}"),
             (0 < self.level < 1, f"--level must be between 0 and 1, got {self.level:g}"),
-            (
-                self.missing in ("error", "indicator"),
-                f"--missing must be error or indicator, got {self.missing!r}",
-            ),
             (
                 min(shares) > 0 and sum(shares) < 1,
                 "--train and --validation must be above 0, and leave rows to be predicted, got "

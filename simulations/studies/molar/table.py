@@ -1,8 +1,10 @@
 """A user's own table: what MOLAR finds in it, and who predicts held-out rows best."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from dataclasses import fields
+from typing import Any, Final, NamedTuple, cast
 
+from engram.molar.families import FamilyName
 from federation.data.tables import Table, read_table
 from federation.errors import DataError
 from simulations.studies.molar import coefficients, comparison, scores
@@ -14,6 +16,9 @@ from simulations.studies.study import Report
 __all__ = ["report", "work"]
 
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
+_TOLD: Final = [  # in results.json
+    each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")
+]
 _SHOWN: Final = 20  # tasks that lack something, on the screen
 
 
@@ -35,7 +40,7 @@ class Found(NamedTuple):
 
 def work(settings: MolarTableSettings, pool: Pool) -> Found:
     """Fits MOLAR to all rows, and compares it with other methods on random splits of them."""
-    s, family = settings, comparison.family_name(settings.family)
+    s, family = settings, cast("FamilyName", settings.family)
     table = read_table(s.dataset, s.target, s.task, drop=s.drop)
     table = comparison.complete(table, family, indicators=s.missing == "indicator")
     model = comparison.fit_all(table, family, "soft" if s.soft else "hard", s.c)
@@ -60,7 +65,7 @@ def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
 
 def report(settings: MolarTableSettings, found: Found) -> Report:
     """Tabulates and draws the coefficients, and the comparison if there is one."""
-    s, family = settings, comparison.family_name(settings.family)
+    s, family = settings, cast("FamilyName", settings.family)
     of, shares = found.coefficients, comparison.Shares(settings.train, settings.validation)
     rows, columns = found.table.x.shape
     shown = [
@@ -85,7 +90,7 @@ def report(settings: MolarTableSettings, found: Found) -> Report:
             files["comparison.png"] = scores.draw_comparison(compared)
     results = {
         "table": str(s.path),
-        "settings": _told_settings(s),
+        "settings": {name: getattr(s, name) for name in _TOLD},
         "rows": rows,
         "shared": coefficients.shared_rows(of),
         "tasks": coefficients.records(of),
@@ -93,11 +98,6 @@ def report(settings: MolarTableSettings, found: Found) -> Report:
         "comparison": compared,
     }
     return Report(shown, results, files, _lacking_lines(found.lacking))
-
-
-def _told_settings(s: MolarTableSettings) -> dict[str, Any]:
-    names = ("task", "target", "drop", "family", "soft", "c", "level", "missing", "splits", "seed")
-    return {name: getattr(s, name) for name in (*names, "train", "validation")}
 
 
 def _lacking_lines(lacks: Mapping[Any, str]) -> list[str]:

@@ -32,7 +32,7 @@ from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 from simulations.studies.pool import Report, Row
 
-__all__ = ["METHODS", "SETTINGS", "Match", "Method", "Setting", "run_match"]
+__all__ = ["METHODS", "SETTINGS", "Method", "Setting", "run_match"]
 
 Array = npt.NDArray[np.float64]
 Rounds = npt.NDArray[np.intp]
@@ -202,42 +202,27 @@ SETTINGS: Final = {
 }
 
 
-# --- Matches ---------------------------------------------------------------------------------
-
-
-class Match(NamedTuple):
-    """All methods in a setting, as it is drawn once.
-
-    Attributes:
-        setting: Name of ``SETTINGS``.
-        horizon: T.
-        seed: All chance depends on it and the setting.
-    """
-
-    setting: str
-    horizon: int
-    seed: int
-
-
-def run_match(match: Match, report: Report) -> list[Row]:
+def run_match(name: str, horizon: int, seed: int, report: Report) -> list[Row]:
     """Draws a setting, and lets all methods play it.
 
     Args:
-        match: Which.
+        name: The setting's, of ``SETTINGS``.
+        horizon: T.
+        seed: All chance depends on it and the setting.
         report: Is told how many methods are done, and of how many.
 
     Returns:
         A row for each method and scale: ``setting``, ``seed``, ``method``, ``scale``, ``rounds``,
         and ``errors``, the regret after each of these.
     """
-    rounds = log_spaced(match.horizon)
-    rng = np.random.default_rng([_DRAWS, match.seed])
-    curves = SETTINGS[match.setting].begin(rng, match.horizon, rounds)
+    rounds = log_spaced(horizon)
+    rng = np.random.default_rng([_DRAWS, seed])
+    curves = SETTINGS[name].begin(rng, horizon, rounds)
     rows = []
-    for done, (name, method) in enumerate(METHODS.items()):
+    for done, (key, method) in enumerate(METHODS.items()):
         report(done, len(METHODS))
         for scale, curve in zip(method.scales, curves(method), strict=True):
-            row = {"setting": match.setting, "seed": match.seed, "method": name}
+            row = {"setting": name, "seed": seed, "method": key}
             row |= {"scale": scale, "rounds": rounds.tolist(), "errors": curve.tolist()}
             rows.append(row)
     report(len(METHODS), len(METHODS))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from rich.table import Table
 
 from simulations.studies.figures import COLORS, finish, panels
 from simulations.studies.figures import table as new_table
-from simulations.studies.online.matches import METHODS, SETTINGS, Match, run_match
+from simulations.studies.online.matches import METHODS, SETTINGS, run_match
 from simulations.studies.online.settings import UniversalSettings
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
@@ -32,12 +33,13 @@ one at an end of those tried. "*": the least of its row."""
 
 def work(settings: UniversalSettings, pool: Pool) -> list[Row]:
     """Plays all matches."""
-    matches = {
-        f"{setting}-{seed}": Match(setting, settings.horizon, seed)
-        for setting in settings.settings
-        for seed in range(settings.seeds)
-    }
-    return pool.run(matches, run_match)
+    return pool.run(
+        {
+            f"{name}-{seed}": partial(run_match, name, settings.horizon, seed)
+            for name in settings.settings
+            for seed in range(settings.seeds)
+        }
+    )
 
 
 def report(settings: UniversalSettings, done: Sequence[Row]) -> Report:

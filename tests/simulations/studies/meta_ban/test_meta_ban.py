@@ -14,11 +14,10 @@ from engram.bandits.policy import each
 from engram.bandits.recovery import group_recovery, true_groups
 from federation.errors import Refused
 from simulations.cli import app
-from simulations.studies.meta_ban import study
 from simulations.studies.meta_ban import trials as bandits
 from simulations.studies.meta_ban.methods import META_BAN, METHODS, runs_at_once
 from simulations.studies.meta_ban.study import in_words, recovery_lines, summarize, summarize_runs
-from simulations.studies.meta_ban.trials import Trial, choose, run_trial
+from simulations.studies.meta_ban.trials import choose, run_trial
 from simulations.studies.meta_ban.worlds import WORLDS, Place, world
 
 COLUMNS = ("user", "item", "rating")
@@ -52,7 +51,7 @@ def tell(*news):
 def test_a_trial_is_what_its_policy_does_alone():
     settings = [{"alpha": alpha, "lam": 0.1} for alpha in (0.01, 1.0)]
     runs = tuple((setting, seed) for setting in settings for seed in (3, 4))
-    rows = run_trial(Trial(LINEAR, 150, "linucb-ind", runs), tell)
+    rows = run_trial(LINEAR, 150, "linucb-ind", runs, False, tell)
     assert [(row["setting"], row["seed"]) for row in rows] == list(runs)
     for row in rows:
         drawn = world(LINEAR, 150, row["seed"])
@@ -66,7 +65,7 @@ def test_a_trial_is_what_its_policy_does_alone():
 
 def test_groups_are_watched_in_every_round():
     setting, rounds = {"alpha": 0.01, "gamma": 0.4}, 130
-    (row,) = run_trial(Trial(LINEAR, rounds, META_BAN, ((setting, 2),), watched=True), tell)
+    (row,) = run_trial(LINEAR, rounds, META_BAN, ((setting, 2),), True, tell)
     drawn, found = world(LINEAR, rounds, 2), []
     policy = meta_ban(drawn.dim, **setting)
 
@@ -91,7 +90,7 @@ def test_groups_are_watched_in_every_round():
 def test_each_method_plays_all_its_settings(name):
     grid = METHODS[name].grid
     assert len(grid) == (1 if name == "random" else 12)
-    rows = run_trial(Trial(LINEAR, 12, name, tuple((setting, 0) for setting in grid)), tell)
+    rows = run_trial(LINEAR, 12, name, [(setting, 0) for setting in grid], False, tell)
     assert [row["setting"] for row in rows] == [dict(setting) for setting in grid]
     assert all(row["errors"][-1] >= 0 for row in rows)
 
@@ -201,15 +200,15 @@ def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
 def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     size = ["linear-groups", "--rounds", 15, "--seeds", 1, *few()]
     assert invoke(tmp_path / "whole", *size).exit_code == 0
-    real, calls = study.run_trial, []
+    real, calls = bandits.run_trial, []
 
-    def interrupted(trial, report):
-        calls.append(trial.method)
+    def interrupted(*trial):
+        calls.append(trial)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(trial, report)
+        return real(*trial)
 
-    monkeypatch.setattr(study, "run_trial", interrupted)
+    monkeypatch.setattr(bandits, "run_trial", interrupted)
     part = tmp_path / "part"
     stopped = invoke(part, *size)
     assert stopped.exit_code == 130

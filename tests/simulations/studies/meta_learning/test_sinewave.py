@@ -15,7 +15,7 @@ from federation.errors import Refused, RunStopped
 from federation.fingerprint import source_root
 from simulations.cli import app
 from simulations.studies.meta_learning import sinewave
-from simulations.studies.meta_learning.jobs import measure
+from simulations.studies.meta_learning.jobs import Case, measure
 from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS
 from simulations.studies.meta_learning.settings import SinewaveSettings
@@ -123,13 +123,14 @@ class Broken(Sinewave):
     [
         (Refusing, Refused, "^no$"),
         (Broken, ZeroDivisionError, "of the test"),
-        (Killed, RunStopped, r"a process was lost: .*SIGKILL.* What is done is kept"),
+        (Killed, RunStopped, r"a process was lost; .*SIGKILL.*; what is done is kept"),
     ],
 )
 def test_what_goes_wrong_in_a_process_is_said(tmp_path, make, error, message):
     given = {"methods": ("maml", "bsgd"), "batch_sizes": (1,), "iterations": 2, "seeds": 1}
+    case = Case(make, (1,), 0.01, {1: SINEWAVE_PUBLISHED[1]}, ())
     with pytest.raises(error, match=message):
-        measure(SinewaveSettings(**given), Pool(tmp_path, processes=2), make, ())
+        measure(SinewaveSettings(**given), case, Pool(tmp_path, processes=2))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """`engram reproduce molar-regression`: trials against tasks fitted whole, tables, resuming."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from simulations.studies.molar.regression_trials import (
     SIGMA,
     Design,
     Point,
-    Trial,
     run_trial,
 )
 from simulations.studies.pool import Pool
@@ -35,7 +35,7 @@ SMALL = {
 
 
 def trial(design, number=0):
-    return run_trial(Trial(2, design, number), lambda done, total: None)
+    return run_trial(2, design, number, lambda done, total: None)
 
 
 def invoke(folder, *arguments):
@@ -106,7 +106,7 @@ def test_trials_differ_and_come_again():
 
 def test_progress_ends_at_its_total():
     told = []
-    run_trial(Trial(2, SMALL[2], 0), lambda *far: told.append(far))
+    run_trial(2, SMALL[2], 0, lambda *far: told.append(far))
     assert told == [(i, 7) for i in range(1, 8)]  # four tasks and three points
 
 
@@ -186,12 +186,12 @@ def test_an_interrupted_reproduction_goes_on(small, tmp_path, monkeypatch):
     assert invoke(tmp_path / "whole", *chosen).exit_code == 0
     real, calls = regression.run_trial, []
 
-    def interrupted(job, report):
+    def interrupted(*job):
         calls.append(job)
         if len(calls) == 3:
-            report(1, 7)
+            job[-1](1, 7)
             raise KeyboardInterrupt
-        return real(job, report)
+        return real(*job)
 
     monkeypatch.setattr(regression, "run_trial", interrupted)
     part = tmp_path / "part"
@@ -209,12 +209,12 @@ def test_an_interrupted_reproduction_goes_on(small, tmp_path, monkeypatch):
 
 
 def test_processes_give_what_one_gives(tmp_path):
-    work = {f"trial-{t}": Trial(2, SMALL[2], t) for t in range(3)}
+    work = {f"trial-{t}": partial(run_trial, 2, SMALL[2], t) for t in range(3)}
     found = []
     for processes in (1, 2):
         folder = tmp_path / str(processes)
         folder.mkdir()
-        found.append(Pool(folder, processes=processes).run(work, run_trial))
+        found.append(Pool(folder, processes=processes).run(work))
     assert found[0] == found[1]
 
 

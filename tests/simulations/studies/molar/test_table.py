@@ -313,11 +313,11 @@ def test_tables_that_cannot_be(tmp_path, change, message):
         ),
         (["table.csv", *H, "--family", "gamma"], "one of linear, logistic, poisson, got 'gamma'"),
         (["table.csv", *H, "--family", "logistic"], "must be 0 or 1 for family logistic, got 1"),
-        (["table.csv", *H, "--c", -1], "--c must be at least 0, got -1"),
+        (["table.csv", *H, "--c", -1], "c must be at least 0, got -1"),
         (["table.csv", *H, "--level", 95], "--level must be between 0 and 1, got 95"),
         (
             ["table.csv", *H, "--missing", "mean"],
-            "must be error or indicator, got 'mean'",
+            "missing must be one of error, indicator, got 'mean'",
         ),
         (["table.csv", *H, "--train", 0.9], "leave rows to be predicted, got 0.9 and 0.2"),
         (["table.csv", *H, "--validation", 0], "must be above 0, and leave rows"),

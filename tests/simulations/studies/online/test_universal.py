@@ -15,7 +15,7 @@ from engram.online.universal import universal_ensemble
 from federation.errors import Refused
 from simulations.cli import app
 from simulations.studies.online import universal
-from simulations.studies.online.matches import METHODS, SETTINGS, Match, run_match
+from simulations.studies.online.matches import METHODS, SETTINGS, run_match
 from simulations.studies.online.settings import UniversalSettings
 from simulations.studies.online.universal import exponent, summarize, tables
 
@@ -28,7 +28,7 @@ def invoke(folder, *arguments):
 
 
 def played(setting, horizon=40, seed=1):
-    return run_match(Match(setting, horizon, seed), lambda *far: None)
+    return run_match(setting, horizon, seed, lambda *far: None)
 
 
 def of(rows, method, scale=1.0):
@@ -72,7 +72,7 @@ def test_in_games_both_regret_or_one_does(honest):
 
 def test_a_match_has_all_methods_and_scales():
     told = []
-    rows = run_match(Match("matrix-honest", 12, 0), lambda *far: told.append(far))
+    rows = run_match("matrix-honest", 12, 0, lambda *far: told.append(far))
     expected = {(name, scale) for name, method in METHODS.items() for scale in method.scales}
     assert {(row["method"], row["scale"]) for row in rows} == expected
     assert len(rows) == len(expected) == 4 + 12 + 17
@@ -200,12 +200,12 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     assert invoke(tmp_path / "whole", *chosen).exit_code == 0
     real, calls = universal.run_match, []
 
-    def interrupted(match, report):
+    def interrupted(*match):
         calls.append(match)
         if len(calls) == 3:
-            report(1, 6)
+            match[-1](1, 6)
             raise KeyboardInterrupt
-        return real(match, report)
+        return real(*match)
 
     monkeypatch.setattr(universal, "run_match", interrupted)
     part = tmp_path / "part"
