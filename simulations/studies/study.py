@@ -27,8 +27,8 @@ class Study(NamedTuple):
     """One of a paper's experiments.
 
     Attributes:
-        name: Of its command.
-        settings: Their class.
+        name: The name of its command.
+        settings: The class of its settings.
         module: Where ``work`` and ``report`` are, as ``Body`` has them. It is imported when the
             study is run, since torch and others take seconds.
         unit: What the progress of a job counts.
@@ -43,10 +43,10 @@ class Study(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What is told of a study.
+    """What a study shows and records.
 
     Attributes:
-        shown: Texts and tables, for standard output.
+        shown: Texts and tables for standard output.
         results: For ``results.json``; infinity and NaN become null.
         files: Other files' contents, by name.
         notes: Lines for standard error.

@@ -39,12 +39,12 @@ class MetaBanSettings(Settings):
         among="simulations.studies.meta_ban.methods:METHODS",
         help="May be repeated; default all.",
     )
-    rounds: int = option(2000, metavar="T", least=1, most=10**8, help="Of each world.")
+    rounds: int = option(2000, metavar="T", least=1, most=10**8, help="Rounds in each world.")
     seeds: int = option(5, metavar="N", least=1, most=1000, help="Worlds.")
     ablation: str | None = option(
         None, metavar="NAME", among=("nu",), help="Also Figure 4: nu, with gamma = 0.4."
     )
-    columns: str = option("user,item,rating", metavar="U,I,R", help="Of the CSV.")
+    columns: str = option("user,item,rating", metavar="U,I,R", help="Columns of the CSV.")
     data_dir: Path = option(Path("data"), metavar="DIR", help="Where mnist is, or goes.")
 
     def __post_init__(self) -> None:

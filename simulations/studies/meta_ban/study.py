@@ -147,7 +147,7 @@ def recovery_lines(rows: Sequence[Row]) -> list[str]:
 
 
 def in_words(rows: Sequence[Row]) -> str:
-    """Says who has the least regret, and than whom Meta-Ban has less, world by world."""
+    """Names the policy with the least regret, and compares Meta-Ban with the others by worlds."""
     best = min(rows, key=lambda row: float(row["regret"]))
     text = f"The least regret is that of {METHODS[best['method']].title}."
     own = next((row for row in rows if row["method"] == META_BAN), None)
@@ -167,12 +167,12 @@ def in_words(rows: Sequence[Row]) -> str:
 
 
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
-    """Draws what there is against rounds; returns PNGs by the names of their files.
+    """Draws regret and recovered groups against rounds; returns PNGs by their files' names.
 
     Args:
-        done: Runs of all methods: ``regret.png``, and ``groups.png`` where groups are known.
-        ablation: Runs of Meta-Ban by values of an argument, or none: ``NAME.png``.
-        name: Of the argument.
+        done: Runs of all methods; for ``regret.png``, and ``groups.png`` if groups are known.
+        ablation: Runs of Meta-Ban by values of an argument, if any; for ``NAME.png``.
+        name: The argument's name.
     """
     curves = [_curve(runs, METHODS[runs[0]["method"]].title) for runs in _alike(done)]
     found = {"regret.png": _draw(curves, "regret")}

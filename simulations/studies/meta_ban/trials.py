@@ -46,8 +46,8 @@ class Found(NamedTuple):
     """Rows of trials, as ``run_trial`` returns them.
 
     Attributes:
-        done: Of all methods, each with its best setting.
-        ablated: Of Meta-Ban, by values of an argument; none without an ablation.
+        done: All methods' rows, each with its best setting.
+        ablated: Meta-Ban's rows by values of an argument; none without an ablation.
     """
 
     done: list[Row]
@@ -114,12 +114,12 @@ def run_trial(
     """Plays a method in some runs at once.
 
     Args:
-        place: Where.
+        place: The worlds to play in.
         horizon: T.
         method: Name of ``METHODS``.
-        runs: Of each the setting, and the seed of the world and of the policy.
+        runs: Each run's setting, and its seed, of the world and of the policy.
         watched: Whether inferred groups are compared with the true ones, where these are known.
-        report: Is told how many rounds are done, and of how many.
+        report: Called with the number of rounds done, and of all.
 
     Returns:
         A row for each run: ``method``, ``setting``, ``seed``, ``rounds``; ``errors``, the regret

@@ -21,7 +21,7 @@ class Place(NamedTuple):
     Attributes:
         world: Name of ``WORLDS``.
         sources: Data sets, as ``read_classes`` has them; or the path of a table of ratings.
-        columns: Of that table: users, items, stars.
+        columns: The table's columns of users, items and stars.
         data_dir: Where torchvision's data sets are.
     """
 

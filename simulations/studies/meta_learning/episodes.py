@@ -37,12 +37,12 @@ class EpisodeSampler:
     def __init__(
         self, seeds: Sequence[int], tasks: int, draws: Callable[[int], tuple[Draw, ...]]
     ) -> None:
-        """Prepares.
+        """Prepares; nothing is drawn yet.
 
         Args:
-            seeds: Each run's; >= 0.
-            tasks: How many there are.
-            draws: As ``MetaRule.draws``.
+            seeds: Each run's seed; >= 0.
+            tasks: Number of tasks.
+            draws: What an iteration draws, as ``MetaRule.draws`` says.
         """
         self._seeds = sorted(set(seeds))
         alike = self._seeds == list(seeds)  # then no run has to look up what it draws

@@ -24,7 +24,7 @@ MATCHED: Final = "maml-matched"
 
 
 class Case(NamedTuple):
-    """What the experiments differ in.
+    """What distinguishes the two experiments.
 
     Attributes:
         make: Makes the problem; it travels to other processes.
@@ -42,10 +42,10 @@ class Case(NamedTuple):
 
 
 def measure(settings: MetaLearningSettings, case: Case, pool: Pool) -> list[Row]:
-    """Does an experiment's sweeps, and returns what came of each run.
+    """Runs an experiment's sweeps, and returns a row for each run.
 
     Returns:
-        For each run: ``name``, ``method``, ``batch-size``, ``beta``, ``eta``, ``seed``,
+        Rows with ``name``, ``method``, ``batch-size``, ``beta``, ``eta``, ``seed``,
         ``samples``, ``errors``, ``iterations``, ``seconds`` of an iteration, and what
         ``Problem.measure`` says.
 

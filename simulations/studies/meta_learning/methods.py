@@ -18,7 +18,7 @@ __all__ = ["METHODS", "Method", "Setting", "maml_batches"]
 
 
 class Setting(NamedTuple):
-    """What all methods are given.
+    """The arguments that all methods have in common.
 
     Attributes:
         loss: The stacked loss that models are adapted to.
@@ -42,12 +42,12 @@ class Setting(NamedTuple):
 
     @property
     def few(self) -> dict[str, Any]:
-        """What an iteration draws."""
+        """Arguments that say how much an iteration draws."""
         return {"tasks_per_step": self.tasks_per_step, "batch_size": self.batch_size}
 
     @property
     def maml(self) -> dict[str, Any]:
-        """What MAML and what is made of it are given."""
+        """Arguments of MAML and of the methods that extend it."""
         return {"alpha": self.alpha, "hessian": self.hessian}
 
 
@@ -60,14 +60,14 @@ Build = Callable[[Setting, Tensor, Tensor], MetaRule[Any]]
 
 
 class Method(NamedTuple):
-    """One of them.
+    """A method of the comparison.
 
     Attributes:
         title: Its name in the paper's tables.
         build: ``(setting, beta, eta) -> rule``; beta and eta are (r,), one for each run.
         betas: Values of beta that tuning tries; those of Sec. 6.1's code, or 1 if it has none.
         decays: Whether eta is divided by 10 after 75 % of the iterations (Sec. 6.1).
-        local_steps: Of a task in one iteration, where the paper counts them as iterations.
+        local_steps: Local steps of an iteration, each of which the paper counts as an iteration.
     """
 
     title: str

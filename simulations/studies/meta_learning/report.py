@@ -26,7 +26,7 @@ def by_name(done: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
 
 
 def figures_of(name: str, runs: Sequence[Row]) -> Row:
-    """Returns what is told of runs that differ in their seeds alone.
+    """Summarizes runs that differ in their seeds alone.
 
     ``iterations`` counts local steps, as the paper does; ``train-error`` is infinite if a run
     diverged, and ``diverged`` counts those; ``ms`` are for one iteration of one seed, of a sweep of

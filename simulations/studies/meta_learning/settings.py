@@ -58,7 +58,7 @@ class SinewaveSettings(MetaLearningSettings):
     """
 
     methods: tuple[str, ...] = argument(
-        (), metavar="[METHOD]...", among=tuple(SINEWAVE_STEPS["exact"][1]), help="Which to run."
+        (), metavar="[METHOD]...", among=tuple(SINEWAVE_STEPS["exact"][1]), help="Methods to run."
     )
     batch_sizes: tuple[int, ...] = option(
         (1, 3), flags=("--batch-size", "-k"), metavar="K", least=1, help="May be repeated."
@@ -68,7 +68,7 @@ class SinewaveSettings(MetaLearningSettings):
         metavar="N",
         least=1,
         most=10**9,
-        help="Of MAML; the other methods see as many rows.",
+        help="Iterations of MAML; the other methods see as many rows.",
     )
     seeds: int = option(5, least=1, most=1000, help="Runs of each method.")
 
@@ -85,7 +85,7 @@ class OneShotSettings(MetaLearningSettings):
     """
 
     methods: tuple[str, ...] = argument(
-        (), metavar="[METHOD]...", among=tuple(ONE_SHOT_STEPS), help="Which to run."
+        (), metavar="[METHOD]...", among=tuple(ONE_SHOT_STEPS), help="Methods to run."
     )
     dataset: str = option(
         "omniglot", metavar="NAME", among=tuple(SPLITS), help="omniglot or cifar100."
@@ -96,7 +96,7 @@ class OneShotSettings(MetaLearningSettings):
         metavar="N",
         least=1,
         most=10**9,
-        help="Of MAML; the other methods see as many rows.",
+        help="Iterations of MAML; the other methods see as many rows.",
     )
     seeds: int = option(3, least=1, most=1000, help="Runs of each method.")
 

@@ -28,11 +28,11 @@ class Run(NamedTuple):
     """One run of a sweep.
 
     Attributes:
-        name: What it is called in tables; a method's name, or more.
+        name: Its name in tables: the method's, or that with an addition.
         method: One of ``METHODS``.
         beta: Its memory's weight; 1 if it has none.
-        eta: Its meta step size, at first.
-        seed: Of its network and all that it draws.
+        eta: Its initial meta step size.
+        seed: Seed of its network and of all that it draws.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Sweep(NamedTuple):
         tasks_per_step: B.
         alpha: Adaptation step size.
         hessian: One of ``curvature.HESSIANS``.
-        iterations: MAML's; the others make as many as see as many rows.
+        iterations: MAML's; the other methods make as many as see the same number of rows.
     """
 
     runs: tuple[Run, ...]
@@ -68,14 +68,14 @@ class Sweep(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What came of a sweep.
+    """The result of a sweep.
 
     Attributes:
         w: The meta-models, flat, (r, d).
-        samples: Rows seen of all tasks, when looked at.
+        samples: Rows of all tasks seen when errors were measured.
         errors: The training errors then, (r, looks); infinite for runs that have diverged.
-        iterations: Made in all.
-        seconds: Of a core, that an iteration of one run took; the looks are left out.
+        iterations: Number of iterations of each run.
+        seconds: Core seconds that an iteration of one run took, without measuring errors.
     """
 
     w: Params
@@ -229,7 +229,7 @@ def _look(problem: Problem, sweep: Sweep, w: Params) -> npt.NDArray[np.float64]:
 def episodes(
     problem: Problem, sampler: EpisodeSampler, rule: MetaRule[Any], t: int
 ) -> Iterator[Episode]:
-    """Yields what iteration t of a rule sees."""
+    """Yields the episodes of iteration t of a rule."""
     for draw, (tasks, uniforms) in zip(rule.draws(t), sampler.draw(t), strict=True):
         x, y = problem.batch(tasks, uniforms)
         parts = zip(x.split(draw.sizes, 2), y.split(draw.sizes, 2), strict=True)

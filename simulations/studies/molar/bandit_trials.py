@@ -41,7 +41,7 @@ Array = npt.NDArray[np.float64]
 TASKS: Final = 20
 DIM: Final = 30
 ARMS: Final = 3
-SIGMA: Final = 0.5  # of the noise; MOLARB is told, as constants of the others are tuned to it
+SIGMA: Final = 0.5  # of the noise; known to MOLARB, as the constants of the others are tuned to it
 
 _ACTIVATION, _WORLD, _TIES = 2, 101, 102  # what seeds are for
 
@@ -100,7 +100,7 @@ def regrets(policy: MultitaskBandit[Any, Any], drawn: list[World], trial: int) -
 
 
 def check_room(horizon: int, at_once: int = 1) -> None:
-    """Refuses a horizon whose worlds do not fit the memory.
+    """Checks that the worlds of trials fit into memory.
 
     Args:
         horizon: T.
@@ -125,7 +125,7 @@ def run_trial(horizon: int, trial: int, report: Report) -> list[Row]:
     Args:
         horizon: T.
         trial: Its number. All chance depends on it, and on nothing else.
-        report: Is told how many policies are done, and of how many.
+        report: Called with the number of policies done, and of all.
 
     Returns:
         A row for each policy: ``policy``, ``trial``; ``errors``, the regret of each task in the

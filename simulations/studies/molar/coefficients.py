@@ -47,16 +47,17 @@ class Coefficients(NamedTuple):
     Attributes:
         tasks: Labels, in order.
         columns: Names.
-        level: Of the intervals.
+        level: Confidence level of the intervals.
         shared: The shared coefficients, shape (d',).
-        shared_low: Limits of their intervals, shape (d',); infinite where there is no statement.
-        shared_high: Likewise.
+        shared_low: Lower limits of their intervals, shape (d',); infinite if there is no interval.
+        shared_high: Upper limits.
         coef: Each task's, shape (M, d').
-        low: Limits of their intervals, shape (M, d').
-        high: Likewise.
-        differs: Where a task's is not the shared one, shape (M, d). Every intercept is its own.
-        own: Each task's estimate by itself, shape (M, d'); NaN where its rows determine none.
-        error: Its standard error; likewise.
+        low: Lower limits of their intervals, shape (M, d').
+        high: Upper limits.
+        differs: Where a task's coefficient is not the shared one, shape (M, d); intercepts are
+            never shared.
+        own: Each task's estimate from its own rows, shape (M, d'); NaN if these determine none.
+        error: The standard errors of these estimates.
         reach: How many standard errors from the shared coefficient a task's own estimate may be
             and still be replaced by it, shape (M,); infinite of tasks that know nothing.
     """
@@ -77,7 +78,7 @@ class Coefficients(NamedTuple):
 
 
 def coefficients(model: Molar, level: float) -> Coefficients:
-    """Collects what a fitted model says; intervals have the given level."""
+    """Collects the coefficients of a fitted model, with intervals of a level."""
     shared = model.summary(level=level)
     limits = model.confidence_intervals(level)
     known = np.stack([site.determined for site in model.sites_])
@@ -135,7 +136,7 @@ def records(found: Coefficients) -> list[Row]:
 
 
 def shared_rows(found: Coefficients) -> list[Row]:
-    """Returns a row for each column: the shared coefficient, its interval, who differs."""
+    """Returns each column's shared coefficient, its interval, and how many tasks differ."""
     counts = [*found.differs.sum(axis=0).tolist(), None]
     lines = pd.DataFrame(
         {
@@ -172,11 +173,11 @@ def shared_table(found: Coefficients) -> Printed:
 
 
 def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
-    """Returns tasks' coefficients as a table, and what is to be said of it.
+    """Returns tasks' coefficients as a table, and remarks on it.
 
     Args:
         found: The coefficients.
-        everything: Whether all are shown, however many; else where they are many, only those that
+        everything: Whether all are shown, however many. Otherwise a long table has only those that
             differ from the shared ones.
     """
     lines = found.coef.size

@@ -1,4 +1,4 @@
-"""A user's own table: who predicts held-out rows best, over random splits (Appendix J.2)."""
+"""A user's own table: which method predicts held-out rows best, over random splits (App. J.2)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar

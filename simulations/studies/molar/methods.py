@@ -27,7 +27,7 @@ _TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
 
 
 class Evidence(NamedTuple):
-    """What methods have to go by.
+    """The data that every method estimates coefficients from.
 
     Attributes:
         tasks: Their rows.
@@ -69,7 +69,7 @@ def errors(evidence: Evidence, truth: Array, methods: Sequence[str]) -> dict[str
     """Returns, by method, the mean over tasks of the l1 error ``||b_m - beta_m||_1``.
 
     Args:
-        evidence: Of the tasks.
+        evidence: The tasks' rows and estimates.
         truth: Their parameters, shape (M, d).
         methods: Names of ``METHODS``; all but LASSO, RM and ML are for any family.
     """

@@ -102,7 +102,7 @@ def run_trial(figure: int, design: Design, number: int, report: Report) -> list[
         figure: Its number.
         design: What it shows.
         number: The trial's. All chance depends on it, and on nothing else.
-        report: Is told how many steps are done, and of how many.
+        report: Called with the number of steps done, and of all.
 
     Returns:
         A row for each point, with its fields, ``figure``, ``trial``, and ``errors`` by method: the

@@ -26,7 +26,7 @@ the held-out rows, of OLS's (Table 2 of the paper)."""
 
 
 def caption(rows: Sequence[Row], family: FamilyName, shares: Shares) -> str:
-    """Says what the table's numbers are."""
+    """Explains the numbers of the table."""
     grid, splits = ", ".join(f"{c:g}" for c in GRID), len(rows[0]["splits"])
     text = f"""\
 Held-out {_LOSSES[family]}, mean over tasks, in {splits} random splits of each task's rows:
@@ -91,7 +91,7 @@ def comparison_table(rows: Sequence[Row]) -> Printed:
 
 
 def in_words(rows: Sequence[Row]) -> str:
-    """Says which method predicts held-out rows best, and which ones about as well.
+    """Names the method that predicts held-out rows best, and those that do about as well.
 
     Those are within two standard errors of it, by the differences of their losses in each split.
     """

@@ -28,7 +28,7 @@ class MolarRegressionSettings(Settings):
         among="simulations.studies.molar.regression_trials:FIGURES",
         help="2, 3, 8 or 9; may be repeated.",
     )
-    trials: int = option(10, metavar="N", least=1, most=10_000, help="Of each figure.")
+    trials: int = option(10, metavar="N", least=1, most=10_000, help="Trials of each figure.")
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class MolarTableSettings(Settings):
     task: str = option(metavar="COLUMN", help="Says which task (site, country) a row is of.")
     target: str = option(metavar="COLUMN", help="What is to be predicted.")
     drop: tuple[str, ...] = option(
-        (), metavar="COLUMN", help="One that is no feature; may be repeated."
+        (), metavar="COLUMN", help="A column that is no feature; may be repeated."
     )
     family: str = option(
         "linear",
@@ -67,21 +67,21 @@ class MolarTableSettings(Settings):
     )
     soft: bool = option(False, help="Soft thresholding; default hard.")
     c: float = option(1.0, metavar="C", least=0, help="Scale of the threshold; 0 shares nothing.")
-    level: float = option(0.95, metavar="P", help="Of the intervals.")
+    level: float = option(0.95, metavar="P", help="Confidence level of the intervals.")
     missing: str = option(
         "error",
         metavar="HOW",
         among=("error", "indicator"),
         help="error; or indicator: 0, and a column that says where.",
     )
-    splits: int = option(10, least=0, help="Random ones, to compare methods in; 0: no comparison.")
-    train: float = option(0.6, metavar="SHARE", help="Of rows to learn from, in a split.")
-    validation: float = option(0.2, metavar="SHARE", help="Of rows to choose constants by.")
-    seed: int = option(0, least=0, help="Of the splits.")
+    splits: int = option(10, least=0, help="Random splits to compare methods in; 0: none.")
+    train: float = option(0.6, metavar="SHARE", help="Share of rows to learn from, in a split.")
+    validation: float = option(0.2, metavar="SHARE", help="Share of rows to choose constants by.")
+    seed: int = option(0, least=0, help="Seed of the splits.")
     everything: bool = option(False, flags=("--all",), help="Print all coefficients of all tasks.")
 
     def __post_init__(self) -> None:
-        """Checks also how the options go together."""
+        """Checks also the file, and options that depend on each other."""
         super().__post_init__()
         shares = self.train, self.validation
         for ok, must in (

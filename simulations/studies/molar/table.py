@@ -1,4 +1,4 @@
-"""A user's own table: what MOLAR finds in it, and who predicts held-out rows best."""
+"""A user's own table: MOLAR's coefficients, and which method predicts held-out rows best."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -19,11 +19,11 @@ _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
 _TOLD: Final = [  # in results.json
     each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")
 ]
-_SHOWN: Final = 20  # tasks that lack something, on the screen
+_SHOWN: Final = 20  # tasks without all coefficients that are named on the screen
 
 
 class Found(NamedTuple):
-    """What a table says.
+    """The results of a table.
 
     Attributes:
         table: Without missing values.
@@ -52,7 +52,7 @@ def work(settings: MolarTableSettings, pool: Pool) -> Found:
 
 
 def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
-    """Returns the splits, and tells of each when it is done."""
+    """Collects the splits, and reports each when it is done."""
     done = []
     try:
         for split in splits:

@@ -23,17 +23,17 @@ __all__ = ["Course", "StreamOfRounds", "best_fixed", "courses", "read_stream", "
 
 Array = npt.NDArray[np.float64]
 _PRESET: Final = source_root() / "simulations" / "presets" / "online.toml"
-SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, which no run is told to be right
+SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since nobody knows the right one
 
 
 class StreamOfRounds(NamedTuple):
-    """All rows of all rounds.
+    """The rows of all rounds.
 
     Attributes:
         x: Inputs, and 1, shape (rounds, rows, features + 1).
         y: Classes, shape (rounds, rows).
-        weights: Of the rows of a round, shape (rows,): they add up to 1, and a client has as much
-            of it as of all rows, as it has of a round's mean.
+        weights: Weights of the rows of a round, shape (rows,). They add up to 1, and are
+            proportional to the number of rows that a row's client holds.
         start: The model of round 1, shape (classes, features + 1).
     """
 
@@ -56,13 +56,13 @@ class StreamOfRounds(NamedTuple):
 
 
 class Course(NamedTuple):
-    """What came of a server.
+    """The losses of a server.
 
     Attributes:
-        name: Whose, of ``STEPS``.
+        name: The server's, of ``STEPS``.
         size: Its step size or radius.
         way: ``default``, ``tuned``, or, of a radius, how many times the default it is.
-        losses: Of its rounds, in nats.
+        losses: Losses of its rounds, in nats.
         tried: Sums of losses by size, where it was tuned; infinite where it diverged.
     """
 
@@ -165,16 +165,17 @@ def courses(
     stream: StreamOfRounds,
     tell: Callable[[Array], None] = lambda losses: None,
 ) -> list[Course]:
-    """Plays a server: with what it takes if nobody tunes it, and with the best in hindsight.
+    """Plays a server with its default step size, and with the best one in hindsight.
 
-    The ensemble has the default radius, a quarter and four times of it, and nothing is tuned.
+    The ensemble is not tuned, but played with the default radius, a quarter of it, and four times
+    it.
 
     Args:
-        name: Of ``STEPS``.
+        name: The server's, of ``STEPS``.
         e: The settings.
         data: Its data.
         stream: Its rows.
-        tell: Is told the losses of each run, when it is done.
+        tell: Called with the losses of each run when it is done.
     """
     step, kept = STEPS[name], dict[float, Array]()
 

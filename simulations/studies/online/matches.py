@@ -37,18 +37,18 @@ __all__ = ["METHODS", "SETTINGS", "Method", "Setting", "run_match"]
 Array = npt.NDArray[np.float64]
 Rounds = npt.NDArray[np.intp]
 
-_DRAWS: Final = 301  # what seeds are for
+_DRAWS: Final = 301  # key of the random numbers that settings are drawn with
 
-# By which steps are multiplied, to tune them in hindsight: 1 is what the theory says.
+# Factors of steps, to tune them in hindsight: 1 is what the theory says.
 _DESCENT: Final = tuple(2.0**k for k in range(-7, 5))
 _NEWTON: Final = tuple(2.0**k for k in range(-10, 7))
 
 
 class Problem(NamedTuple):
-    """What a learner is told.
+    """What a learner knows in advance.
 
     Attributes:
-        domain: Of decisions.
+        domain: The set of decisions.
         bound: G.
         smoothness: L, or None.
         horizon: T.
@@ -66,7 +66,7 @@ class Method(NamedTuple):
     Attributes:
         title: What tables call it.
         make: Builds it; with a point for each scale.
-        scales: Of its steps.
+        scales: What its steps are multiplied by.
     """
 
     title: str
@@ -209,7 +209,7 @@ def run_match(name: str, horizon: int, seed: int, report: Report) -> list[Row]:
         name: The setting's, of ``SETTINGS``.
         horizon: T.
         seed: All chance depends on it and the setting.
-        report: Is told how many methods are done, and of how many.
+        report: Called with the number of methods done, and of all.
 
     Returns:
         A row for each method and scale: ``setting``, ``seed``, ``method``, ``scale``, ``rounds``,

@@ -37,7 +37,7 @@ class ServerStep(NamedTuple):
     """A way to the next model.
 
     Attributes:
-        title: In tables.
+        title: Its name in tables.
         default: Its step size if nobody tunes it; a radius, if that is what it has.
         build: ``(size, experiment, grid) -> strategy``, with a step size or radius.
     """
@@ -77,12 +77,12 @@ STEPS: Final[dict[str, ServerStep]] = {
 
 
 class Played(NamedTuple):
-    """A round.
+    """A round of training.
 
     Attributes:
-        server_round: From 1.
-        model: That it began with.
-        merged: That it ended with.
+        server_round: Its number, from 1.
+        model: The model at its beginning.
+        merged: The model at its end.
     """
 
     server_round: int
@@ -123,7 +123,7 @@ def tune(score: Callable[[float], float], default: float) -> dict[float, float]:
     """Tries sizes, twice as large one as the last, until the best is not at an end.
 
     Args:
-        score: Of a size; less is better. A run that diverges has an infinite one.
+        score: Scores a size; lower is better, and infinite if the run diverges.
         default: In the middle of the first grid.
 
     Returns:

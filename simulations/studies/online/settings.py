@@ -21,7 +21,7 @@ class UniversalSettings(Settings):
         (),
         metavar="[SETTING]...",
         among="simulations.studies.online.matches:SETTINGS",
-        help="Which to play; default all.",
+        help="Settings to play; default all.",
     )
     horizon: int = option(16_000, metavar="T", least=1, most=10**8, help="Rounds.")
     seeds: int = option(3, metavar="N", least=1, most=1000, help="Draws of each.")

@@ -37,13 +37,13 @@ a grid of factors of 2; of the ensemble nothing is tuned."""
 
 
 class Found(NamedTuple):
-    """What was played.
+    """The results of all servers.
 
     Attributes:
         experiment: The federation's settings.
-        courses: What came of each server.
+        courses: Each server's losses.
         best: Losses of the best fixed model, by rounds.
-        best_in_ball: Of the best within the default radius of the first model.
+        best_in_ball: Those of the best model within the default radius of the first one.
     """
 
     experiment: Experiment
@@ -84,9 +84,9 @@ def summarize(courses: Sequence[Course], best: Array, best_in_ball: Array) -> li
     """Returns a row for each course.
 
     Args:
-        courses: What was played.
+        courses: Each server's losses.
         best: Losses of the best fixed model, by rounds.
-        best_in_ball: Of the best within the default radius.
+        best_in_ball: Those of the best model within the default radius.
 
     Returns:
         ``server``, ``size`` (step size or radius), ``way`` (as ``Course`` has it), ``mean-loss``,

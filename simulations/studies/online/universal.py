@@ -75,12 +75,12 @@ _SHOWN: Final = tuple(
 
 
 class _Curve(NamedTuple):
-    """What a learner did in a setting.
+    """A learner's regret in a setting.
 
     Attributes:
         setting: Name of ``SETTINGS``.
-        shown: Of which column.
-        scale: Of its steps.
+        shown: The column that it belongs to.
+        scale: The factor of its steps.
         rounds: Where the curve has points.
         regrets: Shape (seeds, r).
     """
