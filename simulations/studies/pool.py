@@ -70,12 +70,12 @@ class Pool:
             Refused: A job's file is damaged.
             RunStopped: A process was lost.
         """
-        self._begin()
         left = self.left(jobs)
-        if self._ray or min(self.at_once, len(left)) > 1:
+        if left and (self._ray or min(self.at_once, len(left)) > 1):
             for name, rows in self._beside(left):
                 self._keep(name, rows)
         else:
+            self._begin()
             for name, job in left.items():
                 with _one_thread():
                     self._keep(name, job(functools.partial(self._tell, name)))
@@ -94,21 +94,23 @@ class Pool:
 
     def _beside(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
         """Does jobs by joblib, and yields the rows of each when it is done."""
-        from joblib import Parallel, delayed, parallel_config  # noqa: PLC0415 - slow to import
+        from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
         from joblib.externals.loky.process_executor import (  # noqa: PLC0415 - likewise
             BrokenProcessPool,
         )
 
+        lost = (BrokenProcessPool, *([_join(self._ray)] if self._ray else []))
+        self._begin()
         with contextlib.ExitStack() as stack:
-            if self._ray:
-                stack.enter_context(_cluster(self._ray))
             news = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
-            count = -1 if self._ray else min(self.at_once, len(left))
-            stack.enter_context(
-                parallel_config(backend="ray" if self._ray else "loky", n_jobs=count)
-            )
             do = delayed(functools.partial(_do, news, None if self._ray else os.getpid()))
-            parallel = Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
+            parallel = Parallel(
+                n_jobs=-1 if self._ray else min(self.at_once, len(left)),
+                backend="ray" if self._ray else "loky",
+                return_as="generator_unordered",
+                batch_size=1,
+                pre_dispatch="all",
+            )
             with _without_signals():  # processes inherit that: Ctrl-C is this one's alone
                 done = parallel(do(name, job) for name, job in left.items())
             stack.callback(done.close)
@@ -117,7 +119,7 @@ class Pool:
                     for name, rows in done:
                         look()
                         yield name, rows
-            except BrokenProcessPool as error:
+            except lost as error:
                 reasons = [line for line in str(error).splitlines() if "exit codes" in line]
                 what = "; ".join(["a process was lost", *reasons, "what is done is kept"])
                 raise RunStopped(f"{what}: resume {self._folder} to go on") from error
@@ -192,11 +194,18 @@ def _without_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _cluster(address: str) -> Iterator[None]:
-    """Joins a Ray cluster, and makes ``ray`` the name of a joblib backend."""
+def _join(address: str) -> type[Exception]:
+    """Joins a Ray cluster until this process ends, and makes ``ray`` a name of a joblib backend.
+
+    Returns:
+        The error that is raised when a process of the cluster is lost.
+
+    Raises:
+        Refused: There is no cluster.
+    """
     import ray  # noqa: PLC0415 - slow to import, rarely wanted
     from joblib import register_parallel_backend  # noqa: PLC0415 - likewise
+    from ray.exceptions import RayError  # noqa: PLC0415 - likewise
     from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 - likewise
 
     class Yielding(RayBackend):
@@ -206,18 +215,17 @@ def _cluster(address: str) -> Iterator[None]:
 
     register_parallel_backend("ray", Yielding)
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
-        os.environ.setdefault(name, "0")  # tells nobody of this run, and gives no advice
+        os.environ.setdefault(name, "0")  # sends no statistics, and prints no advice
     host, colon, port = address.rpartition(":")
     try:
         if colon and "/" not in host:  # where nobody listens, Ray would wait for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(
+            address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True
+        )
     except (OSError, ValueError, RuntimeError) as error:
         raise Refused(f"--ray {address}: no cluster answers there") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    return RayError
 
 
 # --- In another process ----------------------------------------------------------------------

@@ -187,13 +187,16 @@ def read_plan(folder: Path, study: Study) -> Settings:
     path = folder / _PLAN
     if not path.is_file():
         raise Refused(f"{folder} is not the folder of a reproduction: it has no {_PLAN}")
+    make: Callable[..., Settings] = study.settings
     try:
         given = json.loads(path.read_text(encoding="utf-8"))
         name = given.pop("experiment")
-        if name == study.name:
-            make: Callable[..., Settings] = study.settings
+        known = given.keys() <= {each.name for each in dataclasses.fields(study.settings)}
+        if name == study.name and known:
             lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
             return make(**given | lists)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise Refused(f"{path} is damaged: {error}") from error
+    if name == study.name:
+        raise Refused(f"{folder} was begun by another version of Engram, with other settings")
     raise Refused(f"{folder} is one of engram reproduce {name}, not {study.name}")

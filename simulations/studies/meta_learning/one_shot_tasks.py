@@ -10,13 +10,14 @@ from engram.checks import require
 from engram.dense import CROSS_ENTROPY, FIRST, Examples, dense_loss, logits
 from engram.meta.fine_tune import fine_tune
 from engram.meta.protonet import prototypical_logits, prototypical_loss
-from engram.models import Model, build_model
+from engram.models import build_model
 from engram.span import Span
 from engram.stacks import Layout, dense_stacks, stacked
 from engram.types import Batch, Params
 from federation.data.few_shot import FewShot
 from federation.errors import DataError, Refused
 from federation.streams import Stream, torch_generator
+from simulations.studies.meta_learning.problem import Problem
 from simulations.studies.meta_learning.published import Split
 
 __all__ = ["OneShot"]
@@ -26,7 +27,7 @@ _ROOM: Final = 2**26  # bytes that episodes may take at once
 _CLASSES, _SEEN, _UNSEEN = 1, 2, 3  # keys of what is drawn for evaluation
 
 
-class OneShot:
+class OneShot(Problem):
     """Disjoint groups of classes, and an MLP of two hidden layers of 40.
 
     An episode is one image of each class of a task, to adapt to, and others to be scored on.
@@ -75,18 +76,14 @@ class OneShot:
         self._seen = self._episodes(torch.arange(split.training), query, _generator(_SEEN))
         unseen = torch.arange(episodes) % split.test + split.training
         self._unseen = self._episodes(unseen, query, _generator(_UNSEEN))
-        self._network: Model = build_model(
+        self.network = build_model(
             "mlp", input_shape=(self._pool.shape[1],), outputs=self.ways, hidden=(40, 40)
         )
         self.layout = Layout.of(self.start(0))
         self.loss = dense_stacks(self.layout, CROSS_ENTROPY)
         self.matching = stacked(prototypical_loss(self._embed))
-        self._adapt = fine_tune(dense_loss(self._network.dense_layers), lr=lr, steps=steps)
-        self._match = vmap(prototypical_logits(self._network.apply), in_dims=(None, 0, 0))
-
-    def start(self, seed: int) -> Params:
-        """Returns the network that a seed begins with."""
-        return self._network.init(torch_generator(seed, Stream.MODEL))
+        self._adapt = fine_tune(dense_loss(self.network.dense_layers), lr=lr, steps=steps)
+        self._match = vmap(prototypical_logits(self.network.apply), in_dims=(None, 0, 0))
 
     def batch(self, tasks: Tensor, uniforms: Tensor) -> Batch:
         """Returns rows of training tasks: inputs (r, b, k, pixels), indicators (r, b, k, ways).
@@ -157,10 +154,10 @@ class OneShot:
         rows = frame.see(0, self.ways)
         w = {name: leaf.expand(len(x), *leaf.shape) for name, leaf in model.items()}
         w = self._adapt(w | {FIRST: rows.fit(frame.origin())}, Examples(rows, y))
-        return logits(w, frame.see_others(others), self._network.dense_layers)
+        return logits(w, frame.see_others(others), self.network.dense_layers)
 
     def _embed(self, w: Params, x: Tensor) -> Tensor:
-        return self._network.apply(self.layout.one(w), x)
+        return self.network.apply(self.layout.one(w), x)
 
     def _images(self, rows: Tensor) -> Tensor:
         """Returns images (..., pixels) as the network sees them, in [0, 1]."""

@@ -1,43 +1,47 @@
 """What a sweep learns: few-shot tasks, their rows, and how good a meta-model is for them."""
 
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from engram.derivatives import Differentiated
+from engram.models import Model
 from engram.stacks import Layout
 from engram.types import Batch, Params
+from federation.streams import Stream, torch_generator
 
 __all__ = ["Problem"]
 
 
-class Problem(Protocol):
-    """Training tasks, and tests on unseen ones. Models of r runs are stacked: (r, d)."""
+class Problem:
+    """Training tasks, and tests on unseen ones. Models of r runs are stacked: (r, d).
 
-    @property
-    def tasks(self) -> int:
-        """Number of training tasks, n."""
+    Attributes:
+        tasks: Number of training tasks, n.
+        network: What learns them.
+        layout: The network's.
+        loss: The stacked loss, of flat parameters.
+        matching: ProtoNet's loss, where there are classes.
+    """
 
-    @property
-    def loss(self) -> Differentiated:
-        """The stacked loss, of flat parameters."""
-
-    @property
-    def matching(self) -> Differentiated | None:
-        """ProtoNet's loss, where there are classes."""
-
-    @property
-    def layout(self) -> Layout:
-        """The network's."""
+    tasks: int
+    network: Model
+    layout: Layout
+    loss: Differentiated
+    matching: Differentiated | None = None
 
     def start(self, seed: int) -> Params:
         """Returns the network that a seed begins with."""
+        return self.network.init(torch_generator(seed, Stream.MODEL))
 
     def batch(self, tasks: Tensor, uniforms: Tensor) -> Batch:
         """Returns rows of training tasks (r, b), one for each uniform number (r, b, k)."""
+        raise NotImplementedError
 
     def error(self, w: Params, method: str) -> Tensor:
         """Returns each meta-model's error (r,) on the training tasks after adapting to them."""
+        raise NotImplementedError
 
     def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
         """Returns what tests say of each meta-model, as JSON has it."""
+        raise NotImplementedError

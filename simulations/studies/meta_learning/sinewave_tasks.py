@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from engram.dense import SQUARED_ERROR
-from engram.derivatives import Differentiated
 from engram.meta.fine_tune import fine_tune
-from engram.models import Model, build_model
+from engram.models import build_model
 from engram.stacks import Layout, dense_stacks, outputs, spread
 from engram.types import Batch, Params
 from federation.streams import Stream, torch_generator
+from simulations.studies.meta_learning.problem import Problem
 
 __all__ = ["ALPHA", "UNSEEN", "Sinewave", "UnseenError"]
 
@@ -42,10 +42,8 @@ class UnseenError(NamedTuple):
     fits: Tensor
 
 
-class Sinewave:
+class Sinewave(Problem):
     """The tasks y = A sin(x + phi), x in [-5, 5], and an MLP of two hidden layers of 40."""
-
-    matching: Differentiated | None = None
 
     def __init__(self) -> None:
         """Draws what errors are measured on, which is the same for all runs and methods."""
@@ -53,7 +51,8 @@ class Sinewave:
         phases = (torch.arange(1.0, 6.0) * math.pi / 5).repeat(5)
         self._waves = torch.stack([amplitudes, phases], 1)
         self._unseen = torch.tensor(UNSEEN)
-        self._network: Model = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
+        self.tasks = len(self._waves)
+        self.network = build_model("mlp", input_shape=(1,), outputs=1, hidden=(40, 40))
         self.layout = Layout.of(self.start(0))
         self.loss = dense_stacks(self.layout, SQUARED_ERROR)
         self._adapt = fine_tune(self.loss, lr=ALPHA, steps=1)
@@ -62,15 +61,6 @@ class Sinewave:
         self._seen_points = torch.rand(self.tasks, 200, generator=generator)
         self._shots = torch.rand(_SETS * len(UNSEEN), SHOTS, generator=generator)
         self._points = torch.rand(_SETS * len(UNSEEN), 100, generator=generator)
-
-    @property
-    def tasks(self) -> int:
-        """Number of training tasks."""
-        return len(self._waves)
-
-    def start(self, seed: int) -> Params:
-        """Returns the network that a seed begins with."""
-        return self._network.init(torch_generator(seed, Stream.MODEL))
 
     def batch(self, tasks: Tensor, uniforms: Tensor) -> Batch:
         """Returns rows of training tasks."""

@@ -113,10 +113,12 @@ def check_room(horizon: int, at_once: int = 1) -> None:
     need = at_once * int(2 * ACTIVATION.sum() * horizon * ARMS * DIM * 8)
     if need > (free := available("cpu")):
         needs, has = (f"{size / 2**20:,.0f} MiB" for size in (need, free))
-        what = f"a trial of {horizon} rounds needs"
         if at_once > 1:
-            what = f"{at_once} trials of {horizon} rounds beside each other need"
-        raise Refused(f"{what} {needs} of memory, and {has} are free")
+            raise Refused(
+                f"{at_once} trials of {horizon} rounds need {needs} of memory, and {has} are free: "
+                "fewer --processes need less"
+            )
+        raise Refused(f"a trial of {horizon} rounds needs {needs} of memory, and {has} are free")
 
 
 def run_trial(horizon: int, trial: int, report: Report) -> list[Row]:

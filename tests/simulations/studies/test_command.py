@@ -90,6 +90,14 @@ def test_what_was_kept_is_not_done_again_and_what_is_no_setting_may_change(run, 
             raise run("--resume", out, *words).exception
 
 
+def test_a_folder_of_another_version_is_refused(run, tmp_path):
+    out = tmp_path / "run"
+    assert run("--out", out).exit_code == 0
+    plan = json.loads((out / "plan.json").read_text())
+    (out / "plan.json").write_text(json.dumps(plan | {"alpha": 1}))
+    assert "was begun by another version of Engram" in str(run("--resume", out).exception)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

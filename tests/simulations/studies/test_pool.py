@@ -5,6 +5,7 @@ import time
 from functools import partial
 
 import pytest
+import ray
 
 from federation.errors import Refused
 from simulations.studies.pool import Pool
@@ -35,8 +36,9 @@ def lines():
 
 
 @pytest.mark.parametrize("where", [{"processes": 1}, {"processes": 2}, {"ray": "local"}], ids=str)
-def test_rows_come_in_the_order_of_jobs_wherever_they_are_done(tmp_path, where):
+def test_rows_come_in_the_order_of_jobs_wherever_they_are_done(tmp_path, where, request):
     told, new_line = lines()
+    request.addfinalizer(ray.shutdown)  # which does nothing where it was not used
     rows = Pool(tmp_path, new_line=new_line, **where).run(JOBS)
     assert rows == [{"number": i, "errors": [i**2]} for i in range(4)]
     assert {path.stem for path in tmp_path.iterdir()} == JOBS.keys()
@@ -68,4 +70,5 @@ def test_a_damaged_file_is_refused(tmp_path, text):
 
 def test_a_cluster_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(Refused, match=r"--ray 127\.0\.0\.1:1: no cluster answers there"):
-        Pool(tmp_path, ray="127.0.0.1:1").run(JOBS)
+        Pool(tmp_path, ray="127.0.0.1:1", begin=(tmp_path / "begun").mkdir).run(JOBS)
+    assert list(tmp_path.iterdir()) == []

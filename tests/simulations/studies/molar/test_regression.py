@@ -45,7 +45,7 @@ def invoke(folder, *arguments):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(regression_trials, "FIGURES", SMALL)
+    monkeypatch.setattr(regression, "FIGURES", SMALL)
 
 
 # --- Trials ----------------------------------------------------------------------------------
