@@ -8,7 +8,7 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.studies.molar import regression
+from simulations.studies.molar import regression as figures
 from simulations.studies.online import server_steps
 from tests.simulations.studies.molar.test_regression import SMALL
 from tests.support import write_npz
@@ -37,7 +37,7 @@ def one_shot(folder, *words):
 
 
 def regression(folder):
-    with patch.object(regression, "FIGURES", SMALL):
+    with patch.object(figures, "FIGURES", SMALL):
         return study(folder, "molar-regression", "--trials", 2, *ONE)
 
 

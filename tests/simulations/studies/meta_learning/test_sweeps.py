@@ -47,11 +47,11 @@ def test_draws_depend_on_seed_and_iteration_alone():
         (mine,), (theirs, _) = alone.draw(t), beside.draw(t)
         for r in (1, 3):
             assert mine.tasks[0].equal(theirs.tasks[r])
-            assert mine.chances[0].equal(theirs.chances[r])
-        assert not theirs.chances[0].equal(theirs.chances[1])
+            assert mine.uniforms[0].equal(theirs.uniforms[r])
+        assert not theirs.uniforms[0].equal(theirs.uniforms[1])
     again = EpisodeSampler([4], 25, lambda t: (few,))
-    assert again.draw(63)[0].chances.equal(alone.draw(63)[0].chances)
-    assert not again.draw(64)[0].chances.equal(alone.draw(0)[0].chances)
+    assert again.draw(63)[0].uniforms.equal(alone.draw(63)[0].uniforms)
+    assert not again.draw(64)[0].uniforms.equal(alone.draw(0)[0].uniforms)
 
 
 def test_tasks_are_drawn_uniformly_without_replacement():
@@ -86,8 +86,8 @@ def adapt(w, batch, steps):
     return w
 
 
-def rows(amplitude, phase, chances):
-    x = (10 * chances - 5).unsqueeze(-1)
+def rows(amplitude, phase, uniforms):
+    x = (10 * uniforms - 5).unsqueeze(-1)
     return x, amplitude * torch.sin(x + phase)
 
 
@@ -169,8 +169,8 @@ def test_eta_falls_to_a_tenth_in_the_last_quarter_but_for_bspiderboost(waves, me
         rule = slow if t >= 6 and method == "moml-v1" else fast
         drawn = [
             Episode(tasks, tuple(zip(*(part.split(2, 2) for part in rows), strict=True)))
-            for tasks, chances in sampler.draw(t)
-            for rows in [waves.batch(tasks, chances)]
+            for tasks, uniforms in sampler.draw(t)
+            for rows in [waves.batch(tasks, uniforms)]
         ]
         state = rule.step(state, tuple(drawn))
     # As many rows as 8 iterations of MAML see are 6 of BSpiderBoost: 10 + 3 + 3 tasks, two batches.
