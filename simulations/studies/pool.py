@@ -21,11 +21,11 @@ from threadpoolctl import threadpool_limits
 from federation.errors import Refused, RunStopped
 from federation.files import replace_file
 
-__all__ = ["Job", "Pool", "Report", "Row", "Tell"]
+__all__ = ["Job", "Pool", "Progress", "Row", "Tell"]
 
 Row = dict[str, Any]
-Report = Callable[[int, int], None]  # how much of a job is done, and of how much
-Job = Callable[[Report], list[Row]]  # returns rows, each with "errors"; it can be pickled
+Progress = Callable[[int, int], None]  # how much of a job is done, and of how much
+Job = Callable[[Progress], list[Row]]  # returns rows, each with "errors"; it can be pickled
 AnyJob = TypeVar("AnyJob")
 Tell = Callable[[int, str], None]  # how much is done, and what has been found, if anything
 

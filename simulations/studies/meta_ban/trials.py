@@ -26,7 +26,7 @@ from simulations.studies.meta_ban.methods import (
 )
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_ban.worlds import Place, world
-from simulations.studies.pool import Job, Pool, Report, Row
+from simulations.studies.pool import Job, Pool, Progress, Row
 from simulations.studies.summaries import grouped
 
 __all__ = ["RECOVERY", "Found", "choose", "run_trial", "work"]
@@ -109,7 +109,7 @@ def run_trial(
     method: str,
     runs: Sequence[tuple[Setting, int]],
     watched: bool,
-    report: Report,
+    report: Progress,
 ) -> list[Row]:
     """Plays a method in some runs at once.
 

@@ -13,7 +13,7 @@ from simulations.studies.meta_learning.problem import Problem
 from simulations.studies.meta_learning.published import Steps
 from simulations.studies.meta_learning.settings import MetaLearningSettings
 from simulations.studies.meta_learning.sweep import Run, Sweep, check_sweep, run_sweep
-from simulations.studies.pool import Pool, Report, Row
+from simulations.studies.pool import Pool, Progress, Row
 from simulations.studies.summaries import grouped
 from simulations.terminal import err
 
@@ -76,7 +76,7 @@ def _problem(make: Callable[[], Problem]) -> Problem:
 
 
 def _run(
-    make: Callable[[], Problem], memory_dir: Path | None, sweep: Sweep, report: Report
+    make: Callable[[], Problem], memory_dir: Path | None, sweep: Sweep, report: Progress
 ) -> list[Row]:
     problem = _problem(make)
     trace = run_sweep(problem, sweep, memory_dir=memory_dir, report=report)

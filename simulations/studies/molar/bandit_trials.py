@@ -21,7 +21,7 @@ from engram.molar.bandits.policies import (
 )
 from federation.errors import Refused
 from federation.machine import available
-from simulations.studies.pool import Report, Row
+from simulations.studies.pool import Progress, Row
 
 __all__ = [
     "ACTIVATION",
@@ -121,7 +121,7 @@ def check_room(horizon: int, at_once: int = 1) -> None:
         raise Refused(f"a trial of {horizon} rounds needs {needs} of memory, and {has} are free")
 
 
-def run_trial(horizon: int, trial: int, report: Report) -> list[Row]:
+def run_trial(horizon: int, trial: int, report: Progress) -> list[Row]:
     """Draws the worlds of a trial, and lets all policies play in them.
 
     Args:

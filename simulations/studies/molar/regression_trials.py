@@ -16,7 +16,7 @@ from engram.molar.pooled import condense
 from engram.molar.simulation import disparate_sizes, sparse_parameters, spread_root
 from engram.molar.site import Rows
 from simulations.studies.molar.methods import errors, gather
-from simulations.studies.pool import Report, Row
+from simulations.studies.pool import Progress, Row
 
 __all__ = ["FIGURES", "SIGMA", "Design", "Point", "run_trial"]
 
@@ -95,7 +95,7 @@ FIGURES: Final = {
 }
 
 
-def run_trial(figure: int, design: Design, number: int, report: Report) -> list[Row]:
+def run_trial(figure: int, design: Design, number: int, report: Progress) -> list[Row]:
     """Draws tasks, and measures every method's error at every point of a figure.
 
     Args:

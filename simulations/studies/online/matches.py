@@ -30,7 +30,7 @@ from engram.online.play import (
 )
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
-from simulations.studies.pool import Report, Row
+from simulations.studies.pool import Progress, Row
 
 __all__ = ["METHODS", "SETTINGS", "Method", "Setting", "run_match"]
 
@@ -44,18 +44,18 @@ _DESCENT: Final = tuple(2.0**k for k in range(-7, 5))
 _NEWTON: Final = tuple(2.0**k for k in range(-10, 7))
 
 
-class Problem(NamedTuple):
+class Bounds(NamedTuple):
     """What a learner knows in advance.
 
     Attributes:
         domain: The set of decisions.
-        bound: G.
-        smoothness: L, or None.
+        gradient: Bound of gradients, G.
+        smoothness: Bound of the gradients' change, L; None if there is none.
         horizon: T.
     """
 
     domain: Domain
-    bound: float
+    gradient: float
     smoothness: float | None
     horizon: int
 
@@ -70,31 +70,31 @@ class Method(NamedTuple):
     """
 
     title: str
-    make: Callable[[Problem], Learner[Any]]
+    make: Callable[[Bounds], Learner[Any]]
     scales: tuple[float, ...] = (1.0,)
 
 
-def _universal(constants: Literal["practical", "theory"], problem: Problem) -> Learner[Any]:
+def _universal(constants: Literal["practical", "theory"], bounds: Bounds) -> Learner[Any]:
     return universal_ensemble(
-        problem.domain,
-        gradient_bound=problem.bound,
-        horizon=problem.horizon,
-        smoothness=problem.smoothness,
+        bounds.domain,
+        gradient_bound=bounds.gradient,
+        horizon=bounds.horizon,
+        smoothness=bounds.smoothness,
         constants=constants,
     )
 
 
-def _descent(problem: Problem) -> Learner[Any]:
-    steps = np.array(_DESCENT) * problem.domain.diameter / problem.bound
+def _descent(bounds: Bounds) -> Learner[Any]:
+    steps = np.array(_DESCENT) * bounds.domain.diameter / bounds.gradient
     size = len(_DESCENT)
-    pool = descent_pool(problem.domain, size, lambda t, v: steps / np.sqrt(t), optimistic=False)
-    return abreast(pool, problem.domain)
+    pool = descent_pool(bounds.domain, size, lambda t, v: steps / np.sqrt(t), optimistic=False)
+    return abreast(pool, bounds.domain)
 
 
-def _newton(problem: Problem) -> Learner[Any]:
+def _newton(bounds: Bounds) -> Learner[Any]:
     # Steps are as 1 / gamma; 1 / (8 G D) is the largest gamma that the theory has for any alpha.
-    gammas = 1 / (8 * problem.bound * problem.domain.diameter * np.array(_NEWTON))
-    return abreast(newton_steps(problem.domain, gammas), problem.domain)
+    gammas = 1 / (8 * bounds.gradient * bounds.domain.diameter * np.array(_NEWTON))
+    return abreast(newton_steps(bounds.domain, gammas), bounds.domain)
 
 
 METHODS: Final = {
@@ -102,9 +102,9 @@ METHODS: Final = {
     "theory": Method("as proved", partial(_universal, "theory")),
     "ogd": Method("OGD", _descent, _DESCENT),
     "ons": Method("ONS", _newton, _NEWTON),
-    "usc": Method("USC", lambda p: usc(p.domain, gradient_bound=p.bound, horizon=p.horizon)),
+    "usc": Method("USC", lambda p: usc(p.domain, gradient_bound=p.gradient, horizon=p.horizon)),
     "metagrad": Method(
-        "MetaGrad", lambda p: metagrad(p.domain, gradient_bound=p.bound, horizon=p.horizon)
+        "MetaGrad", lambda p: metagrad(p.domain, gradient_bound=p.gradient, horizon=p.horizon)
     ),
 }
 
@@ -132,10 +132,10 @@ def _stream(title: str, draw: Callable[[np.random.Generator, int], Environment])
     def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
         drawn = draw(rng, horizon)
         least = least_totals(drawn, rounds)
-        problem = Problem(drawn.domain, drawn.gradient_bound, drawn.smoothness, horizon)
+        bounds = Bounds(drawn.domain, drawn.gradient_bound, drawn.smoothness, horizon)
 
         def curves(method: Method) -> list[Array]:
-            points = play(method.make(problem), drawn).points
+            points = play(method.make(bounds), drawn).points
             each = range(len(method.scales))
             return [regrets(drawn, points[:, i], rounds, least) for i in each]
 
@@ -151,7 +151,7 @@ def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool)
         drawn = draw(rng)
         turned = drawn.turned()
         one, two = (
-            Problem(game.domain, game.gradient_bound, game.smoothness, horizon)
+            Bounds(game.domain, game.gradient_bound, game.smoothness, horizon)
             for game in (drawn, turned)
         )
 
@@ -202,7 +202,7 @@ SETTINGS: Final = {
 }
 
 
-def run_match(name: str, horizon: int, seed: int, report: Report) -> list[Row]:
+def run_match(name: str, horizon: int, seed: int, report: Progress) -> list[Row]:
     """Draws a setting, and lets all methods play it.
 
     Args:
