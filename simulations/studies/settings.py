@@ -119,6 +119,6 @@ def _check(name: str, told: Option, value: Any) -> None:
     if allowed is not None and value not in allowed:
         raise Refused(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}")
     if told.least is not None and value < told.least:
-        raise Refused(f"{name} must be at least {told.least:g}, got {value}")
+        raise Refused(f"{name} must be at least {told.least}, got {value}")
     if told.most is not None and value > told.most:
-        raise Refused(f"{name} must be at most {told.most:g}, got {value}")
+        raise Refused(f"{name} must be at most {told.most}, got {value}")
