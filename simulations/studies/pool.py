@@ -231,10 +231,6 @@ def _join(address: str) -> type[Exception]:
 # --- In another process ----------------------------------------------------------------------
 
 
-class _Abandoned(Exception):
-    """Nobody waits for this job any more."""
-
-
 def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[Row]]:
     """Does a job.
 
@@ -252,7 +248,7 @@ def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[R
     def report(done: int, total: int) -> None:
         nonlocal told
         if owner is not None and os.getppid() != owner:
-            raise _Abandoned
+            os._exit(1)  # nobody waits any more, and there is nobody to raise an error to
         if done == total or time.monotonic() >= told + _PAUSE:
             told = time.monotonic()
             if news.is_dir():
