@@ -18,10 +18,10 @@ from torch.nn import functional
 
 from engram.meta.single_node import in_memory
 from engram.types import Batch
-from simulations.reproduce.lottery import Lottery
-from simulations.reproduce.methods import METHODS, Setting
-from simulations.reproduce.sinewave import ALPHA, Sinewave
-from simulations.reproduce.sweep import episodes
+from simulations.studies.meta_learning.episodes import EpisodeSampler
+from simulations.studies.meta_learning.methods import METHODS, Setting
+from simulations.studies.meta_learning.sinewave_tasks import ALPHA, Sinewave
+from simulations.studies.meta_learning.sweep import episodes
 
 __all__ = ["loop", "main", "ours", "time_meta"]
 
@@ -72,8 +72,8 @@ def ours(method: str, runs: int, hessian: str) -> Callable[[], Any]:
     ones = torch.ones(runs)
     beta = 1.0 if len(METHODS[method].betas) == 1 else _BETA
     rule = METHODS[method].build(_setting(problem, hessian), beta * ones, _ETA * ones)
-    lottery = Lottery(range(runs), problem.tasks, rule.draws)
-    shown = [tuple(episodes(problem, lottery, rule, t)) for t in range(_PER_TURN)]
+    sampler = EpisodeSampler(range(runs), problem.tasks, rule.draws)
+    shown = [tuple(episodes(problem, sampler, rule, t)) for t in range(_PER_TURN)]
     start = problem.layout.pack([problem.start(seed) for seed in range(runs)])
 
     def turn() -> Any:
@@ -90,8 +90,8 @@ def loop(method: str, hessian: str) -> Callable[[], list[torch.Tensor]]:
     problem = Sinewave()
     ones = torch.ones(1)
     rule = METHODS["moml-v1"].build(_setting(problem, hessian), ones, ones)
-    lottery = Lottery([0], problem.tasks, rule.draws)
-    shown = [next(episodes(problem, lottery, rule, t)) for t in range(_PER_TURN)]
+    sampler = EpisodeSampler([0], problem.tasks, rule.draws)
+    shown = [next(episodes(problem, sampler, rule, t)) for t in range(_PER_TURN)]
     beta = _BETA if method == "moml-v1" else 1.0
 
     def turn() -> list[torch.Tensor]:

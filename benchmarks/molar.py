@@ -32,7 +32,7 @@ from engram.molar.pooled import condense
 from engram.molar.shrinkage import combine
 from engram.molar.simulation import linear_rows, logistic_rows, sparse_parameters
 from engram.molar.site import Rows, SiteEstimate, estimate_site
-from simulations.reproduce.molar_methods import METHODS, errors, gather
+from simulations.studies.molar.methods import METHODS, errors, gather
 
 __all__ = [
     "Coverage",

@@ -25,7 +25,7 @@ from engram.molar.bandits.policies import (
     trace_norm_bandit,
 )
 from engram.molar.bandits.site import History
-from simulations.reproduce.molar_bandit import SIGMA, TASKS, regrets, worlds
+from simulations.studies.molar.bandit_trials import SIGMA, TASKS, regrets, worlds
 
 __all__ = ["compare", "main"]
 

@@ -35,7 +35,7 @@ from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.npz import read_npz
 from federation.errors import EngramError
 from federation.experiment import Experiment
-from simulations.reproduce.server_steps import STEPS, play, tune
+from simulations.studies.online.server_steps import STEPS, play, tune
 
 __all__ = ["Outcome", "compare", "main", "time_step"]
 

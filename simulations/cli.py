@@ -37,7 +37,7 @@ from simulations.options import (
     overrides_of,
     refuse_keys,
 )
-from simulations.reproduce.cli import app as reproduce_commands
+from simulations.studies.command import app as reproduce_commands
 from simulations.terminal import Execute, Report, run_all, show_found
 from simulations.terminal import out as console
 

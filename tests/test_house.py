@@ -127,7 +127,7 @@ def shortened(words, tmp_path, rng):
     if words[:2] == ["reproduce", "molar-table"]:
         words += ["--splits", "1"]
     elif words[:2] == ["reproduce", "molar-regression"]:
-        pytest.skip("runs, smaller, in tests/simulations/test_molar_regression.py")
+        pytest.skip("runs, smaller, in tests/simulations/studies/molar/test_regression.py")
     elif words[:2] == ["reproduce", "molar-bandit"]:
         words += ["--horizon", "64", "--trials", "1"]
     elif words[:2] == ["reproduce", "meta-ban"]:

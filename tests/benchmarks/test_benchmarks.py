@@ -17,8 +17,8 @@ from benchmarks.server_step import compare, time_step
 from benchmarks.workloads import WORKLOADS, Platform, experiment, federation
 from federation.fingerprint import source_root
 from federation.wire import to_params
-from simulations.reproduce import server_steps
-from simulations.reproduce.sinewave import Sinewave
+from simulations.studies.meta_learning.sinewave_tasks import Sinewave
+from simulations.studies.online import server_steps
 
 
 @pytest.fixture(scope="module")

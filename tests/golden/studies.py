@@ -8,8 +8,9 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from simulations.cli import app
-from simulations.reproduce import molar_regression, server_steps
-from tests.simulations.test_molar_regression import SMALL
+from simulations.studies.molar import regression as figures
+from simulations.studies.online import server_steps
+from tests.simulations.studies.molar.test_regression import SMALL
 from tests.support import write_npz
 
 ONE = ["--processes", "1"]
@@ -36,7 +37,7 @@ def one_shot(folder, *words):
 
 
 def regression(folder):
-    with patch.object(molar_regression, "FIGURES", SMALL):
+    with patch.object(figures, "FIGURES", SMALL):
         return study(folder, "molar-regression", "--trials", 2, *ONE)
 
 
@@ -75,7 +76,9 @@ CASES = {
         folder, "moml-v1", "maml", "--hessian", "first-order"
     ),
     "molar-regression": regression,
-    "molar-bandit": lambda folder: study(folder, "molar-bandit", "--horizon", 64, "--trials", 2),
+    "molar-bandit": lambda folder: study(
+        folder, "molar-bandit", "--horizon", 64, "--trials", 2, *ONE
+    ),
     "molar-table": lambda folder: table(folder, "--target", "pressure", "--drop", "died"),
     "molar-table, logistic": lambda folder: table(
         folder, "--target", "died", "--drop", "pressure", "--family", "logistic"

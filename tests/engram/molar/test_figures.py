@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.molar import LOGISTIC, Setting, compare
-from simulations.reproduce.molar_methods import METHODS
+from simulations.studies.molar.methods import METHODS
 
 SMALL = Setting("linear", dim=60, tasks=30, size=1000, differing=4)
 

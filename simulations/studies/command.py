@@ -1,0 +1,116 @@
+"""``engram reproduce``: each study's command, derived from the fields of its settings."""
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+import typer
+
+from simulations.options import Json, Out
+from simulations.studies.meta_ban.settings import MetaBanSettings
+from simulations.studies.meta_learning.settings import OneShotSettings, SinewaveSettings
+from simulations.studies.molar.settings import (
+    MolarBanditSettings,
+    MolarRegressionSettings,
+    MolarTableSettings,
+)
+from simulations.studies.online.settings import UniversalSettings, UniversalStreamSettings
+from simulations.studies.settings import flag_of, option_of
+from simulations.studies.study import Study, run_study
+
+__all__ = ["STUDIES", "app", "command_of"]
+
+_ROOM: Final = "simulations.studies"
+
+STUDIES: Final = (
+    Study("sinewave", SinewaveSettings, f"{_ROOM}.meta_learning.sinewave", "iterations"),
+    Study("one-shot", OneShotSettings, f"{_ROOM}.meta_learning.one_shot", "iterations"),
+    Study("molar-regression", MolarRegressionSettings, f"{_ROOM}.molar.regression", "steps"),
+    Study("molar-bandit", MolarBanditSettings, f"{_ROOM}.molar.bandit", "policies"),
+    Study("molar-table", MolarTableSettings, f"{_ROOM}.molar.table", "splits", whole=True),
+    Study("meta-ban", MetaBanSettings, f"{_ROOM}.meta_ban.study", "rounds"),
+    Study("universal", UniversalSettings, f"{_ROOM}.online.universal", "learners"),
+    Study(
+        "universal-stream", UniversalStreamSettings, f"{_ROOM}.online.stream", "runs", whole=True
+    ),
+)
+
+_Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Jobs that run beside each other; default: one for each core."),
+]
+_Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run jobs on a Ray cluster: HOST:PORT, auto, or local. Engram is installed there.",
+    ),
+]
+_Resume = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="Go on with one: its folder, or name in runs/."),
+]
+_COMMON: Final[dict[str, tuple[Any, Any]]] = {
+    "processes": (_Processes, None),
+    "ray": (_Ray, None),
+    "resume": (_Resume, None),
+    "out": (Out, None),
+    "as_json": (Json, False),
+}
+
+app = typer.Typer(
+    name="reproduce",
+    help="Run a paper's experiment, and set the results beside those that it published.",
+    no_args_is_help=True,
+)
+
+
+def command_of(study: Study) -> Callable[..., None]:
+    """Returns a function whose signature, and so its command's options, are the settings'."""
+
+    def command(ctx: typer.Context, **given: Any) -> None:
+        common = {name: given.pop(name) for name in _COMMON if name in given}
+        named = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given.items()
+            if (source := ctx.get_parameter_source(name)) is None or source.name != "DEFAULT"
+        }
+        run_study(study, named, **common)
+
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [_parameter(each) for each in dataclasses.fields(study.settings)]
+    for name, (kind, default) in _COMMON.items():
+        if not (study.whole and name in ("processes", "ray", "resume")):
+            parameters.append(_keyword(name, kind, default))
+    found: Any = command
+    found.__signature__ = inspect.Signature([context, *parameters])
+    found.__annotations__ = {each.name: each.annotation for each in (context, *parameters)}
+    found.__doc__ = study.settings.__doc__
+    return command
+
+
+def _parameter(of: dataclasses.Field[Any]) -> inspect.Parameter:
+    told = option_of(of)
+    default: Any = of.default
+    more: dict[str, Any] = {"help": told.help, "metavar": told.metavar}
+    if told.most is not None:
+        more["max"] = told.most
+    kind: Any = of.type
+    if typing.get_origin(kind) is tuple:
+        kind = list[typing.get_args(kind)[0]] | None  # type: ignore[misc]
+        default = list(default) or None
+    if told.positional:
+        return _keyword(of.name, Annotated[kind, typer.Argument(**more)], default)
+    flags = told.flags or (f"--{flag_of(of)}",)
+    return _keyword(of.name, Annotated[kind, typer.Option(*flags, **more)], default)
+
+
+def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    empty = inspect.Parameter.empty if default is dataclasses.MISSING else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=empty, annotation=kind)
+
+
+for _study in STUDIES:
+    app.command(_study.name)(command_of(_study))

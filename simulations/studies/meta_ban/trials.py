@@ -1,0 +1,198 @@
+"""Collaborative bandits (Section 7 of the Meta-Ban paper): all policies in the same worlds.
+
+Each is tuned by as many trials, in worlds of other seeds than those that are reported. (The paper
+reports the best of its grid, which is better by chance alone, the more so the larger the grid.)
+"""
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engram.bandits.meta_ban import MetaBan, MetaBanState
+from engram.bandits.play import RoundContext, play_policy
+from engram.bandits.policy import BatchedPolicy
+from engram.bandits.recovery import group_recovery, true_groups
+from simulations.studies.meta_ban.methods import (
+    META_BAN,
+    METHODS,
+    Setting,
+    meta_bans,
+    runs_at_once,
+)
+from simulations.studies.meta_ban.settings import MetaBanSettings
+from simulations.studies.meta_ban.worlds import Place, world
+from simulations.studies.pool import Job, Pool, Progress, Row
+from simulations.studies.summaries import grouped
+
+__all__ = ["RECOVERY", "Found", "choose", "run_trial", "work"]
+
+Array = npt.NDArray[np.float64]
+
+_ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
+"""By argument of Meta-Ban: the values of Figure 4, and what is fixed meanwhile."""
+
+RECOVERY: Final = ("exact", "precision", "recall")
+
+_TUNING: Final = (1000, 1001)  # seeds; those that are reported count from 0
+_POINTS: Final = 100  # of a curve
+
+
+class Found(NamedTuple):
+    """Rows of trials, as ``run_trial`` returns them.
+
+    Attributes:
+        done: All methods' rows, each with its best setting.
+        ablated: Meta-Ban's rows by values of an argument; none without an ablation.
+    """
+
+    done: list[Row]
+    ablated: list[Row]
+
+
+def work(s: MetaBanSettings, pool: Pool) -> Found:
+    """Tunes all methods, and plays each with its best setting in other worlds.
+
+    Raises:
+        Refused: The world's data cannot be read, or are not what they should be.
+    """
+    columns, seeds = tuple(s.columns.split(",")), range(s.seeds)
+    place = Place(s.world, s.sources, columns, str(s.data_dir.absolute()))
+    first = world(place, s.rounds, 0)
+
+    def trials(
+        title: str, name: str, grid: Sequence[Setting], seeds: Sequence[int], watched: bool
+    ) -> dict[str, Job]:
+        """Returns trials of all settings with all seeds, as many at once as fit the memory."""
+        runs = [(setting, seed) for setting in grid for seed in seeds]
+        size = runs_at_once(name, first)
+        parts = [tuple(runs[start : start + size]) for start in range(0, len(runs), size)]
+        watched = watched and name == META_BAN
+        return {
+            title if len(parts) == 1 else f"{title}-{i + 1}": functools.partial(
+                run_trial, place, s.rounds, name, part, watched
+            )
+            for i, part in enumerate(parts)
+        }
+
+    tuning, final, ablation = dict[str, Job](), dict[str, Job](), dict[str, Job]()
+    for name in s.methods:
+        if len(grid := METHODS[name].grid) > 1:
+            tuning |= trials(f"tune-{name}", name, grid, _TUNING, False)
+    chosen = choose(pool.run(tuning))
+    if s.ablation:
+        values, fixed = _ABLATIONS[s.ablation]
+        grid = tuple({**chosen[META_BAN], **fixed, s.ablation: value} for value in values)
+        ablation = trials(f"ablation-{s.ablation}", META_BAN, grid, seeds, True)
+    ablated = pool.run(ablation)
+    for name in s.methods:
+        final |= trials(name, name, [chosen.get(name, METHODS[name].grid[0])], seeds, True)
+    return Found(pool.run(final), ablated)
+
+
+def choose(rows: Iterable[Row]) -> dict[str, Setting]:
+    """Returns each method's setting with the least regret in the trials of tuning."""
+    regrets: dict[str, dict[Any, float]] = {}
+    for (method, setting), runs in grouped(rows, "method", "setting").items():
+        total = sum(run["errors"][-1] for run in runs)
+        regrets.setdefault(method, {})[setting] = total
+    return {name: dict(min(tried, key=tried.__getitem__)) for name, tried in regrets.items()}
+
+
+def run_trial(
+    place: Place,
+    horizon: int,
+    method: str,
+    runs: Sequence[tuple[Setting, int]],
+    watched: bool,
+    report: Progress,
+) -> list[Row]:
+    """Plays a method in some runs at once.
+
+    Args:
+        place: The worlds to play in.
+        horizon: T.
+        method: Name of ``METHODS``.
+        runs: Each run's setting, and its seed, of the world and of the policy.
+        watched: Whether inferred groups are compared with the true ones, where these are known.
+        report: Called with the number of rounds done, and of all.
+
+    Returns:
+        A row for each run: ``method``, ``setting``, ``seed``, ``rounds``; ``errors``, the regret
+        after each of these; ``ms``, a run's share of the policy's time of a core in a round; and
+        where groups are known and watched each of ``RECOVERY``, the mean over arms and over the
+        rounds since the point before.
+    """
+    settings, seeds = zip(*runs, strict=True)
+    drawn = {seed: world(place, horizon, seed) for seed in set(seeds)}
+    worlds = [drawn[seed] for seed in seeds]
+    policy, spent = _timed(METHODS[method].make(worlds[0].dim, settings))
+    opinions = [each.expected_rewards for each in worlds if each.expected_rewards is not None]
+    watched = watched and len(opinions) == len(worlds)
+    recovered = _recovered(meta_bans(worlds[0].dim, settings), opinions) if watched else None
+    recovery = np.zeros((len(RECOVERY), len(seeds), horizon))
+
+    def watch(moment: RoundContext[Any]) -> None:
+        if moment.t % max(1, horizon // _POINTS) == 0:
+            report(moment.t, horizon)
+        if recovered is not None:
+            recovery[:, :, moment.t] = recovered(moment)
+
+    played = play_policy(policy, worlds, seeds, watch)
+    report(horizon, horizon)
+    rounds = np.unique(np.linspace(1, horizon, _POINTS).round().astype(int))
+    starts = np.r_[0, rounds[:-1]]
+    between = np.add.reduceat(recovery, starts, axis=2) / np.diff(np.r_[starts, horizon])
+    return [
+        {
+            "method": method,
+            "setting": dict(setting),
+            "seed": seed,
+            "rounds": rounds.tolist(),
+            "errors": played.regrets[i, rounds - 1].tolist(),
+            "ms": 1e3 * spent() / horizon / len(seeds),
+        }
+        | ({name: between[j, i].tolist() for j, name in enumerate(RECOVERY)} if watched else {})
+        for i, (setting, seed) in enumerate(runs)
+    ]
+
+
+def _timed(runs: BatchedPolicy[Any]) -> tuple[BatchedPolicy[Any], Callable[[], float]]:
+    """Returns a policy, and what tells how many seconds of a core it has taken so far."""
+    total = 0.0
+
+    def clocked(step: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            nonlocal total
+            begun = time.thread_time()
+            found = step(*arguments)
+            total += time.thread_time() - begun
+            return found
+
+        return timed
+
+    return BatchedPolicy(runs.init, clocked(runs.choose), clocked(runs.update)), lambda: total
+
+
+def _recovered(
+    policy: MetaBan, opinions: Sequence[Callable[[int], Array]]
+) -> Callable[[RoundContext[MetaBanState]], Array]:
+    """Returns what says how right groups are in a round: means over arms, shape (3, R)."""
+
+    def recovered(moment: RoundContext[MetaBanState]) -> Array:
+        pairs = list(zip(moment.rounds, moment.came, strict=True))
+        users = np.array([came.index(offer.user) for offer, came in pairs])
+        x = torch.from_numpy(np.stack([offer.arms for offer, _ in pairs])).float().mT
+        groups = policy.groups(moment.state, users, x)
+        found = []
+        for run, (_, came) in enumerate(pairs):
+            inferred = groups.members[groups.of_arms[run], : len(came)]
+            expected = opinions[run](moment.t)[:, list(came)]
+            found.append(group_recovery(inferred, true_groups(expected, int(users[run]))))
+        return np.array([[part.mean() for part in each] for each in found]).T
+
+    return recovered

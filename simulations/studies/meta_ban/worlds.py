@@ -1,0 +1,111 @@
+"""What users meet in the Meta-Ban paper's experiments, and in worlds whose groups are known."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from engram.bandits.environments.classes import LabeledRows, classes
+from engram.bandits.environments.environment import Environment
+from engram.bandits.environments.ratings import Rated, ratings
+from federation.data.arrivals import GROUPED, grouped_users
+from federation.data.bandits import read_classes, read_ratings
+from federation.errors import Refused
+
+__all__ = ["WORLDS", "Place", "check_place", "world"]
+
+
+class Place(NamedTuple):
+    """Where a policy is played.
+
+    Attributes:
+        world: Name of ``WORLDS``.
+        sources: Data sets, as ``read_classes`` has them; or the path of a table of ratings.
+        columns: The table's columns of users, items and stars.
+        data_dir: Where torchvision's data sets are.
+    """
+
+    world: str
+    sources: tuple[str, ...]
+    columns: tuple[str, ...]
+    data_dir: str
+
+
+class Kind(NamedTuple):
+    """A kind of world.
+
+    Attributes:
+        title: What reports call it.
+        needs: What ``sources`` has to be; empty if there are none.
+        draw: ``(place, horizon, seed) -> world``.
+    """
+
+    title: str
+    needs: str
+    draw: Callable[[Place, int, int], Environment]
+
+
+def _classes(place: Place, horizon: int, seed: int, groups: int | None = None) -> Environment:
+    named = place.sources or ("digits", "permuted-digits")
+    datasets = [_rows(name, place.data_dir) for name in named]
+    return classes(datasets, horizon=horizon, seed=seed, groups=groups)
+
+
+def _ratings(place: Place, horizon: int, seed: int) -> Environment:
+    return ratings(_rated(place.sources[0], place.columns), horizon=horizon, seed=seed)
+
+
+def _grouped(place: Place, horizon: int, seed: int) -> Environment:
+    return grouped_users(GROUPED[place.world], users=30, horizon=horizon, seed=seed)
+
+
+@functools.cache
+def _rows(name: str, data_dir: str) -> LabeledRows:
+    return read_classes(name, data_dir=Path(data_dir))
+
+
+@functools.cache
+def _rated(path: str, columns: tuple[str, ...]) -> Rated:
+    return read_ratings(Path(path), columns=columns)
+
+
+_IN_GROUPS: Final = functools.partial(_classes, groups=2)
+_DATASETS: Final = "one or more data sets, such as mnist or npz:PATH"
+
+WORLDS: Final[Mapping[str, Kind]] = {
+    "digits": Kind("digits, and digits with pixels permuted", "", _classes),
+    "digits-groups": Kind("digits, and digits with pixels permuted, in groups", "", _IN_GROUPS),
+    "classes": Kind("classes of data sets", _DATASETS, _classes),
+    "classes-groups": Kind("classes of data sets, in groups", _DATASETS, _IN_GROUPS),
+    "ratings": Kind("ratings", "one CSV file", _ratings),
+    "linear-groups": Kind("groups with linear rewards", "", _grouped),
+    "cosine-groups": Kind("groups with cosine rewards", "", _grouped),
+}
+
+
+def check_place(name: str, sources: Sequence[str], columns: str) -> None:
+    """Refuses a world with other sources than it needs, or a table without three columns.
+
+    Raises:
+        Refused: In one line.
+    """
+    needs, given = WORLDS[name].needs, " ".join(sources) or "nothing"
+    ok = len(sources) == 1 if name == "ratings" else bool(sources) == bool(needs)
+    if not ok:
+        raise Refused(f"{name} takes {needs or 'no sources'}, got {given}")
+    if len(columns.split(",")) != 3:
+        raise Refused(f"columns must be three, of users, items and stars, got {columns}")
+
+
+def world(place: Place, horizon: int, seed: int) -> Environment:
+    """Draws a world of so many rounds.
+
+    Raises:
+        Refused: Its sources cannot be read, or are not what they should be.
+    """
+    try:
+        return WORLDS[place.world].draw(place, horizon, seed)
+    except Refused:
+        raise
+    except ValueError as error:
+        raise Refused(f"{place.world}: {error}") from error

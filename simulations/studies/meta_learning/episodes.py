@@ -1,0 +1,89 @@
+"""What the iterations of a sweep draw: tasks, and the uniform numbers that rows are made of.
+
+Everything is a function of (seed, iteration): runs that differ in their step sizes alone, and
+algorithms that want the same of an iteration, see the same.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.meta.single_node import Draw
+from federation.streams import Stream, generator
+
+__all__ = ["Drawn", "EpisodeSampler"]
+
+_BLOCK: Final = 64  # iterations that are drawn at once; part of the results: never change it
+
+
+class Drawn(NamedTuple):
+    """One draw, for every run.
+
+    Attributes:
+        tasks: (r, b), int64.
+        uniforms: (r, b, k), uniform in [0, 1): one for each row of each batch, in their order.
+    """
+
+    tasks: Tensor
+    uniforms: Tensor
+
+
+class EpisodeSampler:
+    """Draws for runs that go through their iterations in order."""
+
+    def __init__(
+        self, seeds: Sequence[int], tasks: int, draws: Callable[[int], tuple[Draw, ...]]
+    ) -> None:
+        """Prepares; nothing is drawn yet.
+
+        Args:
+            seeds: Each run's seed; >= 0.
+            tasks: Number of tasks.
+            draws: What an iteration draws, as ``MetaRule.draws`` says.
+        """
+        self._seeds = sorted(set(seeds))
+        alike = self._seeds == list(seeds)  # then no run has to look up what it draws
+        self._run = None if alike else torch.tensor([self._seeds.index(seed) for seed in seeds])
+        self._tasks, self._draws = tasks, draws
+        self._begun = -1
+
+    def draw(self, t: int) -> tuple[Drawn, ...]:
+        """Returns what iteration t draws."""
+        block, at = divmod(t, _BLOCK)
+        if block != self._begun:
+            self._begin(block)
+        found, start = [], 0
+        for i, wanted in enumerate(self._draws(t)):
+            if wanted.tasks is None:
+                tasks = torch.arange(self._tasks).expand(len(self._seeds), -1)
+            else:
+                tasks = self._orders[:, i, at, : wanted.tasks]
+            b, k = tasks.shape[1], sum(wanted.sizes)
+            uniforms = self._uniforms[:, at, start : start + b * k].view(-1, b, k)
+            start += b * k
+            if self._run is not None:
+                tasks, uniforms = tasks[self._run], uniforms[self._run]
+            found.append(Drawn(tasks, uniforms))
+        return tuple(found)
+
+    def _begin(self, block: int) -> None:
+        wanted = [self._draws(t) for t in range(block * _BLOCK, (block + 1) * _BLOCK)]
+        count = max(len(draws) for draws in wanted)
+        numbers = max(sum(self._numbers(draw) for draw in draws) for draws in wanted)
+        order = np.tile(np.arange(self._tasks), (_BLOCK, 1))
+        orders, uniforms = [], []
+        for seed in self._seeds:
+            streams = (generator(seed, Stream.EPISODE_TASKS, block, i) for i in range(count))
+            orders.append([rng.permuted(order, axis=1) for rng in streams])
+            # Column t is iteration t's, and row by row, so that it does not depend on the others.
+            rng = generator(seed, Stream.EPISODE_ROWS, block)
+            uniforms.append(rng.random((numbers, _BLOCK), dtype=np.float32).T)
+        self._orders = torch.from_numpy(np.stack(orders))
+        self._uniforms = torch.from_numpy(np.stack(uniforms))
+        self._begun = block
+
+    def _numbers(self, draw: Draw) -> int:
+        return (self._tasks if draw.tasks is None else draw.tasks) * sum(draw.sizes)

@@ -1,0 +1,166 @@
+"""The sweeps that follow from an experiment's settings: those of tuning, if any, and the others."""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from simulations.studies.meta_learning.memmap import check_room, mib
+from simulations.studies.meta_learning.methods import METHODS
+from simulations.studies.meta_learning.problem import Problem
+from simulations.studies.meta_learning.published import Steps
+from simulations.studies.meta_learning.settings import MetaLearningSettings
+from simulations.studies.meta_learning.sweep import Run, Sweep, check_sweep, run_sweep
+from simulations.studies.pool import Pool, Progress, Row
+from simulations.studies.summaries import grouped
+from simulations.terminal import err
+
+__all__ = ["MATCHED", "Case", "choose", "final_sweeps", "measure", "tuning_sweeps"]
+
+MATCHED: Final = "maml-matched"
+"""The row of MAML with the step size of MOML v1, from which it then differs in the memory alone."""
+
+
+class Case(NamedTuple):
+    """What distinguishes the two experiments.
+
+    Attributes:
+        make: Makes the problem; it travels to other processes.
+        sizes: The batch sizes K.
+        alpha: Adaptation step size in training.
+        steps: Beta and eta by batch size and method, where they are not tuned.
+        grid: Values of eta that tuning tries.
+    """
+
+    make: Callable[[], Problem]
+    sizes: Sequence[int]
+    alpha: float
+    steps: Mapping[int, Steps]
+    grid: Sequence[float]
+
+
+def measure(settings: MetaLearningSettings, case: Case, pool: Pool) -> list[Row]:
+    """Runs an experiment's sweeps, and returns a row for each run.
+
+    Returns:
+        Rows with ``name``, ``method``, ``batch-size``, ``beta``, ``eta``, ``seed``,
+        ``samples``, ``errors``, ``iterations``, ``seconds`` of an iteration, and what
+        ``Problem.measure`` says.
+
+    Raises:
+        Refused: A sweep cannot be run; it has not been begun.
+    """
+
+    def do(sweeps: Mapping[str, Sweep]) -> list[Row]:
+        left = pool.left(sweeps).values()
+        needs = [check_sweep(_problem(case.make), sweep) for sweep in left]
+        at_once = sorted(needs, key=lambda need: need.size)[-pool.at_once :]
+        check_room(at_once, settings.memory_dir)
+        for resident in (False, True):
+            size = sum(need.size for need in at_once if need.resident == resident)
+            if size:
+                place = "memory" if resident else settings.memory_dir or "memory"
+                err.print(f"tasks' models take {mib(size)} in {place}", soft_wrap=True)
+        run = functools.partial(_run, case.make, settings.memory_dir)
+        return pool.run({name: functools.partial(run, sweep) for name, sweep in sweeps.items()})
+
+    steps = choose(do(tuning_sweeps(settings, case))) if settings.tune else case.steps
+    return do(final_sweeps(settings, case, steps))
+
+
+@functools.lru_cache(maxsize=1)
+def _problem(make: Callable[[], Problem]) -> Problem:
+    return make()
+
+
+def _run(
+    make: Callable[[], Problem], memory_dir: Path | None, sweep: Sweep, report: Progress
+) -> list[Row]:
+    problem = _problem(make)
+    trace = run_sweep(problem, sweep, memory_dir=memory_dir, report=report)
+    found = problem.measure(trace.w, sweep.runs[0].method)
+    return [
+        {
+            **run._asdict(),
+            "batch-size": sweep.batch_size,
+            "samples": trace.samples,
+            "errors": errors.tolist(),
+            "iterations": trace.iterations,
+            "seconds": trace.seconds,
+            **more,
+        }
+        for run, errors, more in zip(sweep.runs, trace.errors, found, strict=True)
+    ]
+
+
+def tuning_sweeps(settings: MetaLearningSettings, case: Case) -> dict[str, Sweep]:
+    """Returns the sweeps over the grid, by name, with two seeds other than the experiment's.
+
+    Two, since a step size may be too large for one of them.
+    """
+    sweeps = {}
+    for size in case.sizes:
+        for methods in _alike(settings.methods, lambda method: METHODS[method]):
+            runs = [
+                Run(method, method, beta, eta, seed)
+                for method in methods
+                for beta in METHODS[method].betas
+                for eta in case.grid
+                for seed in (settings.seeds, settings.seeds + 1)
+            ]
+            sweeps[f"tune-{'+'.join(methods)}-k{size}"] = _sweep(settings, case, size, runs)
+    return sweeps
+
+
+def choose(rows: Iterable[Row]) -> dict[int, Steps]:
+    """Returns, by batch size, each method's steps with the least error on training tasks."""
+    errors: dict[tuple[int, str], dict[tuple[float, float], float]] = {}
+    for (size, method, beta, eta), runs in grouped(
+        rows, "batch-size", "method", "beta", "eta"
+    ).items():
+        # Over the last eighth of the looks, which a lucky one does not decide.
+        total = sum(float(np.mean(run["errors"][-5:])) for run in runs)
+        errors.setdefault((size, method), {})[beta, eta] = total
+    steps: dict[int, dict[str, tuple[float, float]]] = {}
+    for (size, method), tried in errors.items():
+        steps.setdefault(size, {})[method] = min(tried, key=tried.__getitem__)
+    return dict(steps)
+
+
+def final_sweeps(
+    settings: MetaLearningSettings, case: Case, steps: Mapping[int, Steps]
+) -> dict[str, Sweep]:
+    """Returns the sweeps that tables are made of, by name.
+
+    For a batch size that has no step sizes, those of the nearest are taken.
+    """
+    sweeps = {}
+    for size in case.sizes:
+        of = steps[min(steps, key=lambda other: abs(other - size))]
+        named = [(method, method, *of[method]) for method in settings.methods]
+        if {"maml", "moml-v1"} <= set(settings.methods):
+            named.append((MATCHED, "maml", 1.0, of["moml-v1"][1]))
+        for members in _alike(named, lambda row: METHODS[row[1]]):
+            runs = [
+                Run(name, method, beta, eta, seed)
+                for name, method, beta, eta in members
+                for seed in range(settings.seeds)
+            ]
+            name = "+".join(row[0] for row in members)
+            sweeps[f"{name}-k{size}"] = _sweep(settings, case, size, runs)
+    return sweeps
+
+
+def _sweep(s: MetaLearningSettings, case: Case, size: int, runs: Sequence[Run]) -> Sweep:
+    return Sweep(tuple(runs), size, s.tasks_per_step, case.alpha, s.curvature, s.iterations)
+
+
+def _alike(items: Sequence[Any], method: Callable[[Any], Any]) -> list[list[Any]]:
+    """Groups items whose methods are built in the same way and have the same schedule."""
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for item in items:
+        key = method(item).build, method(item).decays
+        groups.setdefault(key, []).append(item)
+    return list(groups.values())

@@ -1,0 +1,86 @@
+"""Memory-mapped task memories, and whether there is room for memories at all."""
+
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from federation.errors import Refused
+from federation.machine import available
+
+__all__ = ["Allocator", "Need", "check_room", "mapped", "mib"]
+
+Allocator = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
+
+
+def mapped(folder: Path) -> Allocator:
+    """Makes tensors whose numbers are in files of a folder: as large as its disk has room for.
+
+    The system keeps in memory what is in use, and writes the rest out. A file has no name, so it
+    is gone when the tensor is, however the process ends.
+    """
+
+    def allocate(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        count = math.prod(shape)
+        size = count * like.element_size()
+        try:
+            handle, path = tempfile.mkstemp(dir=folder)
+            try:
+                os.posix_fallocate(handle, 0, size)  # else a full disk would end the process later
+                flat = torch.from_file(path, shared=True, size=count, dtype=like.dtype)
+            finally:
+                Path(path).unlink()
+                os.close(handle)
+        except OSError as error:
+            need = f"{size / 2**30:.1f} GiB for memories ({name})"
+            raise Refused(f"{folder} has no room of {need}: {error.strerror}") from error
+        return flat.view(shape)
+
+    return allocate
+
+
+class Need(NamedTuple):
+    """How much memory a sweep's task memories take.
+
+    Attributes:
+        what: Which memories these are, in words.
+        size: In bytes.
+        resident: Whether they have to stay in memory, as in ``MetaRule``.
+    """
+
+    what: str
+    size: int
+    resident: bool
+
+
+def check_room(needs: Sequence[Need], memory_dir: Path | None) -> None:
+    """Refuses memories that do not all fit at once where they are to be kept.
+
+    Raises:
+        Refused: They do not fit, or the folder is not there or cannot be written to.
+    """
+    if memory_dir is not None and not memory_dir.is_dir():
+        raise Refused(f"--memory-dir must be a folder that is there, got {memory_dir}")
+    if memory_dir is not None and not os.access(memory_dir, os.W_OK | os.X_OK):
+        raise Refused(f"--memory-dir must be a folder to write in, got {memory_dir}")
+    for filed in (False, True):
+        some = [need for need in needs if filed == (memory_dir is not None and not need.resident)]
+        total = sum(need.size for need in some)
+        free = shutil.disk_usage(memory_dir).free if filed and memory_dir else available("cpu")
+        if total > free:
+            what = "; ".join(need.what for need in some)
+            place = f" in {memory_dir}" if filed else ""
+            elsewhere = not memory_dir and not all(need.resident for need in some)
+            advice = ": name a --memory-dir for them" if elsewhere else ""
+            raise Refused(f"{what}: {mib(total)}, and {mib(free)} are free{place}{advice}")
+
+
+def mib(size: int) -> str:
+    """Returns a number of bytes in words."""
+    return f"{size / 2**20:,.1f} MiB"

@@ -1,0 +1,138 @@
+"""The methods that the MOML paper compares, each as one call of its rule."""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from torch import Tensor
+
+from engram.derivatives import LossWithDerivatives
+from engram.meta.bspiderboost import bsgd, bspiderboost
+from engram.meta.local_moml import local_moml
+from engram.meta.moml import constant_steps, moml_v1, moml_v2
+from engram.meta.nasa import nasa
+from engram.meta.protonet import protonet
+from engram.meta.single_node import MetaRule, maml, reptile, single_node
+from simulations.studies.meta_learning.memmap import Allocator
+
+__all__ = ["METHODS", "Method", "Setting", "maml_batches"]
+
+
+class Setting(NamedTuple):
+    """The arguments that all methods have in common.
+
+    Attributes:
+        loss: The stacked loss that models are adapted to.
+        matching: ProtoNet's, which no model is adapted to; None where there are no classes.
+        tasks: n.
+        tasks_per_step: B.
+        batch_size: K, rows of a batch.
+        alpha: Adaptation step size.
+        hessian: One of ``curvature.HESSIANS``.
+        allocator: Makes the tensors that memories are kept in.
+    """
+
+    loss: LossWithDerivatives
+    matching: LossWithDerivatives | None
+    tasks: int
+    tasks_per_step: int
+    batch_size: int
+    alpha: float
+    hessian: str
+    allocator: Allocator
+
+    @property
+    def few(self) -> dict[str, Any]:
+        """Arguments that say how much an iteration draws."""
+        return {"tasks_per_step": self.tasks_per_step, "batch_size": self.batch_size}
+
+    @property
+    def maml(self) -> dict[str, Any]:
+        """Arguments of MAML and of the methods that extend it."""
+        return {"alpha": self.alpha, "hessian": self.hessian}
+
+
+def maml_batches(hessian: str) -> int:
+    """Returns how many batches of a task MAML takes in an iteration."""
+    return 2 if hessian == "first-order" else 3
+
+
+Build = Callable[[Setting, Tensor, Tensor], MetaRule[Any]]
+
+
+class Method(NamedTuple):
+    """A method of the comparison.
+
+    Attributes:
+        title: Its name in the paper's tables.
+        build: ``(setting, beta, eta) -> rule``; beta and eta are (r,), one for each run.
+        betas: Values of beta that tuning tries; those of Sec. 6.1's code, or 1 if it has none.
+        decays: Whether eta is divided by 10 after 75 % of the iterations (Sec. 6.1).
+        local_steps: Local steps of an iteration, each of which the paper counts as an iteration.
+    """
+
+    title: str
+    build: Build
+    betas: tuple[float, ...] = (1.0,)
+    decays: bool = True
+    local_steps: int = 1
+
+
+_BETAS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
+_H: Final = 5
+
+
+def _moml_v1(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
+    return moml_v1(
+        s.loss, tasks=s.tasks, **s.few, **s.maml, beta=beta, eta=eta, allocate=s.allocator
+    )
+
+
+def _moml_v2(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
+    steps = constant_steps(beta=beta, eta=eta)
+    return moml_v2(s.loss, tasks=s.tasks, **s.few, **s.maml, steps=steps, allocate=s.allocator)
+
+
+def _local_moml(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
+    # H = 5 and K0 = 2 K, as in Sec. 6.1.
+    rule = local_moml(s.loss, **s.maml, beta=beta, eta=eta)
+    return single_node(rule, **s.few, local_steps=_H, initial_batch_size=2 * s.batch_size)
+
+
+def _nasa(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
+    # The paper does not say what gamma is; 0.1 is that of its authors' code.
+    size = s.batch_size
+    return nasa(s.loss, tasks=s.tasks, batch_size=size, **s.maml, beta=beta, gamma=0.1, eta=eta)
+
+
+def _bspiderboost(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
+    # A large batch of 10 tasks every third iteration, as in the authors' code.
+    large = min(max(10, s.tasks_per_step), s.tasks)
+    return bspiderboost(s.loss, **s.few, **s.maml, large_tasks=large, period=3, eta=eta)
+
+
+def _reptile(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
+    # eta is for the sum of the local gradients, (w - w_i) / alpha (Nichol et al., Sec. 4). It makes
+    # as many local steps as MAML takes batches, and so sees as many rows.
+    return reptile(
+        s.loss, **s.few, alpha=s.alpha, eta=eta / s.alpha, local_steps=maml_batches(s.hessian)
+    )
+
+
+def _protonet(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
+    if s.matching is None:
+        raise ValueError("protonet tells classes apart, and here are none")
+    size = s.batch_size
+    return protonet(s.matching, tasks_per_step=s.tasks_per_step, support=size, query=size, eta=eta)
+
+
+METHODS: Final[dict[str, Method]] = {
+    "maml": Method("MAML", lambda s, _, eta: maml(s.loss, **s.few, **s.maml, eta=eta)),
+    "bsgd": Method("BSGD", lambda s, _, eta: bsgd(s.loss, **s.few, **s.maml, eta=eta)),
+    "reptile": Method("Reptile", _reptile),
+    "protonet": Method("ProtoNet", _protonet),
+    "nasa": Method("NASA", _nasa, _BETAS),
+    "bspiderboost": Method("BSpiderBoost", _bspiderboost, decays=False),
+    "moml-v1": Method("MOML v1", _moml_v1, _BETAS),
+    "moml-v2": Method("MOML v2", _moml_v2, _BETAS),
+    "local-moml": Method("LocalMOML", _local_moml, _BETAS, local_steps=_H),
+}

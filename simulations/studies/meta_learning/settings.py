@@ -1,0 +1,106 @@
+"""Settings of the MOML paper's experiments."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from federation.errors import Refused
+from simulations.studies.meta_learning.published import ONE_SHOT_STEPS, SINEWAVE_STEPS, SPLITS
+from simulations.studies.settings import Settings, argument, option
+
+__all__ = ["MetaLearningSettings", "OneShotSettings", "SinewaveSettings"]
+
+_HESSIANS: Final = "engram.meta.curvature:HESSIANS"
+
+
+@dataclass(frozen=True)
+class MetaLearningSettings(Settings):
+    """What both experiments have in common; each has further settings, and other defaults."""
+
+    methods: tuple[str, ...]
+    iterations: int
+    seeds: int
+    tasks_per_step: int = option(3, metavar="B", least=1, help="Tasks in an iteration.")
+    hessian: str | None = option(
+        None,
+        metavar="HOW",
+        among=_HESSIANS,
+        help="exact (the default), first-order, finite-difference.",
+    )
+    tune: bool = option(False, help="Choose eta and beta on a grid, by the training tasks.")
+    published: bool = option(False, help="The authors' eta and beta, and first-order gradients.")
+    memory_dir: Path | None = option(
+        None, metavar="DIR", kept=False, help="Keep memories in files there, if they do not fit."
+    )
+
+    def __post_init__(self) -> None:
+        """Checks also that the options go together."""
+        super().__post_init__()
+        if self.tune and self.published:
+            raise Refused("--tune and --published exclude each other")
+        if self.published and self.hessian not in (None, "first-order"):
+            raise Refused(f"--published is first-order, got --hessian {self.hessian}")
+
+    @property
+    def curvature(self) -> str:
+        """How Hessians are treated: one of ``curvature.HESSIANS``."""
+        return self.hessian or ("first-order" if self.published else "exact")
+
+
+@dataclass(frozen=True)
+class SinewaveSettings(MetaLearningSettings):
+    """Sinewave regression: Table 3 and Figures 1 and 2 of the MOML paper (Sec. 6.1).
+
+    METHOD is maml, bsgd, reptile, nasa, bspiderboost, moml-v1, moml-v2 or local-moml.
+
+    Without options: 40,000 iterations, 5 seeds, exact Hessians, and the step
+    sizes that --tune chose (of LocalMOML at K = 3 smaller: a run diverged).
+    """
+
+    methods: tuple[str, ...] = argument(
+        (), metavar="[METHOD]...", among=tuple(SINEWAVE_STEPS["exact"][1]), help="Methods to run."
+    )
+    batch_sizes: tuple[int, ...] = option(
+        (1, 3), flags=("--batch-size", "-k"), metavar="K", least=1, help="May be repeated."
+    )
+    iterations: int = option(
+        40_000,
+        metavar="N",
+        least=1,
+        most=10**9,
+        help="Iterations of MAML; the other methods see as many rows.",
+    )
+    seeds: int = option(5, least=1, most=1000, help="Runs of each method.")
+
+
+@dataclass(frozen=True)
+class OneShotSettings(MetaLearningSettings):
+    """One-shot classification: Table 4 of the MOML paper (Sec. 6.2).
+
+    METHOD is maml, reptile, protonet, nasa, moml-v1, moml-v2 or local-moml.
+
+    Without options: Omniglot, 2000 iterations, 3 seeds, exact Hessians, and step
+    sizes that do well with these. Tested in 200 episodes of tasks whose classes
+    are in no other task.
+    """
+
+    methods: tuple[str, ...] = argument(
+        (), metavar="[METHOD]...", among=tuple(ONE_SHOT_STEPS), help="Methods to run."
+    )
+    dataset: str = option(
+        "omniglot", metavar="NAME", among=tuple(SPLITS), help="omniglot or cifar100."
+    )
+    data_dir: Path = option(Path("data"), metavar="DIR", help="Where its files are.")
+    iterations: int = option(
+        2000,
+        metavar="N",
+        least=1,
+        most=10**9,
+        help="Iterations of MAML; the other methods see as many rows.",
+    )
+    seeds: int = option(3, least=1, most=1000, help="Runs of each method.")
+
+    @property
+    def detail(self) -> str:
+        """The data set."""
+        return f"-{self.dataset}"

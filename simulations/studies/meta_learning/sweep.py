@@ -1,0 +1,236 @@
+"""Sweeps: runs of one method side by side, on as many samples as all methods are allowed."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from engram.meta.single_node import Episode, MetaRule, in_memory
+from engram.types import Params
+from federation.errors import Refused
+from simulations.studies.meta_learning.episodes import EpisodeSampler
+from simulations.studies.meta_learning.memmap import Allocator, Need, mapped
+from simulations.studies.meta_learning.methods import METHODS, Method, Setting, maml_batches
+from simulations.studies.meta_learning.problem import Problem
+
+__all__ = ["Run", "Sweep", "Trace", "check_sweep", "episodes", "run_sweep"]
+
+_LOOKS: Final = 40  # how often the training error is measured
+_PAUSE: Final = 25  # iterations between reports of progress
+
+
+class Run(NamedTuple):
+    """One run of a sweep.
+
+    Attributes:
+        name: Its name in tables: the method's, or that with an addition.
+        method: One of ``METHODS``.
+        beta: Its memory's weight; 1 if it has none.
+        eta: Its initial meta step size.
+        seed: Seed of its network and of all that it draws.
+    """
+
+    name: str
+    method: str
+    beta: float
+    eta: float
+    seed: int
+
+
+class Sweep(NamedTuple):
+    """Runs whose methods are built alike, and what they are all given.
+
+    Attributes:
+        runs: The runs.
+        batch_size: K.
+        tasks_per_step: B.
+        alpha: Adaptation step size.
+        hessian: One of ``curvature.HESSIANS``.
+        iterations: MAML's; the other methods make as many as see the same number of rows.
+    """
+
+    runs: tuple[Run, ...]
+    batch_size: int
+    tasks_per_step: int
+    alpha: float
+    hessian: str
+    iterations: int
+
+    @property
+    def method(self) -> Method:
+        """How its runs are built."""
+        return METHODS[self.runs[0].method]
+
+
+class Trace(NamedTuple):
+    """The result of a sweep.
+
+    Attributes:
+        w: The meta-models, flat, (r, d).
+        samples: Rows of all tasks seen when errors were measured.
+        errors: The training errors then, (r, looks); infinite for runs that have diverged.
+        iterations: Number of iterations of each run.
+        seconds: Core seconds that an iteration of one run took, without measuring errors.
+    """
+
+    w: Params
+    samples: list[int]
+    errors: npt.NDArray[np.float64]
+    iterations: int
+    seconds: float
+
+
+def check_sweep(problem: Problem, sweep: Sweep) -> Need:
+    """Checks a sweep before anything is made for it; returns what its memories need.
+
+    Raises:
+        Refused: A value lies outside its range, or an iteration wants more tasks than there are.
+    """
+    rule, _ = _rules(problem, sweep, in_memory)
+    most = max(draw.tasks or 0 for draws in rule.cycle for draw in draws)
+    if most > problem.tasks:
+        raise Refused(f"an iteration draws {most} tasks, and there are {problem.tasks}")
+    what = (
+        f"{sweep.runs[0].method} keeps {rule.memories} models of {problem.layout.size} parameters "
+        f"for each of {len(sweep.runs)} runs"
+    )
+    size = 4 * rule.memories * len(sweep.runs) * problem.layout.size
+    return Need(what, size, rule.resident)
+
+
+def run_sweep(
+    problem: Problem,
+    sweep: Sweep,
+    *,
+    memory_dir: Path | None = None,
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Trace:
+    """Runs a sweep. A run whose error is no longer finite is left where it is.
+
+    Args:
+        problem: What to learn.
+        sweep: The runs.
+        memory_dir: The folder in which memories are kept, if not in the machine's memory.
+        report: Called now and then with the number of iterations done, and of all.
+
+    Raises:
+        Refused: A value lies outside its range, or the memories have no room.
+    """
+    allocator = in_memory if memory_dir is None else mapped(memory_dir)
+    fast, slow = _rules(problem, sweep, allocator)
+    total = _affordable(fast, problem.tasks, sweep)
+    looks = {round(total * i / _LOOKS) for i in range(1, _LOOKS + 1)}
+    sampler = EpisodeSampler([run.seed for run in sweep.runs], problem.tasks, fast.draws)
+    state = fast.init(problem.layout.pack([problem.start(run.seed) for run in sweep.runs]))
+    seen, errors, spent = [0], [_look(problem, sweep, state.w)], 0.0
+    alive = list(range(len(sweep.runs)))  # runs that have not diverged; the others cost nothing
+    work = 0
+    since = time.thread_time()
+    for t in range(total):
+        rule = slow if t >= 0.75 * total else fast
+        state = rule.step(state, tuple(episodes(problem, sampler, rule, t)))
+        work += len(alive)
+        if t % _PAUSE and t + 1 not in looks:
+            continue
+        spent += time.thread_time() - since
+        if t + 1 in looks:
+            found = _look(problem, sweep, state.w)
+            seen.append(_rows_after(fast, problem.tasks, t + 1))
+            errors.append(np.full(len(sweep.runs), np.inf))
+            errors[-1][alive] = found
+            well = np.flatnonzero(np.isfinite(found))
+            if 0 < len(well) < len(alive) and memory_dir is None:
+                alive = [alive[i] for i in well]
+                state = _of(state, torch.from_numpy(well))
+                some = sweep._replace(runs=tuple(sweep.runs[i] for i in alive))
+                fast, slow = _rules(problem, some, allocator)
+                sampler = EpisodeSampler([run.seed for run in some.runs], problem.tasks, fast.draws)
+        report(t + 1, total)
+        since = time.thread_time()
+    return Trace(
+        _all(state.w, alive, len(sweep.runs)), seen, np.stack(errors, 1), total, spent / work
+    )
+
+
+def _of(state: Any, runs: Tensor) -> Any:
+    """Returns the part of a state that belongs to some of the runs; tensors have a row for each."""
+    if isinstance(state, Tensor):
+        return state[runs]
+    if isinstance(state, dict):
+        return {name: _of(leaf, runs) for name, leaf in state.items()}
+    if isinstance(state, tuple):
+        return type(state)(*(_of(field, runs) for field in state))
+    return state
+
+
+def _all(w: Params, alive: Sequence[int], runs: int) -> Params:
+    """Returns the models of all runs: NaN for those that diverged."""
+    return {
+        name: leaf.new_full((runs, *leaf.shape[1:]), torch.nan).index_copy_(
+            0, torch.tensor(alive), leaf
+        )
+        for name, leaf in w.items()
+    }
+
+
+def _rules(
+    problem: Problem, sweep: Sweep, allocator: Allocator
+) -> tuple[MetaRule[Any], MetaRule[Any]]:
+    """Returns the rule of the first three quarters of iterations, and that of the last."""
+    setting = Setting(
+        loss=problem.loss,
+        matching=problem.matching,
+        tasks=problem.tasks,
+        tasks_per_step=sweep.tasks_per_step,
+        batch_size=sweep.batch_size,
+        alpha=sweep.alpha,
+        hessian=sweep.hessian,
+        allocator=allocator,
+    )
+    beta = torch.tensor([run.beta for run in sweep.runs])
+    eta = torch.tensor([run.eta for run in sweep.runs])
+    try:
+        fast = sweep.method.build(setting, beta, eta)
+        slow = sweep.method.build(setting, beta, eta / 10) if sweep.method.decays else fast
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    return fast, slow
+
+
+def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
+    """Returns how many rows so many iterations have seen."""
+    each = [sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in rule.cycle]
+    whole, rest = divmod(iterations, len(each))
+    return whole * sum(each) + sum(each[:rest])
+
+
+def _affordable(rule: MetaRule[Any], tasks: int, sweep: Sweep) -> int:
+    """Returns how many iterations see no more rows than MAML's do; 1 at least."""
+    each = maml_batches(sweep.hessian) * sweep.batch_size
+    budget = sweep.iterations * sweep.tasks_per_step * each
+    done = budget // _rows_after(rule, tasks, len(rule.cycle)) * len(rule.cycle)
+    while _rows_after(rule, tasks, done + 1) <= budget:
+        done += 1
+    return max(done, 1)
+
+
+def _look(problem: Problem, sweep: Sweep, w: Params) -> npt.NDArray[np.float64]:
+    """Returns the runs' errors on training tasks, infinite where a model is no longer finite."""
+    found = problem.error(w, sweep.runs[0].method).double().numpy()
+    fine = torch.stack([leaf.flatten(1).isfinite().all(1) for leaf in w.values()]).all(0).numpy()
+    return np.where(np.isfinite(found) & fine, found, np.inf)
+
+
+def episodes(
+    problem: Problem, sampler: EpisodeSampler, rule: MetaRule[Any], t: int
+) -> Iterator[Episode]:
+    """Yields the episodes of iteration t of a rule."""
+    for draw, (tasks, uniforms) in zip(rule.draws(t), sampler.draw(t), strict=True):
+        x, y = problem.batch(tasks, uniforms)
+        parts = zip(x.split(draw.sizes, 2), y.split(draw.sizes, 2), strict=True)
+        yield Episode(tasks, tuple(parts))

@@ -1,0 +1,148 @@
+"""Contextual bandits of the MOLAR paper (Section 4.1, Figure 4): five policies in the same worlds.
+
+Each trial draws parameters, contexts and noise anew, for all policies alike. Activation
+probabilities are drawn once, so that a task is the same one in every trial.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.molar.bandits.environments import BanditModel, TaskEnvironment, sparse_environments
+from engram.molar.bandits.play import play_tasks
+from engram.molar.bandits.policies import (
+    MultitaskBandit,
+    lasso_bandit,
+    molar_bandit,
+    ols_bandit,
+    robust_multitask_bandit,
+    trace_norm_bandit,
+)
+from federation.errors import Refused
+from federation.machine import available
+from simulations.studies.pool import Progress, Row
+
+__all__ = [
+    "ACTIVATION",
+    "POLICIES",
+    "SHOWN",
+    "SIGMA",
+    "TASKS",
+    "Policy",
+    "check_room",
+    "regrets",
+    "run_trial",
+    "worlds",
+]
+
+Array = npt.NDArray[np.float64]
+
+TASKS: Final = 20
+DIM: Final = 30
+ARMS: Final = 3
+SIGMA: Final = 0.5  # of the noise; known to MOLARB, as the constants of the others are tuned to it
+
+_ACTIVATION, _WORLD, _TIES = 2, 101, 102  # what seeds are for
+
+# A draw of 20 uniform numbers whose smallest, 0.055, and largest, 0.967, are about as expected.
+ACTIVATION: Final = np.random.default_rng(_ACTIVATION).uniform(size=TASKS)
+
+_ORDER: Final = np.argsort(-ACTIVATION)
+SHOWN: Final = {  # tasks of which there are curves
+    "largest": int(_ORDER[0]),
+    "middle": int(_ORDER[TASKS // 2]),
+    "smallest": int(_ORDER[-1]),
+}
+
+_POINTS: Final = 250  # of a curve
+
+
+class Policy(NamedTuple):
+    """A policy.
+
+    Attributes:
+        title: What the paper calls it.
+        bandit: How it plays.
+    """
+
+    title: str
+    bandit: MultitaskBandit[Any, Any]
+
+
+POLICIES: Final = {
+    "ols": Policy("OLSB", ols_bandit()),
+    "lasso": Policy("LASSOB", lasso_bandit()),
+    "trace-norm": Policy("TNB", trace_norm_bandit()),
+    "robust-multitask": Policy("RMB", robust_multitask_bandit()),
+    "molar": Policy("MOLARB", molar_bandit(sigma=SIGMA)),
+}
+
+
+def worlds(
+    model: BanditModel, activation: Array, horizon: int, trial: int
+) -> list[TaskEnvironment]:
+    """Draws what the tasks of a trial meet: (d, s, M, K) = (30, 2, 20, 3)."""
+    rng = np.random.default_rng([_WORLD, trial])
+    return sparse_environments(
+        rng,
+        model,
+        activation=activation,
+        horizon=horizon,
+        dim=DIM,
+        differing=2,
+        arms=ARMS,
+        sigma=SIGMA,
+    )
+
+
+def regrets(policy: MultitaskBandit[Any, Any], drawn: list[TaskEnvironment], trial: int) -> Array:
+    """Plays a trial; returns the cumulative regret of each task after each round, (M, T)."""
+    return play_tasks(policy, drawn, np.random.default_rng([_TIES, trial]).spawn(len(drawn)))
+
+
+def check_room(horizon: int, at_once: int = 1) -> None:
+    """Checks that the worlds of trials fit into memory.
+
+    Args:
+        horizon: T.
+        at_once: How many trials run beside each other.
+
+    Raises:
+        Refused: They do not fit.
+    """
+    # Contexts are most of it. With what is made of them in a batch, 1.4 times that was measured.
+    need = at_once * int(2 * ACTIVATION.sum() * horizon * ARMS * DIM * 8)
+    if need > (free := available("cpu")):
+        needs, has = (f"{size / 2**20:,.0f} MiB" for size in (need, free))
+        if at_once > 1:
+            raise Refused(
+                f"{at_once} trials of {horizon} rounds need {needs} of memory, and {has} are free: "
+                "fewer --processes need less"
+            )
+        raise Refused(f"a trial of {horizon} rounds needs {needs} of memory, and {has} are free")
+
+
+def run_trial(horizon: int, trial: int, report: Progress) -> list[Row]:
+    """Draws the worlds of a trial, and lets all policies play in them.
+
+    Args:
+        horizon: T.
+        trial: Its number. All chance depends on it, and on nothing else.
+        report: Called with the number of policies done, and of all.
+
+    Returns:
+        A row for each policy: ``policy``, ``trial``; ``errors``, the regret of each task in the
+        end; ``rounds``, at which curves have points, and ``curves``, by the names of ``SHOWN``.
+    """
+    drawn = worlds("C", ACTIVATION, horizon, trial)
+    rounds = np.unique(np.linspace(1, horizon, _POINTS).round().astype(int))
+    rows = []
+    for done, (name, policy) in enumerate(POLICIES.items()):
+        report(done, len(POLICIES))
+        found = regrets(policy.bandit, drawn, trial)
+        curves = {shown: found[m, rounds - 1].tolist() for shown, m in SHOWN.items()}
+        row = {"policy": name, "trial": trial, "errors": found[:, -1].tolist()}
+        rows.append({**row, "rounds": rounds.tolist(), "curves": curves})
+    report(len(POLICIES), len(POLICIES))
+    return rows

@@ -1,0 +1,124 @@
+"""The estimators that the MOLAR paper compares (Sec. 4.1), each a function of the same evidence."""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.molar.families import FamilyName
+from engram.molar.lasso import (
+    DEBIASING_SCALE,
+    LASSO_SCALE,
+    lasso,
+    lasso_debiasing,
+    lasso_strength,
+)
+from engram.molar.pooled import pool
+from engram.molar.shrinkage import Option, Shared, combine, personalize
+from engram.molar.site import Rows, SiteEstimate, estimate_site
+from engram.molar.trimmed_mean import trimmed_mean
+
+__all__ = ["METHODS", "Evidence", "Method", "errors", "gather"]
+
+Array = npt.NDArray[np.float64]
+
+_TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
+
+
+class Evidence(NamedTuple):
+    """The data that every method estimates coefficients from.
+
+    Attributes:
+        tasks: Their rows.
+        sites: Each task's own estimate.
+        shared: Their weighted median.
+        family: The model.
+    """
+
+    tasks: Sequence[Rows]
+    sites: Sequence[SiteEstimate]
+    shared: Shared
+    family: FamilyName
+
+    @property
+    def own(self) -> Array:
+        """The tasks' own coefficients, shape (M, d)."""
+        return np.stack([site.coef for site in self.sites])
+
+
+class Method(NamedTuple):
+    """A method.
+
+    Attributes:
+        title: What the paper calls it.
+        estimate: Returns all tasks' coefficients, shape (M, d).
+    """
+
+    title: str
+    estimate: Callable[[Evidence], Array]
+
+
+def gather(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> Evidence:
+    """Fits each task alone, and takes the weighted median."""
+    sites = [estimate_site(rows, family=family) for rows in tasks]
+    return Evidence(tasks, sites, combine(sites), family)
+
+
+def errors(evidence: Evidence, truth: Array, methods: Sequence[str]) -> dict[str, float]:
+    """Returns, by method, the mean over tasks of the l1 error ``||b_m - beta_m||_1``.
+
+    Args:
+        evidence: The tasks' rows and estimates.
+        truth: Their parameters, shape (M, d).
+        methods: Names of ``METHODS``; all but LASSO, RM and ML are for any family.
+    """
+    found = {name: METHODS[name].estimate(evidence) for name in methods}
+    return {name: float(np.abs(b - truth).sum(axis=1).mean()) for name, b in found.items()}
+
+
+def _lasso(evidence: Evidence) -> Array:
+    pairs = zip(evidence.tasks, evidence.sites, strict=True)
+    return np.stack([lasso(rows, _strength(site, LASSO_SCALE)) for rows, site in pairs])
+
+
+def _pool(evidence: Evidence) -> Array:
+    shared = pool(evidence.tasks, family=evidence.family).coef
+    return np.tile(shared, (len(evidence.tasks), 1))
+
+
+def _rm(evidence: Evidence) -> Array:
+    return _debiased(evidence, trimmed_mean(evidence.own, _TRIMMED))
+
+
+def _ml(evidence: Evidence) -> Array:
+    return _debiased(evidence, evidence.shared.coef)
+
+
+def _debiased(evidence: Evidence, center: Array) -> Array:
+    pairs = zip(evidence.tasks, evidence.sites, strict=True)
+    around = [lasso_debiasing(r, center, _strength(site, DEBIASING_SCALE)) for r, site in pairs]
+    return np.stack(around)
+
+
+def _strength(site: SiteEstimate, scale: float) -> float:
+    return lasso_strength(site.size, len(site.coef), scale * site.sigma)
+
+
+def _molar(option: Option) -> Callable[[Evidence], Array]:
+    def estimate(evidence: Evidence) -> Array:
+        shared = evidence.shared
+        return np.stack([personalize(own, shared, option=option) for own in evidence.sites])
+
+    return estimate
+
+
+METHODS: Final = {
+    "ols": Method("OLS", lambda evidence: evidence.own),
+    "lasso": Method("LASSO", _lasso),
+    "pool": Method("Pool", _pool),
+    "rm": Method("RM", _rm),
+    "ml": Method("ML", _ml),
+    "molar-soft": Method("MOLAR, soft", _molar("soft")),
+    "molar": Method("MOLAR", _molar("hard")),
+}

@@ -1,0 +1,114 @@
+"""Settings of the MOLAR paper's experiments."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from federation.errors import Refused
+from simulations.studies.settings import Settings, argument, option
+
+__all__ = ["MolarBanditSettings", "MolarRegressionSettings", "MolarTableSettings"]
+
+_KINDS: Final = {".csv": "csv", ".npz": "npz"}
+
+
+@dataclass(frozen=True)
+class MolarRegressionSettings(Settings):
+    """Multitask linear regression: Figures 2, 3, 8, 9 of the MOLAR paper (Sec. 4.1).
+
+    The l1 error of MOLAR and of other estimators, as the rows of a task, the
+    tasks, and the coefficients in which they differ become more (2), with
+    correlated covariates and unequal sizes (8), and beside debiasing around the
+    median (9); and MOLAR's as the coefficients become more (3).
+    """
+
+    figures: tuple[int, ...] = option(
+        (2, 3, 8),
+        metavar="N",
+        among="simulations.studies.molar.regression_trials:FIGURES",
+        help="2, 3, 8 or 9; may be repeated.",
+    )
+    trials: int = option(10, metavar="N", least=1, most=10_000, help="Trials of each figure.")
+
+
+@dataclass(frozen=True)
+class MolarBanditSettings(Settings):
+    """Multitask contextual bandits: Figure 4 of the MOLAR paper (Sec. 4.1).
+
+    The regret of MOLARB and of four other policies, in 20 bandits with 3 arms
+    whose 30 coefficients differ from each other in few.
+    """
+
+    horizon: int = option(5000, metavar="T", least=1, most=10**8, help="Rounds of a trial.")
+    trials: int = option(20, metavar="N", least=1, most=10_000, help="Worlds that are drawn.")
+
+
+@dataclass(frozen=True)
+class MolarTableSettings(Settings):
+    """MOLAR on your own table: a regression for each task, most of it shared.
+
+    Prints the shared coefficients and where tasks differ from them, with
+    intervals; draws the heterogeneity (Figure 1 of the MOLAR paper); and
+    compares errors on held-out rows with other methods (App. J.2, which has
+    --train 0.05 --validation 0.05 --splits 100).
+    """
+
+    path: Path = argument(metavar="TABLE", help="A .csv file with a header, or an .npz file.")
+    task: str = option(metavar="COLUMN", help="Says which task (site, country) a row is of.")
+    target: str = option(metavar="COLUMN", help="What is to be predicted.")
+    drop: tuple[str, ...] = option(
+        (), metavar="COLUMN", help="A column that is no feature; may be repeated."
+    )
+    family: str = option(
+        "linear",
+        metavar="NAME",
+        among=("linear", "logistic", "poisson"),
+        help="linear, logistic (target 0 or 1) or poisson.",
+    )
+    soft: bool = option(False, help="Soft thresholding; default hard.")
+    c: float = option(1.0, metavar="C", least=0, help="Scale of the threshold; 0 shares nothing.")
+    level: float = option(0.95, metavar="P", help="Confidence level of the intervals.")
+    missing: str = option(
+        "error",
+        metavar="HOW",
+        among=("error", "indicator"),
+        help="error; or indicator: 0, and a column that says where.",
+    )
+    splits: int = option(10, least=0, help="Random splits to compare methods in; 0: none.")
+    train: float = option(0.6, metavar="SHARE", help="Share of rows to learn from, in a split.")
+    validation: float = option(0.2, metavar="SHARE", help="Share of rows to choose constants by.")
+    seed: int = option(0, least=0, help="Seed of the splits.")
+    everything: bool = option(False, flags=("--all",), help="Print all coefficients of all tasks.")
+
+    def __post_init__(self) -> None:
+        """Checks also the file, and options that depend on each other."""
+        super().__post_init__()
+        shares = self.train, self.validation
+        for ok, must in (
+            (
+                self.path.suffix.lower() in _KINDS,
+                f"TABLE must be a .csv or an .npz file, got {self.path}",
+            ),
+            (
+                self.task != self.target,
+                f"--task and --target must be different columns, got {self.task!r} for both",
+            ),
+            (0 < self.level < 1, f"--level must be between 0 and 1, got {self.level:g}"),
+            (
+                min(shares) > 0 and sum(shares) < 1,
+                "--train and --validation must be above 0, and leave rows to be predicted, got "
+                f"{self.train:g} and {self.validation:g}",
+            ),
+        ):
+            if not ok:
+                raise Refused(must)
+
+    @property
+    def detail(self) -> str:
+        """The table's name."""
+        return f"-{self.path.stem}"
+
+    @property
+    def dataset(self) -> str:
+        """What the table is called elsewhere: ``csv:PATH`` or ``npz:PATH``."""
+        return f"{_KINDS[self.path.suffix.lower()]}:{self.path}"

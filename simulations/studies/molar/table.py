@@ -1,0 +1,111 @@
+"""A user's own table: MOLAR's coefficients, and which method predicts held-out rows best."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, Final, NamedTuple, cast
+
+from engram.molar.families import FamilyName
+from federation.data.tables import Table, read_table
+from federation.errors import DataError
+from simulations.studies.molar import coefficients, comparison, scores
+from simulations.studies.molar.coefficients import Coefficients
+from simulations.studies.molar.settings import MolarTableSettings
+from simulations.studies.pool import Pool, Tell
+from simulations.studies.study import Report
+
+__all__ = ["report", "work"]
+
+_UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
+_TOLD: Final = [  # in results.json
+    each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")
+]
+_SHOWN: Final = 20  # tasks without all coefficients that are named on the screen
+
+
+class Found(NamedTuple):
+    """The results of a table.
+
+    Attributes:
+        table: Without missing values.
+        coefficients: MOLAR's, fitted to all rows.
+        lacking: Why the rows of some tasks do not determine all coefficients, by their labels.
+        splits: What each random split finds, by method.
+    """
+
+    table: Table
+    coefficients: Coefficients
+    lacking: dict[Any, str]
+    splits: list[dict[str, comparison.Score]]
+
+
+def work(settings: MolarTableSettings, pool: Pool) -> Found:
+    """Fits MOLAR to all rows, and compares it with other methods on random splits of them."""
+    s, family = settings, cast("FamilyName", settings.family)
+    table = read_table(s.dataset, s.target, s.task, drop=s.drop)
+    table = comparison.complete(table, family, indicators=s.missing == "indicator")
+    model = comparison.fit_all(table, family, "soft" if s.soft else "hard", s.c)
+    found = coefficients.coefficients(model, s.level)
+    lacks = comparison.lacking(table, model, family)
+    shares = comparison.Shares(s.train, s.validation)
+    each = comparison.compare(table, family, shares, splits=s.splits, seed=s.seed)
+    return Found(table, found, lacks, _told(each, pool.new_line("comparison", s.splits)))
+
+
+def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
+    """Collects the splits, and reports each when it is done."""
+    done = []
+    try:
+        for split in splits:
+            done.append(split)
+            tell(len(done), "")
+    except DataError as error:
+        raise DataError(f"{error}; --splits 0 does without the comparison") from error
+    return done
+
+
+def report(settings: MolarTableSettings, found: Found) -> Report:
+    """Tabulates and draws the coefficients, and the comparison if there is one."""
+    s, family = settings, cast("FamilyName", settings.family)
+    of, shares = found.coefficients, comparison.Shares(settings.train, settings.validation)
+    rows, columns = found.table.x.shape
+    shown = [
+        f"{s.path}: {rows} rows of {len(of.tasks)} tasks, {columns} columns\n",
+        coefficients.shared_table(of),
+        *coefficients.task_table(of, everything=s.everything),
+    ]
+    values = coefficients.heterogeneity(of, found.table.x.std(axis=0))
+    unit = _UNITS.get(family, s.target)
+    files = {
+        "coefficients.csv": coefficients.frame(of).to_csv(index=False).encode(),
+        "heterogeneity.png": coefficients.draw_heterogeneity(values, of, unit),
+    }
+    compared = scores.comparison(found.splits) if found.splits else []
+    if compared:
+        shown += [
+            f"\n{scores.caption(compared, family, shares)}",
+            scores.comparison_table(compared),
+            scores.in_words(compared),
+        ]
+        if compared[0]["of-first"] is not None:  # else there is nothing to be a ratio to
+            files["comparison.png"] = scores.draw_comparison(compared)
+    results = {
+        "table": str(s.path),
+        "settings": {name: getattr(s, name) for name in _TOLD},
+        "rows": rows,
+        "shared": coefficients.shared_rows(of),
+        "tasks": coefficients.records(of),
+        "lacking": found.lacking,
+        "comparison": compared,
+    }
+    return Report(shown, results, files, _lacking_lines(found.lacking))
+
+
+def _lacking_lines(lacks: Mapping[Any, str]) -> list[str]:
+    """Says which tasks take coefficients from the others that their own rows do not determine."""
+    lines = [
+        f"task {label!r}: {reason}; it takes from the others what these do not determine"
+        for label, reason in list(lacks.items())[:_SHOWN]
+    ]
+    if len(lacks) > _SHOWN:
+        lines.append(f"{len(lacks)} such tasks in all; results.json names them")
+    return lines

@@ -1,0 +1,1 @@
+"""Universal online learning with gradient variations (Yan, Zhao, Zhou 2023)."""

@@ -1,0 +1,201 @@
+"""Federated online learning: the regret of servers whose clients hold streams.
+
+In round t each client meets its next row, and takes one gradient at the round's model. Regret is
+the sum over rounds of the mean loss of these rows at that model, less that of the best fixed model.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from engram.types import Params
+from federation.data.federated import FederatedData, federated_data
+from federation.errors import Refused, RunStopped
+from federation.experiment import Experiment
+from federation.fingerprint import source_root
+from federation.settings.files import read_settings
+from simulations.studies.online.server_steps import STEPS, first_model, play, tune
+
+__all__ = ["Course", "StreamOfRounds", "best_fixed", "courses", "read_stream", "stream_of"]
+
+Array = npt.NDArray[np.float64]
+_PRESET: Final = source_root() / "simulations" / "presets" / "online.toml"
+SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since nobody knows the right one
+
+
+class StreamOfRounds(NamedTuple):
+    """The rows of all rounds.
+
+    Attributes:
+        x: Inputs, and 1, shape (rounds, rows, features + 1).
+        y: Classes, shape (rounds, rows).
+        weights: Weights of the rows of a round, shape (rows,). They add up to 1, and are
+            proportional to the number of rows that a row's client holds.
+        start: The model of round 1, shape (classes, features + 1).
+    """
+
+    x: Array
+    y: npt.NDArray[np.int64]
+    weights: Array
+    start: Array
+
+    def losses(self, models: Array) -> Array:
+        """Returns each round's loss, in nats, (rounds,), of models (rounds, classes, features + 1).
+
+        One model may stand for all: (1, ...).
+        """
+        logits = self.x @ models.transpose(0, 2, 1)
+        logits -= logits.max(axis=2, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(axis=2, keepdims=True))
+        picked = np.take_along_axis(logits, self.y[..., None], axis=2)[..., 0]
+        losses: Array = picked @ -self.weights
+        return losses
+
+
+class Course(NamedTuple):
+    """The losses of a server.
+
+    Attributes:
+        name: The server's, of ``STEPS``.
+        size: Its step size or radius.
+        way: ``default``, ``tuned``, or, of a radius, how many times the default it is.
+        losses: Losses of its rounds, in nats.
+        tried: Sums of losses by size, where it was tuned; infinite where it diverged.
+    """
+
+    name: str
+    size: float
+    way: str
+    losses: Array
+    tried: dict[float, float]
+
+
+def read_stream(dataset: str, rounds: int | None) -> tuple[Experiment, FederatedData]:
+    """Returns the federation of ``simulations/presets/online.toml`` on a data set's rows.
+
+    Args:
+        dataset: As the setting.
+        rounds: How many; all that no client has to begin anew for, if None.
+
+    Raises:
+        Refused: There are fewer.
+        DataError: As ``federated_data`` says.
+    """
+    settings = read_settings(_PRESET) | {"dataset": dataset}
+    e = Experiment.from_config(settings)
+    data = federated_data(e)
+    most = min(len(rows) for rows in data.train.rows) // e.batch_size
+    rounds = most if rounds is None else rounds
+    if not 1 <= rounds <= most:
+        raise Refused(f"--rounds must be 1 to {most}, the rows of each client, got {rounds}")
+    return Experiment.from_config(settings | {"num-rounds": rounds}), data
+
+
+def stream_of(e: Experiment, data: FederatedData) -> StreamOfRounds:
+    """Returns the rows of a federation of linear models, by rounds."""
+    clients = range(e.num_clients)
+    numbers = [
+        np.concatenate([data.train.next_rows(c, t, e.batch_size) for c in clients])
+        for t in range(1, e.num_rounds + 1)
+    ]
+    x, y = data.train.take(torch.from_numpy(np.stack(numbers)))
+    x = x.flatten(2).double()
+    held = np.array([len(rows) for rows in data.train.rows], dtype=np.float64)
+    return StreamOfRounds(
+        torch.cat([x, torch.ones_like(x[..., :1])], dim=2).numpy(force=True),
+        y.numpy(force=True),
+        np.repeat(held / held.sum() / e.batch_size, e.batch_size),
+        _matrix(first_model(e, data)),
+    )
+
+
+def _matrix(model: Params) -> Array:
+    weight, bias = (model[f"dense0.{name}"].numpy(force=True) for name in ("weight", "bias"))
+    return np.column_stack([weight, bias]).astype(np.float64)
+
+
+def best_fixed(stream: StreamOfRounds, radius: float = np.inf) -> Array:
+    """Returns the model with the least sum of losses within a distance of the first one.
+
+    By L-BFGS, and by sequential quadratic programming where the distance binds.
+
+    Raises:
+        RunStopped: The solver did not find it.
+    """
+    from scipy.optimize import minimize  # noqa: PLC0415 - slow to import, not always needed
+
+    shape = stream.start.shape
+    x, y = stream.x.reshape(-1, shape[1]), stream.y.reshape(-1)
+    weights = np.tile(stream.weights, len(stream.x)) / len(stream.x)
+
+    def value(offset: Array) -> tuple[float, Array]:
+        logits = x @ (stream.start + offset.reshape(shape)).T
+        logits -= logits.max(axis=1, keepdims=True)
+        p = np.exp(logits)
+        total = p.sum(axis=1, keepdims=True)
+        loss = weights @ (np.log(total[:, 0]) - logits[np.arange(len(y)), y])
+        p /= total
+        p[np.arange(len(y)), y] -= 1
+        return float(loss), ((p * weights[:, None]).T @ x).ravel()
+
+    zero = np.zeros(stream.start.size)
+    options = {"maxiter": 10_000, "maxfun": 100_000, "ftol": 1e-15, "gtol": 1e-10}
+    found = minimize(value, zero, jac=True, method="L-BFGS-B", options=options)
+    length = float(np.linalg.norm(found.x))
+    if length > radius:
+        inside = {"type": "ineq", "fun": lambda z: radius**2 - z @ z, "jac": lambda z: -2 * z}
+        begin = found.x * (radius / length)
+        options = {"maxiter": 1000, "ftol": 1e-12}
+        found = minimize(
+            value, begin, jac=True, method="SLSQP", constraints=inside, options=options
+        )
+    if not found.success:
+        raise RunStopped(f"the best fixed model was not found: {found.message}")
+    best: Array = stream.start + found.x.reshape(shape)
+    return best
+
+
+def courses(
+    name: str,
+    e: Experiment,
+    data: FederatedData,
+    stream: StreamOfRounds,
+    tell: Callable[[Array], None] = lambda losses: None,
+) -> list[Course]:
+    """Plays a server with its default step size, and with the best one in hindsight.
+
+    The ensemble is not tuned, but played with the default radius, a quarter of it, and four times
+    it.
+
+    Args:
+        name: The server's, of ``STEPS``.
+        e: The settings.
+        data: Its data.
+        stream: Its rows.
+        tell: Called with the losses of each run when it is done.
+    """
+    step, kept = STEPS[name], dict[float, Array]()
+
+    def total(size: float) -> float:
+        played = play(e, data, step, size)
+        kept[size] = stream.losses(np.stack([_matrix(each.model) for each in played]))
+        tell(kept[size])
+        return float(kept[size].sum())
+
+    if name == "universal":
+        for share in SHARES:
+            total(share * step.default)
+        ways = {size: f"x {size / step.default:g}" for size in kept}
+        ways[step.default] = "default"
+        return [Course(name, size, way, kept[size], {}) for size, way in ways.items()]
+    tried = tune(total, step.default)
+    best = min(tried, key=tried.__getitem__)
+    named = {"default": step.default, "tuned": best}
+    return [
+        Course(name, size, way, kept[size], tried if way == "tuned" else {})
+        for way, size in named.items()
+        if size in kept  # or it diverged
+    ]

@@ -1,0 +1,148 @@
+"""What becomes of a round's mean: steps of the platform's and of Flower's own, compared.
+
+All of them ask all clients in every round, and see the same updates for the same model.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdam, FedYogi, Strategy
+
+from client.hosts.local import LocalHost
+from client.memory import RamStore
+from client.training.trainer import Trainer
+from engram.aggregates import Aggregate, mean, mixed_mean
+from engram.online.server_step import universal_step
+from engram.types import Params
+from federation.data.federated import FederatedData, model_for
+from federation.errors import RunStopped
+from federation.experiment import Experiment
+from federation.streams import Stream, torch_generator
+from federation.wire import to_params, to_record
+from server.roster import query_roster
+from server.run import train_round
+from simulations.grid import InProcessGrid
+from strategies.local import Federated
+
+__all__ = ["STEPS", "Played", "ServerStep", "first_model", "play", "tune"]
+
+_WIDTH = 5  # a grid begins with 2^-5 to 2^5 times what is taken if nobody tunes
+_WIDEST = 20
+
+
+class ServerStep(NamedTuple):
+    """A way to the next model.
+
+    Attributes:
+        title: Its name in tables.
+        default: Its step size if nobody tunes it; a radius, if that is what it has.
+        build: ``(size, experiment, grid) -> strategy``, with a step size or radius.
+    """
+
+    title: str
+    default: float
+    build: Callable[[float, Experiment, Grid], Strategy]
+
+
+def _ours(make: Callable[[float], Aggregate]) -> Callable[[float, Experiment, Grid], Strategy]:
+    def build(size: float, e: Experiment, grid: Grid) -> Strategy:
+        roster = query_roster(grid, e.num_clients)
+        return Federated(make(size), roster, clients_per_round=e.num_clients, seed=e.seed)
+
+    return build
+
+
+def _flowers(kind: type[FedAdam | FedYogi]) -> ServerStep:
+    def build(size: float, e: Experiment, grid: Grid) -> Strategy:
+        del e, grid
+        # One node hosts all clients.
+        return kind(eta=size, min_train_nodes=1, min_available_nodes=1)
+
+    return ServerStep(
+        kind.__name__, float(inspect.signature(kind).parameters["eta"].default), build
+    )
+
+
+STEPS: Final[dict[str, ServerStep]] = {
+    "universal": ServerStep(
+        "universal", 10.0, _ours(lambda radius: universal_step(mean("examples"), radius))
+    ),
+    "fedavg": ServerStep("FedAvg", 1.0, _ours(lambda size: mixed_mean(size, "examples"))),
+    "fedadam": _flowers(FedAdam),
+    "fedyogi": _flowers(FedYogi),
+}
+
+
+class Played(NamedTuple):
+    """A round of training.
+
+    Attributes:
+        server_round: Its number, from 1.
+        model: The model at its beginning.
+        merged: The model at its end.
+    """
+
+    server_round: int
+    model: Params
+    merged: Params
+
+
+def first_model(e: Experiment, data: FederatedData) -> Params:
+    """Returns the model of round 1."""
+    network = model_for(e, data.input_shape, data.num_classes)
+    return network.init(torch_generator(e.seed, Stream.MODEL))
+
+
+def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> Iterator[Played]:
+    """Plays an experiment's rounds with its method's clients, and the step given.
+
+    Args:
+        e: The settings.
+        data: Its data.
+        step: What becomes of a round's mean.
+        size: Its step size or radius.
+
+    Raises:
+        RunStopped: It diverged.
+    """
+    grid = InProcessGrid(LocalHost(Trainer(e, data, RamStore())), [range(e.num_clients)])
+    strategy = step.build(size, e, grid)
+    arrays = to_record(first_model(e, data))
+    for server_round in range(1, e.num_rounds + 1):
+        done = train_round(
+            grid, strategy, server_round, arrays, ConfigRecord({}), timeout=e.timeout
+        )
+        yield Played(server_round, to_params(arrays), to_params(done.arrays))
+        arrays = done.arrays
+
+
+def tune(score: Callable[[float], float], default: float) -> dict[float, float]:
+    """Tries sizes, twice as large one as the last, until the best is not at an end.
+
+    Args:
+        score: Scores a size; lower is better, and infinite if the run diverges.
+        default: In the middle of the first grid.
+
+    Returns:
+        The scores by size, ascending.
+    """
+    found: dict[int, float] = {}
+
+    def look(power: int) -> None:
+        try:
+            value = score(default * 2.0**power)
+        except RunStopped:
+            value = math.inf
+        found[power] = value if math.isfinite(value) else math.inf
+
+    for power in range(-_WIDTH, _WIDTH + 1):
+        look(power)
+    while (best := min(found, key=found.__getitem__)) in (min(found), max(found)):
+        if abs(best) >= _WIDEST:
+            break
+        look(best + (1 if best > 0 else -1))
+    return {default * 2.0**power: found[power] for power in sorted(found)}

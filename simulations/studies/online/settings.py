@@ -1,0 +1,48 @@
+"""Settings of the experiments with universal online learning."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from simulations.studies.settings import Settings, argument, option
+
+__all__ = ["UniversalSettings", "UniversalStreamSettings"]
+
+
+@dataclass(frozen=True)
+class UniversalSettings(Settings):
+    """Losses of unknown curvature: the universal ensemble's regret, and others'.
+
+    SETTING is strongly-convex, logistic, squared, absolute, linear, fixed,
+    drifting, sea-0.05, sea-0.1, sea-0.2, sea-0.5, sea-1, or a game: bilinear,
+    curved, or matrix, each followed by -honest or -dishonest.
+    """
+
+    settings: tuple[str, ...] = argument(
+        (),
+        metavar="[SETTING]...",
+        among="simulations.studies.online.matches:SETTINGS",
+        help="Settings to play; default all.",
+    )
+    horizon: int = option(16_000, metavar="T", least=1, most=10**8, help="Rounds.")
+    seeds: int = option(3, metavar="N", least=1, most=1000, help="Draws of each.")
+
+
+@dataclass(frozen=True)
+class UniversalStreamSettings(Settings):
+    """Federated online learning: what servers lose while clients' rows come in.
+
+    20 clients hold a block of the rows each, and meet one a round. The server has
+    one gradient of a linear model from them: for the universal ensemble, or for
+    FedAvg's, FedAdam's or FedYogi's step, with its default size and the best one.
+    simulations/presets/online.toml is the same federation, for engram run.
+    """
+
+    path: Path = argument(metavar="TABLE", help="An .npz file: x and y, in the order of time.")
+    rounds: int | None = option(
+        None, metavar="T", most=10**8, help="Default: as many as each client has rows."
+    )
+
+    @property
+    def detail(self) -> str:
+        """The table's name."""
+        return f"-{self.path.stem}"

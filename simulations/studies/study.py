@@ -1,0 +1,202 @@
+"""What a study is, and how one is run: its folder, its plan, its progress, what it records."""
+
+import dataclasses
+import importlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from rich.table import Table
+
+from federation.errors import Refused
+from federation.files import replace_file
+from simulations.options import find_run, make_folder, new_folder
+from simulations.studies.pool import Pool, Row
+from simulations.studies.settings import Settings, option_of
+from simulations.terminal import err, progress_lines
+from simulations.terminal import out as console
+
+__all__ = ["Report", "Study", "read_plan", "run_study", "write_plan"]
+
+_PLAN: Final = "plan.json"
+
+
+class Study(NamedTuple):
+    """One of a paper's experiments.
+
+    Attributes:
+        name: The name of its command.
+        settings: The class of its settings.
+        module: Where ``work`` and ``report`` are, as ``Body`` has them. It is imported when the
+            study is run, since torch and others take seconds.
+        unit: What the progress of a job counts.
+        whole: Whether it is done in one go: it has no jobs, and cannot be resumed.
+    """
+
+    name: str
+    settings: type[Settings]
+    module: str
+    unit: str
+    whole: bool = False
+
+
+class Report(NamedTuple):
+    """What a study shows and records.
+
+    Attributes:
+        shown: Texts and tables for standard output.
+        results: For ``results.json``; infinity and NaN become null.
+        files: Other files' contents, by name.
+        notes: Lines for standard error.
+    """
+
+    shown: Sequence[str | Table]
+    results: Mapping[str, Any]
+    files: Mapping[str, bytes]
+    notes: Sequence[str] = ()
+
+
+class Body(Protocol):
+    """What a study's module has."""
+
+    def work(self, settings: Any, pool: Pool) -> Any:
+        """Measures: does the jobs that follow from the settings, by ``Pool.run``."""
+
+    def report(self, settings: Any, found: Any) -> Report:
+        """Summarizes, tabulates and draws what ``work`` returned."""
+
+
+def run_study(
+    study: Study,
+    given: Mapping[str, Any],
+    *,
+    out: Path | None = None,
+    resume: str | None = None,
+    as_json: bool = False,
+    processes: int | None = None,
+    ray: str | None = None,
+) -> None:
+    """Begins a study, or goes on with one; prints and records what it finds.
+
+    Args:
+        study: Which one.
+        given: The settings that are not left at their defaults.
+        out: Its folder; by default a new one in ``runs``.
+        resume: The run to go on with: its folder, or its name in ``runs``.
+        as_json: Prints the results as one line of JSON in the end.
+        processes: How many jobs run beside each other; by default one for each core.
+        ray: Address of the Ray cluster that jobs are spread over; by default none.
+
+    Raises:
+        Refused: The settings are not possible, or there is nothing that could be resumed.
+        SystemExit: Ctrl-C was pressed; status 130.
+    """
+    if ray is not None and processes is not None:
+        raise Refused("--ray and --processes exclude each other: a cluster's cores are all used")
+    if resume is None:
+        settings = study.settings(**given)
+        folder = new_folder(out, study.name + settings.detail)
+    else:
+        settings, folder = _resumed(study, given, out, resume)
+    body = cast("Body", importlib.import_module(study.module))
+    begun = resume is not None
+
+    def hint() -> str:
+        command = f"go on with: engram reproduce {study.name} --resume {folder}"
+        return command if begun else "nothing has been written"
+
+    def begin() -> None:
+        nonlocal begun
+        if not begun:
+            make_folder(folder)
+            write_plan(folder, study.name, settings)
+            begun = True
+
+    with progress_lines(study.unit, hint) as new_line:
+        pool = Pool(folder, begin=begin, new_line=new_line, processes=processes, ray=ray)
+        found = body.work(settings, pool)
+    _show(body.report(settings, found), folder, as_json)
+
+
+def _resumed(
+    study: Study, given: Mapping[str, Any], out: Path | None, resume: str
+) -> tuple[Settings, Path]:
+    kept = {each.name for each in dataclasses.fields(study.settings) if option_of(each).kept}
+    if kept & given.keys() or out is not None:
+        raise Refused("--resume goes on with a reproduction as it was begun: give nothing else")
+    folder = find_run(resume)
+    return dataclasses.replace(read_plan(folder, study), **given), folder
+
+
+def _show(report: Report, folder: Path, as_json: bool) -> None:
+    """Prints a report, writes its files, and says where they are."""
+    for part in report.shown:
+        # A table that may not be wrapped is not cut off either.
+        whole = isinstance(part, str) or all(column.no_wrap for column in part.columns)
+        console.print(part, soft_wrap=whole, markup=False)
+    for line in report.notes:
+        err.print(line, soft_wrap=True, markup=False)
+    make_folder(folder)
+    text = json.dumps(_plain({"run": str(folder), **report.results}), allow_nan=False)
+    for name, data in {**report.files, "results.json": text.encode()}.items():
+        replace_file(folder / name, data)
+    names = ", ".join([*report.files, "results.json"])
+    console.print(f"recorded in {folder}: {names}", soft_wrap=True)
+    if as_json:
+        print(text)
+
+
+def _plain(found: Any) -> Any:
+    """Returns results as JSON has them, which knows neither infinity nor NaN."""
+    if isinstance(found, Mapping):
+        return {key: _plain(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return [_plain(value) for value in found]
+    return None if isinstance(found, float) and not math.isfinite(found) else found
+
+
+# --- Plans -----------------------------------------------------------------------------------
+
+
+def write_plan(folder: Path, name: str, settings: Settings) -> None:
+    """Begins a folder with the settings of a study.
+
+    Raises:
+        Refused: Another run has begun it.
+    """
+    plan: Row = {"experiment": name}
+    for each in dataclasses.fields(settings):
+        if option_of(each).kept:
+            value = getattr(settings, each.name)
+            plan[each.name] = str(value.absolute()) if isinstance(value, Path) else value
+    try:
+        with (folder / _PLAN).open("x", encoding="utf-8") as file:
+            json.dump(plan, file, indent=2)
+    except FileExistsError as error:
+        raise Refused(f"{folder} is another run's: name another --out") from error
+
+
+def read_plan(folder: Path, study: Study) -> Settings:
+    """Returns the settings that a folder was begun with.
+
+    Raises:
+        Refused: The folder has no plan, or that is another study's, or damaged.
+    """
+    path = folder / _PLAN
+    if not path.is_file():
+        raise Refused(f"{folder} is not the folder of a reproduction: it has no {_PLAN}")
+    make: Callable[..., Settings] = study.settings
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        name = given.pop("experiment")
+        known = given.keys() <= {each.name for each in dataclasses.fields(study.settings)}
+        if name == study.name and known:
+            lists = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+            return make(**given | lists)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise Refused(f"{path} is damaged: {error}") from error
+    if name == study.name:
+        raise Refused(f"{folder} was begun by another version of Engram, with other settings")
+    raise Refused(f"{folder} is one of engram reproduce {name}, not {study.name}")

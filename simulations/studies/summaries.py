@@ -1,0 +1,42 @@
+"""What the studies' summaries have in common: groups of rows, and means with their errors."""
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulations.studies.pool import Row
+
+__all__ = ["grouped", "mean_and_error"]
+
+Array = npt.NDArray[np.float64]
+
+
+def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Groups rows by the values of some keys, in the order in which these come.
+
+    A value that is a dictionary counts as the tuple of its items.
+    """
+    found: dict[tuple[Hashable, ...], list[Row]] = {}
+    for row in rows:
+        values = (row[key] for key in keys)
+        of = tuple(tuple(value.items()) if isinstance(value, dict) else value for value in values)
+        found.setdefault(of, []).append(row)
+    return found
+
+
+def mean_and_error(values: Array, errors: float = 1.0) -> tuple[Array, Array | None]:
+    """Returns the mean over the first axis, and so many standard errors of it.
+
+    Args:
+        values: Shape (r, ...).
+        errors: How many; 1.96 are half the width of a 95 % interval.
+
+    Returns:
+        Both of shape (...); of a single value there is no standard error, but None.
+    """
+    mean = np.asarray(values.mean(axis=0))
+    if len(values) == 1:
+        return mean, None
+    return mean, np.asarray(errors * values.std(axis=0, ddof=1) / np.sqrt(len(values)))

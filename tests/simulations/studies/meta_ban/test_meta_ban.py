@@ -1,0 +1,249 @@
+"""`engram reproduce meta-ban`: trials played alone, tuning, tables, pictures, refusals."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from engram.bandits.linucb import linucb
+from engram.bandits.meta_ban import meta_ban
+from engram.bandits.play import play_policy
+from engram.bandits.policy import batched
+from engram.bandits.recovery import group_recovery, true_groups
+from federation.errors import Refused
+from simulations.cli import app
+from simulations.studies.meta_ban import trials as bandits
+from simulations.studies.meta_ban.methods import META_BAN, METHODS, runs_at_once
+from simulations.studies.meta_ban.study import in_words, recovery_lines, summarize, summarize_runs
+from simulations.studies.meta_ban.trials import choose, run_trial
+from simulations.studies.meta_ban.worlds import WORLDS, Place, world
+
+COLUMNS = ("user", "item", "rating")
+
+LINEAR = Place("linear-groups", (), COLUMNS, "data")
+FEW = ("meta-ban", "linucb-ind", "random")
+
+
+def invoke(folder, *arguments):
+    fixed = ["reproduce", "meta-ban", "--processes", "1", "--out", str(folder)]
+    return CliRunner().invoke(app, [*fixed, *map(str, arguments)])
+
+
+def few(*names):
+    return [part for name in names or FEW for part in ("-m", name)]
+
+
+def refusal(folder, *arguments):
+    result = invoke(folder, *arguments)
+    assert isinstance(result.exception, Refused), result.output
+    return str(result.exception)
+
+
+def tell(*news):
+    """Listens to nothing."""
+
+
+# --- Trials ------------------------------------------------------------------------------------
+
+
+def test_a_trial_is_what_its_policy_does_alone():
+    settings = [{"alpha": alpha, "lam": 0.1} for alpha in (0.01, 1.0)]
+    runs = tuple((setting, seed) for setting in settings for seed in (3, 4))
+    rows = run_trial(LINEAR, 150, "linucb-ind", runs, False, tell)
+    assert [(row["setting"], row["seed"]) for row in rows] == list(runs)
+    for row in rows:
+        drawn = world(LINEAR, 150, row["seed"])
+        played = play_policy(batched([linucb(drawn.dim, **row["setting"])]), [drawn], [row["seed"]])
+        at = np.array(row["rounds"]) - 1
+        assert at[0] == 0
+        assert at[-1] == 149
+        np.testing.assert_allclose(row["errors"], played.regrets[0, at])
+        assert row["ms"] > 0
+
+
+def test_groups_are_watched_in_every_round():
+    setting, rounds = {"alpha": 0.01, "gamma": 0.4}, 130
+    (row,) = run_trial(LINEAR, rounds, META_BAN, ((setting, 2),), True, tell)
+    drawn, found = world(LINEAR, rounds, 2), []
+    policy = meta_ban(drawn.dim, **setting)
+
+    def watch(moment):
+        offer, came = moment.rounds[0], moment.came[0]
+        me = came.index(offer.user)
+        x = bandits.torch.from_numpy(offer.arms)[None].float().mT
+        groups = policy.groups(moment.state, np.array([me]), x)
+        inferred = groups.members[groups.of_arms[0], : len(came)]
+        true = true_groups(drawn.expected_rewards(moment.t)[:, list(came)], me)
+        found.append([part.mean() for part in group_recovery(inferred, true)])
+
+    play_policy(policy.batched, [drawn], [2], watch)
+    ends = row["rounds"]
+    for name, values in zip(bandits.RECOVERY, np.array(found).T, strict=True):
+        parts = np.split(values, ends[:-1])
+        np.testing.assert_allclose(row[name], [part.mean() for part in parts], atol=1e-9)
+    assert row["exact"][-1] < 1  # or there would be nothing to see
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_each_method_plays_all_its_settings(name):
+    grid = METHODS[name].grid
+    assert len(grid) == (1 if name == "random" else 12)
+    rows = run_trial(LINEAR, 12, name, [(setting, 0) for setting in grid], False, tell)
+    assert [row["setting"] for row in rows] == [dict(setting) for setting in grid]
+    assert all(row["errors"][-1] >= 0 for row in rows)
+
+
+@pytest.mark.parametrize("name", ["meta-ban", "neural-ucb-one", "neural-ucb-ind", "linucb-ind"])
+def test_runs_at_once_fit_the_memory(name):
+    drawn = world(LINEAR, 2000, 0)
+    huge = drawn._replace(dim=10_000, users=10_000)
+    assert runs_at_once(name, drawn) >= 8
+    assert runs_at_once(name, huge) == (1 if name != "linucb-ind" else 8)
+
+
+@pytest.mark.parametrize("name", ["digits", "digits-groups", "linear-groups", "cosine-groups"])
+def test_worlds_are_drawn_by_their_seeds(name):
+    place = Place(name, (), COLUMNS, "data")
+    one, same, other = (world(place, 20, seed) for seed in (0, 0, 1))
+    assert (one.users, one.arms) == (20 if "digits" in name else 30, 10)
+    assert np.array_equal(one.round(7).arms, same.round(7).arms)
+    assert not np.array_equal(one.round(7).arms, other.round(7).arms)
+    assert (one.expected_rewards is not None) == (name.endswith("groups"))
+
+
+def test_the_setting_with_the_least_regret_over_all_worlds_is_chosen():
+    regrets = {0.1: (1.0, 9.0), 1.0: (4.0, 5.0), 10.0: (6.0, 6.0)}
+    rows = [
+        {"method": "club", "setting": {"alpha": alpha}, "errors": [0.0, regret]}
+        for alpha, pair in regrets.items()
+        for regret in pair
+    ]
+    assert choose(rows) == {"club": {"alpha": 1.0}}
+
+
+# --- Reports -----------------------------------------------------------------------------------
+
+
+def row(method, seed, *regrets, **more):
+    rounds = [1, 5, 10]
+    return {"method": method, "setting": {}, "seed": seed, "rounds": rounds, "ms": 2.0} | {
+        "errors": list(regrets),
+        **more,
+    }
+
+
+def test_tables_by_hand():
+    groups = {name: [1.0, 0.5, 0.25] for name in bandits.RECOVERY}
+    rows = [
+        row("meta-ban", 0, 1, 2, 3.0, **groups),
+        row("meta-ban", 1, 1, 2, 5.0, **groups),
+        row("random", 0, 1, 5, 10.0),
+        row("random", 1, 1, 4, 6.0),
+        row("linucb-ind", 0, 1, 2, 2.0),
+        row("linucb-ind", 1, 1, 2, 6.0),
+    ]
+    own, random, linear = summarize(rows)
+    assert (own["regret"], own["seeds"], own["of-random"]) == (4.0, 2, 0.5)
+    assert own["sd"] == pytest.approx(2**0.5)
+    assert own["exact"] == {"first": 1.0, "last": 0.25}
+    assert (random["meta-ban-less"], linear["meta-ban-less"]) == (2, 1)
+    words = in_words([own, random, linear])
+    assert words.startswith("The least regret is that of Meta-Ban.")
+    assert "Of 2 worlds Meta-Ban has less regret in 2 than random; in 1 than LinUCB-IND." in words
+    (line,) = recovery_lines([own, random, linear])
+    assert "exactly right 1.00, 0.25" in line
+    assert summarize_runs(rows[:1])[0]["sd"] is None
+    less = in_words([{**own, "regret": 8.0}, linear])
+    assert "The least regret is that of LinUCB-IND. Meta-Ban's is 2.00 times as much." in less
+
+
+# --- As it is typed ----------------------------------------------------------------------------
+
+
+def test_it_gives_a_table_and_figures(tmp_path):
+    out = tmp_path / "run"
+    size = ["--rounds", 40, "--seeds", 2]
+    result = invoke(out, "linear-groups", *size, *few(), "--ablation", "nu", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found == json.loads((out / "results.json").read_text())
+    assert [each["method"] for each in found["rows"]] == list(FEW)
+    assert [each["setting"]["nu"] for each in found["ablation"]] == [1.1, 2.0, 5.0, 10.0]
+    for name in ("regret.png", "nu.png", "groups.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    for text in ("Meta-Ban", "LinUCB-IND", "random", "core a round", "exactly right"):
+        assert text in result.stdout
+    own = found["rows"][0]
+    chosen = {"alpha", "gamma"}
+    assert own["setting"].keys() == chosen
+    tuned = json.loads((out / "tune-linucb-ind-1.json").read_text())
+    assert {each["seed"] for each in tuned} == {1000, 1001}  # others than those reported
+
+
+def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
+    table = tmp_path / "ratings.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["who", "what", "stars"])
+        rng = np.random.default_rng(0)
+        for user in range(60):
+            writer.writerows((user, item, rng.integers(1, 6)) for item in rng.permutation(80)[:60])
+    arguments = [table, "--columns", "who,what,stars", "--rounds", 20, "--seeds", 1, *few()]
+    result = invoke(tmp_path / "run", "ratings", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "exactly right" not in result.stdout
+    assert not (tmp_path / "run" / "groups.png").exists()
+
+
+def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
+    size = ["linear-groups", "--rounds", 15, "--seeds", 1, *few()]
+    assert invoke(tmp_path / "whole", *size).exit_code == 0
+    real, calls = bandits.run_trial, []
+
+    def interrupted(*trial):
+        calls.append(trial)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*trial)
+
+    monkeypatch.setattr(bandits, "run_trial", interrupted)
+    part = tmp_path / "part"
+    stopped = invoke(part, *size)
+    assert stopped.exit_code == 130
+    assert f"engram reproduce meta-ban --resume {part}" in stopped.output
+    kept = sorted(path.name for path in part.glob("tune-*"))
+    done = CliRunner().invoke(
+        app, ["reproduce", "meta-ban", "--processes", "1", "--resume", str(part)]
+    )
+    assert done.exit_code == 0, done.output
+    assert kept == ["tune-linucb-ind-1.json", "tune-meta-ban.json"]
+
+    def without_times(folder):
+        rows = json.loads((folder / "results.json").read_text())["rows"]
+        return [each | {"ms": 0} for each in rows]
+
+    assert without_times(part) == without_times(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["moon"], f"world must be one of {', '.join(WORLDS)}, got 'moon'"),
+        (["digits", "mnist"], "digits takes no sources, got mnist"),
+        (["classes"], "classes takes one or more data sets"),
+        (["ratings"], "ratings takes one CSV file, got nothing"),
+        (["ratings", "no.csv"], "no.csv"),
+        (["ratings", "no.csv", "--columns", "a,b"], "columns must be three"),
+        (["-m", "ucb"], "method must be one of meta-ban, "),
+        ([*few("club", "club")], "methods must be named once each"),
+        (["--rounds", "0"], r"rounds must be at least 1, got 0"),
+        (["--seeds", "0"], r"seeds must be at least 1, got 0"),
+        (["--ablation", "eta"], "ablation must be one of nu, got 'eta'"),
+        (["-m", "club", "--ablation", "nu"], "an ablation is of meta-ban"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
+    assert message in refusal(tmp_path / "run", *arguments)
+    assert list(tmp_path.iterdir()) == []

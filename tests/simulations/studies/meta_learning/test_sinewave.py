@@ -1,0 +1,290 @@
+"""`engram reproduce sinewave`, as it is typed: results, tuning, resuming, processes, refusals."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from federation.errors import Refused, RunStopped
+from federation.fingerprint import source_root
+from simulations.cli import app
+from simulations.studies.meta_learning import sinewave
+from simulations.studies.meta_learning.jobs import Case, measure
+from simulations.studies.meta_learning.methods import METHODS
+from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS
+from simulations.studies.meta_learning.settings import SinewaveSettings
+from simulations.studies.meta_learning.sinewave_tasks import Sinewave
+from simulations.studies.meta_learning.sweep import run_sweep
+from simulations.studies.pool import Pool
+from simulations.studies.study import write_plan
+
+REGRESSIONS = [name for name in METHODS if name != "protonet"]
+
+
+def invoke(folder, *arguments):
+    # Without the process's own handlers, an error comes as it is raised.
+    fixed = ["reproduce", "sinewave", "--processes", "1", "--out", str(folder)]
+    return CliRunner().invoke(app, [*fixed, *arguments])
+
+
+def test_sinewave_gives_a_table_and_figures(tmp_path):
+    out = tmp_path / "run"
+    result = invoke(out, "--iterations", "40", "--seeds", "2", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found == json.loads((out / "results.json").read_text())
+    rows = {(row["batch-size"], row["method"]): row for row in found["rows"]}
+    assert len(rows) == 2 * 9  # Table 3, BSGD and MAML apart, and MAML with MOML v1's step
+    assert rows[1, "maml"]["iterations"] == 40
+    assert rows[1, "nasa"]["iterations"] == 40 * 3 // 25
+    assert rows[1, "bspiderboost"]["iterations"] == 33  # (10 + 2 * 3) / 3 tasks, of 2 batches
+    assert rows[1, "local-moml"]["iterations"] == 5 * (40 * 9 // 51)  # 3 * (2 + 5 * 3) rows
+    assert rows[3, "maml-matched"]["eta"] == rows[3, "moml-v1"]["eta"]
+    assert rows[1, "moml-v1"]["published"] == 0.291
+    assert all(row["test-error"] > 0 and row["runs"] == 2 for row in rows.values())
+    assert {path.name for path in out.glob("*.png")} == {
+        "convergence.png",
+        "fits-k1.png",
+        "fits-k3.png",
+    }
+    assert "MAML, v1's eta" in result.stdout
+
+
+def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
+    arguments = ["maml", "nasa", "reptile", "-k", "2", "--iterations", "30", "--seeds", "1"]
+    whole = invoke(tmp_path / "whole", *arguments)
+    assert whole.exit_code == 0, whole.output
+    real, calls = run_sweep, []
+
+    def interrupted(*args, **given):
+        calls.append(args)
+        if len(calls) == 2:
+            given["report"](1, 30)
+            raise KeyboardInterrupt
+        return real(*args, **given)
+
+    monkeypatch.setattr("simulations.studies.meta_learning.jobs.run_sweep", interrupted)
+    part = tmp_path / "part"
+    stopped = invoke(part, *arguments)
+    assert stopped.exit_code == 130
+    assert f"engram reproduce sinewave --resume {part}" in stopped.output
+    done = CliRunner().invoke(
+        app, ["reproduce", "sinewave", "--processes", "1", "--resume", str(part)]
+    )
+    assert done.exit_code == 0, done.output
+    assert len(calls) == 2 + 2  # the first was kept
+    one, other = (
+        json.loads((tmp_path / n / "results.json").read_text()) for n in ("whole", "part")
+    )
+    for a, b in zip(one["rows"], other["rows"], strict=True):
+        assert {k: v for k, v in a.items() if k != "ms"} == {
+            k: v for k, v in b.items() if k != "ms"
+        }
+
+
+def test_processes_give_what_one_gives(tmp_path):
+    arguments = ["maml", "nasa", "reptile", "-k", "2", "--iterations", "20", "--seeds", "1"]
+    assert invoke(tmp_path / "one", *arguments).exit_code == 0
+    result = invoke(tmp_path / "two", *arguments, "--processes", "2")
+    assert result.exit_code == 0, result.output
+    one, two = (
+        [row | {"ms": 0} for row in json.loads((tmp_path / n / "results.json").read_text())["rows"]]
+        for n in ("one", "two")
+    )
+    assert one == two
+
+
+class Refusing(Sinewave):
+    def measure(self, w, method):
+        del w, method
+        raise Refused("no")
+
+
+class Killed(Sinewave):
+    def measure(self, w, method):
+        del w, method
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Broken(Sinewave):
+    def measure(self, w, method):
+        del w, method
+        raise ZeroDivisionError("of the test")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (Refusing, Refused, "^no$"),
+        (Broken, ZeroDivisionError, "of the test"),
+        (Killed, RunStopped, r"a process was lost; .*SIGKILL.*; what is done is kept"),
+    ],
+)
+def test_what_goes_wrong_in_a_process_is_said(tmp_path, make, error, message):
+    given = {"methods": ("maml", "bsgd"), "batch_sizes": (1,), "iterations": 2, "seeds": 1}
+    case = Case(make, (1,), 0.01, {1: SINEWAVE_PUBLISHED[1]}, ())
+    with pytest.raises(error, match=message):
+        measure(SinewaveSettings(**given), case, Pool(tmp_path, processes=2))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tuning_takes_what_training_tasks_like_best(tmp_path, monkeypatch):
+    monkeypatch.setattr(sinewave, "GRID", (1e-6, 0.003, 5.0))  # stands still, learns, diverges
+    out = tmp_path / "run"
+    result = invoke(
+        out, "maml", "moml-v1", "-k", "5", "--iterations", "300", "--seeds", "1", "--tune"
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads((out / "results.json").read_text())["rows"]
+    assert {row["eta"] for row in rows} == {0.003}
+    tried = json.loads((out / "tune-moml-v1-k5.json").read_text())
+    assert {run["seed"] for run in tried} == {1, 2}  # none of the runs'
+    assert len(tried) == 2 * 3 * 5
+    (mine,) = [row for row in rows if row["method"] == "moml-v1"]
+    errors = {
+        beta: sum(
+            sum(run["errors"][-5:])
+            for run in tried
+            if (run["method"], run["beta"], run["eta"]) == ("moml-v1", beta, 0.003)
+        )
+        for beta in METHODS["moml-v1"].betas
+    }
+    assert mine["beta"] == min(errors, key=errors.get)
+
+
+def test_published_steps_are_the_authors(tmp_path):
+    out = tmp_path / "run"
+    result = invoke(out, "moml-v1", "-k", "1", "--iterations", "2", "--seeds", "1", "--published")
+    assert result.exit_code == 0, result.output
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan["published"]
+    (row,) = json.loads((out / "results.json").read_text())["rows"]
+    assert (row["beta"], row["eta"]) == (0.3, pytest.approx(0.0015))
+
+
+def test_steps_are_known_for_every_method():
+    tables = [SINEWAVE_PUBLISHED, *SINEWAVE_STEPS.values()]
+    for steps in (steps for table in tables for steps in table.values()):
+        assert steps.keys() == set(REGRESSIONS)
+        for method, (beta, eta) in steps.items():
+            assert 0 < beta <= 1
+            assert beta == 1 or METHODS[method].betas != (1.0,)
+            assert 0 < eta <= 0.1
+
+
+def test_a_run_that_diverged_is_said_so():
+    common = {"batch-size": 1, "name": "maml", "method": "maml", "beta": 1.0, "eta": 9.0}
+    common |= {"iterations": 10, "seconds": 1.0, "samples": [0]}
+    fine = common | {"tests": [1.0, 2.0], "errors": [1.0]}
+    runs = [fine, common | {"tests": [math.nan, 1.0], "errors": [math.inf]}]
+    (row,) = sinewave.summarize(runs)
+    assert row["diverged"] == 1
+    assert math.isinf(row["test-error"])
+    assert row["test-error-std"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["moml"], "method must be one of maml, bsgd"),
+        (["maml", "maml"], "methods must be named once each, got maml, maml"),
+        (
+            ["moml-v1", "--tasks-per-step", "26"],
+            "tasks-per-step must be at most 25, the number of tasks, got 26",
+        ),
+        (["bsgd", "--tasks-per-step", "26"], "an iteration draws 26 tasks, and there are 25"),
+        (["--tasks-per-step", "0"], "tasks-per-step must be at least 1, got 0"),
+        (["-k", "0"], "batch-size must be at least 1, got 0"),
+        (["--iterations", "0"], "iterations must be at least 1, got 0"),
+        (["--hessian", "none"], "hessian must be one of exact, first-order"),
+        (["--tune", "--published"], "--tune and --published exclude each other"),
+        (["--published", "--hessian", "exact"], "--published is first-order"),
+        (["protonet"], "method must be one of maml, bsgd"),
+        (["--memory-dir", "/nowhere"], "--memory-dir must be a folder that is there, got /nowhere"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
+    result = invoke(tmp_path / "run", *arguments)
+    assert isinstance(result.exception, Refused), result.output
+    assert message in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resuming_what_is_no_reproduction_is_refused(tmp_path):
+    for extra in ([], ["maml"]):
+        with pytest.raises(Refused, match="give nothing else" if extra else "has no plan.json"):
+            CliRunner().invoke(
+                app,
+                ["reproduce", "sinewave", "--resume", str(tmp_path), *extra],
+                catch_exceptions=False,
+            )
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path):
+    out = tmp_path / "run"
+    few = ["maml", "-k", "1", "--iterations", "2", "--seeds", "1"]
+    assert invoke(out, *few).exit_code == 0
+    (out / "results.json").unlink()
+    # As if both had looked for a free name before either wrote.
+    with pytest.raises(Refused, match="is another run's: name another --out"):
+        write_plan(out, "sinewave", SinewaveSettings())
+
+
+def test_damaged_folders_are_refused(tmp_path):
+    out = tmp_path / "run"
+    assert invoke(out, "maml", "-k", "1", "--iterations", "2", "--seeds", "1").exit_code == 0
+    resume = ["reproduce", "sinewave", "--resume", str(out), "--processes", "1"]
+    (out / "maml-k1.json").write_text("[{")
+    with pytest.raises(Refused, match=r"maml-k1.json is damaged: remove it"):
+        CliRunner().invoke(app, resume, catch_exceptions=False)
+    plan = json.loads((out / "plan.json").read_text())
+    (out / "plan.json").write_text(json.dumps(plan | {"methods": ["mom"]}))
+    with pytest.raises(Refused, match="method must be one of maml"):
+        CliRunner().invoke(app, resume, catch_exceptions=False)
+    (out / "plan.json").write_text("{}")
+    with pytest.raises(Refused, match=r"plan.json is damaged"):
+        CliRunner().invoke(app, resume, catch_exceptions=False)
+
+
+def alive(session):
+    """Whether a process of the session is left."""
+    try:
+        os.killpg(session, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("wait", [2.0, 8.0])  # while processes begin, and when they work
+def test_ctrl_c_ends_all_processes_with_one_line(tmp_path, wait):
+    command = [sys.executable, "-m", "simulations", "reproduce", "sinewave", "maml", "nasa"]
+    running = subprocess.Popen(
+        [*command, "--processes", "2", "--out", str(tmp_path / "run")],
+        cwd=source_root(),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(wait)
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130, said
+    assert "Traceback" not in said
+    until = time.monotonic() + 10
+    while alive(running.pid) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive(running.pid)
+
+
+def test_the_command_says_what_memories_need(tmp_path):
+    arguments = ["moml-v1", "maml", "-k", "1", "--iterations", "2", "--seeds", "2"]
+    result = invoke(tmp_path / "run", *arguments, "--memory-dir", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    need = 25 * 1761 * 4 * 2 / 2**20
+    assert f"tasks' models take {need:.1f} MiB in {tmp_path}\n" in result.stderr

@@ -1,0 +1,290 @@
+"""Methods compared on held-out rows of a table: what is learned from, and what is only scored."""
+
+import numpy as np
+import pytest
+
+from engram.molar.baselines import IndividualRegressor, PooledRegressor
+from engram.molar.simulation import sparse_parameters
+from engram.molar.tables import Scaling
+from federation.data.tables import Table
+from federation.errors import DataError
+from simulations.studies.molar import comparison as tables
+from simulations.studies.molar.comparison import (
+    GRID,
+    Score,
+    Shares,
+    compare,
+    compare_once,
+    complete,
+    fit_all,
+    lacking,
+)
+from simulations.studies.molar.scores import comparison, in_words
+
+HALF = Shares(0.5, 0.25)
+
+
+def simulated(coefs, rows=60, noise=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    task = np.repeat(np.arange(len(coefs)), rows)
+    x = rng.normal(size=(len(task), coefs.shape[1]))
+    y = (x * coefs[task]).sum(axis=1) + noise * rng.normal(size=len(task))
+    return Table(x, y, task, [f"x{k}" for k in range(coefs.shape[1])])
+
+
+def alike(tasks=8, dim=6):
+    return simulated(np.tile(np.linspace(-1, 2, dim), (tasks, 1)), rows=40)
+
+
+def parts_of(table, shares, seed):
+    """The rows of each part of a split: ``compare_once`` fits to the first, and scores the rest."""
+    return tables._split(table.task, shares, np.random.default_rng(seed))
+
+
+# --- Splits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shares", [HALF, Shares(0.05, 0.05), Shares(0.9, 0.09)])
+def test_parts_are_disjoint_and_have_every_row_and_every_task(shares):
+    sizes = [3, 17, 40, 5]
+    task = np.random.default_rng(0).permutation(np.repeat(["a", "b", "c", "d"], sizes))
+    table = Table(np.zeros((65, 1)), np.zeros(65), task, ["x"])
+    parts = parts_of(table, shares, 1)
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(65))
+    for part in parts:
+        assert set(task[part]) == {"a", "b", "c", "d"}
+    for name, size in zip("bc", (17, 40), strict=True):
+        train, validation, _ = (int((task[part] == name).sum()) for part in parts)
+        assert train == min(max(1, round(shares.train * size)), size - 2)
+        assert validation == min(max(1, round(shares.validation * size)), size - train - 1)
+
+
+def test_a_task_of_two_rows_is_refused_by_name():
+    table = alike()._replace(task=np.array(["a"] * 318 + ["tiny"] * 2))
+    with pytest.raises(DataError, match="task 'tiny' has 2 rows, and 3 parts need one each"):
+        compare_once(table, "linear", HALF, np.random.default_rng(0))
+
+
+def test_a_method_that_cannot_be_fitted_names_the_task():
+    table = alike()
+    few = np.flatnonzero(table.task == 3)[6:]  # six rows are left, of which three train
+    kept = np.setdiff1d(np.arange(320), few)
+    table = table._replace(x=table.x[kept], y=table.y[kept], task=table.task[kept])
+    message = "LASSO cannot be fitted to a split's rows: task 3 has 3 rows for 7 coefficients"
+    with pytest.raises(DataError, match=message):
+        compare_once(table, "linear", HALF, np.random.default_rng(0))
+
+
+def test_constants_are_chosen_without_the_test_rows():
+    table = simulated(sparse_parameters(np.random.default_rng(3), 6, 8, 2), rows=50)
+    *_, test = parts_of(table, HALF, 5)
+    found = compare_once(table, "linear", HALF, np.random.default_rng(5))
+    y = table.y.copy()
+    y[test] = 100 * np.random.default_rng(6).normal(size=len(test))
+    x = table.x.copy()
+    x[test] *= -3
+    other = compare_once(table._replace(x=x, y=y), "linear", HALF, np.random.default_rng(5))
+    assert {name: score.c for name, score in found.items()} == {
+        name: score.c for name, score in other.items()
+    }
+    assert len({score.c for score in found.values()}) > 1
+    assert all(other[name].loss > 100 * score.loss for name, score in found.items())
+
+
+def test_the_chosen_constant_is_the_best_on_the_validation_rows(monkeypatch):
+    table = simulated(sparse_parameters(np.random.default_rng(3), 6, 8, 2), rows=50)
+    found = compare_once(table, "linear", HALF, np.random.default_rng(5))
+    assert found["MOLAR, hard"].c in GRID
+    losses = {}
+    for c in GRID:
+        monkeypatch.setattr(tables, "GRID", (c,))
+        # The validation rows in the place of those of the test.
+        train, validation, test = parts_of(table, HALF, 5)
+        monkeypatch.setattr(tables, "_split", lambda *_, p=(train, test, validation): p)
+        losses[c] = compare_once(table, "linear", HALF, np.random.default_rng(5))["RM"].loss
+        monkeypatch.undo()
+    assert found["RM"].c == min(losses, key=losses.get)
+
+
+def fits(table, seed):
+    """OLS on the rows to learn from, and on those to be scored on, in units of the former."""
+    train, _, test = parts_of(table, HALF, seed)
+    x = Scaling.of(table.x[train], None).apply(table.x)
+    parts = [(x[part], table.y[part], table.task[part]) for part in (train, test)]
+    return [IndividualRegressor().fit(*part) for part in parts], parts[1]
+
+
+def test_a_score_by_hand():
+    table = simulated(sparse_parameters(np.random.default_rng(3), 4, 3, 1), rows=30)
+    found = compare_once(table, "linear", HALF, np.random.default_rng(2))["OLS"]
+    (model, truth), (x, y, task) = fits(table, 2)
+    errors = (y - model.predict(x, task)) ** 2
+    assert found.loss == pytest.approx(np.mean([errors[task == m].mean() for m in range(4)]))
+    assert found.distance == pytest.approx(np.abs(model.coef_ - truth.coef_).sum())
+
+
+def test_what_test_rows_do_not_determine_is_no_distance():
+    table = simulated(sparse_parameters(np.random.default_rng(3), 4, 3, 1), rows=30)
+    table.x[table.task == 1, 2] = 2.0
+    found = compare_once(table, "linear", HALF, np.random.default_rng(2))["Pool"]
+    train, *_ = parts_of(table, HALF, 2)
+    x = Scaling.of(table.x[train], None).apply(table.x)
+    pooled = PooledRegressor().fit(x[train], table.y[train], table.task[train])
+    (_, truth), _ = fits(table, 2)
+    gaps = np.abs(pooled.coef_ - truth.coef_)
+    assert gaps[1, 2] > 0.1  # to whatever OLS has where nothing is known
+    gaps[1, 2] = 0
+    assert found.distance == pytest.approx(gaps.sum())
+    few = Shares(0.9, 0.05)  # two test rows a task, and four coefficients
+    assert {s.distance for s in next(compare(table, "linear", few, splits=1)).values()} == {0.0}
+
+
+def test_seeds_repeat_and_splits_differ():
+    table = alike(tasks=3, dim=2)
+    one, again = (list(compare(table, "linear", HALF, splits=2, seed=4)) for _ in range(2))
+    assert one == again
+    assert one[0] != one[1]
+    assert one != list(compare(table, "linear", HALF, splits=2, seed=5))
+
+
+# --- What is known beforehand --------------------------------------------------------------
+
+
+def ratios(table, shares=HALF, splits=3):
+    return {
+        row["method"]: row["of-first"]
+        for row in comparison(list(compare(table, "linear", shares, splits=splits)))
+    }
+
+
+def test_where_all_tasks_are_alike_pooling_is_near_the_best():
+    found = ratios(alike())
+    # Twenty rows for 7 coefficients: OLS has 1 + 7 / 12 of the noise's variance, Pool 1 + 7 / 153.
+    assert found["Pool"] < 0.8
+    assert found["Pool"] <= 1.01 * min(found.values())
+
+
+def test_where_tasks_have_nothing_in_common_ols_is_near_the_best():
+    coefs = 5 * np.random.default_rng(1).normal(size=(6, 5))
+    found = ratios(simulated(coefs, rows=80))
+    assert found["Pool"] > 10
+    assert min(found.values()) > 0.97
+    assert found["MOLAR, hard"] < 1.05
+
+
+def test_classes_and_counts_are_scored_by_deviance():
+    rng = np.random.default_rng(0)
+    task, x = np.repeat([0, 1, 2], 120), rng.normal(size=(360, 2))
+    eta = 0.5 + x @ [1.0, -1.0]
+    for family, y in (
+        ("logistic", (rng.random(360) < 1 / (1 + np.exp(-eta))).astype(float)),
+        ("poisson", rng.poisson(np.exp(eta)).astype(float)),
+    ):
+        table = Table(x, y, task, ["a", "b"])
+        found = compare_once(table, family, HALF, np.random.default_rng(0))
+        assert list(found) == ["alone", "MOLAR, hard", "MOLAR, soft"]
+        assert all(0 < score.loss < 2 and score.distance == 0 for score in found.values())
+        assert np.abs(fit_all(table, family, "hard", 1.0).shared_coef_ - [1, -1]).max() < 0.4
+
+
+# --- Completing tables ---------------------------------------------------------------------
+
+
+def holed():
+    x = np.arange(12.0).reshape(4, 3)
+    x[[1, 2], 0] = np.nan
+    x[[1, 2], 2] = np.nan
+    x[3, 1] = np.nan
+    return Table(x, np.arange(4.0), np.array(["a", "a", "b", "b"]), ["age", "dose", "load"])
+
+
+def test_indicators_say_where_values_are_missing():
+    table = complete(holed(), "linear", indicators=True)
+    assert table.columns == ["age", "dose", "load", "age, load?", "dose?"]
+    assert table.x.tolist() == [
+        [0, 1, 2, 0, 0],
+        [0, 4, 0, 1, 0],
+        [0, 7, 0, 1, 0],
+        [9, 0, 11, 0, 1],
+    ]
+
+
+def test_a_table_without_holes_stays_as_it_is():
+    table = alike()
+    assert complete(table, "linear", indicators=True) is table
+
+
+@pytest.mark.parametrize(
+    ("change", "family", "message"),
+    [
+        ({}, "linear", "missing in age, dose, load, first in row 1, of task 'a': --missing ind"),
+        ({"y": np.array([1, 2, np.nan, 3])}, "linear", "numbers .* got nan in row 2, of task 'b'"),
+        ({"y": np.array([1, 0, 2.0, 0])}, "logistic", "0 or 1 for .* got 2 in row 2, of task 'b'"),
+        ({"y": np.array([1, 0, 2.0, -1])}, "poisson", "0 or more .* got -1 in row 3, of task 'b'"),
+        ({"y": np.ones(4)}, "linear", "the target is 1 in all rows"),
+        ({"x": np.ones((4, 0)), "columns": []}, "linear", "4 rows and 0 features"),
+    ],
+)
+def test_tables_that_cannot_be_completed(change, family, message):
+    with pytest.raises(DataError, match=message):
+        complete(holed()._replace(**change), family, indicators=False)
+
+
+def test_tasks_that_lack_something_are_named():
+    table = alike(tasks=3, dim=2)
+    table.x[table.task == 1, 1] = 4.0
+    kept = (table.task != 2) | (np.cumsum(table.task == 2) <= 2)
+    table = table._replace(x=table.x[kept], y=table.y[kept], task=table.task[kept])
+    model = fit_all(table, "linear", "hard", 1.0)
+    assert lacking(table, model, "linear") == {
+        1: "column x1 is constant",
+        2: "it has 2 rows for 3 coefficients",
+    }
+    np.testing.assert_array_equal(model.coef_[2], model.shared_coef_)
+
+
+def test_a_column_that_no_task_determines_and_a_single_task_are_refused():
+    table = alike(tasks=2, dim=2)
+    table.x[:, 1] = table.task
+    with pytest.raises(DataError, match="column x1 is determined by no task: of 0, for instance"):
+        fit_all(table, "linear", "hard", 1.0)
+    with pytest.raises(DataError, match="at least 2 different labels, got only 7"):
+        fit_all(table._replace(task=np.full(80, 7)), "linear", "hard", 1.0)
+
+
+# --- Rows and words ------------------------------------------------------------------------
+
+
+def splits_of(**losses):
+    """Splits in which methods have these losses, and twice those as distances."""
+    each = zip(*losses.values(), strict=True)
+    return [
+        {name: Score(0.0, x, 2 * x) for name, x in zip(losses, split, strict=True)}
+        for split in each
+    ]
+
+
+def test_ratios_by_hand():
+    first, other = comparison(splits_of(OLS=[2.0, 4.0, 5.0], RM=[1.0, 1.0, 5.0]))
+    assert (first["of-first"], first["of-first-error"]) == (1, 0)
+    # Ratios 1/2, 1/4, 1: mean 7/12; deviations -1/12, -4/12, 5/12, whose squares sum to 42/144.
+    assert other["of-first"] == other["are"] == pytest.approx(7 / 12)
+    assert other["of-first-error"] == pytest.approx((42 / 144 / 2 / 3) ** 0.5)
+    assert other["loss"] == pytest.approx(7 / 3)
+    assert other["constants"] == {"0": 3}
+
+
+def test_one_split_has_no_error_and_no_loss_no_ratio():
+    (row,) = comparison(splits_of(OLS=[2.0]))
+    assert (row["of-first"], row["of-first-error"]) == (1, None)
+    assert comparison(splits_of(OLS=[0.0], RM=[1.0]))[1]["of-first"] is None
+
+
+def test_words_say_no_more_than_the_splits_do():
+    clear = splits_of(OLS=[2.0, 2.1, 1.9], RM=[1.0, 1.1, 0.9])
+    assert "RM has the lowest mean loss, by more than two" in in_words(comparison(clear))
+    close = splits_of(OLS=[2.0, 3.0, 1.0], RM=[1.0, 3.1, 1.1], Pool=[5.0, 6.0, 5.0])
+    assert in_words(comparison(close)).endswith("of the difference: OLS.")
+    assert "in a single split" in in_words(comparison(clear[:1]))
+    alone = splits_of(OLS=[1.0, 1.0], RM=[2.0, 2.0])
+    assert in_words(comparison(alone)).startswith("OLS has the lowest mean loss, by more")

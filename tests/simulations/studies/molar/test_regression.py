@@ -1,0 +1,253 @@
+"""`engram reproduce molar-regression`: trials against tasks fitted whole, tables, resuming."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from engram.molar.simulation import sparse_parameters
+from engram.molar.site import Rows
+from federation.errors import Refused
+from simulations.cli import app
+from simulations.studies.molar import regression, regression_trials
+from simulations.studies.molar.methods import METHODS, errors, gather
+from simulations.studies.molar.regression_trials import (
+    FIGURES,
+    SIGMA,
+    Design,
+    Point,
+    run_trial,
+)
+from simulations.studies.pool import Pool
+
+COMPARED = FIGURES[2].methods
+POINT = Point("n", "", 60, 60, 4, 2, 6)
+SMALL = {
+    2: Design((POINT, POINT._replace(x=90, size=90), POINT._replace(panel="s", x=4)), COMPARED),
+    3: Design(
+        tuple(Point("rho = 0.5", f"M = {m}", d, 50, m, d // 2, d) for m in (3, 5) for d in (2, 6)),
+        ("ols", "molar"),
+    ),
+    8: Design((POINT, POINT._replace(panel="M", x=3, tasks=3)), COMPARED, disparate=True),
+}
+
+
+def trial(design, number=0):
+    return run_trial(2, design, number, lambda done, total: None)
+
+
+def invoke(folder, *arguments):
+    fixed = ["reproduce", "molar-regression", "--processes", "1", "--out", str(folder)]
+    return CliRunner().invoke(app, [*fixed, *map(str, arguments)])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(regression, "FIGURES", SMALL)
+
+
+# --- Trials ----------------------------------------------------------------------------------
+
+
+def test_a_trials_points_are_what_its_rows_give_when_they_are_fitted_whole():
+    # By hand: task m draws n rows of d + 1 normals, block after block; the first n, the first d.
+    design = Design(
+        (
+            Point("n", "", 40, 40, 3, 2, 5),
+            Point("n", "", 100, 100, 2, 3, 5),
+            Point("d", "", 4, 100, 2, 1, 4),
+        ),
+        tuple(METHODS),
+    )
+    found = trial(design, 7)
+    drawn = []
+    for m in range(3):
+        rng = np.random.default_rng([201, 7, m])
+        drawn.append(np.vstack([rng.standard_normal((n, 6)) for n in (40, 60)]))
+    for row, point in zip(found, design.points, strict=True):
+        rng = np.random.default_rng([202, 7, point.dim])
+        truth = sparse_parameters(rng, point.tasks, point.dim, point.differing)
+        tasks = []
+        for block, beta in zip(drawn, truth, strict=False):
+            x, noise = block[: point.size, : point.dim], block[: point.size, 5]
+            tasks.append(Rows(x, x @ beta + SIGMA * noise))
+        expected = errors(gather(tasks), truth, design.methods)
+        assert row["errors"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_sizes_and_covariates_of_figure_8_are_unequal(monkeypatch):
+    seen = []
+
+    def gathered(tasks):
+        seen.append(tasks)
+        return gather(tasks)
+
+    monkeypatch.setattr(regression_trials, "gather", gathered)
+    point = Point("n", "", 500, 500, 6, 2, 5)
+    trial(Design((point, point._replace(x=400, size=400)), ("ols",), disparate=True))
+    for tasks, mean in zip(seen, (500, 400), strict=True):
+        sizes = [rows.counted()[2].sum() for rows in tasks]
+        assert len(set(sizes)) == 6
+        assert min(sizes) >= 10
+        assert np.mean(sizes) == pytest.approx(mean, abs=1)
+        for (x, _, counts), size in zip((rows.counted() for rows in tasks), sizes, strict=True):
+            values = np.linalg.eigvalsh(x.T @ (counts[:, None] * x) / size)
+            reach = 6 * (5 / size) ** 0.5  # eigenvalues are 1 to 4.2, to their sampling error
+            assert values[-1] / values[0] == pytest.approx(4.2, rel=reach)
+
+
+def test_trials_differ_and_come_again():
+    design = Design((POINT,), ("ols",))
+    assert trial(design, 0) == trial(design, 0)
+    assert trial(design, 0)[0]["errors"] != trial(design, 1)[0]["errors"]
+
+
+def test_progress_ends_at_its_total():
+    told = []
+    run_trial(2, SMALL[2], 0, lambda *far: told.append(far))
+    assert told == [(i, 7) for i in range(1, 8)]  # four tasks and three points
+
+
+@pytest.mark.parametrize(("number", "s"), [(2, 20), (8, 20), (9, 40)])
+def test_in_figures_2_8_and_9_one_of_n_m_and_s_varies(number, s):
+    design = FIGURES[number]
+    assert design.disparate == (number == 8)
+    for p in design.points:
+        varied = {"n": p.size, "M": p.tasks, "s": p.differing}
+        assert p.x == varied[p.panel]
+        assert varied == {"n": 5000, "M": 30, "s": s} | {p.panel: p.x}
+        assert p.dim == 300
+
+
+def test_in_figure_3_the_dimension_varies():
+    for p in FIGURES[3].points:
+        assert (p.x, p.size, p.series) == (p.dim, 10_000, f"M = {p.tasks}")
+        assert p.panel == f"rho = {p.differing / p.dim:g}"
+
+
+# --- Tables ----------------------------------------------------------------------------------
+
+
+def test_a_summary_by_hand():
+    fixed = {"figure": 2, **POINT._asdict()}
+    measured = [(2.0, 1.0), (3.0, 1.5), (7.0, 0.5)]
+    done = [
+        {**fixed, "trial": t, "errors": {"ols": ols, "molar": molar}}
+        for t, (ols, molar) in enumerate(measured)
+    ]
+    ols, molar = regression.summarize(done)
+    assert (ols["error"], ols["of-ols"], ols["trials"]) == (4.0, 1.0, 3)
+    # Deviations of -2, -1 and 3 from 4: their variance is 14 / 2, over three trials.
+    assert ols["standard-error"] == pytest.approx((7 / 3) ** 0.5)
+    assert (molar["error"], molar["of-ols"]) == (1.0, 0.25)
+    assert all(row["standard-error"] is None for row in regression.summarize(done[:1]))
+
+
+def test_it_gives_tables_and_figures(small, tmp_path):
+    out = tmp_path / "run"
+    result = invoke(out, "--trials", 2, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found == json.loads((out / "results.json").read_text())
+    assert len(found["rows"]) == 3 * 6 + 4 * 2 + 2 * 6
+    for row in found["rows"]:
+        assert row["error"] > 0
+        assert row["standard-error"] > 0
+        assert (row["of-ols"] == 1) == (row["method"] == "ols")
+    for number in (2, 3, 8):
+        assert f"Figure {number}" in result.stdout
+        assert (out / f"figure-{number}.png").read_bytes().startswith(b"\x89PNG")
+    for name in (*COMPARED, "M = 3", "M = 5"):
+        assert (METHODS[name].title if name in METHODS else name) in result.stdout
+    first = json.loads((out / "figure-2-trial-1.json").read_text())
+    assert [row["errors"] for row in first] == [row["errors"] for row in trial(SMALL[2], 1)]
+
+
+def test_figures_may_be_chosen(small, tmp_path):
+    out = tmp_path / "run"
+    assert invoke(out, "--figure", 3, "--trials", 1).exit_code == 0
+    assert {path.name for path in out.iterdir()} == {
+        "plan.json",
+        "figure-3-trial-0.json",
+        "figure-3.png",
+        "results.json",
+    }
+    rows = json.loads((out / "results.json").read_text())["rows"]
+    assert all(row["standard-error"] is None for row in rows)
+
+
+# --- Going on --------------------------------------------------------------------------------
+
+
+def test_an_interrupted_reproduction_goes_on(small, tmp_path, monkeypatch):
+    chosen = ["--figure", 2, "--figure", 8, "--trials", 2]
+    assert invoke(tmp_path / "whole", *chosen).exit_code == 0
+    real, calls = regression.run_trial, []
+
+    def interrupted(*job):
+        calls.append(job)
+        if len(calls) == 3:
+            job[-1](1, 7)
+            raise KeyboardInterrupt
+        return real(*job)
+
+    monkeypatch.setattr(regression, "run_trial", interrupted)
+    part = tmp_path / "part"
+    stopped = invoke(part, *chosen)
+    assert stopped.exit_code == 130
+    assert f"engram reproduce molar-regression --resume {part}" in stopped.output
+    resume = ["reproduce", "molar-regression", "--processes", "1", "--resume", str(part)]
+    done = CliRunner().invoke(app, resume)
+    assert done.exit_code == 0, done.output
+    assert len(calls) == 3 + 2  # the first two were kept
+    rows = [
+        json.loads((tmp_path / n / "results.json").read_text())["rows"] for n in ("whole", "part")
+    ]
+    assert rows[0] == rows[1]
+
+
+def test_processes_give_what_one_gives(tmp_path):
+    work = {f"trial-{t}": partial(run_trial, 2, SMALL[2], t) for t in range(3)}
+    found = []
+    for processes in (1, 2):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        found.append(Pool(folder, processes=processes).run(work))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--figure", 4], "figure must be one of 2, 3, 8, 9, got 4"),
+        (["--figure", 2, "--figure", 2], "figures must be named once each, got 2, 2"),
+        (["--trials", 0], "trials must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
+    result = invoke(tmp_path / "run", *arguments)
+    assert isinstance(result.exception, Refused), result.output
+    assert message in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_of_others_and_damaged_ones_are_refused(small, tmp_path):
+    out = tmp_path / "run"
+    assert invoke(out, "--figure", 3, "--trials", 1).exit_code == 0
+    resume = ["reproduce", "molar-regression", "--resume", str(out)]
+
+    def refusal(*arguments):
+        result = CliRunner().invoke(app, [*resume, *arguments])
+        assert isinstance(result.exception, Refused), result.output
+        return str(result.exception)
+
+    assert "give nothing else" in refusal("--trials", "2")
+    (out / "figure-3-trial-0.json").write_text("[{}]")
+    assert "figure-3-trial-0.json is damaged: remove it" in refusal()
+    plan = json.loads((out / "plan.json").read_text())
+    (out / "plan.json").write_text(json.dumps(plan | {"experiment": "sinewave"}))
+    assert "is one of engram reproduce sinewave, not molar-regression" in refusal()
+    (out / "plan.json").write_text(json.dumps(plan | {"figures": 3}))
+    assert "plan.json is damaged" in refusal()

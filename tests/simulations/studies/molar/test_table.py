@@ -1,0 +1,352 @@
+"""`engram reproduce molar-table`, as it is typed: what it prints and writes, and refuses."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from engram.molar.regressor import MolarRegressor
+from federation.errors import Refused
+from simulations.cli import app
+from simulations.studies.molar import comparison
+from simulations.studies.molar.coefficients import (
+    coefficients,
+    draw_heterogeneity,
+    heterogeneity,
+    task_table,
+    unsure,
+)
+from tests.support import write_npz
+
+NAMES = ["bern", "graz", "lyon", "oslo", "riga", "turin", "ulm", "zadar"]
+COLUMNS = ["age", "dose [mg]", "smoker"]
+H = ["--task", "hospital", "--target", "pressure"]
+
+
+def frame(seed=0, rows=40):
+    """Eight hospitals; in oslo the dose has another effect, far from the others'."""
+    rng = np.random.default_rng(seed)
+    hospital = np.repeat(NAMES, rows)
+    n = len(hospital)
+    x = np.column_stack([rng.integers(30, 80, n), rng.uniform(0, 3, n), rng.integers(0, 2, n)])
+    slopes = np.where(hospital == "oslo", 20.0, -6.0)
+    y = 100 + 0.4 * x[:, 0] + slopes * x[:, 1] + 5 * x[:, 2] + 4 * rng.normal(size=n)
+    data = pd.DataFrame(x, columns=COLUMNS)
+    return data.assign(hospital=hospital, pressure=y)
+
+
+def csv(data, name="table.csv"):
+    data.to_csv(name, index=False)
+    return name
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, ["reproduce", "molar-table", *map(str, arguments)])
+
+
+def done(*arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refusal(*arguments):
+    result = invoke(*arguments)
+    assert isinstance(result.exception, Refused), result.output
+    message = str(result.exception)
+    assert "\n" not in message
+    return message
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+# --- What it finds -------------------------------------------------------------------------
+
+
+def test_a_csv_file(tmp_path):
+    out = tmp_path / "run"
+    result = done(csv(frame()), *H, "--splits", 3, "--out", out, "--json")
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found == results(out)
+    assert found["rows"] == 320
+    data = frame()
+    model = MolarRegressor(undetermined="shared")
+    model.fit(data[COLUMNS], data["pressure"], data["hospital"])
+    assert [row["column"] for row in found["shared"]] == [*COLUMNS, "intercept"]
+    assert [row["coefficient"] for row in found["shared"][:3]] == pytest.approx(model.shared_coef_)
+    assert found["shared"][1]["tasks-that-differ"] == model.support_[:, 1].sum() >= 1
+    lines = pd.read_csv(out / "coefficients.csv")
+    assert len(lines) == 8 * 4
+    limits = model.confidence_intervals()
+    for m, name in enumerate(NAMES):
+        own = lines[lines["task"] == name]
+        assert own["column"].tolist() == [*COLUMNS, "intercept"]
+        full = [*model.coef_[m], model.intercept_[m]]
+        assert own["coefficient"].tolist() == pytest.approx(full)
+        assert own["low"].tolist()[:3] == pytest.approx(limits.low[m])
+        assert own["high"].tolist()[:3] == pytest.approx(limits.high[m])
+        assert own["own"].tolist()[:3] == pytest.approx(model.individual_coef_[m])
+        assert own["own-error"].tolist() == pytest.approx(model.sites_[m].standard_error)
+        assert own["differs"].astype(str).tolist()[:3] == [str(x) for x in model.support_[m]]
+        assert own["differs"].isna().tolist() == [False] * 3 + [True]
+    assert [row["coefficient"] for row in found["tasks"]] == pytest.approx(lines["coefficient"])
+    for picture in ("heterogeneity.png", "comparison.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+    text = result.stdout
+    assert "table.csv: 320 rows of 8 tasks, 3 columns" in text
+    assert "dose [mg]" in text
+    assert all(name in text for name in NAMES)  # 32 lines: all are shown
+    assert "left out" not in text
+    methods = [row["method"] for row in found["comparison"]]
+    assert methods == ["OLS", "LASSO", "Pool", "RM", "MOLAR, hard", "MOLAR, soft"]
+    assert all(method in text for method in methods)
+    assert found["comparison"][2]["of-first"] > 2  # Pool knows nothing of oslo
+
+
+def test_the_comparison_is_that_of_the_library(tmp_path):
+    out = tmp_path / "run"
+    done(csv(frame()), *H, "--splits", 2, "--seed", 3, "--train", 0.4, "--out", out)
+    data = frame()
+    table = comparison.Table(
+        data[COLUMNS].to_numpy(), data["pressure"].to_numpy(), data["hospital"].to_numpy(), COLUMNS
+    )
+    shares = comparison.Shares(0.4, 0.2)
+    expected = list(comparison.compare(table, "linear", shares, splits=2, seed=3))
+    for row in results(out)["comparison"]:
+        for split, scores in zip(row["splits"], expected, strict=True):
+            assert split == pytest.approx(scores[row["method"]]._asdict())
+
+
+def test_an_npz_file_gives_the_same(tmp_path):
+    data = frame()
+    write_npz(
+        tmp_path / "table.npz",
+        x=data[COLUMNS].to_numpy(),
+        y=data["pressure"].to_numpy(),
+        hospital=np.searchsorted(NAMES, data["hospital"]),
+        task_names=np.array(NAMES),
+        x_names=np.array(COLUMNS),
+    )
+    options = ["--splits", 0, "--soft", "--c", 0.5, "--level", 0.8]
+    done("table.npz", "--task", "hospital", "--target", "y", *options, "--out", "one")
+    done(csv(data), *H, *options, "--out", "other")
+    one, other = (pd.read_csv(tmp_path / run / "coefficients.csv") for run in ("one", "other"))
+    pd.testing.assert_frame_equal(one, other)
+    assert results(tmp_path / "one")["comparison"] == []
+    assert not (tmp_path / "one" / "comparison.png").exists()
+    done(csv(data), *H, "--splits", 0, "--out", "third")
+    third = pd.read_csv(tmp_path / "third" / "coefficients.csv")
+    assert not np.allclose(third["coefficient"], one["coefficient"])
+    assert not np.allclose(third["low"], one["low"])
+
+
+def test_runs_repeat_by_seed(tmp_path):
+    table = csv(frame(rows=12))
+    for run, seed in (("one", 0), ("again", 0), ("other", 1)):
+        done(table, *H, "--splits", 1, "--seed", seed, "--out", run)
+    one, again, other = (results(tmp_path / run) for run in ("one", "again", "other"))
+    assert one["comparison"] == again["comparison"] != other["comparison"]
+    assert one["tasks"] == again["tasks"] == other["tasks"]
+
+
+def test_of_many_lines_only_those_that_differ_are_printed_unless_all_are_asked_for(tmp_path):
+    data = frame()
+    for k in range(5):
+        data[f"noise{k}"] = np.random.default_rng(k).normal(size=len(data))
+    table = csv(data)
+    short = done(table, *H, "--splits", 0, "--out", "short").stdout
+    marks = [row for row in results(tmp_path / "short")["tasks"] if row["differs"]]
+    assert "All 72 coefficients are in coefficients.csv" in short
+    assert f"{72 - len(marks)} that are left out" in short
+    assert len(re.findall(r"differs\??\s*$", short, re.MULTILINE)) == len(marks)
+    every = done(table, *H, "--splits", 0, "--all", "--out", "every").stdout
+    assert "left out" not in every
+    assert every.count("its own") == 8 + 1  # a line of each hospital, and of the shared
+
+
+def test_columns_that_are_dropped_and_values_that_are_missing(tmp_path):
+    data = frame().assign(name="Ann")
+    data.loc[[3, 50, 51, 100], "age"] = np.nan
+    table = csv(data)
+    options = ["--drop", "name", "--missing", "indicator", "--splits", 0]
+    result = done(table, *H, *options, "--out", "run")
+    names = [row["column"] for row in results(tmp_path / "run")["shared"]]
+    assert names == [*COLUMNS, "age?", "intercept"]
+    # Most hospitals have no missing age, so that nothing says what the indicator does there.
+    lacking = results(tmp_path / "run")["lacking"]
+    assert sorted(lacking) == sorted(set(NAMES) - {"bern", "graz", "lyon"})
+    assert set(lacking.values()) == {"column age? is constant"}
+    assert "task 'zadar': column age? is constant; it takes from the others" in result.stderr
+    row = next(r for r in results(tmp_path / "run")["tasks"] if r["task"] == "ulm" and r["own"])
+    assert row["column"] != "age?"
+    assert "the others'" in result.stdout
+
+
+def test_classes_and_counts(tmp_path):
+    data = frame()
+    rng = np.random.default_rng(0)
+    eta = (data["pressure"] - 120) / 10
+    data["died"] = (rng.random(len(data)) < 1 / (1 + np.exp(-eta / 2))).astype(int)
+    data["visits"] = rng.poisson(np.exp(0.1 * eta))
+    columns = [*COLUMNS, "hospital"]
+    for family, target in (("logistic", "died"), ("poisson", "visits")):
+        table = csv(data[[*columns, target]])
+        options = ["--family", family, "--task", "hospital", "--target", target, "--splits", 1]
+        result = done(table, *options, "--out", family)
+        assert "Held-out deviance" in result.stdout
+        assert "A.R.E." not in result.stdout
+        alone, *others = results(tmp_path / family)["comparison"]
+        assert alone["method"] == "alone"
+        assert [row["method"] for row in others] == ["MOLAR, hard", "MOLAR, soft"]
+        assert alone["are"] is None
+
+
+# --- Tables and pictures -------------------------------------------------------------------
+
+
+def fitted(c=1.0):
+    data = frame()
+    model = MolarRegressor(undetermined="shared", c=c)
+    return coefficients(model.fit(data[COLUMNS], data["pressure"], data["hospital"]), 0.95)
+
+
+def test_heterogeneity_shows_what_is_six_standard_errors_away_per_standard_deviation():
+    found, data = fitted(), frame()
+    deviations = data[COLUMNS].to_numpy().std(axis=0)
+    values = heterogeneity(found, deviations)
+    expected = np.zeros((8, 3))
+    gap = abs(found.own[3, 1] - found.shared[1])  # in oslo: 26
+    assert gap == pytest.approx(26, abs=3)
+    expected[3, 1] = gap * deviations[1]
+    np.testing.assert_allclose(values, expected)
+    unknown = found._replace(own=np.where(np.arange(4) == 0, np.nan, found.own))
+    assert np.isnan(heterogeneity(unknown, deviations)[:, 0]).all()
+
+
+@pytest.mark.parametrize("tasks", [8, 400])
+def test_a_picture_of_nothing_and_of_many(tasks):
+    found = fitted()._replace(tasks=list(range(tasks)))
+    for values in (np.zeros((tasks, 3)), np.full((tasks, 3), np.nan), np.eye(tasks, 3)):
+        assert draw_heterogeneity(values, found, "mm").startswith(b"\x89PNG")
+
+
+def test_where_nothing_differs_it_says_so():
+    found = fitted(c=1e9)
+    assert not found.differs.any()
+    many = {name: np.tile(getattr(found, name), (3, 1)) for name in ("coef", "low", "high", "own")}
+    wide = found._replace(tasks=NAMES * 3, differs=np.tile(found.differs, (3, 1)), **many)
+    first, _, left = task_table(wide, everything=False)
+    assert first == "No task differs.\n"
+    assert left.startswith("All 96 coefficients are in coefficients.csv; 96 that are left out")
+
+
+def test_the_threshold_is_told_in_standard_errors():
+    # Of 8 equal hospitals and 4 coefficients: gamma_m = c ln(min(8, 4)) sigma_m.
+    found = fitted(c=3.0)
+    np.testing.assert_allclose(found.reach, 3 * np.log(4))
+    gaps = np.abs(found.own - found.shared)[:, :3] / found.error[:, :3]
+    np.testing.assert_array_equal(found.differs, gaps > 3 * np.log(4))
+    assert "A task differs from 4.2 standard errors on" in str(task_table(found, everything=True))
+    none = str(task_table(fitted(c=np.inf), everything=True))
+    assert "By this --c no task differs" in none
+
+
+def test_coefficients_outside_their_intervals_are_marked():
+    # By a threshold beyond all differences, oslo's dose is the shared one; its interval is not.
+    found = fitted(c=1e9)
+    assert np.argwhere(unsure(found)).tolist() == [[3, 1]]
+    assert not unsure(fitted())[3, 1]
+
+
+# --- What it refuses -----------------------------------------------------------------------
+
+
+def without(name, kept):
+    """The table with only so many rows of a hospital."""
+    data = frame()
+    return data[(data["hospital"] != name) | (data.groupby("hospital").cumcount() < kept)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.assign(sex="f"), "column sex must hold numbers, got 'f' in row 0"),
+        (
+            lambda d: d.assign(age=d["age"].where(d.index != 41)),
+            "missing in age, first in row 41",
+        ),
+        (lambda d: d.assign(pressure=3), "the target is 3 in all rows"),
+        (lambda d: d.assign(pressure="high"), "column pressure must hold numbers, got 'high'"),
+        (lambda d: d.iloc[:0], "0 rows"),
+        (lambda d: d[["hospital", "pressure"]], "0 features"),
+        (lambda d: d.iloc[:40], "at least 2 different labels, got only 'bern'"),
+        (lambda d: without("ulm", 2), "task 'ulm' has 2 rows, and 3 parts need one each; --spl"),
+        (lambda d: without("ulm", 3), "task 'ulm' has 1 rows for 4 coefficients"),
+        (lambda d: d.assign(country=7), "column country is determined by no task: of 'bern'"),
+        (
+            lambda d: d.rename(columns={"hospital": "h"}),
+            "must have a task column, 'hospital'",
+        ),
+        (lambda d: d.rename(columns={"pressure": "p"}), "has no column 'pressure'; it has age, do"),
+        (lambda d: d.assign(age=np.inf), "task 'bern': column age has infinity in row 0"),
+    ],
+)
+def test_tables_that_cannot_be(tmp_path, change, message):
+    table = csv(change(frame()))
+    assert message in refusal(table, *H, "--splits", 2, "--out", "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["table.xlsx", *H], "TABLE must be a .csv or an .npz file, got table.xlsx"),
+        (["none.csv", *H], "none.csv cannot be read: No such file"),
+        (
+            ["table.csv", "--task", "age", "--target", "age"],
+            "different columns, got 'age'",
+        ),
+        (["table.csv", *H, "--family", "gamma"], "one of linear, logistic, poisson, got 'gamma'"),
+        (["table.csv", *H, "--family", "logistic"], "must be 0 or 1 for family logistic, got 1"),
+        (["table.csv", *H, "--c", -1], "c must be at least 0, got -1"),
+        (["table.csv", *H, "--level", 95], "--level must be between 0 and 1, got 95"),
+        (
+            ["table.csv", *H, "--missing", "mean"],
+            "missing must be one of error, indicator, got 'mean'",
+        ),
+        (["table.csv", *H, "--train", 0.9], "leave rows to be predicted, got 0.9 and 0.2"),
+        (["table.csv", *H, "--validation", 0], "must be above 0, and leave rows"),
+        (["table.csv", *H, "--drop", "sex"], "no feature 'sex' to be left out; it has age, dose"),
+    ],
+)
+def test_options_that_cannot_be(tmp_path, arguments, message):
+    csv(frame())
+    assert message in refusal(*arguments, "--out", "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_folder_that_is_in_use_is_refused(tmp_path):
+    table = csv(frame(rows=12))
+    done(table, *H, "--splits", 0, "--out", "run")
+    assert "is there already" in refusal(table, *H, "--splits", 0, "--out", "run")
+
+
+def test_an_interrupted_comparison_writes_nothing(tmp_path, monkeypatch):
+    real = comparison.compare_once
+
+    def interrupted(*arguments):
+        if (tmp_path / "second").exists():
+            raise KeyboardInterrupt
+        (tmp_path / "second").touch()
+        return real(*arguments)
+
+    monkeypatch.setattr(comparison, "compare_once", interrupted)
+    stopped = invoke(csv(frame(rows=12)), *H, "--splits", 3, "--out", "run")
+    assert stopped.exit_code == 130
+    assert "interrupted; nothing has been written" in stopped.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,152 @@
+"""Commands are derived from settings: options, defaults, help, and what is refused."""
+
+import dataclasses
+import json
+import sys
+import types
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from federation.errors import Refused
+from simulations.studies.command import STUDIES, app, command_of
+from simulations.studies.settings import Settings, argument, flag_of, option, option_of
+from simulations.studies.study import Report, Study
+
+
+@dataclass(frozen=True)
+class Coins(Settings):
+    """Tosses coins."""
+
+    coins: tuple[str, ...] = argument((), among=("penny", "dime"), help="Which.")
+    tosses: int = option(3, least=1, most=99, help="Of each.")
+    cheat: bool = option(False, help="Heads alone.")
+    table: Path = option(Path("desk"), help="Where.")
+    loud: bool = option(False, kept=False, help="Says so.")
+
+
+def toss(coin, tosses, report):
+    report(tosses, tosses)
+    return [{"coin": coin, "errors": [1.0] * tosses}]
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """The smallest study that there can be, and its command."""
+    body = types.ModuleType("coins_study")
+    body.work = lambda settings, pool: pool.run(
+        {coin: partial(toss, coin, settings.tosses) for coin in settings.coins}
+    )
+    body.report = lambda settings, done: Report(
+        ["tossed" + "!" * settings.loud], {"rows": done, "worst": float("inf")}, {"x.csv": b"1"}
+    )
+    monkeypatch.setitem(sys.modules, "coins_study", body)
+    commands = typer.Typer()
+    commands.command("coins")(command_of(Study("coins", Coins, "coins_study", "tosses")))
+    commands.command("other")(command_of(STUDIES[0]))
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*words):
+        return CliRunner().invoke(commands, ["coins", "--processes", "1", *map(str, words)])
+
+    return invoke
+
+
+def test_a_study_is_its_settings_its_jobs_and_its_report(run, tmp_path):
+    out = tmp_path / "run"
+    result = run("dime", "--tosses", 2, "--cheat", "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert found["rows"] == [{"coin": "dime", "errors": [1.0, 1.0]}]
+    assert found["worst"] is None  # JSON knows no infinity
+    plan = json.loads((out / "plan.json").read_text())
+    assert plan.pop("experiment") == "coins"
+    table = str(tmp_path / "desk")  # which another folder's command finds, too
+    assert plan == {"coins": ["dime"], "tosses": 2, "cheat": True, "table": table}
+    assert {path.name for path in out.iterdir()} == {
+        "dime.json",
+        "plan.json",
+        "results.json",
+        "x.csv",
+    }
+
+
+def test_what_was_kept_is_not_done_again_and_what_is_no_setting_may_change(run, tmp_path):
+    out = tmp_path / "run"
+    assert run("--out", out).exit_code == 0
+    (out / "dime.json").write_text('[{"errors": [7.0]}]')
+    (out / "penny.json").unlink()
+    again = run("--resume", out, "--loud")
+    assert again.exit_code == 0, again.output
+    assert "tossed!" in again.output
+    rows = json.loads((out / "results.json").read_text())["rows"]
+    assert [row["errors"] for row in rows] == [[1.0] * 3, [7.0]]
+    for words in (["--tosses", "3"], ["dime"], ["--out", "x"]):
+        with pytest.raises(Refused, match="give nothing else"):
+            raise run("--resume", out, *words).exception
+
+
+def test_a_folder_of_another_version_is_refused(run, tmp_path):
+    out = tmp_path / "run"
+    assert run("--out", out).exit_code == 0
+    plan = json.loads((out / "plan.json").read_text())
+    (out / "plan.json").write_text(json.dumps(plan | {"alpha": 1}))
+    assert "was begun by another version of Engram" in str(run("--resume", out).exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["euro"], "coin must be one of penny, dime, got 'euro'"),
+        (["dime", "dime"], "coins must be named once each, got dime, dime"),
+        (["--tosses", 0], "tosses must be at least 1, got 0"),
+        (["--ray", "auto"], "--ray and --processes exclude each other"),
+    ],
+)
+def test_what_is_not_possible_is_refused_before_anything_is_written(run, tmp_path, words, message):
+    result = run(*words)
+    assert isinstance(result.exception, Refused), result.output
+    assert message in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_names_are_all_names():
+    assert Coins().coins == ("penny", "dime")
+
+
+def test_a_plan_out_of_range_is_refused():
+    with pytest.raises(Refused, match="tosses must be at most 99, got 100"):
+        Coins(tosses=100)
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.name)
+def test_every_field_is_an_option_with_its_meaning(study):
+    text = " ".join(
+        CliRunner().invoke(app, [study.name, "--help"], terminal_width=300).output.split()
+    )
+    assert study.settings.__doc__.splitlines()[0] in text
+    for each in dataclasses.fields(study.settings):
+        told = option_of(each)
+        assert told.help
+        if not told.positional:
+            assert (told.flags or (f"--{flag_of(each)}",))[0] in text
+    assert ("--resume" in text) == ("--ray" in text) == (not study.whole)
+
+
+def test_help_waits_for_no_study():
+    import subprocess
+
+    code = (
+        "import sys\n"
+        "from simulations.studies.meta_learning import settings\n"
+        "from simulations.studies.molar import settings\n"
+        "from simulations.studies.meta_ban import settings\n"
+        "from simulations.studies.online import settings\n"
+        "print(sorted({'torch', 'sklearn', 'numba', 'numpy', 'pandas'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,74 @@
+"""Jobs here, in processes and on Ray: the same rows, each kept as soon as it is there."""
+
+import json
+import time
+from functools import partial
+
+import pytest
+import ray
+
+from federation.errors import Refused
+from simulations.studies.pool import Pool
+
+
+def square(number, report):
+    report(1, 2)
+    time.sleep(0.3)  # so that it is seen from another process
+    report(2, 2)
+    return [{"number": number, "errors": [number**2]}]
+
+
+def fail(report):
+    time.sleep(2)
+    raise Refused("no")
+
+
+JOBS = {f"job-{i}": partial(square, i) for i in range(4)}
+
+
+def lines():
+    told = {}
+
+    def new_line(title, total):
+        return lambda done, found: told.setdefault(title, []).append((done, total))
+
+    return told, new_line
+
+
+@pytest.mark.parametrize("where", [{"processes": 1}, {"processes": 2}, {"ray": "local"}], ids=str)
+def test_rows_come_in_the_order_of_jobs_wherever_they_are_done(tmp_path, where, request):
+    told, new_line = lines()
+    request.addfinalizer(ray.shutdown)  # which does nothing where it was not used
+    rows = Pool(tmp_path, new_line=new_line, **where).run(JOBS)
+    assert rows == [{"number": i, "errors": [i**2]} for i in range(4)]
+    assert {path.stem for path in tmp_path.iterdir()} == JOBS.keys()
+    for name in JOBS:
+        assert told[name][-1] == (2, 2)
+
+
+def test_what_is_done_is_kept_if_another_job_fails(tmp_path):
+    pool = Pool(tmp_path, processes=2)
+    with pytest.raises(Refused, match=r"^no$"):
+        pool.run({**JOBS, "bad": fail})
+    assert pool.left(JOBS).keys() < JOBS.keys()
+    assert not (tmp_path / "bad.json").exists()
+
+
+def test_a_job_that_is_done_is_not_done_again(tmp_path):
+    (tmp_path / "job-1.json").write_text(json.dumps([{"errors": [5]}]))
+    pool = Pool(tmp_path, processes=1)
+    assert pool.left(JOBS).keys() == JOBS.keys() - {"job-1"}
+    assert [row["errors"] for row in pool.run(JOBS)] == [[0], [5], [4], [9]]
+
+
+@pytest.mark.parametrize("text", ["[{", "[{}]", "7", '[{"errors": []}]'])
+def test_a_damaged_file_is_refused(tmp_path, text):
+    (tmp_path / "job-1.json").write_text(text)
+    with pytest.raises(Refused, match=r"job-1.json is damaged: remove it"):
+        Pool(tmp_path, processes=1).run(JOBS)
+
+
+def test_a_cluster_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(Refused, match=r"--ray 127\.0\.0\.1:1: no cluster answers there"):
+        Pool(tmp_path, ray="127.0.0.1:1", begin=(tmp_path / "begun").mkdir).run(JOBS)
+    assert list(tmp_path.iterdir()) == []
