@@ -67,7 +67,10 @@ def time_workload(
     for label, build in PEERS.items():
         try:
             peers.append(
-                Contender(label, build(experiment(workload, device=device, **_STEPS), data))
+                Contender(
+                    label,
+                    build(experiment(workload, device=device, method="fedavg", **_STEPS), data),
+                )
             )
         except PeerMissing as error:
             notes.append(f"{label} is left out: {error}")

@@ -14,7 +14,7 @@ from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.partitions import partition
 from federation.data.sources import Arrays
-from federation.experiment import Experiment
+from federation.experiment import Experiment, read_by
 from federation.streams import Stream, torch_generator
 from federation.wire import to_record
 from server.roster import query_roster
@@ -67,9 +67,10 @@ WORKLOADS: Final = {
 
 
 def experiment(workload: Workload, **settings: Any) -> Experiment:
-    """Returns a workload's experiment; settings with `_` for `-`."""
+    """Returns a workload's experiment, by the settings that the method reads; `_` for `-`."""
     given = {key.replace("_", "-"): value for key, value in settings.items()}
-    return Experiment.from_config(workload.settings | given)
+    given = workload.settings | given
+    return Experiment.from_config(read_by(str(given.get("method")), given))
 
 
 def federation(workload: Workload, e: Experiment) -> FederatedData:

@@ -114,9 +114,13 @@ def default_config() -> dict[str, Scalar]:
 
 
 def read_by(method: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the shared settings of ``config`` that a method reads, and all others as they are."""
-    unread = {key_of(field) for field in METHODS[method].unread} if method in METHODS else ()
-    return {key: value for key, value in config.items() if key not in unread}
+    """Returns what is left of ``config`` without the settings that a method does not read."""
+    if method not in METHODS:
+        return dict(config)
+    unread = {key_of(field) for field in METHODS[method].unread}
+    own = METHODS[method].all_keys()
+    foreign = {k for k in config if _owners(k) and k.removeprefix(f"{method}.") not in own}
+    return {key: value for key, value in config.items() if key not in unread | foreign}
 
 
 def _keys_of(method: type[Method]) -> list[str]:

@@ -58,6 +58,12 @@ def small(**settings: Any) -> Experiment:
     return Experiment.from_config(read_by(method, quick) | own | given)
 
 
+def small_of_any(**settings: Any) -> Experiment:
+    """As ``small``, for tables over methods: settings that only others read are left out."""
+    given = {key_of(key): value for key, value in settings.items()}
+    return small(**read_by(settings.get("method", "local-moml"), given))
+
+
 def trainer(experiment: Experiment, store: MemoryStore | None = None, **options: Any) -> Trainer:
     return Trainer(experiment, federated_data(experiment), store or RamStore(), **options)
 

@@ -12,7 +12,7 @@ from engram.span import Span
 from federation.errors import Refused
 from federation.machine import available
 from federation.methods import family
-from tests.support import assert_same, initial_model, small, train_clients, trainer
+from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
 
 # Rows of 64 pixels. A client draws fewer rows than that (span), or more (plain); or its network
 # learns features, of which it draws few (features) or many (stacked).
@@ -53,7 +53,7 @@ def test_every_algorithm_is_held_both_ways():
 
 def settings_of(settings):
     steps = {"alpha": 0.05, "eta": 0.1, "local_steps": 2, "batch_size": 3}
-    return small(**(steps | settings))
+    return small_of_any(**(steps | settings))
 
 
 @pytest.mark.parametrize(("way", "coordinates", "settings"), CASES)

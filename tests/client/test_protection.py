@@ -17,14 +17,14 @@ from federation.hosting import NodeConfig
 from federation.methods import family
 from federation.noise import secret_noise, simulated_noise
 from federation.wire import to_params, to_record
-from tests.support import assert_same, initial_model, small, train_clients, trainer
+from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
 
 CLIENTS = [2, 3, 5, 12]
 LOCAL = {"privacy": "local", "clip": 0.05, "noise_multiplier": 0.5}
 
 
 def trained(clients=CLIENTS, noise=None, engine="vectorized", server_round=1, **settings):
-    e = small(**settings)
+    e = small_of_any(**settings)
     t = trainer(e, engine=engine, noise=noise or simulated_noise(e.seed))
     model = initial_model(t)
     return train_clients(t, model, clients, server_round=server_round, durable=0).params, model
@@ -95,7 +95,7 @@ def test_who_else_trains_does_not_bear_on_it(engine):
 
 @pytest.mark.parametrize("budget", [0.0, 1e-3])
 def test_nor_do_blocks_and_means(budget):
-    e = small(memory_budget=budget, **LOCAL)
+    e = small_of_any(memory_budget=budget, **LOCAL)
     t = trainer(e, noise=simulated_noise(e.seed))
     (mean,) = t.train(initial_model(t), [CLIENTS], server_round=1, durable=0, combine=1)
     each, _ = trained(**LOCAL)
@@ -103,7 +103,7 @@ def test_nor_do_blocks_and_means(budget):
 
 
 def test_a_trainer_that_is_not_told_otherwise_has_secret_noise():
-    e = small(**LOCAL)
+    e = small_of_any(**LOCAL)
     model = initial_model(trainer(e))
     one, other = (train_clients(trainer(e), model, [2], server_round=1, durable=0) for _ in "ab")
     assert not any(torch.equal(one.params[name], other.params[name]) for name in model)
@@ -112,15 +112,15 @@ def test_a_trainer_that_is_not_told_otherwise_has_secret_noise():
 def test_and_so_has_the_client_app(tmp_path):
     from client import app
 
-    node = app._node(small(**LOCAL), NodeConfig(0, 1), tmp_path)
-    assert node.host._noise is secret_noise
+    node = app._node(small_of_any(**LOCAL), NodeConfig(0, 1), tmp_path)
+    assert node.host.trainer._noise is secret_noise
 
 
 @pytest.mark.parametrize("method", ["local-moml", "pfedme"])
 def test_what_a_client_keeps_is_neither_clipped_nor_noised(method):
     kept = []
     for settings in ({}, LOCAL):
-        e, store = small(method=method, memory="carry", **settings), RamStore()
+        e, store = small_of_any(method=method, memory="carry", **settings), RamStore()
         t = trainer(e, store)
         train_clients(t, initial_model(t), CLIENTS, server_round=1, durable=0)
         kept.append(store.load(5, initial_model(t), before=2))
@@ -128,7 +128,7 @@ def test_what_a_client_keeps_is_neither_clipped_nor_noised(method):
 
 
 def test_a_client_that_diverges_spoils_no_other():
-    e = small(**LOCAL)
+    e = small_of_any(**LOCAL)
     t = trainer(e, noise=simulated_noise(e.seed))
     t.data.train.x[t.data.train.rows[3]] = torch.inf
     done = train_clients(t, initial_model(t), CLIENTS, server_round=1, durable=0)
@@ -152,11 +152,11 @@ def test_it_is_flowers_local_mod_where_a_node_hosts_one_client(monkeypatch):
             RecordDict({"arrays": to_record(model)}), dst_node_id=1, message_type="train"
         )
 
-    plain = trainer(small())
+    plain = trainer(small_of_any())
     model = initial_model(plain)
     mod = LocalDpMod(clipping_norm=0.05, sensitivity=0.05, epsilon=6.0, delta=1e-5)
     theirs = mod(message(model), None, lambda query, context: reply(plain, query))
-    e = small(privacy="local", clip=0.05, noise_multiplier=multiplier)
+    e = small_of_any(privacy="local", clip=0.05, noise_multiplier=multiplier)
     ours = reply(trainer(e, noise=lambda size, *keys: torch.ones(size)), message(model))
     one, other = (to_params(r.content["arrays"]) for r in (ours, theirs))
     assert_same(one, {name: leaf.float() for name, leaf in other.items()}, atol=1e-6)

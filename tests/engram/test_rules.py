@@ -5,7 +5,7 @@ import torch
 from torch.func import vmap
 
 from federation.methods import family
-from tests.support import DIM, assert_same, batch, draw, quadratic, small
+from tests.support import DIM, assert_same, batch, draw, quadratic, small_of_any
 
 CLIENTS = 4
 RULES = [
@@ -19,7 +19,7 @@ RULES = [
 @pytest.fixture(params=RULES, ids="/".join)
 def rule(request):
     algorithm, hessian = request.param
-    return small(method=algorithm, hessian=hessian, alpha=0.05).own.rule(quadratic)
+    return small_of_any(method=algorithm, hessian=hessian, alpha=0.05).own.rule(quadratic)
 
 
 def inputs(rule, clients):

@@ -139,7 +139,7 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
             r"\(now 40\) or num-clients \(now 20\)",
         ),
         ({"batch_size": 21}, "client 10 has 20 training rows, fewer than batch-size = 21"),
-        ({"initial_batch_size": 21}, "client 10 .* fewer than initial-batch-size = 21"),
+        ({"initial_batch_size": 21}, "client 10 .* fewer than local-moml.initial-batch-size = 21"),
         ({"test_rows_per_class": 16}, "lower test-rows-per-class"),
         (
             {"batch_size": 30},

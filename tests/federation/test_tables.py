@@ -193,4 +193,4 @@ def test_simulated_sites_differ_in_two_coefficients_and_fit_their_family():
     held = table_data(e)
     assert set(np.unique(held.train[0].y)) == {0, 1}
     with pytest.raises(DataError, match="dataset must be sparse-linear for family = linear"):
-        table_data(e.model_copy(update={"family": "linear"}))
+        table_data(small(method="molar", dataset="sparse-logistic", num_clients=3))

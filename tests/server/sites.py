@@ -52,11 +52,11 @@ def in_one_place(experiment, leave_out=()):
     x = np.concatenate([rows.x for _, rows in there])
     y = np.concatenate([rows.y for _, rows in there])
     task = np.concatenate([np.full(len(rows.y), c) for c, rows in there])
-    options = {"option": experiment.thresholding, "c": experiment.threshold_scale}
-    options |= {"fit_intercept": experiment.intercept, "undetermined": "shared"}
-    if experiment.family == "logistic":
+    options = {"option": experiment.own.thresholding, "c": experiment.own.threshold_scale}
+    options |= {"fit_intercept": experiment.own.intercept, "undetermined": "shared"}
+    if experiment.own.family == "logistic":
         return MolarClassifier(**options).fit(x, y, task)
-    return MolarRegressor(family=experiment.family, **options).fit(x, y, task)
+    return MolarRegressor(family=experiment.own.family, **options).fit(x, y, task)
 
 
 def assert_as_in_one_place(found, kept, model, clients, *, intercept=True):

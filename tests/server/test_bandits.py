@@ -299,7 +299,7 @@ def test_tables_that_cannot_be_played(tmp_path):
     special = {"dataset": table(tmp_path), "num_clients": 3}
     with pytest.raises(DataError, match="bandit-model must be C for a table"):
         run(tmp_path / "run", **special, bandit_model="P")
-    with pytest.raises(ValueError, match="family must be linear for molar-bandit"):
+    with pytest.raises(ValueError, match="family is a setting of molar, and the method is"):
         settings(family="logistic")
     with pytest.raises(ValueError, match="num-rounds must be at most 17 for molar-bandit"):
         settings(num_rounds=100)

@@ -303,7 +303,7 @@ def test_what_cannot_be_kept_is_not_learned():
     e = settings(report_every=1)
     host = host_of(Opening(e, Full()))
     first = drawn_environment(e).round(0)
-    before, rows = host.opinions([first.user], first.arms, 1)
+    before, rows = host.predictions([first.user], first.arms, 1)
     with pytest.raises(MemoryFull, match="no room"):
         host.play(first.user, 0, server_round=1, durable=0)
     after, still = host.predictions([first.user], first.arms, 2)

@@ -56,7 +56,7 @@ def test_maps_clients_to_nodes():
     roster = query_roster(grid(trainer(small()), 3), 20)
     assert roster.nodes[:5] == [1, 2, 3, 1, 2]
     assert roster.examples == [40] * 10 + [20] * 10
-    assert (roster.input_shape, roster.num_classes) == ((1, 8, 8), 10)
+    assert roster.kind == ((1, 8, 8), 10, ())
     assert roster.by_node([7, 0, 4]) == {1: [0], 2: [4, 7]}
 
 
@@ -95,7 +95,7 @@ def test_data_of_another_kind_are_left_out(warnings_of_engram):
     attendance = Attendance(Scripted(other, entry([0, 1]), entry([4, 5])), 4, patience=0)
     attendance.wait(2)  # what most nodes with clients of the run have; the first of equals
     assert attendance.roster().nodes == [2, 2, None, None]
-    assert attendance.roster().num_classes == 10
+    assert attendance.roster().kind.num_classes == 10
     assert "node 1 takes no part with clients [2, 3]: it has" in warnings_of_engram.text
     attendance = Attendance(Scripted(other, entry([0, 1])), 4, kind=Kind((1, 8, 8), 5), patience=0)
     attendance.wait(2)

@@ -151,7 +151,7 @@ def test_a_round_without_a_usable_reply_stops_the_run_with_the_reasons():
 def test_a_run_stops_when_most_of_the_cohort_diverges(nodes):
     strategy, g, model = strategy_on(nodes)
     cohort = draw_cohort(0, 1, 20, 6)
-    data = g._host.data.train
+    data = g._host.trainer.data.train
     for client in cohort[:3]:  # half
         data.x[data.rows[client]] = torch.inf
     _, metrics = one_round(strategy, g, model)

@@ -15,7 +15,7 @@ from federation.data.federated import model_for
 from federation.wire import to_params, to_record
 from server.roster import query_roster
 from strategies.local import Federated
-from tests.support import assert_same, grid, initial_model, small, trainer, write_npz
+from tests.support import assert_same, grid, initial_model, small_of_any, trainer, write_npz
 
 ROUNDS, RADIUS = 40, 4.0
 
@@ -32,7 +32,7 @@ def stream(tmp_path):
 def online(stream, **settings):
     fixed = {"method": "fedavg", "model": "linear", "partition": "blocks", "order": "stream"}
     fixed |= {"num_clients": 5, "clients_per_round": 5, "local_steps": 1, "batch_size": 2}
-    return small(dataset=stream, test_fraction=0.2, **(fixed | settings))
+    return small_of_any(dataset=stream, test_fraction=0.2, **(fixed | settings))
 
 
 def play(e, nodes):
@@ -41,7 +41,7 @@ def play(e, nodes):
     strategy = Federated(
         aggregate_of(e), query_roster(g, e.num_clients), clients_per_round=5, seed=e.seed
     )
-    model = initial_model(g._host)
+    model = initial_model(g._host.trainer)
     for server_round in range(1, ROUNDS + 1):
         messages = strategy.configure_train(server_round, to_record(model), ConfigRecord(), g)
         arrays, _ = strategy.aggregate_train(server_round, g.send_and_receive(messages))
@@ -97,6 +97,6 @@ def test_the_federation_plays_as_the_librarys_learner(stream, nodes):
         at = 0
         np.testing.assert_allclose(flat(model), decision, rtol=0, atol=1e-4)
         g = gradient(e, data, {name: own[name] for name in model}, server_round)
-        kept = learner.observe(kept, e.eta * flat(g))
+        kept = learner.observe(kept, e.own.eta * flat(g))
         np.testing.assert_allclose(flat(merged), learner.act(kept), rtol=0, atol=1e-4)
     assert np.linalg.norm(flat(course[-1][1]) - flat(start)) > 1  # it went somewhere

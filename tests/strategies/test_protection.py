@@ -13,7 +13,7 @@ from federation.noise import simulated_noise
 from federation.wire import to_params, to_record
 from server.roster import query_roster
 from strategies.local import Federated, draw_cohort
-from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
+from tests.support import assert_same, grid, initial_model, small_of_any, train_clients, trainer
 
 PROTECTIONS = {
     "mean": {},
@@ -29,7 +29,7 @@ PROTECTIONS = {
 
 
 def experiment(protection, **settings):
-    return small(**({"clients_per_round": 9} | PROTECTIONS[protection] | settings))
+    return small_of_any(**({"clients_per_round": 9} | PROTECTIONS[protection] | settings))
 
 
 def federation(e, nodes=20, engine="vectorized"):
@@ -46,7 +46,7 @@ def federation(e, nodes=20, engine="vectorized"):
 
 def rounds(e, *, count=1, nodes=20, engine="vectorized", spoil=lambda replies: replies):
     strategy, g = federation(e, nodes, engine)
-    model = initial_model(g._host)
+    model = initial_model(g._host.trainer)
     for server_round in range(1, count + 1):
         messages = strategy.configure_train(server_round, to_record(model), ConfigRecord(), g)
         replies = spoil(list(g.send_and_receive(messages)))
@@ -77,7 +77,7 @@ def test_nor_with_the_ensembles_step(method, protection):
     e = experiment(protection, method=method, server_step="universal", server_radius=1.5)
     expected, _ = rounds(e, count=3)
     strategy, g = federation(e)
-    start = initial_model(g._host)
+    start = initial_model(g._host.trainer)
     merged, _ = rounds(experiment(protection, method=method))
     first, _ = rounds(e)
     # Towards the merged model, between a fifth and two fifths of the radius far.

@@ -158,7 +158,7 @@ def test_clipped_models_are_bounded_in_weight_too():
 
 def test_who_is_bounded_is_named_once(warnings_of_engram):
     strategy, g = federation(lying(experiment(), [3]), 20)
-    model = to_record(initial_model(g._host))
+    model = to_record(initial_model(g._host.trainer))
     for number in (1, 2, 3):
         messages = strategy.configure_train(number, model, ConfigRecord(), g)
         _, metrics = strategy.aggregate_train(number, g.send_and_receive(messages))
