@@ -166,7 +166,7 @@ class Federated(RunStrategy):
         if "accuracy" not in row:
             return ""
         accuracy, before = 100 * row["accuracy"], 100 * row["accuracy-before"]
-        return f"personalized accuracy {accuracy:.2f} %, before {before:.2f} %"
+        return f"accuracy {accuracy:.1f} % ({before:.1f} % before personalization)"
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""

@@ -72,7 +72,7 @@ def _in_words(detail: Mapping[str, Any], owner: str) -> str:
         return str(message)  # a check across settings, in the words of engram.checks
     key = owner + key_of(str(detail["loc"][0]))
     message = message.removeprefix("Input should be ").removeprefix("value must be ")
-    message = message.removeprefix("String should ").split(", got ")[0]
+    message = re.split(", (got|unable) ", message.removeprefix("String should "))[0]
     return f"{key} must be {message}, got {brief(detail['input'])}"
 
 

@@ -19,7 +19,7 @@ from tests.support import assert_same, initial_model, small_of_any, train_client
 SPAN = {"hidden": "8,6"}
 PLAIN = {"hidden": "8,6", "local_steps": 9, "batch_size": 9}
 FEATURES = {"model": "cnn", "hidden": "64", "eta": 0.05}
-STACKED = {"model": "cnn", "hidden": "8"}
+STACKED = {"model": "cnn", "hidden": "8", "local_steps": 4}
 FIRST_ORDER = {"hessian": "first-order"}
 CASES = [
     *(

@@ -27,7 +27,9 @@ def test_the_settings_are_the_apps_defaults_and_what_the_run_overrides():
     project = (source_root() / "pyproject.toml").read_bytes()
     assert read_project(bundle(project)) == project
     assert read_run_config(project, {}) == default_config()
-    assert read_run_config(project, {"alpha": 0.5}) == {"alpha": 0.5}
+    assert read_run_config(project, {"pfedme.alpha": 0.5}) == default_config() | {
+        "pfedme.alpha": 0.5
+    }
     with pytest.raises(Refused, match="Key 'alhpa' is not present"):
         read_run_config(project, {"alhpa": 0.5})
 

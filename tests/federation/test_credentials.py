@@ -131,7 +131,7 @@ def test_a_file_of_a_server_is_missing(name):
         ('"a.example.org:9092"', "9092", "must be text in quotes, got 9092"),
         ("a.example.org:9092", "a.example.org", "must be HOST:PORT"),
         ("federation =", "federation", "is not TOML"),
-        ("federation =", "[table]\nfederation =", "must be flat"),
+        ("federation =", "[table]\nfederation =", "lacks federation"),
     ],
 )
 def test_node_toml_is_malformed(old, new, says):

@@ -168,7 +168,7 @@ def test_tables_that_cannot_be_played(tmp_path, columns, message):
         ({"hidden": ""}, Refused, "hidden must be one or more for meta-ban"),
         ({"gamma": 1.0}, Refused, "gamma must be less than 1"),
         ({"nu": 1.0}, Refused, "nu must be greater than 1"),
-        ({"clip": 1.0}, Refused, "clip must be 0.0 for meta-ban"),
+        ({"clip": 1.0}, Refused, "clip is not a setting of meta-ban"),
     ],
 )
 def test_settings_that_cannot_be(tmp_path, special, error, message):

@@ -99,7 +99,7 @@ def test_data_of_another_kind_are_left_out(warnings_of_engram):
     assert "node 1 takes no part with clients [2, 3]: it has" in warnings_of_engram.text
     attendance = Attendance(Scripted(other, entry([0, 1])), 4, kind=Kind((1, 8, 8), 5), patience=0)
     attendance.wait(2)
-    assert attendance.roster() == ([None, None, 1, 1], [0, 0, 10, 10], (1, 8, 8), 5)
+    assert attendance.roster() == ([None, None, 1, 1], [0, 0, 10, 10], Kind((1, 8, 8), 5))
 
 
 def test_names_clients_that_nobody_hosts():
@@ -145,7 +145,7 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, wa
     g.away = {2, 3}
     caplog.set_level("INFO", logger="flwr.engram")
     attendance = begun(g, 4, least=2)
-    assert attendance.roster() == ([1, 1, None, None], [10, 10, 0, 0], (1, 8, 8), 10)
+    assert attendance.roster() == ([1, 1, None, None], [10, 10, 0, 0], Kind((1, 8, 8), 10))
     assert attendance.left_out([0, 1], {}) == dict.fromkeys([2, 3], "no node hosts it")
     assert "without some clients, for now: clients [2, 3]: no node hosts it" in caplog.text
     assert not attendance.look()

@@ -125,7 +125,7 @@ def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
     changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
     printed = superlink.run(source_root(), toml(changed | {"out": str(tmp_path / "ray")}), nodes=3)
     assert "roster: 20 clients on 3 nodes, all running this source" in printed
-    assert "personalized accuracy" in printed, printed
+    assert "% before personalization" in printed, printed
     records = [RunRecord.open(tmp_path / name) for name in ("vectorized", "sequential", "ray")]
     models = [record.load_checkpoint().model for record in records]
     assert_same(models[1], models[0], atol=1e-5)
@@ -175,7 +175,7 @@ def test_noise_is_secret_on_nodes(superlink, tmp_path):
     expected = simulate(e, tmp_path / "vectorized")
     changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
     printed = superlink.run(source_root(), toml(changed | {"out": str(tmp_path / "ray")}))
-    assert "personalized accuracy" in printed, printed
+    assert "% before personalization" in printed, printed
     one, other = (RunRecord.open(tmp_path / name) for name in ("vectorized", "ray"))
     assert other.results["epsilon"] == expected["epsilon"]
     asked = (tmp_path / "ray" / "clients-asked.txt").read_text().splitlines()
@@ -197,7 +197,7 @@ def test_a_preset_runs_and_goes_on(superlink, tmp_path):
     for rounds in (2, 4):
         mine.write_text(text.replace("num-rounds = 100", f"num-rounds = {rounds}"))
         printed = superlink.run(source_root(), str(mine))
-        assert "personalized accuracy" in printed, printed
+        assert "% before personalization" in printed, printed
         text = text.replace("out =", "resume =")
     record = RunRecord.open(tmp_path / "run")
     assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4]
