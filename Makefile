@@ -11,7 +11,7 @@ federation: .venv/ready
 	$(BIN)/engram federation --clients 3 --set num-rounds=20
 
 test: .venv/ready
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses logical --dist loadfile
 
 test-network: .venv/ready
 	$(BIN)/pytest -m network

@@ -147,7 +147,7 @@ class RunRecord:
         """The contents of ``config.json``.
 
         Raises:
-            Refused: They are damaged.
+            Refused: They are damaged, or of an earlier version.
         """
         path = self.folder / "config.json"
         config = checked(read_json(path))
@@ -159,6 +159,11 @@ class RunRecord:
         missing = [key for key, kind in kinds.items() if not isinstance(config.get(key), kind)]
         if missing:
             raise Refused(f"{path} is damaged: it lacks {missing[0]}")
+        if "method" not in config["settings"]:
+            raise Refused(
+                f"{self.folder} was written by an earlier version of Engram, whose runs this one "
+                "neither shows nor goes on with"
+            )
         return config
 
     @property

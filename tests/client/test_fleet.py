@@ -57,32 +57,32 @@ class Stub:
         self.answers = []
         self.confirmed = []
 
-    def PullMessages(self, request, timeout):  # noqa: N802, ARG002 - as Flower calls it; all below
+    def PullMessages(self, request, timeout):  # noqa: N802 - as Flower calls it; all below
         header = message_pb2.Message.FromString(self.parcel.header)
         tree = message_pb2.ObjectTree.FromString(self.parcel.tree)
         return fleet_pb2.PullMessagesResponse(messages_list=[header], message_object_trees=[tree])
 
-    def PullObject(self, request, timeout):  # noqa: N802, ARG002
+    def PullObject(self, request, timeout):  # noqa: N802
         content = self.parcel.objects.get(request.object_id)
         there = content is not None
         return message_pb2.PullObjectResponse(
             object_found=there, object_available=there, object_content=content
         )
 
-    def ConfirmMessageReceived(self, request, timeout):  # noqa: N802, ARG002
+    def ConfirmMessageReceived(self, request, timeout):  # noqa: N802
         self.confirmed.append(request.message_object_id)
         return message_pb2.ConfirmMessageReceivedResponse()
 
-    def GetRun(self, request, timeout):  # noqa: N802, ARG002
+    def GetRun(self, request, timeout):  # noqa: N802
         fab_hash = hashlib.sha256(bundle(PROJECT)).hexdigest()
         return run_pb2.GetRunResponse(run=run_pb2.Run(run_id=request.run_id, fab_hash=fab_hash))
 
-    def GetFab(self, request, timeout):  # noqa: N802, ARG002
+    def GetFab(self, request, timeout):  # noqa: N802
         return fab_pb2.GetFabResponse(
             fab=fab_pb2.Fab(hash_str=request.hash_str, content=bundle(PROJECT))
         )
 
-    def PushMessages(self, request, timeout):  # noqa: N802, ARG002
+    def PushMessages(self, request, timeout):  # noqa: N802
         self.answers.append(request.messages_list[0])
         return fleet_pb2.PushMessagesResponse()
 
@@ -209,7 +209,7 @@ def test_an_answer_that_is_too_large_is_not_taken(connect, monkeypatch):
     from concurrent.futures import ThreadPoolExecutor
 
     class Service(grpc.GenericRpcHandler):
-        def service(self, details):  # noqa: ARG002
+        def service(self, details):
             answer = fleet_pb2.PullMessagesResponse(
                 messages_list=[message_pb2.Message(error={"reason": "x" * 2**20})]
             )

@@ -179,7 +179,7 @@ class FakeFleet:
         message = self._next(None)
         return message and (1, pack(message))
 
-    def fetch(self, run_id, message, *, until):  # noqa: ARG002 - as what it stands in for
+    def fetch(self, run_id, message, *, until):
         return message
 
     def run_info(self, run_id):

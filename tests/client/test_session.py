@@ -77,12 +77,12 @@ class World:
         _, run_id, parcel = self.mail.pop(0)
         return run_id, parcel._replace(objects={}) if isinstance(parcel, Parcel) else parcel
 
-    def fetch(self, run_id, parcel, *, until):  # noqa: ARG002 - as what it stands in for
+    def fetch(self, run_id, parcel, *, until):
         self._call("fetch", run_id)
         self.fetched.append(run_id)
         return parcel
 
-    def confirm(self, run_id, parcel):  # noqa: ARG002
+    def confirm(self, run_id, parcel):
         self._call("confirm", run_id)
         self.confirmed.append(run_id)
 

@@ -28,7 +28,7 @@ class Scripted(InProcessGrid):
         super().__init__(trainer(small()), [[] for _ in answers])
         self.answers = answers
 
-    def _answer(self, kind, requests):  # noqa: ARG002 - as what it stands in for
+    def _answer(self, kind, requests):
         return [
             Message(self.answers[r.message.metadata.dst_node_id - 1], reply_to=r.message)
             for r in requests
@@ -388,7 +388,7 @@ def test_impossible_numbers_are_refused(clients, examples):
 
 def test_a_node_that_does_not_answer_in_time_is_asked_again():
     class Slow(Scripted):
-        def send_and_receive(self, messages, *, timeout=None):  # noqa: ARG002 - as Flower's
+        def send_and_receive(self, messages, *, timeout=None):
             answered.append(list(super().send_and_receive(messages)))
             return answered[-1][1:] if len(answered) == 1 else answered[-1]
 
