@@ -11,7 +11,7 @@ import pytest
 from benchmarks.chaos import chaos, plan
 from client.memory import DiskStore
 from federation.errors import RunStopped
-from federation.experiment import Experiment
+from federation.experiment import Experiment, read_by
 from federation.settings.files import read_settings
 from server.record import RunRecord
 from server.status import members, participation
@@ -39,7 +39,8 @@ def settings(**special):
         "eval-every": 2,
         "checkpoint-every": 2,
     }
-    return Experiment.from_config({**own, **special})
+    method = special.get("method", "local-moml")
+    return Experiment.from_config(read_by(method, own) | special)
 
 
 def run(federation, experiment, folder):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from federation.errors import RunStopped
-from federation.experiment import Experiment
+from federation.experiment import Experiment, read_by
 from federation.settings.files import read_settings
 from server.record import RunRecord
 from server.registration import register_clients, unregister_client
@@ -34,7 +34,8 @@ def settings(**special):
         "eval-every": 1000,
         "checkpoint-every": 20,
     }
-    return Experiment.from_config({**own, **special})
+    method = special.get("method", "local-moml")
+    return Experiment.from_config(read_by(method, own) | special)
 
 
 def rows_of(folder):
