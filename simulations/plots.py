@@ -11,12 +11,12 @@ from matplotlib.ticker import MaxNLocator
 from federation.data.federated import FederatedData
 from simulations.comparison import Runs
 
-__all__ = ["plot_accuracy", "plot_clients", "plot_data"]
+__all__ = ["draw_accuracy", "plot_accuracy", "plot_clients", "plot_data"]
 
 _COLORS = list(mpl.color_sequences["tab10"])
 
 
-def plot_accuracy(runs: Runs, path: Path) -> None:
+def draw_accuracy(runs: Runs) -> Figure:
     """Draws accuracy against rounds: the mean over seeds, and a band from lowest to highest."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
@@ -47,7 +47,12 @@ def plot_accuracy(runs: Runs, path: Path) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="best", framealpha=0.6)
-    figure.savefig(path, dpi=150)
+    return figure
+
+
+def plot_accuracy(runs: Runs, path: Path) -> None:
+    """Writes the picture of ``draw_accuracy`` to a file."""
+    draw_accuracy(runs).savefig(path, dpi=150)
 
 
 def plot_clients(runs: Runs, path: Path) -> None:

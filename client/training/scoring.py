@@ -101,6 +101,13 @@ class Scoring:
         ]
         return Scores(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
 
+    def personalized(self, model: Params, client: int) -> Params:
+        """Returns the model after fine-tuning on a client's support rows, as it is scored."""
+        if self._dense:
+            raise ValueError("engine must be sequential: models are personalized one by one")
+        inputs, targets = self._test.take(self._split([client]).support)
+        return self._personalize(model, (inputs[0], targets[0]))
+
     def _block(
         self, model: Params, clients: Sequence[int], memories: Sequence[Params | None]
     ) -> Scores:

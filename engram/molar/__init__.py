@@ -4,3 +4,37 @@ Huang, Xu, Lee, Hassani, Bastani, Dobriban. Optimal Multitask Linear Regression 
 Bandits under Sparse Heterogeneity. 2024. Equations and algorithms in this folder are numbered as in
 that paper.
 """
+
+from typing import TYPE_CHECKING
+
+from engram.lazy import attach
+
+if TYPE_CHECKING:
+    from engram.molar.baselines import (
+        DebiasedRegressor,
+        IndividualRegressor,
+        LassoRegressor,
+        PooledRegressor,
+    )
+    from engram.molar.regressor import MolarClassifier, MolarRegressor
+
+__all__ = [
+    "DebiasedRegressor",
+    "IndividualRegressor",
+    "LassoRegressor",
+    "MolarClassifier",
+    "MolarRegressor",
+    "PooledRegressor",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "DebiasedRegressor": "engram.molar.baselines",
+        "IndividualRegressor": "engram.molar.baselines",
+        "LassoRegressor": "engram.molar.baselines",
+        "MolarClassifier": "engram.molar.regressor",
+        "MolarRegressor": "engram.molar.regressor",
+        "PooledRegressor": "engram.molar.baselines",
+    },
+)

@@ -2,3 +2,26 @@
 
 Contains one learner for losses of unknown curvature (``universal``), its components, and baselines.
 """
+
+from typing import TYPE_CHECKING
+
+from engram.lazy import attach
+
+if TYPE_CHECKING:
+    from engram.online.estimators import OnlineClassifier, OnlineRegressor
+    from engram.online.universal import universal_ensemble
+
+__all__ = [
+    "OnlineClassifier",
+    "OnlineRegressor",
+    "universal_ensemble",
+]
+
+__getattr__, __dir__ = attach(
+    __name__,
+    {
+        "OnlineClassifier": "engram.online.estimators",
+        "OnlineRegressor": "engram.online.estimators",
+        "universal_ensemble": "engram.online.universal",
+    },
+)

@@ -2,13 +2,14 @@
 
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npz import read_npz
 from federation.errors import DataError, brief
 from federation.streams import Stream, generator
@@ -60,7 +61,10 @@ def load(
         DataError: If the data set is unknown, missing, or not what it should be.
     """
     if dataset.startswith(_NPZ):
-        return _npz(Path(dataset.removeprefix(_NPZ)), test_fraction, seed, num_classes)
+        path = Path(dataset.removeprefix(_NPZ))
+        return _own(path, read_npz(path), test_fraction, seed, num_classes)
+    if dataset.startswith(IN_MEMORY):
+        return _own(Path("data"), held(dataset), test_fraction, seed, num_classes)
     if dataset == "digits":
         return _digits(test_fraction, seed)
     if dataset in _TORCHVISION:
@@ -102,8 +106,9 @@ def _split(
 # --- A user's own arrays ---------------------------------------------------------------------
 
 
-def _npz(path: Path, test_fraction: float, seed: int, num_classes: int) -> Arrays:
-    arrays = read_npz(path)
+def _own(
+    path: Path, arrays: Mapping[str, _Array], test_fraction: float, seed: int, num_classes: int
+) -> Arrays:
     whole, parts = {"x", "y"}, {"x_train", "y_train", "x_test", "y_test"}
     if whole <= arrays.keys() and not parts & arrays.keys():
         x, y, task = arrays["x"], arrays["y"], arrays.get("task")

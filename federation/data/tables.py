@@ -12,6 +12,7 @@ from engram.checks import require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
+from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npz import read_npz
 from federation.errors import DataError, brief, few_names, one_line
 from federation.experiment import Experiment
@@ -154,7 +155,11 @@ def read_table(
     if kind == "csv" and path:
         return _csv(Path(path), target, task, drop, one_task)
     if kind == "npz" and path:
-        return _without(drop, Path(path), _npz(Path(path), target, task, one_task))
+        own = _own(Path(path), read_npz(Path(path)), target, task, one_task)
+        return _without(drop, Path(path), own)
+    if dataset.startswith(IN_MEMORY):
+        name = Path("data")
+        return _without(drop, name, _own(name, held(dataset), target, task, one_task))
     raise DataError(
         f"a table must be csv:PATH or npz:PATH, or sparse-linear, sparse-logistic or "
         f"sparse-poisson (simulated), got {brief(dataset)}"
@@ -269,8 +274,7 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _npz(path: Path, target: str, task: str, one_task: bool) -> Table:
-    arrays = read_npz(path)
+def _own(path: Path, arrays: Mapping[str, _Array], target: str, task: str, one_task: bool) -> Table:
     missing = {"x", "y"} - arrays.keys()
     if missing:
         raise DataError(f"{path} must hold x and y (and task, if wanted); it lacks {min(missing)}")

@@ -1,0 +1,213 @@
+"""What ``import engram`` gives: experiments on data in memory, and runs as tables and models."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from client.hosts import Engine, Opening, host_of
+from client.memory import RamStore
+from client.training.scoring import Scoring
+from engram.types import Params
+from federation.data.federated import federated_data, model_for
+from federation.data.in_memory import hold
+from federation.errors import Refused
+from federation.experiment import Experiment, read_by
+from federation.methods import METHODS
+from federation.methods.local import LocalMethod
+from server.record import RunRecord
+from simulations import plots
+from simulations.engine import simulate as run_in_process
+from simulations.options import data_name, find_run, new_folder
+from simulations.terminal import run_all
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["Run", "load_run", "methods", "simulate"]
+
+Rows = tuple[npt.ArrayLike, npt.ArrayLike]
+Data = Rows | Sequence[Rows] | Mapping[str, Rows]
+
+
+class Run:
+    """A run that was recorded in a folder, finished or not.
+
+    Attributes:
+        folder: Where it is recorded.
+        experiment: Its settings.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._record = RunRecord.open(folder)
+        self.experiment = Experiment.from_config(self._record.config["settings"])
+
+    def __repr__(self) -> str:
+        state = "finished" if self._record.results is not None else "not finished"
+        return f"Run({str(self.folder)!r}: {self.experiment.method}, {state})"
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What the run found in the end.
+
+        Raises:
+            Refused: If it is not finished.
+        """
+        found = self._record.results
+        if found is None:
+            raise Refused(f"{self.folder} is not finished: resume it first")
+        return found
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """A row for each round, and a column for each metric."""
+        import pandas as pd  # noqa: PLC0415 - slow to import
+
+        return pd.DataFrame(self._record.rows()).set_index("round")
+
+    @property
+    def clients(self) -> "pd.DataFrame":
+        """A row for each client that was scored, and a column for each of its scores."""
+        import pandas as pd  # noqa: PLC0415 - slow to import
+
+        columns = dict(self.results["clients"])
+        ids = columns.pop("ids", None)
+        return pd.DataFrame(columns, index=pd.Index(ids, name="client") if ids else None)
+
+    @property
+    def model(self) -> Params:
+        """The arrays that all clients share after the last checkpoint, by name."""
+        checkpoint = self._record.load_checkpoint()
+        if checkpoint is None:
+            raise Refused(f"{self.folder} has no checkpoint yet")
+        return checkpoint.model
+
+    def personal_model(self, client: int) -> Params:
+        """Returns a client's own model, by name of its arrays.
+
+        That is the model that it keeps, where the method has clients keep one; otherwise the
+        common model, fine-tuned on the client's support rows as for its score.
+
+        Raises:
+            Refused: If there is no such client, or its memories are on nodes of their own.
+        """
+        e = self.experiment
+        if not 0 <= client < e.num_clients:
+            raise Refused(f"client must be in 0..{e.num_clients - 1}, got {client}")
+        checkpoint = self._record.load_checkpoint()
+        if checkpoint is None:
+            raise Refused(f"{self.folder} has no checkpoint yet")
+        if checkpoint.memories is None:
+            raise Refused(f"{self.folder} was run by `flwr run`: its memories are on the nodes")
+        store = RamStore()
+        store.restore(checkpoint.memories)
+        kept = store.load(client, None, before=checkpoint.server_round + 2)
+        if kept is not None:
+            return kept
+        if not isinstance(e.own, LocalMethod):
+            raise Refused(f"client {client} keeps no model")
+        data = federated_data(e)
+        network = model_for(e, data.input_shape, data.num_classes)
+        scoring = Scoring(e, network, data, vectorized=False)
+        return scoring.personalized(checkpoint.model, client)
+
+    def plot(self) -> "Figure":
+        """Draws accuracy against rounds.
+
+        Raises:
+            Refused: If the run's method has no accuracy.
+        """
+        if not isinstance(self.experiment.own, LocalMethod):
+            raise Refused(
+                f"{self.experiment.method} has no accuracy: see engram show {self.folder}"
+            )
+        return plots.draw_accuracy({self.experiment.method: [self._record]})
+
+
+def simulate(
+    data: Data | None = None,
+    *,
+    method: str = next(iter(METHODS)),
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    engine: Engine = "vectorized",
+    progress: bool = True,
+    **settings: Any,
+) -> Run:
+    """Runs an experiment in this process, on data in memory or on a data set by its name.
+
+    Args:
+        data: The clients' rows ``(x, y)``, in a list or by the clients' names; or ``(x, y)`` of
+            all clients, whose rows the setting ``partition`` gives out. None: the data set that
+            the setting ``dataset`` names.
+        method: What to run; ``engram.methods()`` lists them.
+        out: Folder of the run; by default a new one in ``runs/``.
+        resume: Instead, a run to go on with, given the same data.
+        engine: ``vectorized`` or ``sequential``.
+        progress: Whether to show it; in a notebook, too.
+        **settings: Shared settings and the method's own, by name: ``num_rounds=50, eta=0.2``.
+
+    Returns:
+        The run, whose folder holds everything that was found.
+
+    Raises:
+        Refused: If settings or data are impossible; nothing has been written.
+        RunStopped: If the run diverged.
+    """
+    given = _of_data(data, method) | settings | {"method": method}
+    if resume is not None:
+        given["resume"] = str(find_run(str(resume)))
+    experiment = Experiment(**given)
+    host_of(Opening(experiment, RamStore(), engine=engine))  # which refuses what does not fit
+    named = None if out is None else Path(out)
+    new = new_folder(named, f"{method}-{data_name(experiment)}") if resume is None else None
+    folder = new or Path(experiment.resume)
+
+    def execute(e: Experiment, place: Path, report: Any) -> None:
+        run_in_process(e, place, engine=engine, on_round=report)
+
+    if progress and threading.current_thread() is threading.main_thread():
+        try:
+            run_all({folder: experiment}, execute, f"engram.simulate(..., resume={str(folder)!r})")
+        except SystemExit as error:
+            raise KeyboardInterrupt from error
+    else:
+        execute(experiment, folder, lambda row: None)
+    return Run(folder)
+
+
+def load_run(run: str | Path) -> Run:
+    """Opens a run: its folder, or its name in ``runs/``.
+
+    Raises:
+        Refused: If there is none.
+    """
+    return Run(find_run(str(run)))
+
+
+def methods() -> dict[str, str]:
+    """Returns what each method is, by its name."""
+    return {name: method.meaning for name, method in METHODS.items()}
+
+
+def _of_data(data: Data | None, method: str) -> dict[str, Any]:
+    """Returns the settings that follow from data in memory."""
+    if data is None:
+        return {}
+    if isinstance(data, tuple):
+        x, y = data
+        return {"dataset": hold({"x": x, "y": y})}
+    names, parts = zip(*data.items(), strict=True) if isinstance(data, Mapping) else ((), data)
+    xs, ys = zip(*((np.asarray(x), np.asarray(y)) for x, y in parts), strict=True)
+    task = np.repeat(np.arange(len(parts)), [len(y) for y in ys])
+    arrays: dict[str, npt.ArrayLike] = {"x": np.concatenate(xs), "y": np.concatenate(ys)}
+    arrays |= {"task": task} | ({"task_names": np.array(names)} if names else {})
+    count = len(parts)
+    most = min(count, Experiment.model_fields["clients_per_round"].default)
+    found = {"dataset": hold(arrays), "num-clients": count}
+    return read_by(method, {**found, "partition": "natural", "clients-per-round": most})

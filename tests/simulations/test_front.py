@@ -1,0 +1,126 @@
+"""``import engram``: experiments on data in memory, and what came of them."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import engram
+import engram.bandits
+import engram.molar
+import engram.online
+from federation.errors import DataError, Refused
+
+QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "eval_every": 1}
+
+
+def clients(count=4, rows=40, seed=0):
+    """Two kinds of clients, which call the same thing by other names."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for client in range(count):
+        x = rng.normal(size=(rows, 5)).astype(np.float32)
+        found.append((x, (x[:, client % 2] > 0).astype(int)))
+    return found
+
+
+@pytest.mark.parametrize("name", sorted({*engram.__all__}))
+def test_names_come_when_they_are_looked_at(name):
+    assert name in dir(engram)
+    assert getattr(engram, name).__module__ in ("simulations.front", "federation.experiment")
+
+
+@pytest.mark.parametrize("package", [engram.molar, engram.online, engram.bandits])
+def test_the_families_give_their_own(package):
+    for name in package.__all__:
+        assert getattr(package, name).__name__.lower().replace("_", "") == name.lower().replace(
+            "_", ""
+        )
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = package.Nothing
+
+
+def test_importing_it_is_light():
+    code = "import engram, sys; print([m for m in ('torch', 'flwr', 'numpy') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_list_of_clients_is_simulated(tmp_path):
+    run = engram.simulate(clients(), method="fedavg", eta=0.3, out=tmp_path / "run", **QUICK)
+    assert (run.experiment.num_clients, run.experiment.partition) == (4, "natural")
+    assert isinstance(run.metrics, pd.DataFrame)
+    assert run.metrics.index.tolist() == [0, 1, 2, 3]
+    assert run.metrics["accuracy"].notna().all()
+    assert run.clients.index.tolist() == [0, 1, 2, 3]
+    assert run.clients["personalized"].between(0, 1).all()
+    assert {leaf.dtype for leaf in run.model.values()} == {torch.float32}
+    assert run.plot().axes[0].get_xlabel() == "communication round"
+    again = engram.load_run(tmp_path / "run")
+    assert again.results == run.results
+    assert "fedavg, finished" in repr(again)
+
+
+def test_clients_may_have_names_and_rows_be_given_out(tmp_path):
+    named = dict(zip(("park", "lake", "hill", "port"), clients(), strict=True))
+    one = engram.simulate(clients(), method="fedavg", out=tmp_path / "one", **QUICK)
+    two = engram.simulate(named, method="fedavg", out=tmp_path / "two", **QUICK)
+    pd.testing.assert_frame_equal(one.clients, two.clients)
+    x, y = (np.concatenate(part) for part in zip(*clients(), strict=True))
+    given_out = engram.simulate(
+        (x, y), partition="iid", num_clients=4, clients_per_round=4, out=tmp_path / "x", **QUICK
+    )
+    assert given_out.experiment.method == next(iter(engram.methods()))
+    assert len(given_out.clients) == 4
+
+
+@pytest.mark.parametrize("method", ["fedavg", "pfedme", "local-moml"])
+def test_every_client_has_a_model_of_its_own(tmp_path, method):
+    special = {"memory": "carry"} if method == "local-moml" else {}
+    run = engram.simulate(
+        clients(), method=method, out=tmp_path / "run", clients_per_round=4, **QUICK, **special
+    )
+    own = [run.personal_model(client) for client in range(4)]
+    assert all(model.keys() == run.model.keys() for model in own)
+    assert not torch.equal(own[0]["dense0.weight"], own[1]["dense0.weight"])
+    with pytest.raises(Refused, match=r"client must be in 0\.\.3, got 4"):
+        run.personal_model(4)
+
+
+def test_a_table_of_each_client_is_regressed_on(tmp_path):
+    rng = np.random.default_rng(1)
+    tables = {}
+    for name in ("park", "lake", "hill"):
+        x = rng.normal(size=(200, 3))
+        tables[name] = (x, x @ [1.0, -2.0, 3.0] + 0.1 * rng.normal(size=200))
+    run = engram.simulate(tables, method="molar", out=tmp_path / "run", progress=False)
+    np.testing.assert_allclose(run.results["shared"]["coef"][:3], [1, -2, 3], atol=0.05)
+    coef = [float(run.personal_model(0)[f"x{k}"][0]) for k in range(3)]
+    np.testing.assert_allclose(coef, [1, -2, 3], atol=0.1)
+
+
+def test_a_run_goes_on_with_the_same_data_and_no_other(tmp_path):
+    settings = QUICK | {"method": "pfedme", "clients_per_round": 4}
+    whole = engram.simulate(clients(), out=tmp_path / "whole", **settings)
+    folder = tmp_path / "parts"
+    engram.simulate(clients(), out=folder, **settings | {"num_rounds": 1})
+    with pytest.raises(Refused, match="cannot go on with other settings: dataset was 'memory:"):
+        engram.simulate(clients(seed=1), resume=folder, **settings)
+    parts = engram.simulate(clients(), resume=folder, **settings)
+    assert parts.folder == folder
+    assert parts.results["accuracy"] == whole.results["accuracy"]
+
+
+def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(Refused, match="etta is not a setting"):
+        engram.simulate(clients(), etta=1, out=tmp_path / "run", **QUICK)
+    with pytest.raises(DataError, match="fewer than batch-size = 99"):
+        engram.simulate(clients(), batch_size=99, out=tmp_path / "run", **QUICK)
+    with pytest.raises(Refused, match="no run 'nowhere'"):
+        engram.load_run("nowhere")
+    assert not (tmp_path / "run").exists()
