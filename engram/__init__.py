@@ -10,11 +10,13 @@ from engram.lazy import attach
 
 if TYPE_CHECKING:
     from federation.experiment import Experiment
-    from simulations.front import Run, load_run, methods, simulate
+    from simulations.front import Comparison, Run, compare, load_run, methods, simulate
 
 __all__ = [
+    "Comparison",
     "Experiment",
     "Run",
+    "compare",
     "load_run",
     "methods",
     "simulate",
@@ -23,8 +25,10 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "Comparison": "simulations.front",
         "Experiment": "federation.experiment",
         "Run": "simulations.front",
+        "compare": "simulations.front",
         "load_run": "simulations.front",
         "methods": "simulations.front",
         "simulate": "simulations.front",

@@ -16,19 +16,21 @@ from federation.data.federated import federated_data, model_for
 from federation.data.in_memory import hold
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
-from federation.methods import METHODS
+from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
+from federation.settings.fields import key_of
 from server.record import RunRecord
 from simulations import plots
 from simulations.engine import simulate as run_in_process
 from simulations.options import data_name, find_run, new_folder
+from simulations.reports.local import report_rows
 from simulations.terminal import run_all
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Run", "load_run", "methods", "simulate"]
+__all__ = ["Comparison", "Run", "compare", "load_run", "methods", "simulate"]
 
 Rows = tuple[npt.ArrayLike, npt.ArrayLike]
 Data = Rows | Sequence[Rows] | Mapping[str, Rows]
@@ -179,6 +181,84 @@ def simulate(
     else:
         execute(experiment, folder, lambda row: None)
     return Run(folder)
+
+
+class Comparison:
+    """Methods side by side, each over the same seeds.
+
+    Attributes:
+        folder: Where the runs are recorded, one folder each.
+        runs: By method, its runs.
+    """
+
+    def __init__(self, folder: Path, runs: Mapping[str, Sequence[Run]]) -> None:
+        self.folder = folder
+        self.runs = runs
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row for each method: means over its runs, as ``engram compare`` prints them."""
+        import pandas as pd  # noqa: PLC0415 - slow to import
+
+        return pd.DataFrame(report_rows(self._records)).set_index("method")
+
+    def plot(self) -> "Figure":
+        """Draws accuracy against rounds, with a band from the lowest to the highest seed."""
+        return plots.draw_accuracy(self._records)
+
+    @property
+    def _records(self) -> dict[str, list[RunRecord]]:
+        return {
+            name: [RunRecord.open(run.folder) for run in runs] for name, runs in self.runs.items()
+        }
+
+
+def compare(
+    data: Data | None = None,
+    *,
+    methods: Sequence[str] = (),
+    seeds: int = 3,
+    out: str | Path | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> Comparison:
+    """Runs methods that train networks side by side, on the same data.
+
+    Args:
+        data: As for ``simulate``.
+        methods: Their names; by default all.
+        seeds: Runs of each, from the setting ``seed`` upwards.
+        out: Folder of the comparison; by default a new one in ``runs/``.
+        progress: Whether to show it.
+        **settings: Shared settings, and those of methods, each of which is for all that have it.
+
+    Raises:
+        Refused: If settings or data are impossible, or nobody has one of the settings.
+    """
+    trained = family(LocalMethod.plug_in)
+    chosen = list(methods) or trained
+    others = [name for name in chosen if name not in trained]
+    if others:
+        raise Refused(f"methods must be some of {', '.join(trained)}, got {', '.join(others)}")
+    place = new_folder(None if out is None else Path(out), "compare")
+    first = int(settings.pop("seed", 0))
+    known = {key for name in chosen for key in METHODS[name].all_keys()}
+    foreign = {name: known - set(METHODS[name].all_keys()) for name in chosen}
+    runs: dict[str, list[Run]] = {}
+    for name in chosen:
+        given = {k: v for k, v in settings.items() if key_of(k) not in foreign[name]}
+        runs[name] = [
+            simulate(
+                data,
+                method=name,
+                out=place / f"{name}-seed{seed}",
+                progress=progress,
+                seed=seed,
+                **given,
+            )
+            for seed in range(first, first + seeds)
+        ]
+    return Comparison(place, runs)
 
 
 def load_run(run: str | Path) -> Run:

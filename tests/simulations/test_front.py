@@ -79,6 +79,21 @@ def test_clients_may_have_names_and_rows_be_given_out(tmp_path):
     assert len(given_out.clients) == 4
 
 
+def test_methods_are_compared(tmp_path):
+    found = engram.compare(
+        clients(), methods=["fedavg", "pfedme"], seeds=2, inner_steps=2, out=tmp_path / "c", **QUICK
+    )
+    assert found.table.index.tolist() == ["fedavg", "pfedme"]
+    assert found.table["runs"].tolist() == [2, 2]
+    each = [run.results["accuracy"] for run in found.runs["pfedme"]]
+    assert found.table.loc["pfedme", "accuracy"] == pytest.approx(np.mean(each))
+    assert [run.experiment.seed for run in found.runs["fedavg"]] == [0, 1]
+    assert found.runs["pfedme"][0].experiment.own.inner_steps == 2
+    assert found.plot().axes
+    with pytest.raises(Refused, match=r"methods must be some of local-moml.*, got molar"):
+        engram.compare(clients(), methods=["molar"])
+
+
 @pytest.mark.parametrize("method", ["fedavg", "pfedme", "local-moml"])
 def test_every_client_has_a_model_of_its_own(tmp_path, method):
     special = {"memory": "carry"} if method == "local-moml" else {}
