@@ -184,11 +184,11 @@ def parse(words):
         if not hasattr(command, "commands"):
             break
         first, *rest = rest
-    command.make_context(first, rest)
+    command.make_context(first, list(rest))  # which empties the list
     sets = [rest[i + 1] for i, word in enumerate(rest) if word == "--set"]
     if command.name in ("run", "federation"):
         settings = dict(text.split("=") for text in sets)
-        Experiment(**settings, **({"method": rest[0]} if rest[0] in METHODS else {}))
+        Experiment.from_config(settings | ({"method": rest[0]} if rest[0] in METHODS else {}))
 
 
 def run_engram(monkeypatch, *words):
