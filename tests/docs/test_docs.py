@@ -13,6 +13,7 @@ from federation.experiment import Experiment
 from federation.fingerprint import ROOMS, source_root
 from federation.methods import METHODS
 from federation.settings.files import read_settings
+from federation.settings.shared import SharedSettings
 from tests.support import write_npz
 
 ROOT = source_root()
@@ -105,9 +106,21 @@ def test_pages_list_every_method():
 def test_a_methods_settings_are_listed_with_their_defaults(method):
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     (section,) = re.findall(rf"^### {method}\n(.*?)(?=^###? |\Z)", text, re.DOTALL | re.MULTILINE)
-    listed = dict(re.findall(r"^\| `([\w-]+)` \| `([^`]+)` \|", section, flags=re.MULTILINE))
-    defaults = METHODS[method].defaults()
-    assert listed == {key: json.dumps(value) for key, value in defaults.items()}
+    assert listed_settings(section) == written(METHODS[method].defaults())
+
+
+def test_the_shared_settings_are_listed_with_their_defaults():
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert listed_settings(text) == written(SharedSettings.defaults())
+
+
+def listed_settings(text):
+    """Returns the settings and defaults that tables have."""
+    return dict(re.findall(r"^\| `([\w-]+)` \| `([^`]+)` \|", text, flags=re.MULTILINE))
+
+
+def written(defaults):
+    return {key: json.dumps(value) for key, value in defaults.items()}
 
 
 # --- Examples -----------------------------------------------------------------------------------
