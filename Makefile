@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo federation test test-network lint types bench clean
+.PHONY: demo federation test test-network lint types docs bench clean
 
 demo: .venv/ready
 	$(BIN)/engram compare --seeds 3 --set num-rounds=80
@@ -25,6 +25,10 @@ lint: .venv/ready
 types: .venv/ready
 	$(BIN)/mypy
 
+docs: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 bench: .venv/ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python -m benchmarks.rounds
@@ -37,4 +41,4 @@ bench: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv build site *.egg-info

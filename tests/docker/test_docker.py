@@ -305,10 +305,10 @@ def test_an_image_is_made_with_the_torch_that_was_asked_for(wanted, cuda, fine, 
     assert fine or wanted in said
 
 
-# --- README ------------------------------------------------------------------------------------
+# --- Documentation -----------------------------------------------------------------------------
 
 
-def test_what_the_readmes_commands_leave_here_is_not_committed():
+def test_what_the_documented_commands_leave_here_is_not_committed():
     ignored = (source_root() / ".gitignore").read_text().splitlines()
     spec = pathspec.GitIgnoreSpec.from_lines(ignored)
     for path in ("results/config.json", "client-3.tar", "client-3/client.key", "memory-3/alive"):
@@ -317,7 +317,7 @@ def test_what_the_readmes_commands_leave_here_is_not_committed():
 
 
 def test_a_client_on_another_machine_has_its_folders_and_comes_back():
-    text = (source_root() / "README.md").read_text(encoding="utf-8")
+    text = (source_root() / "docs" / "deployment.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```console\n([^`]*docker run [^`]*)```", text)
     before, _, command = block.partition("$ docker run ")
     words = shlex.split(command.replace("\\\n", " "))

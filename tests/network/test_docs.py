@@ -1,4 +1,4 @@
-"""The README's commands for a federation, as they stand there, but for the ports."""
+"""The documented commands of a federation between machines, with other ports."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from tests.network.support import free_port
 pytestmark = pytest.mark.network
 
 
-def test_the_readmes_federation_runs(tmp_path):
-    text = (source_root() / "README.md").read_text(encoding="utf-8")
+def test_the_documented_federation_runs(tmp_path):
+    text = (source_root() / "docs" / "deployment.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
     control = f"--control 127.0.0.1:{free_port()}"
     lines = block.replace(":9092", f":{free_port()}").splitlines()

@@ -1,0 +1,262 @@
+"""README and docs/: every command and every example runs, and what they name is there."""
+
+import json
+import re
+import shlex
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from federation.experiment import Experiment
+from federation.fingerprint import ROOMS, source_root
+from federation.methods import METHODS
+from federation.settings.files import read_settings
+from federation.settings.shared import SharedSettings
+from tests.support import write_npz
+
+ROOT = source_root()
+SITE = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
+ROOT_FOLDERS = {*ROOMS, "benchmarks", "docker", "docs", "tests"}
+
+
+def name_of(page):
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(page, language):
+    text = page.read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def examples(language):
+    """Returns each block of a language once, as parameters that are named for their pages."""
+    found = {}
+    for page in PAGES:
+        for number, block in enumerate(blocks(page, language), start=1):
+            found.setdefault(block, f"{name_of(page)}-{number}")
+    return [pytest.param(block, id=name) for block, name in found.items()]
+
+
+def commands():
+    """Returns each command once, without its comment."""
+    lines = [line for page in PAGES for text in blocks(page, "sh") for line in text.splitlines()]
+    return list(dict.fromkeys(line.split("#")[0].strip() for line in lines if line.strip()))
+
+
+def headings(page):
+    """Returns the anchors of a page, as the site makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", t).strip().lower()) for t in titles}
+
+
+# --- What pages name --------------------------------------------------------------------------
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_names_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in headings(target), link
+    for path in re.findall(r"`([a-z_]+/[\w/.-]*)`", text):
+        if path.split("/")[0] in ROOT_FOLDERS:
+            assert (ROOT / path).exists(), path
+    for module in re.findall(r"^::: ([\w.]+)$", text, flags=re.MULTILINE):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), module
+    for module in re.findall(r"`((?:{})(?:\.\w+)+)`".format("|".join(ROOMS)), text):
+        first, *rest = module.split(".")
+        path = ROOT / first
+        while rest and ((path / rest[0]).is_dir() or (path / f"{rest[0]}.py").is_file()):
+            path /= rest.pop(0)
+        assert not rest or re.search(rf"^(class |def )?{rest[0]}\b", source(path), re.M), module
+
+
+def source(path):
+    file = path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
+    return file.read_text(encoding="utf-8")
+
+
+def test_every_page_is_in_the_sites_navigation():
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r": ([\w/-]+\.md)$", config, flags=re.MULTILINE)
+    assert sorted(named) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in SITE)
+
+
+# --- What pages say of methods ------------------------------------------------------------------
+
+
+def test_pages_list_every_method():
+    for page in (ROOT / "README.md", ROOT / "docs" / "methods.md"):
+        rows = re.findall(r"^\| `([\w-]+)` \| ", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert set(rows[: len(METHODS)]) == set(METHODS), page
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_methods_settings_are_listed_with_their_defaults(method):
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^### {method}\n(.*?)(?=^###? |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert listed_settings(section) == written(METHODS[method].defaults())
+
+
+def test_the_shared_settings_are_listed_with_their_defaults():
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert listed_settings(text) == written(SharedSettings.defaults())
+
+
+def listed_settings(text):
+    """Returns the settings and defaults that tables have."""
+    return dict(re.findall(r"^\| `([\w-]+)` \| `([^`]+)` \|", text, flags=re.MULTILINE))
+
+
+def written(defaults):
+    return {key: json.dumps(value) for key, value in defaults.items()}
+
+
+# --- Examples -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registry():
+    """Forgets the methods that an example adds."""
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize("block", examples("python"))
+def test_the_python_runs(block, request):
+    exec(compile(block, request.node.callspec.id, "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("block", examples("toml"))
+def test_the_settings_are_valid(block, tmp_path):
+    path = tmp_path / "settings.toml"
+    path.write_text(block)
+    Experiment.from_config(read_settings(path))
+
+
+@pytest.mark.parametrize("line", commands(), ids=str)
+def test_the_commands_run(line, tmp_path, monkeypatch, capsys):
+    command, *words = shlex.split(line)
+    if command == "make":
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+        assert set(words) <= set(targets)
+    elif command == "flwr":  # runs for real in tests/simulations/test_ray.py
+        assert words[:2] == ["run", "."]
+        settings = tomllib.loads("\n".join(words[3].split()) if words[2:] else "")
+        Experiment.from_config(settings)
+    elif words[0] == "federation":  # runs for real in tests/network
+        parse(words)
+    else:
+        assert command == "engram", line
+        own_data(tmp_path)
+        if "show" in words or "--resume" in words:
+            run_engram(monkeypatch, "run", "--set", "num-rounds=1", "--out", "runs/mine")
+        run_engram(monkeypatch, *shortened(words, tmp_path))
+        assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line.removeprefix("$ engram ")
+        for page in PAGES
+        for block in blocks(page, "console")
+        for line in block.splitlines()
+        if line.startswith("$ engram ")
+    ],
+    ids=str,
+)
+def test_commands_for_other_machines_are_valid(line):
+    parse(shlex.split(line))
+
+
+def parse(words):
+    """Reads a command as `engram` would, and does not run it."""
+    import typer
+
+    from simulations.cli import app
+
+    first, *rest = words
+    command = typer.main.get_command(app)
+    while first in getattr(command, "commands", {}):
+        command = command.commands[first]
+        if not hasattr(command, "commands"):
+            break
+        first, *rest = rest
+    command.make_context(first, list(rest))  # which empties the list
+    sets = [rest[i + 1] for i, word in enumerate(rest) if word == "--set"]
+    if command.name in ("run", "federation"):
+        settings = dict(text.split("=") for text in sets)
+        Experiment.from_config(settings | ({"method": rest[0]} if rest[0] in METHODS else {}))
+
+
+def run_engram(monkeypatch, *words):
+    from simulations.__main__ import main
+
+    monkeypatch.setattr("sys.argv", ["engram", *words])
+    main()
+
+
+def own_data(folder):
+    """Puts the files that the commands name into a folder."""
+    rng = np.random.default_rng(0)
+    x, y, task = rng.normal(size=(600, 3)), rng.integers(0, 2, 600), np.repeat(range(20), 30)
+    (folder / "simulations").symlink_to(ROOT / "simulations")
+    write_npz(folder / "mine.npz", x=x, y=y, task=task)
+    data = pd.DataFrame(x, columns=["age", "dose", "weight"])
+    data = data.assign(patient=np.arange(600), hospital=task, died=y)
+    data["pressure"] = x @ [1, 2, 3] + rng.normal(size=600)
+    data.to_csv(folder / "mine.csv", index=False)
+    offers = pd.DataFrame(rng.random((600, 2)), columns=["price", "size"])
+    offers.assign(user=task, bought=y).to_csv(folder / "offers.csv", index=False)
+
+
+def shortened(words, folder):
+    """Returns a command that takes seconds: fewer rounds, seeds or iterations of the same."""
+    if "--help" in words:
+        return words
+    if words[0] in ("run", "compare"):
+        # MOLAR has one round, which no setting says.
+        return [*words, *([] if "molar" in words else ["--set", "num-rounds=2"])]
+    return reproduction(words, folder) if words[0] == "reproduce" else words
+
+
+def reproduction(words, folder):
+    """Returns a shorter command for one of the papers' experiments."""
+    study, rng = words[1], np.random.default_rng(0)
+    one = ["--seeds", "1", "--processes", "1"]
+    if study == "molar-regression":
+        pytest.skip("runs, smaller, in tests/simulations/studies/molar/test_regression.py")
+    if study == "molar-table":
+        return [*words, "--splits", "1"]
+    if study == "molar-bandit":
+        return [*words, "--horizon", "64", "--trials", "1"]
+    if study == "meta-ban":
+        rated = {"user": np.repeat(range(60), 10), "item": np.tile(range(20), 30)}
+        table = pd.DataFrame(rated | {"rating": rng.integers(1, 6, 600)})
+        table.to_csv(folder / "rated.csv", index=False)
+        words = ["rated.csv" if word == "mine.csv" else word for word in words]
+        chosen = [word for name in ("meta-ban", "random") for word in ("--method", name)]
+        return [*words, "--rounds", "8", *one, *chosen]
+    if study == "universal":
+        return [*words, "--horizon", "20", *one]
+    if study == "universal-stream":
+        return words
+    images = rng.integers(0, 256, (700 * 6, 28, 28), dtype=np.uint8)
+    (folder / "data").mkdir()
+    write_npz(folder / "data" / "omniglot28.npz", x=images, y=np.arange(4200) % 700)
+    return [*words, "--iterations", "5", *one]
