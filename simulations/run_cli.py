@@ -1,29 +1,28 @@
-"""The `engram` command."""
+"""The commands that run experiments in this process, and that show runs and data.
+
+What loads torch or matplotlib is imported by the functions that use it, once all is in order.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from client.cli import app as client_commands
-from client.training.trainer import Engine
-from federation.data.federated import federated_data, model_for
-from federation.data.tables import table_data
 from federation.errors import Refused
 from federation.experiment import Experiment
+from federation.interrupts import end_at_once
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
-from server.cli import app as server_commands
 from server.launch import CONTROL
 from server.record import RunRecord
 from simulations.comparison import PLAN, read_plan
-from simulations.deployed_cli import app as deployed_commands
+from simulations.console import out as console
 from simulations.deployed_cli import run_on
-from simulations.engine import simulate
 from simulations.options import (
+    SEE_SETTINGS,
     Config,
     Json,
     Out,
@@ -37,22 +36,14 @@ from simulations.options import (
     overrides_of,
     refuse_keys,
 )
-from simulations.reproduce.cli import app as reproduce_commands
 from simulations.terminal import Execute, Report, run_all, show_found
-from simulations.terminal import out as console
+
+if TYPE_CHECKING:
+    from client.training.trainer import Engine
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Personalized federated learning: every client gets its own model, and remembers it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.add_typer(client_commands)
-app.add_typer(server_commands)
-app.add_typer(deployed_commands)
-app.add_typer(reproduce_commands)
+app = typer.Typer()
 
 _Engine = Annotated[
     str | None,
@@ -114,14 +105,17 @@ def run(
     show_found(folder, as_json)
 
 
-def _simulate(engine: Engine) -> Execute:
+def _simulate(engine: "Engine") -> Execute:
+    with end_at_once():
+        from simulations.engine import simulate  # noqa: PLC0415
+
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         simulate(experiment, folder, engine=engine, on_round=report)
 
     return execute
 
 
-@app.command(cls=WithSettings)
+@app.command(epilog=SEE_SETTINGS)
 def compare(
     methods: Annotated[
         list[str] | None,
@@ -155,6 +149,8 @@ def compare(
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = find_run(resume)
         chosen, plan = _resumed_plan(folder)
+    with end_at_once():
+        from federation.data.federated import federated_data, model_for  # noqa: PLC0415
     # What cannot be run is refused before anything is written.
     for experiment in plan.values():
         held = federated_data(experiment)
@@ -183,7 +179,7 @@ def show(
     show_found(find_run(run), as_json)
 
 
-@app.command(cls=WithSettings)
+@app.command(epilog=SEE_SETTINGS)
 def data(
     sets: Set = None,
     config: Config = None,
@@ -191,14 +187,15 @@ def data(
     as_json: Json = False,
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""
-    from simulations import plots  # noqa: PLC0415 - slow to import
-
     experiment = Experiment.from_config(overrides_of(config, sets))
     if not isinstance(experiment.own, LocalMethod):
         if out is not None:
             raise Refused(f"there is no picture of the tables of {experiment.method}")
         _show_tables(experiment, as_json)
         return
+    with end_at_once():
+        from federation.data.federated import federated_data  # noqa: PLC0415
+        from simulations import plots  # noqa: PLC0415
     held = federated_data(experiment)
     path = out or Path("runs") / f"data-{data_name(experiment)}-{experiment.partition}.png"
     if path.suffix != ".png":
@@ -225,6 +222,8 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
             "engram data shows rows that clients hold: one of meta-ban has none before its turns, "
             f"unless dataset is csv:PATH, got {experiment.dataset!r}"
         )
+    with end_at_once():
+        from federation.data.tables import table_data  # noqa: PLC0415
     held = table_data(experiment)
     columns = ", ".join(held.columns)
     table = Table(title=f"{experiment.dataset}: {columns}", title_justify="left")
@@ -274,13 +273,13 @@ def _of_one(name: str, methods: Sequence[str], overrides: Mapping[str, Any]) -> 
     return found
 
 
-def _resumed_plan(folder: Path) -> tuple[Engine, dict[str, Experiment]]:
+def _resumed_plan(folder: Path) -> tuple["Engine", dict[str, Experiment]]:
     plan = read_plan(folder)
     runs = {name: Experiment.from_config(settings) for name, settings in plan["runs"].items()}
     return _engine(plan["engine"]), runs
 
 
-def _engine(name: str) -> Engine:
+def _engine(name: str) -> "Engine":
     engines: dict[str, Engine] = {"vectorized": "vectorized", "sequential": "sequential"}
     if name not in engines:
         raise Refused(f"--engine must be {' or '.join(engines)}, got {name!r}")

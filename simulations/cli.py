@@ -1,0 +1,105 @@
+"""The `engram` command: what its subcommands are called, and where each is written.
+
+A subcommand's module is imported when the subcommand is called, and imports what it needs to check
+its arguments; what does the work is imported by the function's body. So help and refusals take
+tenths of a second. To add a command, write its function in one of these modules (or a new one) and
+name it here.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+
+import click
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
+
+__all__ = ["COMMANDS", "app"]
+
+_RUN, _SERVER, _CLIENT = "simulations.run_cli", "server.cli", "client.cli"
+
+COMMANDS: Final = {
+    "run": (_RUN, "Run one experiment, in this process or on a deployed federation."),
+    "compare": (_RUN, "Run methods side by side, on the same data, over several seeds."),
+    "show": (_RUN, "Show what a run, or a comparison, has found so far, and draw its plots again."),
+    "data": (_RUN, "Show which client holds which rows: a table, and a picture."),
+    "methods": ("simulations.methods_cli", "List the methods, or show one and its settings."),
+    "reproduce": (
+        "simulations.reproduce.cli",
+        "Run a paper's experiment, and set the results beside those that it published.",
+    ),
+    "federation": (
+        "simulations.deployed_cli",
+        "Run an experiment on a federation of processes on this machine, over gRPC.",
+    ),
+    "init-federation": (
+        _SERVER,
+        "Make a federation: its certificates, and a folder for the server and for each client.",
+    ),
+    "superlink": (
+        _SERVER,
+        "Start a federation's SuperLink, to which its clients and its users connect.",
+    ),
+    "register": (
+        _SERVER,
+        "Register all clients' keys with the running SuperLink; those it knows already stay so.",
+    ),
+    "unregister": (
+        _SERVER,
+        "Take a client's key from the running SuperLink: it is refused at once, and for good.",
+    ),
+    "status": (_SERVER, "Show who is in a federation, or who took part in a run, and its cost."),
+    "node": (_CLIENT, "Serve a federation as one of its clients, until it is stopped."),
+    "memory": (_CLIENT, "What a node's clients remember, on its disk."),
+}
+"""By name, the module of a subcommand, whose ``app`` has it, and the first line of its help."""
+
+
+class _Lazy(TyperGroup):
+    """A group that knows its commands by name and first line, and imports the one called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        lines = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+        super().__init__(**attributes | {"commands": lines})
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command that is called, and imports it."""
+        name, _, rest = super().resolve_command(ctx, args)
+        module, _ = COMMANDS[str(name)]
+        found = get_group(import_module(module).app)
+        return name, found.commands.get(str(name), found), rest
+
+
+def _print_versions(wanted: bool) -> None:
+    if wanted:
+        others = ", ".join(f"{name} {version(name)}" for name in ("flwr", "torch"))
+        print(f"engram {version('engram')} ({others})")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=_Lazy,
+    no_args_is_help=True,
+    add_completion=False,
+    suggest_commands=False,  # click does
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _engram(
+    versions: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_versions,
+            is_eager=True,
+            help="Print the version, and exit.",
+        ),
+    ] = False,
+) -> None:
+    """Personalized federated learning: every client gets its own model, and remembers it."""
+    del versions
