@@ -193,13 +193,13 @@ def data(
             raise Refused(f"there is no picture of the tables of {experiment.method}")
         _show_tables(experiment, as_json)
         return
+    path = out or Path("runs") / f"data-{data_name(experiment)}-{experiment.partition}.png"
+    if path.suffix != ".png":
+        raise Refused(f"--out must be the name of a .png file, got {path}")
     with end_at_once():
         from federation.data.federated import federated_data  # noqa: PLC0415
         from simulations import plots  # noqa: PLC0415
     held = federated_data(experiment)
-    path = out or Path("runs") / f"data-{data_name(experiment)}-{experiment.partition}.png"
-    if path.suffix != ".png":
-        raise Refused(f"--out must be the name of a .png file, got {path}")
     train, test = plots.class_counts(held)
     make_folder(path.parent)
     plots.plot_data(held, path)
