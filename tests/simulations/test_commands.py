@@ -63,6 +63,24 @@ for words, status in cases:
 """
 
 
+BEGIN = """
+import sys
+import simulations.engine, strategies
+from federation.data.federated import federated_data
+from federation.experiment import Experiment
+
+federated_data(Experiment())
+raise SystemExit(", ".join(name for name in sys.argv[1:] if name in sys.modules) or 0)
+"""
+
+
+def check(code, *words):
+    """Runs code in a process of its own, which ends with the status 0 if all is well."""
+    line = [sys.executable, "-c", code, *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture
 def engram(monkeypatch):
     """Runs the command; returns its status and its output, 200 characters wide."""
@@ -77,9 +95,12 @@ def engram(monkeypatch):
 
 
 def test_help_and_refusals_load_nothing_heavy():
-    words = [sys.executable, "-c", CALLS, json.dumps([HEAVY, LIGHT])]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    check(CALLS, json.dumps([HEAVY, LIGHT]))
+
+
+def test_a_run_begins_without_what_it_does_not_need():
+    # Each of them takes some tenths of a second.
+    check(BEGIN, "sklearn", "pandas", "matplotlib", "scipy.stats", "torchvision")
 
 
 def test_the_first_lines_of_help_are_the_commands_own():
