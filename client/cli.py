@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from client.node import run_node
 from client.sealed import new_key, read_key
 from federation.credentials import read_node
 from federation.errors import Refused
@@ -111,6 +110,8 @@ def node(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda signum, frame: stop.set())
+    from client.node import run_node  # noqa: PLC0415 - loads Flower
+
     _log.setLevel(logging.INFO)
     run_node(
         credentials,
@@ -161,9 +162,10 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """List what is remembered: training, client, round, size, age."""
+    root = _root(folder, state)
     from client.trainings import kept  # noqa: PLC0415 - loads torch
 
-    found = list(kept(_root(folder, state)))
+    found = list(kept(root))
     if as_json:
         print(json.dumps([entry._asdict() for entry in found]))
         return

@@ -45,7 +45,7 @@ def program(name: str, *arguments: str, home: Path) -> Launch:
     """
     found = Path(sys.executable).parent / name
     if not found.is_file():
-        raise Refused(f"{found} is not there: install Engram into this environment with `make`")
+        raise Refused(f"{found} is not there: install Engram and Flower into this environment")
     home = home.absolute()
     cwd = home.with_name("empty")
     try:

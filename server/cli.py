@@ -19,9 +19,9 @@ from federation.credentials import read_server
 from federation.errors import Refused
 from server.identity import add_client, init_federation, new_client_key, renew_server
 from server.launch import CONTROL, check_free, superlink_addresses, superlink_command, warnings
+from server.limits import Limits
 from server.record import RunRecord
 from server.registration import register_clients, unregister_client
-from server.replies import Limits
 from server.status import costs, members, participation
 
 __all__ = ["app"]
@@ -201,7 +201,7 @@ def status(
     control: _Control = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Show who is in a federation, or who took part in a run, and what it cost."""
+    """Show who is in a federation, or who took part in a run, and its cost."""
     if (target / "config.json").is_file():
         rows = RunRecord.open(target).rows()
         shares, cost = participation(rows), costs(rows)

@@ -13,7 +13,7 @@ from federation.errors import Refused
 from federation.launch import Launch, program
 from server.callers import SOCKETS
 from server.folders import replace_file
-from server.replies import Limits
+from server.limits import Limits
 
 __all__ = [
     "CONTROL",

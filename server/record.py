@@ -15,14 +15,12 @@ from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from engram.types import Params
 from federation.errors import Refused, few, one_line
 from federation.experiment import Experiment
 from federation.files import NEW, read_file, read_json, replace_file
 from federation.fingerprint import fingerprint
-from federation.tensors import difference, tensors_from_bytes, tensors_to_bytes
 from server.checkpoints import (
     DamagedCheckpoint,
     drop_checkpoint,
@@ -32,6 +30,9 @@ from server.checkpoints import (
     write_checkpoint,
 )
 from server.checksums import Row, checked, read_row, summed
+
+if TYPE_CHECKING:
+    from engram.types import Params
 
 __all__ = ["Checkpoint", "Memories", "RunRecord"]
 
@@ -64,8 +65,8 @@ class Checkpoint(NamedTuple):
     """
 
     server_round: int
-    model: Params
-    state: Params
+    model: "Params"
+    state: "Params"
     memories: bytes | None = None
     damaged: Mapping[str, str] = _NONE
 
@@ -292,7 +293,7 @@ class RunRecord:
     # --- Checkpoints -----------------------------------------------------------------------
 
     def save_checkpoint(
-        self, server_round: int, model: Params, state: Params, memories: Memories | None
+        self, server_round: int, model: "Params", state: "Params", memories: Memories | None
     ) -> Checkpoint:
         """Adds a checkpoint, of which the last two are kept; a crash leaves it whole, or not there.
 
@@ -302,6 +303,8 @@ class RunRecord:
             state: What the aggregate remembers.
             memories: The clients' memories, if they live in this process.
         """
+        from federation.tensors import tensors_to_bytes  # noqa: PLC0415 - loads torch
+
         files = {_MODEL: tensors_to_bytes(model), _STATE: tensors_to_bytes(state)}
         if memories is not None:
             files[_MEMORIES] = memories.dump()
@@ -309,7 +312,7 @@ class RunRecord:
         return Checkpoint(server_round, model, state, files.get(_MEMORIES))
 
     def load_checkpoint(
-        self, *, model: Params | None = None, state: Params | None = None
+        self, *, model: "Params | None" = None, state: "Params | None" = None
     ) -> Checkpoint | None:
         """Returns the newest checkpoint that is whole, or None if there is none at all yet.
 
@@ -351,7 +354,7 @@ class RunRecord:
         )
 
     def _load(
-        self, server_round: int, folder: Path, model: Params | None, state: Params | None
+        self, server_round: int, folder: Path, model: "Params | None", state: "Params | None"
     ) -> Checkpoint:
         files = read_checkpoint(folder, server_round)
         found_model, found_state = _tensors(files, _MODEL, model), _tensors(files, _STATE, state)
@@ -380,8 +383,10 @@ def _lock(handle: int) -> bool:
     return True
 
 
-def _tensors(files: Mapping[str, bytes], name: str, like: Params | None) -> Params:
+def _tensors(files: Mapping[str, bytes], name: str, like: "Params | None") -> "Params":
     """Returns a checkpoint's tensors, if they are like others."""
+    from federation.tensors import difference, tensors_from_bytes  # noqa: PLC0415 - loads torch
+
     try:
         found = tensors_from_bytes(files[name])
     except KeyError as error:

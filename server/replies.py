@@ -11,36 +11,19 @@ import threading
 from collections.abc import Iterator
 from itertools import islice
 from logging import getLogger
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
 from federation.errors import REFUSED, UNUSABLE
 from federation.flower import Parcel, error_instead, fleet_pb2, forget_push, message_pb2, pack
+from server.limits import Limits
 
-__all__ = ["GuardedFleet", "Limits"]
+__all__ = ["GuardedFleet"]
 
 _log = getLogger("flwr.engram")
 
 _HEADER = 2**20  # bytes of what a reply says of itself, its error included
-
-
-class Limits(NamedTuple):
-    """What a node's reply may have.
-
-    Attributes:
-        records: Parts: records, their arrays, and the arrays' chunks. One of ``engram node`` has a
-            few, whatever the model.
-        mebibytes: MiB of all of them together.
-    """
-
-    records: int = 1000
-    mebibytes: int = 1024
-
-    @property
-    def bytes(self) -> int:
-        """As ``mebibytes``."""
-        return self.mebibytes * 2**20
 
 
 class _Reply:

@@ -20,7 +20,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from federation.errors import Refused
 from federation.flower import run_superlink
 from server.callers import own_users, private
-from server.replies import GuardedFleet, Limits
+from server.limits import Limits
+from server.replies import GuardedFleet
 
 __all__ = ["compact", "main", "serve"]
 

@@ -6,6 +6,8 @@ import signal
 import sys
 import time
 
+from federation.interrupts import end_at_once
+
 __all__ = ["main"]
 
 _RESIDENT = {"node", "superlink"}  # Docker starts them again at once, whatever they end with
@@ -14,25 +16,14 @@ _PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before they end;
 
 def main() -> None:
     """Runs the command; exits with 2 for what was refused, 1 for what failed, 130 for Ctrl-C."""
-    # Raised inside some extension's import, a KeyboardInterrupt is lost, or ends the process as if
-    # nobody had handled it. There is nothing yet to be put in order.
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # else it is ignored, in the background of a script
-        signal.signal(signal.SIGINT, lambda signum, frame: os._exit(130))
-    try:
-        # PLC0415: inside, since it takes seconds.
+    with end_at_once():
         import errno  # noqa: PLC0415
 
         import click  # noqa: PLC0415
 
         from federation.errors import EngramError, Refused, one_line  # noqa: PLC0415
-
-        if sys.argv[1:2] in (["node"], ["memory"]):  # a node is back in half a second, not in five
-            from client.cli import app  # noqa: PLC0415
-        else:
-            from simulations.cli import app  # noqa: PLC0415
-
-        signal.signal(signal.SIGINT, before)
+        from simulations.cli import app  # noqa: PLC0415
+    try:
         _log_to_stderr()
         if status := app(standalone_mode=False):  # what typer makes of Ctrl-C
             raise SystemExit(status)

@@ -13,14 +13,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from federation.errors import EngramError, RunStopped
 from federation.experiment import Experiment
-from federation.fingerprint import source_root
 from server.control import reason
 from server.launch import flwr_command
 from server.record import RunRecord
+from simulations.app_folder import write_app
 
 __all__ = ["run_deployed"]
 
@@ -102,7 +103,9 @@ class _Attempt:
         settings = experiment.to_config() | place
         # A file of its own: another run may be submitted at the same time.
         self._config = server / "flwr" / f"run-{secrets.token_hex(8)}.toml"
-        words = ("run", str(source_root()), "--stream", "--run-config", str(self._config))
+        self._app = TemporaryDirectory(prefix="app-", dir=server / "flwr")
+        write_app(Path(self._app.name))
+        words = ("run", self._app.name, "--stream", "--run-config", str(self._config))
         launch = flwr_command(server, *words, control=control)
         lines = (f"{k} = {json.dumps(v, ensure_ascii=False)}\n" for k, v in settings.items())
         self._config.write_text("".join(lines), encoding="utf-8")
@@ -155,6 +158,7 @@ class _Attempt:
     def end(self, *, finished: bool) -> None:
         """Makes sure that nothing goes on with this attempt."""
         self._config.unlink(missing_ok=True)
+        self._app.cleanup()
         if finished:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=15)

@@ -10,15 +10,16 @@ import typer
 from federation.credentials import read_server
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
+from federation.interrupts import end_at_once
 from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.local import LocalFederation, Nodes
 from simulations.options import (
+    SEE_SETTINGS,
     Config,
     Json,
     Out,
     Set,
-    WithSettings,
     data_name,
     find_run,
     make_folder,
@@ -33,7 +34,7 @@ __all__ = ["app", "run_on"]
 app = typer.Typer()
 
 
-@app.command(cls=WithSettings)
+@app.command(epilog=SEE_SETTINGS)
 def federation(
     clients: Annotated[int, typer.Option(min=1, metavar="N", help="How many nodes.")] = 3,
     nodes: Annotated[
@@ -63,6 +64,8 @@ def federation(
     err.print(f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs")
     place, kind = folder / "federation", kinds[nodes]
     options = _data_options(experiment, kind)
+    with end_at_once():  # here, and not where there are processes to stop
+        import strategies  # noqa: F401, PLC0415
     local = LocalFederation(place, clients=clients, nodes=kind, insecure=insecure, options=options)
     with local:
         _follow(experiment, folder / "run", local.server, local.control, "run it anew")

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import click
 import typer
@@ -13,11 +13,13 @@ from typer.core import TyperCommand
 
 from federation.errors import Refused, brief
 from federation.experiment import Experiment
+from federation.settings.fields import Settings, key_of, range_of
 from federation.settings.files import read_settings
-from federation.settings.shared import SharedSettings
-from simulations.terminal import out as console
+from federation.settings.shared import GROUPS
+from simulations.console import out as console
 
 __all__ = [
+    "SEE_SETTINGS",
     "Config",
     "Json",
     "Out",
@@ -30,28 +32,40 @@ __all__ = [
     "new_folder",
     "overrides_of",
     "refuse_keys",
+    "settings_rows",
 ]
 
 
 _LONGEST = 60  # characters of a data set's name in a folder's
 
 
+SEE_SETTINGS: Final = "The settings are those of engram run: see engram run --help."
+
+
 class WithSettings(TyperCommand):
-    """A command whose help ends with the shared settings, their defaults, and what they mean."""
+    """A command whose help ends with the shared settings, group by group."""
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the help, and the table of settings."""
+        """Writes the help, and a table of each group of settings."""
         super().format_help(ctx, formatter)
-        table = Table(
-            title="Settings (--set key=value, or a line `key = value` of a --config file)",
-            title_justify="left",
-        )
-        for heading in ("setting", "default", "meaning"):
-            table.add_column(heading, no_wrap=heading != "meaning")
-        for field in SharedSettings.model_fields.values():
-            table.add_row(field.alias, json.dumps(field.default), field.description)
-        console.print(table)
-        console.print("A method's own settings: engram methods METHOD")
+        console.print("Settings: --set KEY=VALUE, or a line KEY = VALUE of a --config file.")
+        for group in GROUPS:
+            title, _, _ = str(group.__doc__).partition(".")
+            table = Table(title=title, title_justify="left")
+            for heading in ("setting", "default", "meaning"):
+                table.add_column(heading, no_wrap=heading != "meaning")
+            for key, default, _, meaning in settings_rows(group):
+                table.add_row(key, default, meaning)
+            console.print("", table)
+        console.print("\nengram methods METHOD shows a method's own settings.")
+
+
+def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str]]:
+    """Returns the key, the default, the range and the meaning of each setting of a group."""
+    return [
+        (key_of(name), json.dumps(field.default), range_of(field), str(field.description))
+        for name, field in group.model_fields.items()
+    ]
 
 
 Set = Annotated[

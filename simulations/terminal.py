@@ -17,9 +17,9 @@ from rich.progress import (
 )
 
 from federation.experiment import Experiment
+from federation.interrupts import end_at_once
 from server.record import RunRecord
 from simulations.console import err, out
-from strategies import STRATEGIES
 
 __all__ = ["Execute", "Report", "Tell", "err", "out", "progress_lines", "run_all", "show_found"]
 
@@ -124,6 +124,8 @@ def run_all(
     Raises:
         SystemExit: Ctrl-C was pressed; status 130.
     """
+    with end_at_once():
+        from strategies import STRATEGIES  # noqa: PLC0415
 
     def hint() -> str:
         begun = any((folder / "config.json").is_file() for folder in work)
@@ -133,21 +135,24 @@ def run_all(
         for folder, experiment in work.items():
             tell = begin(f"{experiment.method} seed {experiment.seed}", experiment.rounds)
 
+            in_words = STRATEGIES[experiment.own.plug_in].in_words
+
             def report(
-                row: Mapping[str, Any], tell: Tell = tell, experiment: Experiment = experiment
+                row: Mapping[str, Any],
+                tell: Tell = tell,
+                experiment: Experiment = experiment,
+                in_words: Callable[[Mapping[str, Any]], str] = in_words,
             ) -> None:
-                tell(row["round"], _found(row, experiment))
+                tell(row["round"], in_words(row) if _due(row, experiment) else "")
 
             execute(experiment, folder, report)
             report(RunRecord.open(folder).rows()[-1])
 
 
-def _found(row: Mapping[str, Any], experiment: Experiment) -> str:
-    """Returns what a round has found, or "" for one that is not told of."""
-    # Where every round has found something, a log gets a line as often as there are evaluations.
-    due = row["round"] == experiment.rounds or row["round"] % experiment.eval_every == 0
-    strategy = STRATEGIES[experiment.own.plug_in]
-    return strategy.in_words(row) if due or err.is_terminal else ""
+def _due(row: Mapping[str, Any], experiment: Experiment) -> bool:
+    """Whether what a round has found is told: in a log, as often as there are evaluations."""
+    last = row["round"] == experiment.rounds
+    return err.is_terminal or last or row["round"] % experiment.eval_every == 0
 
 
 @contextmanager
@@ -182,7 +187,8 @@ def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
 
 def show_found(folder: Path, as_json: bool) -> None:
     """Draws the plots, and prints the table and where everything is."""
-    from simulations.reports import local, show_run  # noqa: PLC0415 - matplotlib is slow to import
+    with end_at_once():
+        from simulations.reports import local, show_run  # noqa: PLC0415 - loads matplotlib
 
     if not show_run(folder, as_json):
         local.show(folder, as_json)

@@ -3,15 +3,26 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from engram.brief import brief
 from engram.checks import require
 from federation.errors import one_line
 
-__all__ = ["Float", "Int", "Scalar", "Settings", "key_of", "nearest", "widths", "wrong_values"]
+__all__ = [
+    "Float",
+    "Int",
+    "Scalar",
+    "Settings",
+    "key_of",
+    "nearest",
+    "range_of",
+    "widths",
+    "wrong_values",
+]
 
 Scalar = bool | int | float | str
 """The value of a setting, as TOML and command lines write it."""
@@ -27,7 +38,9 @@ def no_bool(value: object) -> object:
 _WIDEST = 2**20  # of a layer
 _DEEPEST = 64  # hidden layers
 
-Int = Annotated[int, BeforeValidator(no_bool), Field(le=2**32)]
+_LARGEST: Final = 2**32
+
+Int = Annotated[int, BeforeValidator(no_bool), Field(le=_LARGEST)]
 """A whole number that sums and products of many of still fit 64 bits."""
 
 Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
@@ -36,6 +49,21 @@ Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
 def key_of(field: str) -> str:
     """Returns the key that files and command lines have for a field: ``num_rounds``, num-rounds."""
     return field.rstrip("_").replace("_", "-")
+
+
+def range_of(field: FieldInfo) -> str:
+    """Returns the values that a field takes, in words: "at least 0, below 1", "hard or soft"."""
+    if field.annotation is bool:
+        return "true or false"
+    if field.annotation is str:
+        return "text"
+    if choices := get_args(field.annotation):
+        return " or ".join([", ".join(choices[:-1]), choices[-1]])
+    words = ["whole number" if field.annotation is int else "number"]
+    for bound, text in (("gt", "above"), ("ge", "at least"), ("lt", "below"), ("le", "at most")):
+        values = [getattr(limit, bound) for limit in field.metadata if hasattr(limit, bound)]
+        words += [f"{text} {value}" for value in values if value != _LARGEST or bound == "lt"]
+    return ", ".join(words)
 
 
 class Settings(BaseModel):

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from client import cli
 from client.memory import DiskStore
 from client.sealed import read_key
 from federation.errors import Refused
@@ -43,7 +42,9 @@ def folder(engram):
 def started(monkeypatch):
     """What a node would have been started with."""
     calls = []
-    monkeypatch.setattr(cli, "run_node", lambda *args, **options: calls.append((args, options)))
+    monkeypatch.setattr(
+        "client.node.run_node", lambda *args, **options: calls.append((args, options))
+    )
     return calls
 
 

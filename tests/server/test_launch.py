@@ -22,7 +22,7 @@ from server.launch import (
     superlink_command,
     warnings,
 )
-from server.replies import Limits
+from server.limits import Limits
 
 SERVER = Path("fed/server")
 

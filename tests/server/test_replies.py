@@ -22,7 +22,8 @@ from federation.flower import (
     node_pb2,
     pack,
 )
-from server.replies import GuardedFleet, Limits
+from server.limits import Limits
+from server.replies import GuardedFleet
 from server.superlink import compact
 
 NODE, OTHER = 7, 8

@@ -12,7 +12,8 @@ from federation.bundle import PIECE
 from federation.errors import Refused
 from federation.flower import run_superexec, run_superlink
 from server import superlink
-from server.replies import GuardedFleet, Limits
+from server.limits import Limits
+from server.replies import GuardedFleet
 from server.superexec import start
 from server.superlink import compact, main, serve
 

@@ -15,9 +15,8 @@ import pytest
 from rich.console import Console
 
 from federation.fingerprint import source_root
-from federation.settings.shared import SharedSettings
 from server.record import RunRecord
-from simulations import cli, terminal
+from simulations import terminal
 from simulations.__main__ import main
 from tests.support import write_npz
 
@@ -211,16 +210,6 @@ def test_data_shows_who_holds_what(engram):
     found = json.loads(out.splitlines()[-1])
     assert np.array(found["train"]).shape == (20, 10)
     assert Path("held.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("command", ["run", "compare"])
-def test_help_documents_every_shared_setting(engram, command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(cli, "console", Console(width=200))
-    status, out, _ = engram(command, "--help")
-    assert status == 0
-    for key, default in SharedSettings.defaults().items():
-        assert re.search(rf"{key} +│ {re.escape(json.dumps(default))} ", out), key
 
 
 @pytest.mark.parametrize("name", ["cross_device", "cross_silo"])

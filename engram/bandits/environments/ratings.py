@@ -5,8 +5,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
-from scipy.sparse.linalg import svds
-from sklearn.cluster import KMeans
 
 from engram.bandits.environments.environment import Environment, Round, checked_length, drawing
 from engram.bandits.policy import Array
@@ -90,6 +88,10 @@ def rated(
         f"at least 1, and less than users and items, {shape}",
     )
     require(1 <= groups <= shape[0], "groups", groups, f"in [1, {shape[0]}], the users")
+    # PLC0415: slow to import, and not always needed.
+    from scipy.sparse.linalg import svds  # noqa: PLC0415
+    from sklearn.cluster import KMeans  # noqa: PLC0415
+
     matrix = csr_array((value, (row, column)), shape=shape)
     # Where the iteration begins does not change what it finds, but for rounding, and signs.
     left, _, right = svds(matrix, k=rank, v0=np.ones(min(shape)))

@@ -1,0 +1,29 @@
+"""Whose the modules are that our packages' names stand for."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+__all__ = ["check_rooms"]
+
+_ROOMS: Final = ("engram", "federation", "client", "strategies", "server", "simulations")
+
+
+def check_rooms() -> None:
+    """Checks that nobody else's module is imported in the place of one of our packages.
+
+    The names are common: a ``client.py`` beside a user's script, or in a folder of PYTHONPATH, is
+    found before our package ``client``. Nothing is imported by this check.
+
+    Raises:
+        ImportError: One line that names the file, and says what to do.
+    """
+    ours = Path(__file__).resolve().parents[1]
+    for name in _ROOMS:
+        spec = find_spec(name)
+        found = spec.origin if spec else None
+        if found is not None and Path(found).resolve() != ours / name / "__init__.py":
+            raise ImportError(
+                f"{name} must be Engram's own package, {ours / name}, got {found}: rename that "
+                "file or folder, or take it out of the folders that Python imports from"
+            )

@@ -1,0 +1,23 @@
+"""The bounds of a node's reply."""
+
+from typing import NamedTuple
+
+__all__ = ["Limits"]
+
+
+class Limits(NamedTuple):
+    """What a node's reply may have.
+
+    Attributes:
+        records: Parts: records, their arrays, and the arrays' chunks. One of ``engram node`` has a
+            few, whatever the model.
+        mebibytes: MiB of all of them together.
+    """
+
+    records: int = 1000
+    mebibytes: int = 1024
+
+    @property
+    def bytes(self) -> int:
+        """As ``mebibytes``."""
+        return self.mebibytes * 2**20

@@ -1,0 +1,41 @@
+"""The folder that `flwr run` packs, written from the packages that are running."""
+
+import json
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from federation.experiment import default_config
+from federation.fingerprint import ROOMS, source_root
+
+__all__ = ["write_app"]
+
+_HEAD: Final = """\
+[project]
+name = "engram"
+version = "{version}"
+
+[tool.flwr.app]
+publisher = "engram"
+
+[tool.flwr.app.components]
+serverapp = "server.app:app"
+clientapp = "client.app:app"
+
+[tool.flwr.app.config]
+"""
+
+
+def write_app(folder: Path) -> None:
+    """Writes Flower's app to a folder: the five rooms, and every setting with its default.
+
+    The source's own ``pyproject.toml`` is for users of `flwr run .`; an installed package has none.
+    """
+    for room in ROOMS:
+        shutil.copytree(
+            source_root() / room, folder / room, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in default_config().items())
+    head = _HEAD.format(version=version("engram"))
+    (folder / "pyproject.toml").write_text(head + "".join(lines), encoding="utf-8")

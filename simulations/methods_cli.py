@@ -1,0 +1,66 @@
+"""``engram methods``: which methods there are, and what each can be told."""
+
+import json
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from engram.checks import must
+from federation.errors import Refused
+from federation.methods import METHODS
+from federation.settings.fields import key_of, nearest
+from federation.settings.shared import SharedSettings
+from simulations.console import out
+from simulations.options import Json, settings_rows
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command()
+def methods(
+    method: Annotated[str | None, typer.Argument(metavar="[METHOD]", help="Show this one.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the methods, or show one and its settings."""
+    if method is None:
+        _list(as_json)
+    elif method in METHODS:
+        _show(method, as_json)
+    else:
+        expected = f"one of {', '.join(METHODS)}{nearest(method, METHODS)}"
+        raise Refused(must("METHOD", method, expected))
+
+
+def _list(as_json: bool) -> None:
+    table = Table("method", "meaning", "source")
+    for name, method in METHODS.items():
+        table.add_row(name, method.meaning, method.source)
+    out.print(table)
+    out.print("engram methods METHOD shows a method's own settings.")
+    if as_json:
+        rows = [{"method": n, "meaning": m.meaning, "source": m.source} for n, m in METHODS.items()]
+        print(json.dumps({"methods": rows}))
+
+
+def _show(name: str, as_json: bool) -> None:
+    method = METHODS[name]
+    settings = settings_rows(method)
+    unread = [key_of(field) for field in SharedSettings.model_fields if field in method.unread]
+    title = f"Its own settings (--set {name}.KEY=VALUE, or --set KEY=VALUE)"
+    table = Table("setting", "default", "range", "meaning", title=title, title_justify="left")
+    for row in settings:
+        table.add_row(*row)
+    out.print(f"{name}: {method.meaning}", f"Source: {method.source}", table, sep="\n")
+    if unread:
+        out.print(f"Shared settings that it does not read: {', '.join(unread)}.")
+    out.print("All shared settings: engram run --help.")
+    if as_json:
+        found = {"method": name, "meaning": method.meaning, "source": method.source}
+        rows = [
+            {"setting": f"{name}.{key}", "default": json.loads(default), "range": r, "meaning": m}
+            for key, default, r, m in settings
+        ]
+        print(json.dumps(found | {"settings": rows, "not-read": unread}))

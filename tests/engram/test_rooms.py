@@ -1,0 +1,55 @@
+"""Somebody else's file where Python looks for one of our packages."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engram.rooms import check_rooms
+
+
+def engram(*words, **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "engram", *words],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_our_own_are_found():
+    check_rooms()
+
+
+@pytest.mark.parametrize("name", ["client.py", "simulations.py", "server/__init__.py"])
+def test_a_file_that_hides_one_is_named(name):
+    # `python -m` imports from the working directory first, as it does for a script beside it.
+    file = Path(name).absolute()
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("raise SystemExit('it ran')")
+    done = engram("run", "fedavg")
+    package = name.removesuffix(".py").split("/")[0]
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"engram: {package} must be Engram's own package, ")
+    assert done.stderr.count("\n") == 1
+    assert f"got {file}: rename that file or folder, or take it out of" in done.stderr
+
+
+def test_a_folder_of_python_path_is_seen(tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "federation.py").touch()
+    done = engram("--version", PYTHONPATH=str(other))
+    assert done.returncode == 2
+    assert str(other / "federation.py") in done.stderr
+
+
+def test_a_folder_that_is_no_package_hides_nothing():
+    Path("client").mkdir()
+    done = engram("--version")
+    assert (done.returncode, done.stderr) == (0, "")

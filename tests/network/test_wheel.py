@@ -1,0 +1,84 @@
+"""The wheel: built from the source, installed elsewhere, and used in an empty folder."""
+
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+import typer
+
+from federation.fingerprint import ROOMS, source_root
+
+pytestmark = pytest.mark.network
+
+PACKED = (*ROOMS, "simulations", "benchmarks", "pyproject.toml", "README.md")
+SCRIPT = """#!{python}
+import sys
+from {module} import {name}
+sys.exit({name}())
+"""
+
+
+def call(*words, cwd):
+    done = subprocess.run(
+        [*map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """Returns the programs of an environment that has the wheel, and not the source."""
+    place = tmp_path_factory.mktemp("wheel")
+    for name in PACKED:
+        path = source_root() / name
+        copy = shutil.copytree if path.is_dir() else shutil.copy
+        copy(path, place / name)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    call(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", "dist", ".", cwd=place)
+    (wheel,) = (place / "dist").glob("*.whl")
+    for name in PACKED:
+        path = place / name
+        (shutil.rmtree if path.is_dir() else Path.unlink)(path)
+
+    venv.create(place / "env", symlinks=True)
+    call(*pip, "--python", place / "env", "install", "--no-deps", "--no-index", wheel, cwd=place)
+    (packages,) = (place / "env" / "lib").glob("python*/site-packages")
+    # What it depends on is this environment's; its links to our source are not followed there.
+    (packages / "dependencies.pth").write_text(str(Path(typer.__file__).parents[1]))
+    programs = place / "env" / "bin"
+    for script in distribution("flwr").entry_points.select(group="console_scripts"):
+        text = SCRIPT.format(python=programs / "python", module=script.module, name=script.attr)
+        (programs / script.name).write_text(text)
+        (programs / script.name).chmod(0o755)
+    return programs
+
+
+def test_it_runs_without_the_source(installed, tmp_path):
+    where = "import server, simulations; print(server.__file__, simulations.__file__)"
+    files = call(installed / "python", "-c", where, cwd=tmp_path).split()
+    assert all(Path(file).is_relative_to(installed.parent) for file in files)
+    engram = installed / "engram"
+    assert "pfedme" in call(engram, "methods", cwd=tmp_path)
+    sets = ("--set", "num-rounds=2", "--set", "local-steps=1")
+    found = call(engram, "run", "fedavg", *sets, "--out", "run", "--json", cwd=tmp_path)
+    assert json.loads(found.splitlines()[-1])["methods"][0]["rounds"] == 2
+    assert (tmp_path / "run" / "accuracy.png").is_file()
+    call(engram, "compare", "fedavg", "pfedme", "--seeds", "1", *sets, cwd=tmp_path)
+
+
+def test_it_has_the_presets(installed):
+    (packages,) = installed.parent.glob("lib/python*/site-packages")
+    there, ours = (root / "simulations" / "presets" for root in (packages, source_root()))
+    assert {path.name for path in there.iterdir()} == {path.name for path in ours.iterdir()}
+
+
+def test_it_runs_on_a_federation(installed, tmp_path):
+    words = ("federation", "--clients", "2", "--set", "num-rounds=2", "--out", "fed", "--json")
+    found = call(installed / "engram", *words, cwd=tmp_path)
+    assert json.loads(found.splitlines()[-1])["methods"][0]["rounds"] == 2
