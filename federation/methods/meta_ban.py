@@ -23,7 +23,7 @@ class MetaBan(Method):
     name = "meta-ban"
     plug_in = "meta-ban"
     meaning = "one turn a round: clients choose by a network that adapts to who agrees"
-    source = "Ban et al. (Meta-Ban), Alg. 1 to 3"
+    source = "Ban et al., 2022, Alg. 1 to 4"
     tables = True
     unread = NO_NETWORK - {"hidden"} | {"max_weight"}
 

@@ -33,7 +33,7 @@ class Molar(Thresholded):
     name = "molar"
     plug_in = "molar"
     meaning = "one exchange: a linear model for each site's table, most of it shared by all sites"
-    source = "Huang, Xu, Bastani (MOLAR), Alg. 1 and 4"
+    source = "Huang et al., 2024, Alg. 1 and 4"
     unread = NO_NETWORK | {"num_rounds", "eval_every", "checkpoint_every"}
 
     family: Literal["linear", "logistic", "poisson"] = Field(

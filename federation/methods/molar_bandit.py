@@ -23,7 +23,7 @@ class MolarBandit(Thresholded):
     name = "molar-bandit"
     plug_in = "molar-bandit"
     meaning = "one exchange a batch: sites choose among arms, and learn from each other"
-    source = "Huang, Xu, Bastani (MOLAR), Alg. 3"
+    source = "Huang et al., 2024, Alg. 2 and 5"
     decisive = frozenset({"num_rounds"})  # fixes the simulated horizon, hence the data
     family: ClassVar[Literal["linear"]] = "linear"
 
