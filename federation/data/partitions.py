@@ -3,6 +3,7 @@
 import contextlib
 import io
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -178,8 +179,13 @@ def _check_alike(arrays: Arrays, e: Experiment) -> None:
 
 
 def _check_sizes(split: tuple[list[Rows], list[Rows]], e: Experiment) -> None:
+    """Refuses a partition that leaves clients with too few rows: of each fault the first client."""
+    found: dict[str, str] = {}
     for client, (train, test) in enumerate(zip(*split, strict=True)):
-        check_size(client, len(train), len(test), e)
+        for setting, fault in _faults(client, len(train), len(test), e):
+            found.setdefault(setting, fault)
+    if found:
+        raise DataError("; ".join(found.values()))
 
 
 def check_size(client: int, n_train: int, n_test: int, e: Experiment) -> None:
@@ -188,6 +194,13 @@ def check_size(client: int, n_train: int, n_test: int, e: Experiment) -> None:
     Raises:
         DataError: If it has fewer training rows than a batch, or no test row left to be scored on.
     """
+    faults = [fault for _, fault in _faults(client, n_train, n_test, e)]
+    if faults:
+        raise DataError("; ".join(faults))
+
+
+def _faults(client: int, n_train: int, n_test: int, e: Experiment) -> Iterator[tuple[str, str]]:
+    """Yields the settings that a client has too few rows for, and what to do about each."""
     advice = {
         "halves": "raise rows-per-class and test-rows-per-class",
         "dirichlet": "lower num-clients or raise dirichlet-alpha",
@@ -195,12 +208,14 @@ def check_size(client: int, n_train: int, n_test: int, e: Experiment) -> None:
     }.get(e.partition, "lower num-clients")
     for setting, size in {"batch-size": e.batch_size, **e.own.rows_needed}.items():
         if n_train < size:
-            raise DataError(
+            yield (
+                setting,
                 f"client {client} has {n_train} training rows, fewer than {setting} = {size}: "
-                f"lower {setting}, or {advice}"
+                f"lower {setting}, or {advice}",
             )
     if n_test <= e.adapt_shots:
-        raise DataError(
+        yield (
+            "adapt-shots",
             f"client {client} has {n_test} test rows, not more than adapt-shots = "
-            f"{e.adapt_shots}, so none is left to score: lower adapt-shots, or {advice}"
+            f"{e.adapt_shots}, so none is left to score: lower adapt-shots, or {advice}",
         )

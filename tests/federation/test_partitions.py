@@ -168,6 +168,13 @@ def test_refuses_too_few_rows_by_name(settings, message):
         federated_data(small(**settings))
 
 
+def test_all_that_rows_are_too_few_for_is_told_at_once():
+    with pytest.raises(DataError) as caught:
+        federated_data(small(batch_size=30, initial_batch_size=30, adapt_shots=30))
+    for setting in ("batch-size = 30", "initial-batch-size = 30", "adapt-shots = 30"):
+        assert setting in str(caught.value)
+
+
 def test_refuses_classes_and_tasks_without_training_or_test_rows(tmp_path):
     x, y = np.ones((200, 2)), np.tile([0, 1], 100)
     name = write_npz(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x[:9], y_test=np.ones(9, int))
