@@ -14,11 +14,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from federation.addresses import Address, check_host
+from federation.addresses import CONTROL, Address, check_host
 from federation.credentials import read_server
 from federation.errors import Refused
 from server.identity import add_client, init_federation, new_client_key, renew_server
-from server.launch import CONTROL, check_free, superlink_addresses, superlink_command, warnings
+from server.launch import check_free, superlink_addresses, superlink_command, warnings
 from server.limits import Limits
 from server.record import RunRecord
 from server.registration import register_clients, unregister_client

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from federation.addresses import CONTROL
 from federation.errors import RunStopped, one_line
 from federation.launch import Launch
-from server.launch import CONTROL, flwr_command
+from server.launch import flwr_command
 
 __all__ = ["Declined", "ask", "reason"]
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from federation.addresses import Address, as_ip, parse_address
+from federation.addresses import CONTROL, Address, as_ip, parse_address
 from federation.credentials import ServerCredentials, read_server, renewal
 from federation.errors import Refused
 from federation.launch import Launch, program
@@ -16,7 +16,6 @@ from server.folders import replace_file
 from server.limits import Limits
 
 __all__ = [
-    "CONTROL",
     "Addresses",
     "check_free",
     "flwr_command",
@@ -24,9 +23,6 @@ __all__ = [
     "superlink_command",
     "warnings",
 ]
-
-CONTROL = "127.0.0.1:8000"
-"""Where the Control API listens unless it is told otherwise."""
 
 _SOON = timedelta(days=30)
 

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from federation.addresses import CONTROL
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
-from server.launch import CONTROL
 from server.record import RunRecord
 from simulations.comparison import PLAN, read_plan
 from simulations.console import out as console
-from simulations.deployed_cli import run_on
 from simulations.options import (
     SEE_SETTINGS,
     Config,
@@ -86,6 +85,8 @@ def run(
     if federation is not None:
         if engine is not None:
             raise Refused("--engine and --federation exclude each other: nodes train as they can")
+        from simulations.deployed_cli import run_on  # noqa: PLC0415 - not always needed
+
         run_on(overrides, federation, control, out, resume, as_json)
         return
     if resume is None:
