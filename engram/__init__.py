@@ -4,9 +4,10 @@
 run. The families' own learners stand in ``engram.molar``, ``engram.online``, ``engram.bandits``.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engram.lazy import attach
+from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
     from federation.experiment import Experiment
@@ -22,7 +23,7 @@ __all__ = [
     "simulate",
 ]
 
-__getattr__, __dir__ = attach(
+_get, __dir__ = attach(
     __name__,
     {
         "Comparison": "simulations.front",
@@ -34,3 +35,8 @@ __getattr__, __dir__ = attach(
         "simulate": "simulations.front",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    check_rooms()
+    return _get(name)

@@ -13,6 +13,11 @@ torch.set_num_threads(1)
 logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
+def pytest_collection_modifyitems(items):
+    """Begins with the file that takes longest, so that no process is alone with it in the end."""
+    items.sort(key=lambda item: item.path.name != "test_ray.py")
+
+
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
     """Runs every test in an empty folder of its own, so that none writes into the source."""

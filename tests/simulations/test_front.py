@@ -139,3 +139,16 @@ def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(Refused, match="no run 'nowhere'"):
         engram.load_run("nowhere")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_file_that_hides_one_of_our_packages_is_named(tmp_path):
+    (tmp_path / "client.py").write_text("raise RuntimeError")
+    done = subprocess.run(
+        [sys.executable, "-c", "import engram; engram.simulate"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert f"got {tmp_path / 'client.py'}: rename that file" in done.stderr
