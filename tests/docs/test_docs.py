@@ -192,14 +192,10 @@ def parse(words):
 
     from simulations.cli import app
 
-    first, *rest = words
-    command = typer.main.get_command(app)
-    while first in getattr(command, "commands", {}):
-        command = command.commands[first]
-        if not hasattr(command, "commands"):
-            break
-        first, *rest = rest
-    command.make_context(first, list(rest))  # which empties the list
+    command, rest = typer.main.get_command(app), list(words)
+    while hasattr(command, "commands"):  # a group, which imports what it resolves
+        _, command, rest = command.resolve_command(typer.Context(command), rest)
+    command.make_context(words[0], list(rest))  # which empties the list
     sets = [rest[i + 1] for i, word in enumerate(rest) if word == "--set"]
     if command.name in ("run", "federation"):
         settings = dict(text.split("=") for text in sets)
