@@ -83,7 +83,11 @@ def prepare() -> Path:
 
 
 def _compare(folder: Path) -> None:
-    sets = [word for key, given in _SMALL.items() for word in ("--set", f"{key}={given}")]
+    sets = [
+        word
+        for key, given in read_by("fedavg", _SMALL).items()
+        for word in ("--set", f"{key}={given}")
+    ]
     with contextlib.redirect_stdout(io.StringIO()):
         words = ["compare", "fedavg", "--seeds", "1", *sets, "--out", str(folder)]
         app(words, standalone_mode=False)
