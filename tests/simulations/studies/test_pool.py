@@ -8,6 +8,7 @@ import pytest
 import ray
 
 from federation.errors import Refused
+from federation.fingerprint import source_root
 from simulations.studies.pool import Pool
 
 
@@ -36,7 +37,10 @@ def lines():
 
 
 @pytest.mark.parametrize("where", [{"processes": 1}, {"processes": 2}, {"ray": "local"}], ids=str)
-def test_rows_come_in_the_order_of_jobs_wherever_they_are_done(tmp_path, where, request):
+def test_rows_come_in_the_order_of_jobs_wherever_they_are_done(
+    tmp_path, where, request, monkeypatch
+):
+    monkeypatch.setenv("PYTHONPATH", str(source_root()))  # Ray's workers find these tests, too
     told, new_line = lines()
     request.addfinalizer(ray.shutdown)  # which does nothing where it was not used
     rows = Pool(tmp_path, new_line=new_line, **where).run(JOBS)
