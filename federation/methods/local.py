@@ -149,9 +149,7 @@ class PFedMe(LocalMethod):
     eta: Float = Field(0.1, gt=0, description="step size of the common model")
     lambda_: Float = Field(15.0, gt=0, description="weight of the proximal term")
     inner_steps: Int = Field(5, ge=1, description="steps towards the proximal point")
-    server_mix: Float = Field(
-        1.0, gt=0, le=10**6, description="weight of the round's mean (beta)"
-    )
+    server_mix: Float = Field(1.0, gt=0, le=10**6, description="weight of the round's mean (beta)")
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part."""
