@@ -11,7 +11,7 @@ federation: .venv/ready
 	$(BIN)/engram federation --clients 3 --set num-rounds=20
 
 test: .venv/ready
-	$(BIN)/pytest --numprocesses logical --dist loadfile
+	$(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 test-network: .venv/ready
 	$(BIN)/pytest -m network
