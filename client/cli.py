@@ -110,7 +110,7 @@ def node(
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda signum, frame: stop.set())
-    from client.node import run_node  # noqa: PLC0415 - loads Flower
+    from client.node import run_node
 
     _log.setLevel(logging.INFO)
     run_node(
@@ -163,7 +163,7 @@ def list_(
 ) -> None:
     """List what is remembered: training, client, round, size, age."""
     root = _root(folder, state)
-    from client.trainings import kept  # noqa: PLC0415 - loads torch
+    from client.trainings import kept
 
     found = list(kept(root))
     if as_json:
@@ -217,9 +217,9 @@ def export(
     memory_key: _Key = None,
 ) -> None:
     """Write a client's newest memory, decrypted, to a file of its own."""
-    from safetensors.torch import save  # noqa: PLC0415 - loads torch
+    from safetensors.torch import save
 
-    from federation.files import replace_file  # noqa: PLC0415
+    from federation.files import replace_file
 
     if out.exists():
         raise Refused(f"{out} is there already: name a new file")
@@ -240,9 +240,9 @@ def forget(
     state: _State = None,
 ) -> None:
     """Remove what is remembered of a training, or of all. The node must not be running."""
-    import shutil  # noqa: PLC0415
+    import shutil
 
-    from client.node import only_one  # noqa: PLC0415
+    from client.node import only_one
 
     root = _root(folder, state)
     there = {path.name: path for path in root.glob("*") if path.is_dir()}
@@ -264,8 +264,8 @@ def encrypt(
     state: _State = None,
 ) -> None:
     """Encrypt memories from before there was a key. The node must not be running."""
-    from client.memory import DiskStore  # noqa: PLC0415 - loads torch
-    from client.node import only_one  # noqa: PLC0415
+    from client.memory import DiskStore
+    from client.node import only_one
 
     root, key = _root(folder, state), read_key(memory_key)
     with only_one(root.parent):
@@ -293,7 +293,7 @@ def _root(folder: Path, state: Path | None) -> Path:
 def _newest(
     folder: Path, state: Path | None, training: str, client: int, key: Path | None
 ) -> dict[str, Any]:
-    from client.memory import DiskStore  # noqa: PLC0415 - loads torch
+    from client.memory import DiskStore
 
     root = _root(folder, state)
     store = DiskStore(root / training, key=read_key(key) if key else None)

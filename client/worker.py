@@ -125,7 +125,7 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # if memory runs out, it is not the node that is ended
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
     # PLC0415: what the node itself can do without, and seconds to load.
-    from client.app import app  # noqa: PLC0415
+    from client.app import app  # noqa: PLC0415 - loads torch
 
     while True:
         try:

@@ -17,12 +17,12 @@ _PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before they end;
 def main() -> None:
     """Runs the command; exits with 2 for what was refused, 1 for what failed, 130 for Ctrl-C."""
     with end_at_once():
-        import errno  # noqa: PLC0415
+        import errno
 
-        import click  # noqa: PLC0415
+        import click
 
-        from federation.errors import EngramError, Refused, one_line  # noqa: PLC0415
-        from simulations.cli import app  # noqa: PLC0415
+        from federation.errors import EngramError, Refused, one_line
+        from simulations.cli import app
     try:
         _log_to_stderr()
         if status := app(standalone_mode=False):  # what typer makes of Ctrl-C

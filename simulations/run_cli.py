@@ -85,7 +85,7 @@ def run(
     if federation is not None:
         if engine is not None:
             raise Refused("--engine and --federation exclude each other: nodes train as they can")
-        from simulations.deployed_cli import run_on  # noqa: PLC0415 - not always needed
+        from simulations.deployed_cli import run_on
 
         run_on(overrides, federation, control, out, resume, as_json)
         return
@@ -108,7 +108,7 @@ def run(
 
 def _simulate(engine: "Engine") -> Execute:
     with end_at_once():
-        from simulations.engine import simulate  # noqa: PLC0415
+        from simulations.engine import simulate
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
         simulate(experiment, folder, engine=engine, on_round=report)
@@ -151,7 +151,7 @@ def compare(
         folder = find_run(resume)
         chosen, plan = _resumed_plan(folder)
     with end_at_once():
-        from federation.data.federated import federated_data, model_for  # noqa: PLC0415
+        from federation.data.federated import federated_data, model_for
     # What cannot be run is refused before anything is written.
     for experiment in plan.values():
         held = federated_data(experiment)
@@ -198,8 +198,8 @@ def data(
     if path.suffix != ".png":
         raise Refused(f"--out must be the name of a .png file, got {path}")
     with end_at_once():
-        from federation.data.federated import federated_data  # noqa: PLC0415
-        from simulations import plots  # noqa: PLC0415
+        from federation.data.federated import federated_data
+        from simulations import plots
     held = federated_data(experiment)
     train, test = plots.class_counts(held)
     make_folder(path.parent)
@@ -224,7 +224,7 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
             f"its turns, unless dataset is csv:PATH, got {experiment.dataset!r}"
         )
     with end_at_once():
-        from federation.data.tables import table_data  # noqa: PLC0415
+        from federation.data.tables import table_data
     held = table_data(experiment)
     columns = ", ".join(held.columns)
     table = Table(title=f"{experiment.dataset}: {columns}", title_justify="left")

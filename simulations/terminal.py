@@ -125,7 +125,7 @@ def run_all(
         SystemExit: Ctrl-C was pressed; status 130.
     """
     with end_at_once():
-        from strategies import STRATEGIES  # noqa: PLC0415
+        from strategies import STRATEGIES  # noqa: PLC0415 - loads torch
 
     def hint() -> str:
         begun = any((folder / "config.json").is_file() for folder in work)

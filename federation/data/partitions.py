@@ -112,7 +112,7 @@ def _flower(
     for the classes in turn, and a drawing is never repeated inside (``min_partition_size=0``).
     """
     import datasets  # noqa: PLC0415 - slow to import, not always needed
-    from flwr_datasets import partitioner as library  # noqa: PLC0415
+    from flwr_datasets import partitioner as library  # noqa: PLC0415 - slow to import, not always needed
 
     by: Partitioner
     if e.partition == "iid":

@@ -260,17 +260,17 @@ def _import_datasets() -> Any:
     # PyPI's torchvision next to a CPU build of torch fails on import ("operator torchvision::nms
     # does not exist"): it registers fake kernels for two operators of its compiled part, which
     # was built for CUDA. The data sets are pure Python, so declaring the two is enough.
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415 - slow to import, not always needed
 
     try:
-        from torchvision import datasets  # noqa: PLC0415
+        from torchvision import datasets  # noqa: PLC0415 - slow to import, not always needed
     except RuntimeError:
         # torch leaves this class without annotations.
         library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _KEPT.append(library)  # its operators disappear with it
-        from torchvision import datasets  # noqa: PLC0415
+        from torchvision import datasets  # noqa: PLC0415 - slow to import, not always needed
     return datasets
 
 

@@ -41,11 +41,12 @@ class LocalMethod(Method):
         Args:
             loss: Mean loss over a batch, of the common network.
         """
+        # Every method has its own. Not abstract by type: Experiment.of takes concrete classes.
         raise NotImplementedError
 
     def aggregate(self) -> "Aggregate":
         """Builds the server's part."""
-        from engram.aggregates import mean  # noqa: PLC0415
+        from engram.aggregates import mean
 
         return mean()
 
@@ -96,7 +97,7 @@ class LocalMoml(LocalMethod):
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part."""
-        from engram.meta.local_moml import local_moml  # noqa: PLC0415
+        from engram.meta.local_moml import local_moml
 
         return local_moml(
             loss, alpha=self.alpha, beta=self.beta, eta=self.eta, hessian=self.hessian
@@ -132,7 +133,7 @@ class PerFedAvg(LocalMethod):
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part."""
-        from engram.meta.local_moml import per_fedavg  # noqa: PLC0415
+        from engram.meta.local_moml import per_fedavg
 
         return per_fedavg(loss, alpha=self.alpha, eta=self.eta, hessian=self.hessian)
 
@@ -153,7 +154,7 @@ class PFedMe(LocalMethod):
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part."""
-        from engram.meta.pfedme import pfedme  # noqa: PLC0415
+        from engram.meta.pfedme import pfedme
 
         return pfedme(
             loss,
@@ -165,7 +166,7 @@ class PFedMe(LocalMethod):
 
     def aggregate(self) -> "Aggregate":
         """Builds the server's part."""
-        from engram.aggregates import mixed_mean  # noqa: PLC0415
+        from engram.aggregates import mixed_mean
 
         return mixed_mean(self.server_mix)
 
@@ -196,12 +197,12 @@ class FedAvg(LocalMethod):
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part."""
-        from engram.meta.fedavg import fedavg  # noqa: PLC0415
+        from engram.meta.fedavg import fedavg
 
         return fedavg(loss, eta=self.eta)
 
     def aggregate(self) -> "Aggregate":
         """Builds the server's part."""
-        from engram.aggregates import mean  # noqa: PLC0415
+        from engram.aggregates import mean
 
         return mean("examples")

@@ -85,9 +85,9 @@ class MetaBan(Method):
         In double precision: sums over sites round otherwise than those in one place, and a bandit
         that once chooses otherwise goes another way.
         """
-        import torch  # noqa: PLC0415
+        import torch
 
-        from engram.bandits.meta_ban import meta_ban  # noqa: PLC0415
+        from engram.bandits.meta_ban import meta_ban
 
         return meta_ban(
             dim,

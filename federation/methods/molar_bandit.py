@@ -67,7 +67,7 @@ class MolarBandit(Thresholded):
 
     def policy(self, shared: SharedSettings) -> Any:
         """Builds the policy of sites and server."""
-        from engram.molar.bandits.policies import molar_bandit  # noqa: PLC0415
+        from engram.molar.bandits.policies import molar_bandit
 
         return molar_bandit(
             c=self.threshold_scale,

@@ -89,8 +89,8 @@ def rated(
     )
     require(1 <= groups <= shape[0], "groups", groups, f"in [1, {shape[0]}], the users")
     # PLC0415: slow to import, and not always needed.
-    from scipy.sparse.linalg import svds  # noqa: PLC0415
-    from sklearn.cluster import KMeans  # noqa: PLC0415
+    from scipy.sparse.linalg import svds  # noqa: PLC0415 - slow to import, not always needed
+    from sklearn.cluster import KMeans  # noqa: PLC0415 - slow to import, not always needed
 
     matrix = csr_array((value, (row, column)), shape=shape)
     # Where the iteration begins does not change what it finds, but for rounding, and signs.
