@@ -26,10 +26,8 @@ class PeerMissing(Exception):
 
 def torch_loop(e: Experiment, data: FederatedData) -> Round:
     """FedAvg as it is usually written: a module, an optimizer, one client after the other."""
-    network = _module(e, data.input_shape, data.num_classes).to(e.device)
-    start = model_for(e, data.input_shape, data.num_classes).init(
-        torch_generator(e.seed, Stream.MODEL)
-    )
+    network = _module(e, tuple(data.train.x.shape[1:]), data.outputs).to(e.device)
+    start = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
     leaves = (leaf.to(e.device) for leaf in start.values())
     model = dict(zip(network.state_dict(), leaves, strict=True))
 
@@ -79,7 +77,7 @@ def fedjax_fedavg(e: Experiment, data: FederatedData) -> Round:
             for channels in (32, 64):
                 x = jax.nn.relu(hk.Conv2D(channels, 5)(x))
                 x = hk.max_pool(x, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-        return hk.nets.MLP([*e.hidden_widths, data.num_classes])(x.reshape(x.shape[0], -1))
+        return hk.nets.MLP([*e.hidden_widths, data.outputs])(x.reshape(x.shape[0], -1))
 
     def loss(batch: Any, logits: Any) -> Any:
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), batch["y"][:, None], 1)[:, 0]

@@ -65,7 +65,7 @@ def run(e: Experiment, data: FederatedData, name: str, size: float) -> Outcome:
     Raises:
         RunStopped: It diverged.
     """
-    loss = cross_entropy(model_for(e, data.input_shape, data.num_classes))
+    loss = cross_entropy(model_for(e, data.kind))
     rows = data.train.take(torch.from_numpy(np.concatenate(data.train.rows)))
     marks = (max(1, e.num_rounds // 20), max(1, e.num_rounds // 4), e.num_rounds)
     losses = {}

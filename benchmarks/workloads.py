@@ -11,9 +11,9 @@ from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.training.trainer import Trainer
 from federation.aggregation import aggregate_of
+from federation.data.arrays import Arrays
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.partitions import partition
-from federation.data.sources import Arrays
 from federation.experiment import Experiment, read_by
 from federation.streams import Stream, torch_generator
 from federation.wire import to_record
@@ -100,7 +100,7 @@ class Platform:
         self.trainer = Trainer(e, data, RamStore())
         self._grid = InProcessGrid(LocalHost(self.trainer), [range(e.num_clients)])
         roster = query_roster(self._grid, e.num_clients)
-        network = model_for(e, roster.kind.input_shape, roster.kind.num_classes)
+        network = model_for(e, roster.kind)
         self._strategy = Federated(
             aggregate_of(e), roster, clients_per_round=e.clients_per_round, seed=e.seed
         )

@@ -11,6 +11,8 @@ from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
     from engram.metrics import metric
+    from engram.networks import model
+    from engram.tasks import loss
     from federation.experiment import Experiment
     from simulations.front import Comparison, Run, compare, load_run, methods, simulate
 
@@ -20,8 +22,10 @@ __all__ = [
     "Run",
     "compare",
     "load_run",
+    "loss",
     "methods",
     "metric",
+    "model",
     "simulate",
 ]
 
@@ -34,7 +38,9 @@ _get, __dir__ = attach(
         "compare": "simulations.front",
         "load_run": "simulations.front",
         "methods": "simulations.front",
+        "loss": "engram.tasks",
         "metric": "engram.metrics",
+        "model": "engram.networks",
         "simulate": "simulations.front",
     },
 )

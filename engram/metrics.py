@@ -14,7 +14,7 @@ from engram.checks import require
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LOSS", "METRICS", "Metric", "Score", "metric", "named"]
+__all__ = ["METRICS", "Metric", "Score", "metric", "named"]
 
 Better = Literal["higher", "lower"]
 Score = Callable[["Tensor", "Tensor"], "Tensor | float"]
@@ -128,18 +128,35 @@ def accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     return (outputs.argmax(dim=-1) == targets).float()
 
 
-def _negative_log_likelihood(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    return -outputs.log_softmax(dim=-1).gather(-1, targets[:, None]).squeeze(-1)
+@metric(low=0, high=1, percent=True, by_row=True)
+def token_accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Share of positions whose token has the largest output."""
+    counted = targets != -1
+    hits = (outputs.argmax(dim=-1) == targets) & counted
+    return hits.sum(1) / counted.sum(1)
 
 
-LOSS = Metric(
-    "loss",
-    _negative_log_likelihood,
-    low=0.0,
-    better="lower",
-    meaning="mean negative log-likelihood, in nats",
-    by_row=True,
-    partial=False,
-    most=104.0,  # nats: of a probability that float32 cannot tell from 0, below 2^-149
-)
-"""What classifiers are trained to lower."""
+@metric(low=0, high=1, percent=True, by_row=True, partial=False)
+def label_accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Share of labels that are on the right side of a probability of a half."""
+    return ((outputs > 0) == (targets > 0.5)).float().mean(1)
+
+
+@metric(low=0, better="lower", partial=False)
+def rmse(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Square root of the mean squared error."""
+    return (outputs.reshape(targets.shape) - targets).square().mean().sqrt()
+
+
+@metric(low=0, better="lower", partial=False)
+def mae(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Mean absolute error."""
+    return (outputs.reshape(targets.shape) - targets).abs().mean()
+
+
+@metric(high=1)
+def r2(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Share of the targets' variance that is explained; none where they are all alike."""
+    spread = (targets - targets.mean(0)).square().sum()
+    missed = (outputs.reshape(targets.shape) - targets).square().sum()
+    return (1 - missed / spread) if spread > 0 else spread / spread

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
 
-from federation.errors import brief
+from federation.errors import brief, one_line
 from federation.fingerprint import fingerprint, source_root
+from federation.shapes import example
 from federation.wire import ROSTER, read_int, read_list
 
 __all__ = ["Kind", "NodeEntry", "Roster", "Sites", "describe_node", "read_entry"]
@@ -18,28 +19,28 @@ class Kind(NamedTuple):
     """What a node's data are; those of one run are alike.
 
     Attributes:
-        input_shape: Shape of one example; empty for tables.
-        num_classes: Number of classes; 0 for tables.
+        inputs: What a row of inputs is like, as ``federation.shapes`` has it; empty for tables.
+        outputs: Number of classes, or of values or labels to predict; 0 for tables.
         columns: What the columns of a table are called, in their order.
     """
 
-    input_shape: tuple[int, ...] = ()
-    num_classes: int = 0
+    inputs: str = ""
+    outputs: int = 0
     columns: tuple[str, ...] = ()
 
     def to_row(self) -> dict[str, Any]:
         """Returns it for the first row of a run's record."""
         if self.columns:
             return {"columns": list(self.columns)}
-        return {"input-shape": list(self.input_shape), "num-classes": self.num_classes}
+        return {"inputs": self.inputs, "outputs": self.outputs}
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> "Kind | None":
         """Reads what ``to_row`` wrote; returns None if it is not there."""
         if "columns" in row:
             return cls(columns=tuple(row["columns"]))
-        if "input-shape" in row:
-            return cls(tuple(row["input-shape"]), row["num-classes"])
+        if "inputs" in row:
+            return cls(row["inputs"], row["outputs"])
         return None
 
     def unlike(self, most: "Kind") -> str:
@@ -55,7 +56,7 @@ class Kind(NamedTuple):
     def _in_words(self) -> str:
         if self.columns:
             return f"a table of {len(self.columns)} columns"
-        return f"examples of shape {brief(self.input_shape)} in {brief(self.num_classes)} classes"
+        return f"inputs {one_line(self.inputs)} and {brief(self.outputs)} outputs"
 
 
 class NodeEntry(NamedTuple):
@@ -65,24 +66,13 @@ class NodeEntry(NamedTuple):
         fingerprint: Digest of the source that it runs.
         source: Folder that this source is in.
         clients: Training rows of each client that it hosts, by client.
-        input_shape: Shape of one example of its data.
-        num_classes: Number of classes; 0 for tables.
-        columns: What the columns of a table are called, in their order.
+        kind: What its data are.
     """
 
     fingerprint: str
     source: str
     clients: dict[int, int]
-    input_shape: tuple[int, ...]
-    num_classes: int
-    columns: tuple[str, ...] = ()
-
-    @property
-    def kind(self) -> Kind:
-        """What its data are."""
-        if self.columns:
-            return Kind(columns=self.columns)
-        return Kind(self.input_shape, self.num_classes)
+    kind: Kind
 
 
 class Roster(NamedTuple):
@@ -135,12 +125,7 @@ class Sites(NamedTuple):
         return dict(sorted(groups.items()))
 
 
-def describe_node(
-    clients: Mapping[int, int],
-    input_shape: Sequence[int],
-    num_classes: int,
-    columns: Sequence[str] = (),
-) -> RecordDict:
+def describe_node(clients: Mapping[int, int], kind: Kind) -> RecordDict:
     """Returns this process's answer to the roster query."""
     entry = ConfigRecord(
         {
@@ -148,9 +133,9 @@ def describe_node(
             "source": str(source_root()),
             "clients": list(clients),
             "examples": list(clients.values()),
-            "input-shape": list(input_shape),
-            "num-classes": num_classes,
-            "columns": list(columns),
+            "inputs": kind.inputs,
+            "outputs": kind.outputs,
+            "columns": list(kind.columns),
         }
     )
     return RecordDict({ROSTER: entry})
@@ -168,13 +153,14 @@ def read_entry(content: RecordDict) -> NodeEntry:
         examples = read_list(entry, "examples", int)
         if not (all(c >= 0 for c in clients) and all(0 < n < _MOST_ROWS for n in examples)):
             raise ValueError("clients and their numbers of rows must be such")
+        inputs, columns = str(entry["inputs"]), tuple(read_list(entry, "columns", str))
+        if inputs:
+            example(inputs)
         return NodeEntry(
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
             clients=dict(zip(clients, examples, strict=True)),
-            input_shape=tuple(read_list(entry, "input-shape", int)),
-            num_classes=read_int(entry, "num-classes"),
-            columns=tuple(read_list(entry, "columns", str)),
+            kind=Kind(inputs, read_int(entry, "outputs"), columns),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a roster entry: {error!r}") from error

@@ -29,6 +29,7 @@ class Stream(IntEnum):
     EVALUATION = 12
     WORLD = 13
     TIES = 14
+    DROPOUT = 15
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

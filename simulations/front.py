@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
 from client.training.scoring import Scoring
 from engram.checks import must
+from engram.networks import model
+from engram.tasks import LOSSES, REGRESSION, loss
 from engram.types import Params
 from federation.data.federated import federated_data, model_for
 from federation.data.in_memory import hold
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Run", "compare", "load_run", "methods", "simulate"]
 
-Rows = tuple[npt.ArrayLike, npt.ArrayLike]
+Rows = tuple[Any, npt.ArrayLike]  # inputs may be an array, or a tuple or dictionary of arrays
 Data = Rows | Sequence[Rows] | Mapping[str, Rows]
 
 
@@ -43,17 +46,24 @@ class Run:
 
     Attributes:
         folder: Where it is recorded.
-        experiment: Its settings.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._record = RunRecord.open(folder)
-        self.experiment = Experiment.from_config(self._record.config["settings"])
 
     def __repr__(self) -> str:
         state = "finished" if self._record.results is not None else "not finished"
-        return f"Run({str(self.folder)!r}: {self.experiment.method}, {state})"
+        return f"Run({str(self.folder)!r}: {self._record.config['settings']['method']}, {state})"
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """Its settings.
+
+        Raises:
+            Refused: If it is about a network or a loss that this process does not know by its name.
+        """
+        return Experiment.from_config(self._record.config["settings"])
 
     @property
     def results(self) -> dict[str, Any]:
@@ -116,7 +126,7 @@ class Run:
         if not isinstance(e.own, LocalMethod):
             raise Refused(f"client {client} keeps no model")
         data = federated_data(e)
-        network = model_for(e, data.input_shape, data.num_classes)
+        network = model_for(e, data.kind)
         scoring = Scoring(e, network, data, vectorized=False)
         return scoring.personalized(checkpoint.model, client)
 
@@ -157,7 +167,9 @@ def simulate(
         resume: Instead, a run to go on with, given the same data.
         engine: ``vectorized`` or ``sequential``.
         progress: Whether to show it; in a notebook, too.
-        **settings: Shared settings and the method's own, by name: ``num_rounds=50, eta=0.2``.
+        **settings: Shared settings and the method's own, by name: ``num_rounds=50, eta=0.2``. The
+            setting ``model`` may be a ``torch.nn.Module``, its class, or a function that makes one;
+            ``loss`` a function, as ``engram.loss`` takes it; ``metrics`` a list of names.
 
     Returns:
         The run, whose folder holds everything that was found.
@@ -166,7 +178,7 @@ def simulate(
         Refused: If settings or data are impossible; nothing has been written.
         RunStopped: If the run diverged.
     """
-    given = _of_data(data, method) | settings | {"method": method}
+    given = _of_data(data, method) | _named(settings) | {"method": method}
     if resume is not None:
         given["resume"] = str(find_run(str(resume)))
     experiment = Experiment(**given)
@@ -288,19 +300,47 @@ def methods() -> dict[str, str]:
     return {name: method.meaning for name, method in METHODS.items()}
 
 
+def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with a name in place of each network and loss that is given itself."""
+    found = dict(settings)
+    if not isinstance(found.get("model", ""), str):
+        make = found["model"]
+        found["model"] = getattr(make, "__name__", type(make).__name__)
+        model(make, found["model"])
+    if callable(found.get("loss", "")):
+        loss(found["loss"])
+        found["loss"] = next(reversed(LOSSES))
+    return found
+
+
 def _of_data(data: Data | None, method: str) -> dict[str, Any]:
     """Returns the settings that follow from data in memory."""
     if data is None:
         return {}
     if isinstance(data, tuple):
         x, y = data
-        return {"dataset": hold({"x": x, "y": y})}
+        arrays = {**_inputs([x]), "y": np.asarray(y)}
+        dealt = {"partition": "iid"} if arrays["y"].dtype.kind == "f" else {}
+        return read_by(method, {"dataset": hold(arrays), **_task(arrays["y"]), **dealt})
     names, parts = zip(*data.items(), strict=True) if isinstance(data, Mapping) else ((), data)
-    xs, ys = zip(*((np.asarray(x), np.asarray(y)) for x, y in parts), strict=True)
-    task = np.repeat(np.arange(len(parts)), [len(y) for y in ys])
-    arrays: dict[str, npt.ArrayLike] = {"x": np.concatenate(xs), "y": np.concatenate(ys)}
-    arrays |= {"task": task} | ({"task_names": np.array(names)} if names else {})
+    xs, ys = zip(*((x, np.asarray(y)) for x, y in parts), strict=True)
+    y = np.concatenate(ys)
+    arrays = {**_inputs(xs), "y": y, "task": np.repeat(np.arange(len(parts)), [len(y) for y in ys])}
+    arrays |= {"task_names": np.array(names)} if names else {}
     count = len(parts)
     most = min(count, Experiment.model_fields["clients_per_round"].default)
-    found = {"dataset": hold(arrays), "num-clients": count}
+    found = {"dataset": hold(arrays), "num-clients": count, **_task(y)}
     return read_by(method, {**found, "partition": "natural", "clients-per-round": most})
+
+
+def _task(y: npt.NDArray[Any]) -> dict[str, str]:
+    return {"task": REGRESSION.name} if y.dtype.kind == "f" else {}
+
+
+def _inputs(parts: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Returns clients' inputs, one below the other, by the names that an npz file has for them."""
+    first = parts[0]
+    if not isinstance(first, tuple | Mapping):
+        return {"x": np.concatenate([np.asarray(x) for x in parts])}
+    names = first if isinstance(first, Mapping) else range(len(first))
+    return {f"x.{name}": np.concatenate([np.asarray(x[name]) for x in parts]) for name in names}

@@ -116,9 +116,7 @@ def plot_data(data: FederatedData, path: Path) -> None:
 def class_counts(data: FederatedData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Returns rows of each class (columns) that each client (rows) holds: training, test."""
     train, test = (
-        np.stack(
-            [np.bincount(split.y[rows].cpu(), minlength=data.num_classes) for rows in split.rows]
-        )
+        np.stack([np.bincount(split.y[rows].cpu(), minlength=data.outputs) for rows in split.rows])
         for split in (data.train, data.test)
     )
     return train, test

@@ -155,7 +155,7 @@ def compare(
     # What cannot be run is refused before anything is written.
     for experiment in plan.values():
         held = federated_data(experiment)
-        model_for(experiment, held.input_shape, held.num_classes)
+        model_for(experiment, held.kind)
     if resume is None:
         make_folder(folder)
         settings = {name: experiment.to_config() for name, experiment in plan.items()}

@@ -10,7 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from engram.aggregates import Aggregate
-from engram.metrics import LOSS, METRICS, Metric
+from engram.metrics import METRICS, Metric
+from engram.tasks import CLASSIFICATION
 from engram.tree import is_finite
 from engram.types import Params
 from federation.aggregation import aggregate_of, server_step_notes
@@ -82,7 +83,7 @@ class Federated(RunStrategy):
         shards: int = 1,
         least: int = 1,
         max_weight: float = np.inf,
-        metrics: Sequence[Metric] = (METRICS["accuracy"], LOSS),
+        metrics: Sequence[Metric] = (METRICS["accuracy"], CLASSIFICATION.metric),
         start: Params | None = None,
         notes: Row | None = None,
     ) -> None:
@@ -119,7 +120,7 @@ class Federated(RunStrategy):
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
         """Makes the strategy of a run: the experiment's network, aggregate and cohorts."""
         e = experiment
-        network = model_for(e, roster.kind.input_shape, roster.kind.num_classes)
+        network = model_for(e, roster.kind)
         model = network.init(torch_generator(e.seed, Stream.MODEL))
         parameters = sum(leaf.numel() for leaf in model.values())
         notes = server_step_notes(e, parameters)
@@ -384,7 +385,7 @@ class Federated(RunStrategy):
         if not scores:
             return None
         self.evaluation = Evaluation.of(scores)
-        lost = ~np.isfinite(self.evaluation.columns[LOSS.name])
+        lost = ~np.isfinite(self.evaluation.columns["loss"])
         if lost.any():
             clients = np.array(self.evaluation.clients)[lost].tolist()
             _log.warning(

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from engram.aggregates import Aggregate, Update
-from engram.metrics import LOSS
+from engram.tasks import CLASSIFICATION
 from engram.tree import add_scaled, is_finite, norm
 from engram.types import Params
 from federation.columns import Column
@@ -44,7 +44,7 @@ Kind = Literal[
 
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of the losses that models of float32 have
 _FAR: Final = 100  # honest updates of one round differ by less
-_MOST_LOSS: Final = LOSS.most
+_MOST_LOSS: Final = CLASSIFICATION.most
 _ROUNDING: Final = 1e-6  # of a loss that is 0
 
 

@@ -201,7 +201,7 @@ def classes_npz(rng: random.Random, here: Path) -> None:
         own_data(e, e.dataset, rng.choice((0, 3)))
     elif way < 0.9:
         data = federated_data(e)
-        model_for(e, data.input_shape, data.num_classes)
+        model_for(e, data.kind)
     else:
         simulate(e, here / "run")
 

@@ -27,7 +27,7 @@ from federation.estimates import (
     site_record,
 )
 from federation.predictions import arms_record, predictions_record, read_arms, read_predictions
-from federation.roster import describe_node, read_entry
+from federation.roster import Kind, describe_node, read_entry
 from federation.wire import to_record
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
@@ -132,7 +132,7 @@ def _documented(read: Callable[[], object], *errors: type[Exception]) -> None:
 def rosters(rng: random.Random, here: Path) -> None:
     """What a node says of itself."""
     del here
-    content = describe_node({0: 5, 3: 7}, (1, 8, 8), 10, ("a", "b"))
+    content = describe_node({0: 5, 3: 7}, Kind("float32[1,8,8]", 10, ("a", "b")))
     for _ in range(rng.choice((1, 1, 2))):
         content = spoil_content(rng, content)
     _documented(lambda: read_entry(content), ValueError)

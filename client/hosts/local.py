@@ -49,7 +49,7 @@ class LocalHost:
         """Says how many rows the clients have, and of which shape and how many classes."""
         data = self.trainer.data
         clients = {client: len(data.train.rows[client]) for client in hosted}
-        return describe_node(clients, data.input_shape, data.num_classes)
+        return describe_node(clients, data.kind)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Trains the clients of all requests that start from one model in one call.

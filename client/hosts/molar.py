@@ -23,7 +23,7 @@ from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_shared, site_record
 from federation.experiment import Experiment
 from federation.methods.molar import COLUMNS, Molar
-from federation.roster import describe_node
+from federation.roster import Kind, describe_node
 from federation.wire import CLIENTS, METRICS
 
 __all__ = ["TableSites"]
@@ -132,7 +132,7 @@ class TableSites:
         """Says how many rows the clients have, and what the columns are."""
         held = [(client, self.data.train[client]) for client in hosted]
         clients = {client: len(rows.y) for client, rows in held if rows is not None}
-        return describe_node(clients, (len(self.names),), 0, self.data.columns)
+        return describe_node(clients, Kind(columns=tuple(self.data.columns)))
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Sends the clients' own estimates: see ``federation.estimates``."""

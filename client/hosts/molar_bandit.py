@@ -35,7 +35,7 @@ from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_parameters, site_record
 from federation.experiment import Experiment
 from federation.methods.molar_bandit import MolarBandit
-from federation.roster import describe_node
+from federation.roster import Kind, describe_node
 from federation.streams import Stream, generator
 from federation.wire import CLIENTS, METRICS
 
@@ -172,7 +172,7 @@ class BanditSites:
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Says how many turns the clients have, and what their contexts are."""
         clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
-        return describe_node(clients, (len(self.columns),), 0, self.columns)
+        return describe_node(clients, Kind(columns=tuple(self.columns)))
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Plays a batch, and sends estimates of its rows."""

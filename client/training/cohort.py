@@ -6,14 +6,16 @@ third way, for those that end in dense layers. All run the same rule and give th
 for rounding. Everything that belongs to a client has a leading client axis.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.utils._pytree import tree_map
 
 from engram.dense import FIRST, FirstLayerCoordinates
+from engram.models.base import Inputs
 from engram.tree import is_finite
 from engram.types import Batch, LocalRule, LossFn, Params
 from federation.data.federated import Split
@@ -38,6 +40,8 @@ class Draws(NamedTuple):
         initial: Rows of the initial batch; 0 if the rule needs none.
         batches: Batches in a step.
         size: Rows in a batch.
+        keys: A key for each batch, (c, 1 + batches): the initial one, whether or not it is drawn,
+            then those of each step in turn; None unless the network drops something at random.
     """
 
     split: Split
@@ -45,6 +49,7 @@ class Draws(NamedTuple):
     initial: int
     batches: int
     size: int
+    keys: Tensor | None = None
 
     @property
     def step_size(self) -> int:
@@ -52,16 +57,18 @@ class Draws(NamedTuple):
         return self.batches * self.size
 
     def steps(self) -> Iterator[tuple[Batch, ...]]:
-        """Gathers each step's batches, inputs (c, k, ...) and classes (c, k)."""
-        for start in range(self.initial, self.rows.shape[1], self.step_size):
-            yield tuple(
-                self.split.take(self.rows[:, at : at + self.size])
-                for at in range(start, start + self.step_size, self.size)
-            )
+        """Gathers each step's batches: inputs (c, k, ...), targets (c, k, ...), keys (c,)."""
+        drawn = range(self.initial, self.rows.shape[1], self.size)
+        batches = (self._batch(at, self.size, number) for number, at in enumerate(drawn, start=1))
+        yield from zip(*[batches] * self.batches, strict=True)
 
     def initial_batch(self) -> Batch | None:
         """Gathers the batch that memories start from, if there is one."""
-        return self.split.take(self.rows[:, : self.initial]) if self.initial else None
+        return self._batch(0, self.initial, 0) if self.initial else None
+
+    def _batch(self, start: int, size: int, number: int) -> Batch:
+        batch = self.split.take(self.rows[:, start : start + size])
+        return batch if self.keys is None else (*batch, self.keys[:, number])
 
 
 class CohortTask(NamedTuple):
@@ -71,13 +78,11 @@ class CohortTask(NamedTuple):
         model: The common model w, without a client axis.
         memories: For each client the memory it kept, or None: it starts anew.
         draws: Its rows.
-        classes: How many classes there are.
     """
 
     model: Params
     memories: Sequence[Params | None]
     draws: Draws
-    classes: int
 
 
 class CohortModels(NamedTuple):
@@ -149,26 +154,48 @@ class ClientRaised(Exception):
         self.position, self.step = position, step
 
 
-def vmapped(rule: LocalRule, loss: LossFn, task: CohortTask) -> LocalRound:
-    """Runs each step once for all clients."""
+Statistics = Callable[[Params, Inputs], Params]  # see ``engram.models.Model``
+
+
+def vmapped(
+    rule: LocalRule, loss: LossFn, task: CohortTask, *, statistics: Statistics | None = None
+) -> LocalRound:
+    """Runs each step once for all clients.
+
+    Args:
+        rule: The rule, built on ``loss``.
+        loss: Mean loss of a batch.
+        task: What to do.
+        statistics: Updates running statistics, after each step, by its last batch.
+    """
     count = len(task.memories)
     w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
     initial = task.draws.initial_batch()
     u = vmap(rule.init, in_dims=(0, None if initial is None else 0))(w, initial)
     if any(memory is not None for memory in task.memories):
         u = _stack([memory or _pick(u, i) for i, memory in enumerate(task.memories)])
-    step = vmap(rule.step)
+    step, update = vmap(rule.step), vmap(statistics) if statistics else None
     batches: tuple[Batch, ...] = ()
     for batches in task.draws.steps():
         w, u = step(w, u, batches)
+        if update is not None:
+            w = update(w, batches[-1][0])
     losses = vmap(loss)(w, batches[-1])
     finite = vmap(is_finite)(w) & losses.isfinite()
     broken = {i: 0 for i, fine in enumerate(finite.tolist()) if not fine}
     return LocalRound(CohortModels(w), CohortModels(u), losses.tolist(), broken)
 
 
-def each_in_turn(rule: LocalRule, loss: LossFn, task: CohortTask) -> LocalRound:
+def each_in_turn(
+    rule: LocalRule, loss: LossFn, task: CohortTask, *, statistics: Statistics | None = None
+) -> LocalRound:
     """Runs all steps of one client, then those of the next.
+
+    Args:
+        rule: The rule, built on ``loss``.
+        loss: Mean loss of a batch.
+        task: What to do.
+        statistics: As for ``vmapped``.
 
     Raises:
         ClientRaised: A client's step raised; it says whose, and which.
@@ -183,7 +210,10 @@ def each_in_turn(rule: LocalRule, loss: LossFn, task: CohortTask) -> LocalRound:
             u = memory or u
             start = w, u
             for h, batches in enumerate(steps, start=1):  # noqa: B007 - the handler below needs it
-                w, u = rule.step(w, u, tuple(_slice(batch, i) for batch in batches))
+                own = tuple(_slice(batch, i) for batch in batches)
+                w, u = rule.step(w, u, own)
+                if statistics is not None:
+                    w = statistics(w, own[-1][0])
             value = loss(w, _slice(steps[-1][-1], i))
         except Exception as error:  # a rule may be anybody's; its error is the cause of ours
             raise ClientRaised(i, h) from error
@@ -209,7 +239,7 @@ def _pick(tree: Params, i: int) -> Params:
 
 
 def _slice(batch: Batch, i: int) -> Batch:
-    return batch[0][i], batch[1][i]
+    return tree_map(lambda leaf: leaf[i], batch)
 
 
 def _stack(trees: Sequence[Params]) -> Params:

@@ -4,25 +4,32 @@ The rule runs as it is on stacked parameters. First dense layers are held in the
 that the round draws, where these are fewer than the inputs' width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from client.training.cohort import CohortModels, CohortTask, Draws, LocalRound
-from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows, indicators
+from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows
 from engram.features import FeatureRows, Features
 from engram.span import Span, make_coordinates
 from engram.types import LocalRule, LossFn, Params
 
 __all__ = ["cost", "dense", "pays"]
 
+Targets = Callable[[Tensor], Tensor]
+
 _CHUNK = 48  # rows of a client that a span sees at once: enough for its products to be large
 
 
 def dense(
-    rule: LocalRule, loss: LossFn, task: CohortTask, *, features: Features | None = None
+    rule: LocalRule,
+    loss: LossFn,
+    task: CohortTask,
+    *,
+    targets: Targets,
+    features: Features | None = None,
 ) -> LocalRound:
     """Runs each step once for all clients.
 
@@ -30,6 +37,7 @@ def dense(
         rule: An affine one, built on ``loss``.
         loss: ``engram.dense.dense_loss`` of the network.
         task: What to do.
+        targets: Makes the loss's targets of the data's.
         features: What the network does to inputs before its dense layers, if anything. The rule
             must then be a ``single_use`` one, and no client bring a memory along.
     """
@@ -39,10 +47,10 @@ def dense(
     coordinates: FirstLayerCoordinates
     if features is None:
         coordinates = make_coordinates(weight, count, drawn, brought=carried)
-        stream = _examples(coordinates, task)
+        stream = _examples(coordinates, task, targets)
     else:
         coordinates = Span(weight, weight.new_zeros(count, drawn, weight.shape[1]), 0)
-        stream = _featured(coordinates, task, features)
+        stream = _featured(coordinates, task, features, targets)
     w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
     w[FIRST] = coordinates.origin()
     brought = _hold(coordinates, task.memories) if carried else {}
@@ -95,22 +103,26 @@ def _fit(held: Params, batch: Examples) -> Params:
     return held | {FIRST: batch.rows.fit(held[FIRST])} if FIRST in held else held
 
 
-def _examples(coordinates: FirstLayerCoordinates, task: CohortTask) -> Iterator[Examples]:
+def _examples(
+    coordinates: FirstLayerCoordinates, task: CohortTask, targets: Targets
+) -> Iterator[Examples]:
     """Gathers the rows and yields the batches: the initial one, then those of each step."""
     draws = task.draws
     for start, stop in pairwise(_edges(draws, _CHUNK)):
         y = draws.split.take(draws.rows[:, start:stop], out=coordinates.drawn[:, start:stop])[1]
-        yield from _batches(coordinates.see(start, stop), indicators(y, task.classes), draws, start)
+        yield from _batches(coordinates.see(start, stop), targets(y), draws, start)
 
 
-def _featured(span: Span, task: CohortTask, features: Features) -> Iterator[Examples]:
+def _featured(
+    span: Span, task: CohortTask, features: Features, targets: Targets
+) -> Iterator[Examples]:
     """The same, for rows that enter the span later, as features."""
     draws = task.draws
     names = tuple(name for name in task.model if not name.startswith("dense"))
     for start, stop in pairwise(_edges(draws, 1)):
         x, y = draws.split.take(draws.rows[:, start:stop])
         rows = FeatureRows(features, names, span, x, start, stop)
-        yield from _batches(rows, indicators(y, task.classes), draws, start)
+        yield from _batches(rows, targets(y), draws, start)
 
 
 def _edges(draws: Draws, least: int) -> list[int]:

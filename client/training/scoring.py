@@ -1,19 +1,22 @@
 """How well clients are served: the common model, personalized ones, and those that they keep."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.dense import FIRST, Examples, dense_loss, indicators, logits
+from engram.dense import FIRST, Examples, logits
 from engram.meta.fine_tune import fine_tune
 from engram.metrics import Metric
-from engram.models import Model, cross_entropy
+from engram.models import Model, dense_loss_of, mean_loss
+from engram.models.base import Inputs
 from engram.span import make_coordinates
-from engram.types import Params
+from engram.tasks import task_of
+from engram.types import Batch, LossFn, Params
 from federation.data.federated import FederatedData
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, LocalMethod
@@ -71,12 +74,16 @@ class Scoring:
         self._experiment = experiment
         self._network = network
         self._test = data.test
-        self._classes = data.num_classes
         self._vectorized = vectorized
         self._metrics = experiment.of(LocalMethod).metrics(experiment)
-        self._dense = vectorized and network.features is None
+        self._dense = vectorized and network.features is None and network.dense_layers > 0
+        task = task_of(experiment.task, experiment.loss)
+        # Personalized as it will serve: nothing is dropped, and no statistics are taken of the few.
+        loss: LossFn = mean_loss(network._replace(train=None), task)
+        if self._dense:
+            loss, self._targets = dense_loss_of(task, network.dense_layers, data.outputs)
         self._personalize = fine_tune(
-            dense_loss(network.dense_layers) if self._dense else cross_entropy(network),
+            loss,
             lr=experiment.adapt_lr,
             steps=experiment.adapt_steps,
         )
@@ -90,8 +97,8 @@ class Scoring:
         """Scores the common model, personalized models, and the clients' memories."""
         size = sum(leaf.numel() for leaf in model.values())
         # What a row takes: itself, or what the layers before the dense ones make of it.
-        row = self._test.x[0].numel()
-        if self._network.features is not None:
+        row = self._test.numbers
+        if not self._dense:
             row = max(row, self._network.activations)
         inputs = row * max(len(self._test.rows[c]) for c in clients)
         block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
@@ -109,15 +116,15 @@ class Scoring:
         """Returns the model after fine-tuning on a client's support rows, as it is scored."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
-        inputs, targets = self._test.take(self._split([client]).support)
-        return self._personalize(model, (inputs[0], targets[0]))
+        return self._personalize(model, _of(self._test.take(self._split([client]).support), 0))
 
     def _block(
         self, model: Params, clients: Sequence[int], memories: Sequence[Params | None]
     ) -> Scores:
         rows = self._split(clients)
         x, y = self._test.take(rows.queries)
-        common = self._network.apply(model, x.flatten(0, 1)).view(*y.shape, -1)
+        flat = tree_map(lambda leaf: leaf.flatten(0, 1), x)
+        common = _unflattened(self._network.apply(model, flat), rows.counted.shape)
         columns = self._measured(COMMON, common, y, rows.counted)
         tuned = self._tuned(model, rows.support, x)
         columns |= self._measured(PERSONALIZED, tuned, y, rows.counted)
@@ -127,7 +134,7 @@ class Scoring:
         if have:
             kept = [memory for memory in memories if memory is not None]
             stack = {name: torch.stack([memory[name] for memory in kept]) for name in model}
-            outputs = vmap(self._network.apply)(stack, x[have])
+            outputs = self._for_each(self._network.apply)(stack, _of(x, have))
             for name, own in self._measured(KEPT, outputs, y[have], rows.counted[have]).items():
                 columns[name][have] = own
         return Scores(columns, rows.counted.sum(1))
@@ -151,21 +158,28 @@ class Scoring:
             np.pad(rows[shots:], (0, width + shots - len(rows)), mode="edge") for rows in shuffled
         ]
         arrays = np.stack([rows[:shots] for rows in shuffled]), np.stack(queries), counted
-        return _Rows(*(torch.from_numpy(array).to(self._test.x.device) for array in arrays))
+        return _Rows(*(torch.from_numpy(array).to(self._test.y.device) for array in arrays))
 
-    def _tuned(self, model: Params, support: Tensor, x: Tensor) -> Tensor:
+    def _tuned(self, model: Params, support: Tensor, x: Inputs) -> Tensor:
         """Returns the personalized models' logits (c, q, classes) on queries x (c, q, ...)."""
         if self._dense:
             return self._tuned_dense(model, support, x.flatten(2))
 
-        def each(inputs: Tensor, targets: Tensor, queries: Tensor) -> Tensor:
-            return self._network.apply(self._personalize(model, (inputs, targets)), queries)
+        def each(batch: Batch, queries: Inputs) -> Tensor:
+            return self._network.apply(self._personalize(model, batch), queries)
 
-        batch = self._test.take(support)
+        return self._for_each(each)(self._test.take(support), x)
+
+    def _for_each(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Returns what applies a function to each client's arguments, which are stacked."""
         if self._vectorized:
-            outputs: Tensor = vmap(each)(*batch, x)
-            return outputs
-        return torch.stack([each(*one) for one in zip(*batch, x, strict=True)])
+            return vmap(function)
+
+        def in_turn(*arguments: Any) -> Tensor:
+            count = len(tree_leaves(arguments)[0])
+            return torch.stack([function(*_of(arguments, i)) for i in range(count)])
+
+        return in_turn
 
     def _tuned_dense(self, model: Params, support: Tensor, x: Tensor) -> Tensor:
         coordinates = make_coordinates(model[FIRST], *support.shape)
@@ -173,8 +187,17 @@ class Scoring:
         rows = coordinates.see(0, support.shape[1])
         w = {name: leaf.expand(len(x), *leaf.shape) for name, leaf in model.items()}
         w[FIRST] = rows.fit(coordinates.origin())
-        tuned = self._personalize(w, Examples(rows, indicators(y, self._classes)))
+        tuned = self._personalize(w, Examples(rows, self._targets(y)))
         return logits(tuned, coordinates.see_others(x), self._network.dense_layers)
+
+
+def _of(stacked: Any, some: Any) -> Any:
+    """Returns some entries, or one, of each of stacked tensors."""
+    return tree_map(lambda leaf: leaf[some], stacked)
+
+
+def _unflattened(outputs: Tensor, shape: torch.Size) -> Tensor:
+    return outputs.view(*shape, *outputs.shape[1:])
 
 
 def measure(metric: Metric, outputs: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
@@ -186,7 +209,7 @@ def measure(metric: Metric, outputs: Tensor, targets: Tensor, counted: Tensor) -
         targets: Shape (c, q, ...).
         counted: Which of the q rows count, shape (c, q); at least one of each client.
     """
-    finite = outputs.isfinite().flatten(2).all(dim=-1)
+    finite = outputs.isfinite().reshape(*counted.shape, -1).all(dim=-1)
     if metric.by_row:
         rows = torch.as_tensor(metric.score(outputs.flatten(0, 1), targets.flatten(0, 1)))
         values = torch.where(finite, rows.view_as(finite), metric.worst)

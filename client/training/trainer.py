@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from client.memory import MemoryStore
 from client.training.budget import block_size
@@ -27,8 +28,8 @@ from client.training.cohort import (
 )
 from client.training.dense_cohort import cost, dense, pays
 from client.training.scoring import Scores, Scoring
-from engram.dense import dense_loss
-from engram.models import cross_entropy
+from engram.models import dense_loss_of, mean_loss
+from engram.tasks import task_of
 from engram.tree import interpolate
 from engram.types import Params
 from federation.data.federated import FederatedData, model_for
@@ -99,8 +100,9 @@ class Trainer:
         self.data = data
         self._store = store
         self._noise = noise
-        self._network = model_for(experiment, data.input_shape, data.num_classes)
-        self._loss = cross_entropy(self._network)
+        self._network = model_for(experiment, data.kind)
+        self._task = task_of(experiment.task, experiment.loss)
+        self._loss = mean_loss(self._network, self._task)
         self._own = experiment.of(LocalMethod)
         self._rule = self._own.rule(self._loss)
         self._remembers = self._own.keeps_memory and self._rule.state_is_model
@@ -118,16 +120,17 @@ class Trainer:
 
     def _choose_way(self, engine: Engine, model: Params) -> partial[LocalRound]:
         network, rule = self._network, self._rule
+        statistics = network.statistics
         if engine == "sequential":
-            return partial(each_in_turn, rule, self._loss)
-        features = network.features
-        learned = rule.single_use and not self._reads and pays(model, self._rows)
-        if rule.affine and (features is None or learned):
-            loss = dense_loss(network.dense_layers)
-            return partial(dense, self._own.rule(loss), loss, features=features)
+            return partial(each_in_turn, rule, self._loss, statistics=statistics)
+        features, ends_dense = network.features, network.dense_layers > 0
+        learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
+        if rule.affine and ends_dense and (features is None or learned):
+            loss, targets = dense_loss_of(self._task, network.dense_layers, self.data.outputs)
+            return partial(dense, self._own.rule(loss), loss, targets=targets, features=features)
         # A large network fills the caches: a CPU is faster when it finishes one client first.
         large = self.experiment.device == "cpu" and sum(x.numel() for x in model.values()) > _LARGE
-        return partial(each_in_turn if large else vmapped, rule, self._loss)
+        return partial(each_in_turn if large else vmapped, rule, self._loss, statistics=statistics)
 
     def _choose_block(self, model: Params) -> int:
         """Returns how many clients to train at once."""
@@ -138,7 +141,7 @@ class Trainer:
         if self._way.func is dense:
             numbers += cost(model, self._rows)
         else:
-            numbers += self._rows * self.data.train.x[0].numel() + 16 * size
+            numbers += self._rows * self.data.train.numbers + 16 * size
         numbers += 10 * size if e.clip else 0  # copies in float64
         block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
         if self._way.func is each_in_turn:
@@ -199,7 +202,7 @@ class Trainer:
         ]
         anew = self._rule.needs_initial_batch and any(memory is None for memory in memories)
         draws = self._draw(clients, server_round, initial=anew)
-        task = CohortTask(model, memories, draws, self.data.num_classes)
+        task = CohortTask(model, memories, draws)
         try:
             return self._way(task)
         except ClientRaised as error:
@@ -266,7 +269,19 @@ class Trainer:
             initial=begin if initial else 0,
             batches=rule.batches_per_step,
             size=e.batch_size,
+            keys=self._keys(clients, server_round) if self._network.noisy else None,
         )
+
+    def _keys(self, clients: Sequence[int], server_round: int) -> Tensor:
+        """Returns what determines what a network drops: a key for each client's batches."""
+        count = 1 + self.experiment.local_steps * self._rule.batches_per_step
+        keys = [
+            generator(self.experiment.seed, Stream.DROPOUT, server_round, client).integers(
+                2**32, size=count
+            )
+            for client in clients
+        ]
+        return torch.from_numpy(np.stack(keys)).to(self.experiment.device)
 
     def evaluate(self, model: Params, clients: Sequence[int], *, server_round: int) -> Scores:
         """Scores the common model, personalized models and kept models of clients.

@@ -7,13 +7,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.models import Model, build_model
+from engram.models import Model, check_fit, network
+from engram.models.base import Inputs
+from engram.networks import FLAT
+from engram.tasks import task_of
+from federation.data.arrays import Arrays
 from federation.data.partitions import Rows, check_size, partition
-from federation.data.sources import Arrays, load
-from federation.errors import Refused
+from federation.data.sources import load
+from federation.errors import Refused, one_line
 from federation.experiment import Experiment
 from federation.machine import check_room
+from federation.roster import Kind
+from federation.shapes import described, example
+from federation.streams import Stream, torch_generator
 
 __all__ = ["FederatedData", "Split", "federated_data", "has_device", "model_for", "own_data"]
 
@@ -22,14 +30,20 @@ class Split(NamedTuple):
     """Training rows or test rows.
 
     Attributes:
-        x: Inputs of all clients, shape (n, ...), uint8 or float32, on the run's device.
-        y: Classes, shape (n,), int64.
+        x: Inputs of all clients, on the run's device: a tensor (n, ...) of uint8, float32 or int64,
+            or a tuple or dictionary of such.
+        y: Targets, shape (n,) or (n, ...): int64 classes or tokens, float32 values or labels.
         rows: For each client, the numbers of its rows.
     """
 
-    x: Tensor
+    x: Inputs
     y: Tensor
     rows: list[Rows]
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in a row of inputs."""
+        return sum(leaf[0].numel() for leaf in tree_leaves(self.x))
 
     def next_rows(self, client: int, server_round: int, size: int) -> Rows:
         """Returns the numbers of a client's rows of a round, where rows come in order.
@@ -44,22 +58,31 @@ class Split(NamedTuple):
         own = np.sort(self.rows[client])
         return own[((server_round - 1) * size + np.arange(size)) % len(own)]
 
-    def take(self, rows: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Returns the rows as the models see them: float32, grey levels scaled to [0, 1].
+    def take(self, rows: Tensor, out: Tensor | None = None) -> tuple[Inputs, Tensor]:
+        """Returns the rows as the models see them: grey levels are scaled to [0, 1].
 
         Args:
             rows: Their numbers, on the run's device.
-            out: Where to put the inputs, flattened; they are returned as they are if None.
+            out: Where to put the inputs, flattened, if they are one tensor of numbers; they are
+                returned as they are if None.
         """
-        # index_select is many times faster than indexing.
-        flat = rows.reshape(-1)
-        x = self.x.index_select(0, flat).view(*rows.shape, *self.x.shape[1:])
-        y = self.y.index_select(0, flat).view(rows.shape)
+        y = _select(self.y, rows)
         if out is not None:
+            x = _select(self.x, rows)
             out.copy_(x.flatten(rows.ndim))
-        else:
-            out = x.float()
-        return (out.mul_(1 / 255) if x.dtype == torch.uint8 else out), y
+            return (out.mul_(1 / 255) if x.dtype == torch.uint8 else out), y
+        return tree_map(lambda leaf: _as_seen(_select(leaf, rows)), self.x), y
+
+
+def _select(leaf: Tensor, rows: Tensor) -> Tensor:
+    # index_select is many times faster than indexing.
+    return leaf.index_select(0, rows.reshape(-1)).view(*rows.shape, *leaf.shape[1:])
+
+
+def _as_seen(leaf: Tensor) -> Tensor:
+    if leaf.dtype == torch.uint8:
+        return leaf.float().mul_(1 / 255)
+    return leaf if leaf.dtype == torch.int64 else leaf.float()
 
 
 class FederatedData(NamedTuple):
@@ -68,38 +91,43 @@ class FederatedData(NamedTuple):
     Attributes:
         train: Rows to learn from.
         test: Rows to personalize on and to be scored on.
-        num_classes: Number of classes.
+        outputs: Number of classes, or of values or labels to predict.
     """
 
     train: Split
     test: Split
-    num_classes: int
+    outputs: int
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
-        return tuple(self.train.x.shape[1:])
+    def kind(self) -> Kind:
+        """What its rows are like."""
+        return Kind(described(self.train.x), self.outputs)
 
 
-def model_for(experiment: Experiment, input_shape: tuple[int, ...], num_classes: int) -> Model:
+def model_for(experiment: Experiment, kind: Kind) -> Model:
     """Builds the experiment's network for such data.
 
     Raises:
         Refused: If the network does not fit the data, or there is nothing to tell apart.
     """
-    if num_classes < 2:
-        raise Refused(f"number of classes must be at least 2, got {num_classes}")
+    e = experiment
+    if e.task == "classification" and kind.outputs < 2:
+        raise Refused(f"number of classes must be at least 2, got {kind.outputs}")
     try:
-        model = build_model(
-            experiment.model,
-            input_shape=input_shape,
-            outputs=num_classes,
-            hidden=experiment.hidden_widths,
+        model = network(
+            e.model,
+            example(kind.inputs),
+            outputs=kind.outputs,
+            hidden=e.hidden_widths,
+            statistics=e.statistics,
+            generator=torch_generator(e.seed, Stream.MODEL),
         )
+        # Float32, of which there are three at least: the server's, a client's, and its gradient.
+        size = model.parameters
+        check_room(f"a model of {size} parameters", 12 * size, "take a smaller network")
+        check_fit(model, task_of(e.task, e.loss), example(kind.inputs), kind.outputs)
     except ValueError as error:
-        raise Refused(str(error)) from error
-    # Float32, of which there are three at least: the server's, a client's, and its gradient.
-    check_room(f"a model of {model.parameters} parameters", 12 * model.parameters, "lower hidden")
+        raise Refused(one_line(str(error))) from error
     return model
 
 
@@ -147,7 +175,9 @@ def _load(experiment: Experiment, dataset: str) -> Arrays:
         dataset,
         data_dir=Path(experiment.data_dir),
         test_fraction=experiment.test_fraction,
+        task=experiment.task,
         num_classes=experiment.num_classes,
+        whole_numbers=experiment.model not in FLAT,
         seed=experiment.seed,
     )
 
@@ -155,14 +185,16 @@ def _load(experiment: Experiment, dataset: str) -> Arrays:
 def _hold(
     arrays: Arrays, train: list[Rows], test: list[Rows], experiment: Experiment
 ) -> FederatedData:
-    def hold(x: npt.NDArray[Any], y: npt.NDArray[Any], rows: list[Rows]) -> Split:
-        device = experiment.device
-        return Split(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), rows)
+    def hold(x: Any, y: npt.NDArray[Any], rows: list[Rows]) -> Split:
+        def there(leaf: npt.NDArray[Any]) -> Tensor:
+            return torch.from_numpy(leaf).to(experiment.device)
+
+        return Split(tree_map(there, x), there(y), rows)
 
     return FederatedData(
         train=hold(arrays.x_train, arrays.y_train, train),
         test=hold(arrays.x_test, arrays.y_test, test),
-        num_classes=arrays.num_classes,
+        outputs=arrays.outputs,
     )
 
 

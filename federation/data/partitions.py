@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from federation.data.sources import Arrays
+from engram.tasks import CLASSIFICATION
+from federation.data.arrays import Arrays
 from federation.errors import DataError
 from federation.experiment import Experiment
 from federation.streams import Stream, generator
@@ -42,10 +43,16 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[
                 f"num-clients must be at most the number of {part} rows, {len(labels)}, got "
                 f"{experiment.num_clients}"
             )
+    by_class = experiment.partition in ("halves", "dirichlet", "pathological")
+    if by_class and experiment.task != CLASSIFICATION.name:
+        raise DataError(
+            f"partition must be iid, natural or blocks for task {experiment.task}, whose rows have "
+            f"no class, got {experiment.partition}"
+        )
     if experiment.partition == "halves":
         split = (
-            _halves(arrays.y_train, arrays.num_classes, experiment, "rows-per-class"),
-            _halves(arrays.y_test, arrays.num_classes, experiment, "test-rows-per-class"),
+            _halves(arrays.y_train, arrays.outputs, experiment, "rows-per-class"),
+            _halves(arrays.y_test, arrays.outputs, experiment, "test-rows-per-class"),
         )
         _check_sizes(split, experiment)
         return split
@@ -138,7 +145,9 @@ def _flower(
             )
         by = library.NaturalIdPartitioner("task")
     order = generator(seed, Stream.PARTITION).permutation(len(y))
-    columns: dict[str, Any] = {"row": order, "label": y[order]}
+    columns: dict[str, Any] = {"row": order}
+    if e.partition in ("dirichlet", "pathological"):
+        columns["label"] = y[order]
     if task is not None:
         columns["task"] = task[order]
     by.dataset = datasets.Dataset.from_dict(columns)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from engram.checks import must
-from engram.metrics import LOSS, Metric, named
+from engram.metrics import Metric, named
+from engram.tasks import task_of
 from federation.columns import Column, columns_of
 from federation.methods.base import Method, register
 from federation.settings.fields import Float, Int
@@ -74,7 +75,8 @@ class LocalMethod(Method):
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns what models are scored by: the chosen metrics, and then the loss."""
-        return [*named(shared.metrics.split(",")), LOSS]
+        task = task_of(shared.task, shared.loss)
+        return [*named((shared.metrics or task.metrics).split(",")), task.metric]
 
     @property
     def keeps_memory(self) -> bool:

@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from engram.metrics import LOSS, Metric
+from engram.metrics import Metric
+from engram.tasks import CLASSIFICATION
 from federation.columns import columns_of
 from federation.methods.base import NO_NETWORK, Method, register
 from federation.settings.fields import Float
@@ -13,7 +14,7 @@ from federation.settings.shared import SharedSettings
 
 __all__ = ["COLUMNS", "Molar", "Thresholded"]
 
-_LOSS = LOSS._replace(meaning="mean held-out loss", most=inf)
+_LOSS = CLASSIFICATION.metric._replace(meaning="mean held-out loss", most=inf)
 COLUMNS = columns_of([_LOSS], {"-own": True, "-shared": True, "-personal": True})
 """Held-out losses of a site's own estimate, of what is shared, and of the site's coefficients."""
 

@@ -13,6 +13,8 @@ __all__ = ["EvaluationSettings"]
 
 def _metrics(value: object) -> object:
     """Returns names with commas as text; lists of names are natural in Python."""
+    if value == "":
+        return value
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple):
         return value
@@ -34,7 +36,7 @@ class EvaluationSettings(Settings):
     adapt_steps: Int = Field(10, ge=0, description="evaluation: gradient steps on them")
     adapt_lr: Float = Field(0.02, gt=0, description="evaluation: their step size")
     metrics: Annotated[str, BeforeValidator(_metrics)] = Field(
-        "accuracy",
+        "",
         description="evaluation: what models are scored by besides the loss, with commas; the "
-        "first is shown first",
+        "first is shown first; empty: what suits the task",
     )

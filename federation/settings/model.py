@@ -1,24 +1,57 @@
-"""The network."""
+"""The network, and what it learns."""
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from federation.settings.fields import Settings, widths
+from engram.checks import require
+from engram.networks import BUILT_IN, NETWORKS, is_known
+from engram.tasks import LOSSES, TASKS
+from federation.settings.fields import Settings, nearest, widths
 
 __all__ = ["ModelSettings"]
 
 
-class ModelSettings(Settings):
-    """The network."""
+def _network(value: str) -> str:
+    known = [*BUILT_IN, *NETWORKS]
+    expected = f"one of {', '.join(known)}{nearest(value, known)}"
+    require(is_known(value), "model", value, expected)
+    return value
 
-    model: Literal["mlp", "cnn", "linear"] = Field(
+
+def _task(value: str) -> str:
+    require(value in TASKS, "task", value, f"one of {', '.join(TASKS)}{nearest(value, TASKS)}")
+    return value
+
+
+def _loss(value: str) -> str:
+    known = ", ".join(LOSSES) or "a loss that a plug-in registers"
+    require(not value or value in LOSSES, "loss", value, f"{known}{nearest(value, LOSSES)}")
+    return value
+
+
+class ModelSettings(Settings):
+    """The network, and what it learns."""
+
+    model: Annotated[str, AfterValidator(_network)] = Field(
         "mlp",
         description="network: mlp (dense layers), cnn (two convolutions, then dense layers) or "
-        "linear (softmax regression)",
+        "linear (softmax regression); or one of your own, by its name",
     )
     hidden: Annotated[str, BeforeValidator(widths)] = Field(
         "40,40", description="widths of the hidden dense layers, with commas"
+    )
+    task: Annotated[str, AfterValidator(_task)] = Field(
+        "classification",
+        description="what it learns: classification, regression, multi-label or next-token",
+    )
+    loss: Annotated[str, AfterValidator(_loss)] = Field(
+        "", description="a loss of your own, by its name, in place of the task's"
+    )
+    statistics: Literal["average", "local", "fixed"] = Field(
+        "average",
+        description="running statistics of batch norm: average (of the clients' ones), local (each "
+        "client keeps its own) or fixed (they stay, and are used in training, too)",
     )
 
     @property

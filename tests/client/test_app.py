@@ -154,7 +154,7 @@ def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):
     reply = ask(ROSTER_QUERY, RecordDict(), node, num_classes=3)
     entry = read_entry(reply.content)
     assert entry.clients == {4: 54}  # 40 % are test rows
-    assert (entry.input_shape, entry.num_classes) == ((3,), 3)
+    assert entry.kind == ("float32[3]", 3, ())
     reply = ask(ROSTER_QUERY, RecordDict(), node, num_clients=4, clients_per_round=4)
     assert reply.error.code == REFUSED
     assert "num-clients must be more than 4" in reply.error.reason

@@ -173,7 +173,7 @@ def test_the_order_of_a_models_arrays_does_not_matter(settings):
     )
     assert_same(one, same, atol=1e-6)
     scores = [t.evaluate(m, [3, 12], server_round=1) for m in (model, other)]
-    torch.testing.assert_close(scores[0].loss_personalized, scores[1].loss_personalized)
+    torch.testing.assert_close(scores[0].columns["loss"], scores[1].columns["loss"])
 
 
 def test_containers_have_what_their_limit_leaves(tmp_path, monkeypatch):

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from client.training.scoring import measure
-from engram.metrics import LOSS, METRICS, Metric, metric, named
+from engram.metrics import METRICS, Metric, metric, named
+from engram.tasks import CLASSIFICATION
 
 # Two clients with two and three rows that count, of two classes.
 OUTPUTS = torch.tensor([[[2.0, 1.0], [0.0, 1.0], [9.0, 9.0]], [[1.0, 0.0], [0.0, 3.0], [0.0, 1.0]]])
@@ -27,7 +28,7 @@ def test_accuracy_and_loss_by_hand():
     # -log of sigmoid(1) and sigmoid(-1); of sigmoid(-1), sigmoid(3), sigmoid(1).
     rows = [[0.3132617, 1.3132617], [1.3132617, 0.0485874, 0.3132617]]
     expected = torch.tensor([sum(values) / len(values) for values in rows])
-    torch.testing.assert_close(measure(LOSS, OUTPUTS, TARGETS, COUNTED), expected)
+    torch.testing.assert_close(measure(CLASSIFICATION.metric, OUTPUTS, TARGETS, COUNTED), expected)
 
 
 def test_a_metric_of_all_rows_sees_a_clients_own_and_no_padding():
@@ -53,7 +54,7 @@ def test_outputs_that_are_not_finite_have_the_worst_value(bad):
     assert measure(METRICS["accuracy"], outputs, TARGETS, COUNTED).tolist() == pytest.approx(
         [0, 1 / 3]
     )
-    assert measure(LOSS, outputs, TARGETS, COUNTED).tolist() == [float("inf")] * 2
+    assert measure(CLASSIFICATION.metric, outputs, TARGETS, COUNTED).tolist() == [float("inf")] * 2
     whole = Metric("whole", lambda outputs, targets: 0.5, low=-3, high=1)
     assert measure(whole, outputs, TARGETS, COUNTED).tolist() == [-3, -3]
 
@@ -61,7 +62,7 @@ def test_outputs_that_are_not_finite_have_the_worst_value(bad):
 def test_padding_does_not_count_even_where_it_is_not_finite():
     outputs = OUTPUTS.clone()
     outputs[0, 2] = float("inf")
-    assert measure(LOSS, outputs, TARGETS, COUNTED)[0].isfinite()
+    assert measure(CLASSIFICATION.metric, outputs, TARGETS, COUNTED)[0].isfinite()
     whole = Metric("whole", lambda outputs, targets: outputs.isfinite().all().float())
     assert measure(whole, outputs, TARGETS, COUNTED).tolist() == [1, 1]
 
@@ -86,4 +87,7 @@ def test_a_range_must_have_some_room():
 def test_values_are_shown_in_percent_or_with_four_digits():
     assert METRICS["accuracy"].in_words(0.81234) == "81.23"
     assert METRICS["accuracy"].in_words(0.81234, 1) == "81.2"
-    assert (LOSS.in_words(1234.567), LOSS.in_words(None)) == ("1235", "-")
+    assert (CLASSIFICATION.metric.in_words(1234.567), CLASSIFICATION.metric.in_words(None)) == (
+        "1235",
+        "-",
+    )

@@ -59,7 +59,7 @@ def test_own_arrays_with_test_rows(tmp_path):
     assert arrays.x_train.shape == (4, 3, 5, 4)  # channels first, as torch has them
     assert np.array_equal(arrays.x_test[0, 2], images[4, :, :, 2])
     assert arrays.x_train.dtype == np.uint8
-    assert arrays.num_classes == 3
+    assert arrays.outputs == 3
 
 
 GOOD = {"x": np.ones((6, 2)), "y": np.array([0, 1, 2, 0, 1, 2])}
@@ -166,7 +166,7 @@ def test_cifar_loads(tmp_path, monkeypatch):
     assert ten.y_test.tolist() == [4, 9]
     assert read("cifar100", tmp_path).y_train.tolist() == [99, 3]
     superclasses = read("cifar100-coarse", tmp_path)
-    assert (superclasses.y_train.tolist(), superclasses.num_classes) == ([13, 8], 20)
+    assert (superclasses.y_train.tolist(), superclasses.outputs) == ([13, 8], 20)
 
 
 def test_says_where_to_put_what_cannot_be_downloaded(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from federation.errors import Refused
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.hosting import NodeConfig, hosted_clients
-from federation.roster import describe_node, read_entry
+from federation.roster import Kind, describe_node, read_entry
 from federation.streams import Stream, generator, torch_generator
 from federation.wire import to_params, to_record
 from tests.support import assert_same
@@ -71,11 +71,11 @@ def test_refuses_a_partition_that_is_none():
 
 
 def test_roster_entries_survive_the_wire():
-    entry = read_entry(describe_node({4: 20, 7: 40}, (1, 8, 8), 10))
+    entry = read_entry(describe_node({4: 20, 7: 40}, Kind("float32[1,8,8]", 10)))
     assert entry.clients == {4: 20, 7: 40}
-    assert (entry.input_shape, entry.num_classes) == ((1, 8, 8), 10)
+    assert entry.kind == ("float32[1,8,8]", 10, ())
     assert (entry.fingerprint, entry.source) == (fingerprint(), str(source_root()))
-    assert read_entry(describe_node({}, (3,), 2)).clients == {}
+    assert read_entry(describe_node({}, Kind("float32[3]", 2))).clients == {}
 
 
 def test_the_fingerprint_changes_with_any_module(tmp_path):

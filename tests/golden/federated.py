@@ -103,10 +103,14 @@ def run(name, folder, **more):
 def kept(folder):
     """Returns what a run's folder holds: metrics, the last model and state, the memories."""
     record = RunRecord.open(folder)
+    first, *rows = record.rows()
+    if first.get("inputs"):
+        shape = first["inputs"].removeprefix("float32[").removesuffix("]").split(",")
+        first |= {"input-shape": list(map(int, shape)), "num-classes": first["outputs"]}
     checkpoint = record.load_checkpoint()
     memories = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}
     return {
-        "rows": record.rows(),
+        "rows": [first, *rows],
         "model": checkpoint.model,
         "state": {name: leaf.numpy() for name, leaf in checkpoint.state.items()},  # may get more
         "memories": dict(sorted(memories.items())),

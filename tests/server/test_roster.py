@@ -47,7 +47,7 @@ def warned(caplog):
 
 
 def entry(clients, **change):
-    content = describe_node(dict.fromkeys(clients, 10), (1, 8, 8), 10)
+    content = describe_node(dict.fromkeys(clients, 10), Kind("float32[1,8,8]", 10))
     content["roster"] = ConfigRecord({**content["roster"], **change})
     return content
 
@@ -56,7 +56,7 @@ def test_maps_clients_to_nodes():
     roster = query_roster(grid(trainer(small()), 3), 20)
     assert roster.nodes[:5] == [1, 2, 3, 1, 2]
     assert roster.examples == [40] * 10 + [20] * 10
-    assert roster.kind == ((1, 8, 8), 10, ())
+    assert roster.kind == ("float32[1,8,8]", 10, ())
     assert roster.by_node([7, 0, 4]) == {1: [0], 2: [4, 7]}
 
 
@@ -88,18 +88,20 @@ def test_who_comes_first_keeps_a_client_that_two_nodes_claim(warnings_of_engram)
 
 
 def test_data_of_another_kind_are_left_out(warnings_of_engram):
-    other = entry([2, 3], **{"num-classes": 5})
+    other = entry([2, 3], outputs=5)
     message = stopped(entry([0]), entry([1]), other)
     assert "2 of 4 clients can take part, and it takes 4" in message
-    assert "clients [2, 3]: it has examples of shape (1, 8, 8) in 5 classes, and most" in message
+    assert "clients [2, 3]: it has inputs float32[1,8,8] and 5 outputs, and most" in message
     attendance = Attendance(Scripted(other, entry([0, 1]), entry([4, 5])), 4, patience=0)
     attendance.wait(2)  # what most nodes with clients of the run have; the first of equals
     assert attendance.roster().nodes == [2, 2, None, None]
-    assert attendance.roster().kind.num_classes == 10
+    assert attendance.roster().kind.outputs == 10
     assert "node 1 takes no part with clients [2, 3]: it has" in warnings_of_engram.text
-    attendance = Attendance(Scripted(other, entry([0, 1])), 4, kind=Kind((1, 8, 8), 5), patience=0)
+    attendance = Attendance(
+        Scripted(other, entry([0, 1])), 4, kind=Kind("float32[1,8,8]", 5), patience=0
+    )
     attendance.wait(2)
-    assert attendance.roster() == ([None, None, 1, 1], [0, 0, 10, 10], Kind((1, 8, 8), 5))
+    assert attendance.roster() == ([None, None, 1, 1], [0, 0, 10, 10], Kind("float32[1,8,8]", 5))
 
 
 def test_names_clients_that_nobody_hosts():
@@ -145,7 +147,7 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, wa
     g.away = {2, 3}
     caplog.set_level("INFO", logger="flwr.engram")
     attendance = begun(g, 4, least=2)
-    assert attendance.roster() == ([1, 1, None, None], [10, 10, 0, 0], Kind((1, 8, 8), 10))
+    assert attendance.roster() == ([1, 1, None, None], [10, 10, 0, 0], Kind("float32[1,8,8]", 10))
     assert attendance.left_out([0, 1], {}) == dict.fromkeys([2, 3], "no node hosts it")
     assert "without some clients, for now: clients [2, 3]: no node hosts it" in caplog.text
     assert not attendance.look()
@@ -165,13 +167,13 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, wa
 
 
 def test_who_comes_late_with_other_data_is_left_out(warnings_of_engram):
-    g = Moving(entry([0]), entry([1], **{"input-shape": [1, 9, 9]}))
+    g = Moving(entry([0]), entry([1], inputs="float32[1,9,9]"))
     g.away = {2}
     attendance = begun(g, 2, least=1)
     g.away = ()
     assert not attendance.look()
     assert attendance.roster().nodes == [1, None]
-    reason = "it has examples of shape (1, 9, 9) in 10 classes, and most nodes have examples of"
+    reason = "it has inputs float32[1,9,9] and 10 outputs, and most nodes have inputs"
     assert attendance.left_out([0], {})[1].startswith(reason)
     assert f"node 2 takes no part with clients [1]: {reason}" in warnings_of_engram.text
 

@@ -365,7 +365,7 @@ def test_too_few_clients_begin_nothing(tmp_path):
 def test_a_run_is_resumed_with_fewer_and_on_data_of_the_same_kind(tmp_path):
     folder = tmp_path / "run"
     late_run(folder, num_rounds=2)
-    assert RunRecord.open(folder).rows()[0]["input-shape"] == [1, 8, 8]
+    assert RunRecord.open(folder).rows()[0]["inputs"] == "float32[1,8,8]"
     late_run(folder, comes={1: 9}, num_rounds=4, resume=str(folder))
     assert all({0, 3}.isdisjoint(cohort) for r, cohort in cohorts(folder).items() if r > 2)
     own = write_npz(
@@ -373,7 +373,7 @@ def test_a_run_is_resumed_with_fewer_and_on_data_of_the_same_kind(tmp_path):
     )
     e = small(**FEW, num_rounds=6, resume=str(folder))
     other = trainer(small(**FEW, num_rounds=6, dataset=own))
-    with pytest.raises(RunStopped, match=r"0 of 6 .*: it has examples of shape \(9,\) in 10"):
+    with pytest.raises(RunStopped, match=r"0 of 6 .*: it has inputs float32\[9\] and 10 outputs"):
         run_on(Late(LocalHost(other), [range(6)]), e, folder, engine="flower")
 
 

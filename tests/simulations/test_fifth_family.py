@@ -19,7 +19,7 @@ from federation.data.tables import table_data
 from federation.experiment import Experiment
 from federation.methods import METHODS, register
 from federation.methods.base import NO_NETWORK, Method
-from federation.roster import describe_node
+from federation.roster import Kind, describe_node
 from federation.settings.fields import Float, Int
 from federation.wire import CLIENTS, floats_record, read_floats
 from server.record import RunRecord
@@ -53,7 +53,7 @@ class Sites:
 
     def describe(self, hosted):
         clients = {client: len(self.data.train[client].y) for client in hosted}
-        return describe_node(clients, (len(self.data.columns),), 0, self.data.columns)
+        return describe_node(clients, Kind(columns=tuple(self.data.columns)))
 
     def train(self, requests):
         return [answered(request, partial(self._reply, request)) for request in requests]

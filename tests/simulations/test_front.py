@@ -30,7 +30,13 @@ def clients(count=4, rows=40, seed=0):
 @pytest.mark.parametrize("name", sorted({*engram.__all__}))
 def test_names_come_when_they_are_looked_at(name):
     assert name in dir(engram)
-    known = ("simulations.front", "federation.experiment", "engram.metrics")
+    known = (
+        "simulations.front",
+        "federation.experiment",
+        "engram.metrics",
+        "engram.tasks",
+        "engram.networks",
+    )
     assert getattr(engram, name).__module__ in known
 
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from engram.metrics import LOSS, METRICS, Metric
+from engram.metrics import METRICS, Metric
+from engram.tasks import CLASSIFICATION
 from strategies.evaluation import Evaluation, summary
 
 NAN, INF = float("nan"), float("inf")
@@ -26,7 +27,7 @@ EVALUATION = Evaluation(
 
 
 def test_summary():
-    found = summary(EVALUATION, [METRICS["accuracy"], ERROR, LOSS])
+    found = summary(EVALUATION, [METRICS["accuracy"], ERROR, CLASSIFICATION.metric])
     assert found["accuracy"] == pytest.approx(0.8)
     assert found["accuracy-std"] == pytest.approx((0.14 / 3) ** 0.5)  # .3^2 + .2^2 + .1^2 = .14
     assert found["accuracy-median"] == 0.9

@@ -51,7 +51,7 @@ def play(e, nodes):
 
 def gradient(e, data, model, server_round):
     """Of the mean over clients, by their numbers of rows, of the loss of the round's rows."""
-    network = model_for(e, data.input_shape, data.num_classes)
+    network = model_for(e, data.kind)
     total = sum(len(rows) for rows in data.train.rows)
     found = {name: torch.zeros_like(leaf) for name, leaf in model.items()}
     for client, own in enumerate(data.train.rows):

@@ -93,7 +93,7 @@ class Played(NamedTuple):
 
 def first_model(e: Experiment, data: FederatedData) -> Params:
     """Returns the model of round 1."""
-    network = model_for(e, data.input_shape, data.num_classes)
+    network = model_for(e, data.kind)
     return network.init(torch_generator(e.seed, Stream.MODEL))
 
 

@@ -1,47 +1,27 @@
-"""The networks, as functions of a parameter dictionary.
+"""The built-in networks, as functions of a parameter dictionary.
 
 Weights have the shapes that ``torch.nn`` gives them and start as it starts them: uniform on
 ``+-1/sqrt(fan in)``, drawn from the generator that is passed in and from nothing else.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
 from engram.checks import require
-from engram.types import Batch, LossFn, Params
+from engram.models.base import Model
+from engram.networks import FLAT
+from engram.types import Params
 
-__all__ = ["MODELS", "Model", "build_model", "cross_entropy", "squared_error"]
+__all__ = ["build_model"]
 
-MODELS = ("mlp", "cnn", "linear")
 _CHANNELS = (32, 64)
 _KERNEL = 5
-
-
-class Model(NamedTuple):
-    """A network; its outputs are logits of classes, or predicted values.
-
-    Attributes:
-        init: ``generator -> params``, float32, on the CPU.
-        apply: ``(params, inputs (k, ...)) -> outputs (k, classes)``.
-        features: ``(params, inputs (k, ...)) -> (k, width)``: the inputs of the first dense layer;
-            None if these are the flattened inputs.
-        dense_layers: Number of dense layers, with ReLU in between, at the network's end.
-        activations: Number of activations for one example.
-        parameters: Number of parameters.
-    """
-
-    init: Callable[[Generator], Params]
-    apply: Callable[[Params, Tensor], Tensor]
-    features: Callable[[Params, Tensor], Tensor] | None
-    dense_layers: int
-    activations: int
-    parameters: int
 
 
 def build_model(
@@ -60,7 +40,7 @@ def build_model(
     Raises:
         ValueError: If the kind is unknown or does not fit the inputs.
     """
-    require(kind in MODELS, "model", kind, f"one of {', '.join(MODELS)}")
+    require(kind in FLAT, "model", kind, f"one of {', '.join(FLAT)}")
     require(outputs >= 1, "number of outputs", outputs, "at least 1")
     require(all(width > 0 for width in hidden), "hidden", tuple(hidden), "positive widths")
     shape = tuple(input_shape)
@@ -68,26 +48,6 @@ def build_model(
         return _cnn(shape, [*hidden, outputs])
     widths = [outputs] if kind == "linear" else [*hidden, outputs]
     return _dense(math.prod(shape), widths)
-
-
-def cross_entropy(model: Model) -> LossFn:
-    """Builds the mean negative log-likelihood of a batch, in nats."""
-
-    def loss(params: Params, batch: Batch) -> Tensor:
-        inputs, targets = batch
-        return functional.cross_entropy(model.apply(params, inputs), targets)
-
-    return loss
-
-
-def squared_error(model: Model) -> LossFn:
-    """Builds the mean squared error of a batch, over its rows (k) and outputs (k, out)."""
-
-    def loss(params: Params, batch: Batch) -> Tensor:
-        inputs, targets = batch
-        return functional.mse_loss(model.apply(params, inputs), targets)
-
-    return loss
 
 
 def _dense(inputs: int, widths: Sequence[int]) -> Model:

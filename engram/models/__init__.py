@@ -1,0 +1,56 @@
+"""Networks as functions of a parameter dictionary: built-in ones, and any ``torch.nn.Module``."""
+
+from collections.abc import Sequence
+
+from torch import Generator, Tensor
+
+from engram.checks import require
+from engram.models.base import Inputs, Model
+from engram.models.built_in import build_model
+from engram.models.fit import check_fit
+from engram.models.functional import Statistics
+from engram.models.losses import cross_entropy, dense_loss_of, mean_loss, squared_error
+from engram.models.module import from_module
+from engram.networks import BUILT_IN, NETWORKS
+
+__all__ = [
+    "Model",
+    "build_model",
+    "check_fit",
+    "cross_entropy",
+    "dense_loss_of",
+    "from_module",
+    "mean_loss",
+    "network",
+    "squared_error",
+]
+
+
+def network(
+    name: str,
+    example: Inputs,
+    *,
+    outputs: int,
+    hidden: Sequence[int],
+    statistics: Statistics,
+    generator: Generator,
+) -> Model:
+    """Builds a network by its name.
+
+    Args:
+        name: Of a built-in network, or one of ``NETWORKS``.
+        example: Some rows, such as it will see.
+        outputs: Number of outputs of a built-in one.
+        hidden: Widths of the hidden layers of a built-in one.
+        statistics: As for ``from_module``.
+        generator: Draws a module's constants, as ``Model.init`` draws its parameters.
+
+    Raises:
+        ValueError: If there is none of that name, or it does not fit the rows.
+    """
+    if name in NETWORKS:
+        return from_module(NETWORKS[name], example, generator=generator, statistics=statistics)
+    require(name in BUILT_IN, "model", name, f"one of {', '.join([*BUILT_IN, *NETWORKS])}")
+    single = isinstance(example, Tensor)
+    require(single, "inputs of a built-in network", "several tensors", "one tensor")
+    return build_model(name, input_shape=example.shape[1:], outputs=outputs, hidden=hidden)

@@ -1,0 +1,47 @@
+"""What a network is here: functions of a parameter dictionary."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch import Generator, Tensor
+
+from engram.types import Params
+
+__all__ = ["Inputs", "Model", "Outputs"]
+
+Inputs = Any  # a tensor, or a tuple or dictionary of tensors, each with the rows' axis first
+Outputs = Tensor  # or, for a loss and metrics of a user, a tuple or dictionary of tensors
+
+
+class Model(NamedTuple):
+    """A network.
+
+    Attributes:
+        init: ``generator -> params``, float32, on the CPU. Running statistics of batch norm are
+            among them: their gradient is zero.
+        apply: ``(params, inputs (k, ...)) -> outputs (k, ...)``, in evaluation: nothing is dropped,
+            and batch norm uses its running statistics.
+        train: ``(params, inputs, key) -> outputs``, in training; the key, a whole number of shape
+            (), determines what is dropped. None if it does what ``apply`` does.
+        noisy: Whether ``train`` needs a key.
+        statistics: ``(params, inputs) -> params``: with running statistics after these inputs; None
+            if the network keeps none.
+        features: ``(params, inputs (k, ...)) -> (k, width)``: the inputs of the first dense layer;
+            None if these are the flattened inputs, or there are no dense layers.
+        dense_layers: Number of dense layers, with ReLU in between, at the network's end, called
+            ``dense0`` and so on; 0 if it does not end so.
+        activations: Number of activations for one example.
+        parameters: Number of parameters.
+        names: What a module calls its parameters, where they have other names here.
+    """
+
+    init: Callable[[Generator], Params]
+    apply: Callable[[Params, Inputs], Outputs]
+    features: Callable[[Params, Tensor], Tensor] | None
+    dense_layers: int
+    activations: int
+    parameters: int
+    train: Callable[[Params, Inputs, Tensor | None], Outputs] | None = None
+    noisy: bool = False
+    statistics: Callable[[Params, Inputs], Params] | None = None
+    names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes

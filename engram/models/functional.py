@@ -1,0 +1,313 @@
+"""Modules as functions: what ``torch.nn`` does by side effects, done by values that are passed in.
+
+Dropout draws from the process's generator, and batch norm writes its running statistics in place.
+Neither is a function of its arguments, so neither gives the same numbers on every engine, and under
+``torch.func.vmap`` the one draws alike for all clients and the other fails. Here masks are a
+function of a key, and statistics are returned.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import FunctionType
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["NOISY", "NORMS", "Pure", "uniform"]
+
+Statistics = Literal["average", "local", "fixed"]
+
+NORMS: Final = (nn.modules.batchnorm._BatchNorm,)
+NOISY: Final = (nn.modules.dropout._DropoutNd,)
+
+
+def uniform(key: Tensor, site: int, shape: Iterable[int]) -> Tensor:
+    """Returns numbers in [0, 1), 24 bits each, that depend on key and site alone.
+
+    Counters are hashed, so that it runs under ``vmap`` with a key for each client. The hash is
+    lowbias32 (Wellons, "Prospecting for Hash Functions", 2018).
+
+    Args:
+        key: A whole number, shape ().
+        site: Which draw of this key it is.
+        shape: The numbers' shape.
+    """
+    size = torch.Size(shape)
+    counter = torch.arange(size.numel(), device=key.device, dtype=torch.int64)
+    mixed = _hash(counter ^ _hash(_hash(key & _WORD) + site & _WORD))
+    return (mixed >> 8).to(torch.float32).mul(2.0**-24).view(size)
+
+
+_WORD: Final = 2**32 - 1
+
+
+def _hash(x: Tensor) -> Tensor:
+    """Mixes whole numbers below 2^32, in int64: products stay below 2^63."""
+    x = x ^ (x >> 16)
+    x = x * 0x7FEB352D & _WORD
+    x = x ^ (x >> 15)
+    x = x * 0x46CA68B5 & _WORD  # an odd number below 2^31
+    return x ^ (x >> 16)
+
+
+class Pure(TorchFunctionMode):
+    """Within it, a module's forward pass is a function of its parameters, inputs and a key.
+
+    Args:
+        key: Of this pass, shape (); None where nothing is dropped.
+        fixed: Whether batch norm uses the running statistics in training, too.
+        names: Names of running statistics, by the identity of their tensors.
+
+    Attributes:
+        statistics: Running statistics after this pass, by name.
+    """
+
+    def __init__(
+        self, key: Tensor | None, *, fixed: bool = False, names: Mapping[int, str] | None = None
+    ) -> None:
+        super().__init__()
+        self._key = key
+        self._fixed = fixed
+        self._names = names
+        self._site = 0
+        self.statistics: dict[str, Tensor] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Calls what stands in for a function, or the function."""
+        del types
+        other = _OTHERS.get(func)
+        if other is None:
+            return func(*args, **(kwargs or {}))
+        return other(self, *args, **(kwargs or {}))
+
+    # --- Dropout ----------------------------------------------------------------------------
+
+    def _kept(self, shape: Iterable[int], p: float) -> Tensor:
+        if self._key is None:
+            raise ValueError("dropout in training needs a key")
+        self._site += 1
+        return uniform(self._key, self._site, shape) >= p
+
+    def dropout(
+        self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        """See ``torch.nn.functional.dropout``."""
+        del inplace
+        if not training or p == 0:
+            return x
+        return torch.where(self._kept(x.shape, p), x / (1 - p), 0.0) if p < 1 else x * 0.0
+
+    def channels(
+        self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        """Drops whole channels, as ``dropout1d``, ``dropout2d`` and ``dropout3d``."""
+        del inplace
+        if not training or p == 0:
+            return x
+        shape = (*x.shape[:2], *[1] * (x.ndim - 2))
+        return torch.where(self._kept(shape, p), x / (1 - p), 0.0) if p < 1 else x * 0.0
+
+    def attention(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """See ``torch.nn.functional.scaled_dot_product_attention``, in plain operations.
+
+        Its fused kernels have no rule for ``vmap``.
+        """
+        if enable_gqa:
+            repeats = query.shape[-3] // keys.shape[-3]
+            keys, value = (x.repeat_interleave(repeats, -3) for x in (keys, value))
+        scores = query @ keys.mT * (scale if scale is not None else query.shape[-1] ** -0.5)
+        if is_causal:
+            ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+            scores = scores.masked_fill(ahead, -torch.inf)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, -torch.inf)
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+        return self.dropout(scores.softmax(-1), dropout_p, dropout_p > 0) @ value
+
+    def heads(self, *args: Any, **kwargs: Any) -> Any:
+        """See ``torch.nn.functional.multi_head_attention_forward``: as it is, but within."""
+        with self:
+            return _heads(*args, **kwargs)
+
+    # --- Batch norm -------------------------------------------------------------------------
+
+    def batch_norm(
+        self,
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        """See ``torch.nn.functional.batch_norm``; notes the statistics and writes nothing."""
+        known = running_mean is not None and running_var is not None
+        if self._names is not None and training and known:
+            others = [axis for axis in range(x.ndim) if axis != 1]
+            var, mean = torch.var_mean(x, others)
+            for old, new in ((running_mean, mean), (running_var, var)):
+                moved = torch.lerp(old, new, momentum)  # type: ignore[arg-type]  # known
+                self.statistics[self._names[id(old)]] = moved
+        if self._fixed and known:
+            training = False
+        # Without gradients: they are no parameters, though they travel with them.
+        means = [None if training or m is None else m.detach() for m in (running_mean, running_var)]
+        return functional.batch_norm(x, *means, weight, bias, training, momentum, eps)
+
+    # --- Recurrent networks -----------------------------------------------------------------
+
+    def lstm(self, x: Tensor, hx: tuple[Tensor, Tensor], *rest: Any) -> tuple[Tensor, ...]:
+        """See ``torch.lstm``, in plain operations: its kernels have no rule for ``vmap``."""
+        h, c = hx
+        out, states = self._recurrent(_lstm_cell, x, [h, c], *rest)
+        return out, *states
+
+    def gru(self, x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        """See ``torch.gru``, in plain operations."""
+        out, states = self._recurrent(_gru_cell, x, [h], *rest)
+        return out, *states
+
+    def rnn_tanh(self, x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        """See ``torch.rnn_tanh``, in plain operations."""
+        out, states = self._recurrent(_rnn_cell(torch.tanh), x, [h], *rest)
+        return out, *states
+
+    def rnn_relu(self, x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        """See ``torch.rnn_relu``, in plain operations."""
+        out, states = self._recurrent(_rnn_cell(torch.relu), x, [h], *rest)
+        return out, *states
+
+    def _recurrent(
+        self,
+        cell: "_Cell",
+        x: Tensor,
+        starts: list[Tensor],
+        weights: list[Tensor],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Runs layers of a recurrent network, in both directions if wanted.
+
+        Args:
+            cell: One step: ``(inputs' part of the gates, states, weight, bias) -> states``.
+            x: Inputs, (time, batch, in), or with the batch first.
+            starts: Initial states, each (layers * directions, batch, hidden).
+            weights: As ``torch.nn.RNNBase`` has them.
+            has_biases: Whether biases are among them.
+            num_layers: Layers.
+            dropout: Share of a layer's outputs that the next one does not see.
+            train: Whether it is dropped.
+            bidirectional: Whether each layer runs backwards, too.
+            batch_first: Whether inputs and outputs have the batch first.
+        """
+        if batch_first:
+            x = x.transpose(0, 1)
+        each, ways = (4 if has_biases else 2), (2 if bidirectional else 1)
+        ends: list[list[Tensor]] = []
+        for layer in range(num_layers):
+            if layer:
+                x = self.dropout(x, dropout, train)
+            found = []
+            for way in range(ways):
+                at = layer * ways + way
+                own = weights[at * each : (at + 1) * each]
+                found.append(_unrolled(cell, x, [s[at] for s in starts], own, backwards=way == 1))
+            x = torch.cat([out for out, _ in found], -1) if ways == 2 else found[0][0]
+            ends += [states for _, states in found]
+        stacked = [torch.stack(state) for state in zip(*ends, strict=True)]
+        return (x.transpose(0, 1) if batch_first else x), stacked
+
+
+_Cell = Callable[[Tensor, list[Tensor], Tensor, Tensor | None], list[Tensor]]
+
+
+def _unrolled(
+    cell: _Cell, x: Tensor, states: list[Tensor], weights: list[Tensor], *, backwards: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """Runs one layer over time, (t, b, in) -> (t, b, hidden)."""
+    given, own = weights[0], weights[1]
+    bias, own_bias = weights[2:] if len(weights) == 4 else (None, None)
+    gates = functional.linear(x, given, bias)  # of all inputs at once
+    outs = []
+    for gate in reversed(gates.unbind(0)) if backwards else gates.unbind(0):
+        states = cell(gate, states, own, own_bias)
+        outs.append(states[0])
+    return torch.stack(outs[::-1] if backwards else outs), states
+
+
+def _lstm_cell(
+    gate: Tensor, states: list[Tensor], weight: Tensor, bias: Tensor | None
+) -> list[Tensor]:
+    h, c = states
+    i, f, g, o = (gate + functional.linear(h, weight, bias)).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return [o.sigmoid() * c.tanh(), c]
+
+
+def _gru_cell(
+    gate: Tensor, states: list[Tensor], weight: Tensor, bias: Tensor | None
+) -> list[Tensor]:
+    (h,) = states
+    reset, update, new = gate.chunk(3, -1)
+    own_reset, own_update, own_new = functional.linear(h, weight, bias).chunk(3, -1)
+    new = (new + (reset + own_reset).sigmoid() * own_new).tanh()
+    return [torch.lerp(new, h, (update + own_update).sigmoid())]
+
+
+def _rnn_cell(activation: Callable[[Tensor], Tensor]) -> _Cell:
+    def cell(
+        gate: Tensor, states: list[Tensor], weight: Tensor, bias: Tensor | None
+    ) -> list[Tensor]:
+        return [activation(gate + functional.linear(states[0], weight, bias))]
+
+    return cell
+
+
+def _unasked(function: Any) -> Callable[..., Any]:
+    """Returns a function of torch's that does not ask this mode what to call, but what it calls."""
+    globals_ = function.__globals__ | {"has_torch_function": lambda _: False}
+    copied = FunctionType(function.__code__, globals_, function.__name__, function.__defaults__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+_heads = _unasked(functional.multi_head_attention_forward)
+
+_OTHERS: Final[dict[Any, Callable[..., Any]]] = {
+    functional.dropout: Pure.dropout,
+    functional.dropout1d: Pure.channels,
+    functional.dropout2d: Pure.channels,
+    functional.dropout3d: Pure.channels,
+    functional.scaled_dot_product_attention: Pure.attention,
+    functional.multi_head_attention_forward: Pure.heads,
+    functional.batch_norm: Pure.batch_norm,
+    torch.lstm: Pure.lstm,
+    torch.gru: Pure.gru,
+    torch.rnn_tanh: Pure.rnn_tanh,
+    torch.rnn_relu: Pure.rnn_relu,
+}

@@ -1,0 +1,274 @@
+"""Any ``torch.nn.Module`` as a network: a function of a parameter dictionary."""
+
+import copy
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
+
+from engram.checks import require
+from engram.models.base import Inputs, Model, Outputs
+from engram.models.functional import NOISY, NORMS, Pure, Statistics
+from engram.types import Params
+
+__all__ = ["Make", "from_module"]
+
+Make = nn.Module | Callable[[], nn.Module]
+"""A module, whose parameters are where every run starts, or what makes one: a class, a function."""
+
+_PLAIN: Final = (nn.Linear, nn.ReLU)
+
+
+def from_module(
+    make: Make,
+    example: Inputs,
+    *,
+    generator: Generator | None = None,
+    statistics: Statistics = "average",
+) -> Model:
+    """Makes a network of a module.
+
+    Parameters that require no gradient, and buffers other than running statistics, are constants:
+    they are no parameters here. Parameters that are shared between
+    layers have one name. Dropout depends on a key. A ``Sequential`` that ends in ``Linear`` layers
+    with ``ReLU`` in between has dense layers, which are called ``dense0.weight`` and so on.
+
+    Args:
+        make: The module, or what makes it.
+        example: Inputs of two rows or more, such as the module will see: a tensor; a tuple of
+            tensors, which are its arguments in order; or a dictionary of them, by name.
+        generator: Draws the constants, if the module draws some.
+        statistics: What batch norm's running statistics are: ``average`` and ``local`` ones follow
+            the rows that a client trains on, ``fixed`` ones stay, and are used in training, too.
+
+    Raises:
+        ValueError: If the module does not take the example, or its outputs are not a function of
+            its inputs and parameters; the message says which.
+    """
+    module = _made(make, generator or torch.Generator())
+    _try(module, example)  # lazy layers take their shapes from it
+    free = {id(p) for p in module.parameters() if p.requires_grad}
+    require(bool(free), "a network", type(module).__name__, "one with parameters that are trained")
+    running = {} if statistics == "fixed" else _running(module)
+    skeleton = _Skeleton(module, running, fixed=statistics == "fixed")
+    noisy = any(isinstance(part, NOISY) or _drops(part) for part in module.modules())
+
+    def init(generator: Generator) -> Params:
+        fresh = module if isinstance(make, nn.Module) else _made(make, generator)
+        _try(fresh, example)
+        return _parameters(fresh, running)
+
+    model = Model(
+        init,
+        skeleton.apply,
+        None,
+        dense_layers=0,
+        activations=_activations(module, example),
+        parameters=sum(leaf.numel() for leaf in _parameters(module, running).values()),
+        train=skeleton.train,
+        noisy=noisy,
+        statistics=skeleton.statistics if running else None,
+    )
+    _check_pure(model, example)
+    return _with_dense_layers(model, module) or model
+
+
+def _made(make: Make, generator: Generator) -> nn.Module:
+    if isinstance(make, nn.Module):
+        return make
+    seed = int(torch.randint(2**62, (), generator=generator))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = make()
+    require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
+    return made
+
+
+def _try(module: nn.Module, example: Inputs) -> None:
+    """Calls a module once."""
+    training = module.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            _call(module.eval(), {}, example)
+    except Exception as error:  # it may be anybody's, and raise anything
+        shapes = tree_map(lambda leaf: tuple(leaf.shape), example)
+        raise ValueError(
+            f"{type(module).__name__} must take inputs of shapes {shapes}, got "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    finally:
+        module.train(training)
+
+
+def _call(module: nn.Module, leaves: Params, inputs: Inputs) -> Outputs:
+    args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    args = args if isinstance(args, tuple) else (args,)
+    return functional_call(module, leaves, args, named)  # type: ignore[no-any-return]  # torch's
+
+
+def _running(module: nn.Module) -> dict[str, str]:
+    """Returns the names of batch norm's running statistics."""
+    return {
+        f"{name}.{kind}" if name else kind: kind
+        for name, part in module.named_modules()
+        if isinstance(part, NORMS) and part.running_mean is not None
+        for kind in ("running_mean", "running_var")
+    }
+
+
+def _parameters(module: nn.Module, running: dict[str, str]) -> Params:
+    found: Params = {n: leaf for n, leaf in module.named_parameters() if leaf.requires_grad}
+    found |= {name: leaf for name, leaf in module.named_buffers() if name in running}
+    return {name: leaf.detach().clone().cpu() for name, leaf in found.items()}
+
+
+def _drops(part: nn.Module) -> bool:
+    """Returns whether a module drops something without a module of its own for that."""
+    return bool(getattr(part, "dropout", 0)) and isinstance(
+        part, nn.RNNBase | nn.MultiheadAttention
+    )
+
+
+class _Skeleton:
+    """A module twice, for training and for evaluation; its tensors are shared, and not written."""
+
+    def __init__(self, module: nn.Module, running: dict[str, str], *, fixed: bool) -> None:
+        tensors = [*module.parameters(), *module.buffers()]
+        memo = {id(tensor): tensor for tensor in tensors}
+        self._modes = [copy.deepcopy(module, dict(memo)).train(mode) for mode in (False, True)]
+        for part in self._modes[1].modules():
+            if isinstance(part, NORMS):
+                part.num_batches_tracked = None  # it would be counted up, in place
+        self._running, self._fixed = running, fixed
+
+    def apply(self, params: Params, inputs: Inputs) -> Outputs:
+        with Pure(None):
+            return _call(self._modes[0], params, inputs)
+
+    def train(self, params: Params, inputs: Inputs, key: Tensor | None) -> Outputs:
+        with Pure(key, fixed=self._fixed):
+            return _call(self._modes[1], params, inputs)
+
+    def statistics(self, params: Params, inputs: Inputs) -> Params:
+        names = {id(params[name]): name for name in self._running}
+        with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64), names=names) as pass_:
+            _call(self._modes[1], params, inputs)
+        return {**params, **pass_.statistics}
+
+
+def _activations(module: nn.Module, example: Inputs) -> int:
+    """Counts the outputs of a module's layers, for one row."""
+    count = 0
+
+    def add(part: nn.Module, inputs: Any, outputs: Any) -> None:
+        nonlocal count
+        del part, inputs
+        count += sum(leaf.numel() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+
+    leaves = [part for part in module.modules() if not any(part.children())]
+    handles = [part.register_forward_hook(add) for part in leaves]
+    try:
+        _try(module, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return max(1, count // len(tree_leaves(example)[0]))
+
+
+def _check_pure(model: Model, example: Inputs) -> None:
+    """Calls a network twice with the same arguments.
+
+    Raises:
+        ValueError: If it gives different outputs.
+    """
+    params = model.init(torch.Generator())
+    key = torch.zeros((), dtype=torch.int64)
+    assert model.train is not None  # for mypy: ours has it
+    before = torch.get_rng_state()
+    try:
+        one, other = (
+            tree_leaves(model.train(params, example, key))
+            + tree_leaves(model.apply(params, example))
+            for _ in range(2)
+        )
+    finally:
+        torch.set_rng_state(before)
+    same = all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    require(
+        same,
+        "a network's outputs",
+        "others for the same inputs",
+        "a function of its inputs and parameters (numbers are drawn by dropout alone)",
+    )
+
+
+# --- Dense layers --------------------------------------------------------------------------------
+
+
+class _Tail(NamedTuple):
+    """A Sequential, parted before its last Linear layers with ReLU in between."""
+
+    start: int
+    linear: list[int]
+
+
+def _tail(module: nn.Module) -> _Tail | None:
+    if type(module) is not nn.Sequential:
+        return None
+    parts = list(module)
+    start = len(parts)
+    while start and type(parts[start - 1]) in _PLAIN:
+        start -= 1
+    linear = [i for i in range(start, len(parts)) if type(parts[i]) is nn.Linear]
+    if not linear or linear[-1] != len(parts) - 1:
+        return None
+    between = all(b - a == 2 for a, b in pairwise(linear))  # exactly one ReLU
+    whole = all(
+        parts[i].bias is not None and all(p.requires_grad for p in parts[i].parameters())
+        for i in linear
+    )
+    names = {name for name, _ in module.named_parameters()}
+    own = {f"{i}.{kind}" for i in linear for kind in ("weight", "bias")}
+    return _Tail(linear[0], linear) if between and whole and own <= names else None
+
+
+def _with_dense_layers(model: Model, module: nn.Module) -> Model | None:
+    """Returns the same network with its last layers as dense ones, if it ends in some."""
+    tail = _tail(module)
+    if tail is None or model.noisy or model.statistics is not None:
+        return None
+    own = {
+        f"{i}.{kind}": f"dense{layer}.{kind}"
+        for layer, i in enumerate(tail.linear)
+        for kind in ("weight", "bias")
+    }
+    theirs = {ours: name for name, ours in own.items()}
+
+    def init(generator: Generator) -> Params:
+        return {own.get(name, name): leaf for name, leaf in model.init(generator).items()}
+
+    def apply(params: Params, inputs: Inputs) -> Outputs:
+        return model.apply({theirs.get(name, name): leaf for name, leaf in params.items()}, inputs)
+
+    before = module[: tail.start]  # type: ignore[index]  # a Sequential, as _tail has found
+    features = None
+    if any(not isinstance(part, nn.Flatten) for part in before):
+        head = _Skeleton(before, {}, fixed=False)
+        names = [name for name, leaf in before.named_parameters() if leaf.requires_grad]
+
+        def features(params: Params, inputs: Tensor) -> Tensor:
+            found: Tensor = head.apply({name: params[name] for name in names}, inputs)
+            return found.flatten(1)
+
+    return model._replace(
+        init=init,
+        apply=apply,
+        train=None,
+        features=features,
+        dense_layers=len(tail.linear),
+        names=theirs,
+    )

@@ -1,0 +1,44 @@
+"""Networks by name: those that come with the platform, and those of users."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from engram.checks import require
+
+# Listing networks, or mistyping one, loads no torch.
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["BUILT_IN", "FLAT", "NETWORKS", "is_known", "model"]
+
+FLAT: Final = ("mlp", "cnn", "linear")
+"""Networks of dense layers, and of convolutions below them, which take rows of numbers."""
+
+BUILT_IN: Final = FLAT
+
+NETWORKS: dict[str, "nn.Module | Callable[[], nn.Module]"] = {}
+"""Modules of users, or what makes them, by name."""
+
+_M = TypeVar("_M", bound="nn.Module | Callable[..., nn.Module]")
+
+
+def model(make: _M, name: str = "") -> _M:
+    """Makes a module known by a name; to be used as the decorator of a class or a function.
+
+    Args:
+        make: The class of a module, or a function that makes one, neither of which needs arguments;
+            or a module, whose parameters are where every run starts.
+        name: What it is called in the setting ``model``; by default what it is called in Python.
+
+    Raises:
+        ValueError: If the name is that of a built-in network.
+    """
+    name = name or getattr(make, "__name__", type(make).__name__)
+    require(name not in BUILT_IN, "name of a network", name, "one that no built-in network has")
+    NETWORKS[name] = make
+    return make
+
+
+def is_known(name: str) -> bool:
+    """Returns whether there is a network of this name."""
+    return name in BUILT_IN or name in NETWORKS

@@ -1,0 +1,258 @@
+"""A user's arrays as a data set: what they must hold for each task, and how they are parted."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.tasks import Targets
+from federation.errors import DataError
+from federation.streams import Stream, generator
+
+__all__ = ["Arrays", "Own", "part"]
+
+_Array = npt.NDArray[Any]
+
+
+class Arrays(NamedTuple):
+    """A data set in memory, once.
+
+    Attributes:
+        x_train: Inputs, shape (n, channels, height, width) or (n, features): uint8 for images
+            of 256 grey levels, which are scaled to [0, 1] when used, or float32 or int64, used as
+            is; or a tuple or dictionary of several inputs.
+        y_train: Targets, shape (n,) or (n, ...), as ``engram.tasks.Task.targets`` says: classes
+            0..outputs-1 or tokens, int64; values or labels, float32.
+        x_test, y_test: The same for the test rows.
+        task_train, task_test: Whose row each is, 0..num_tasks-1; None if the data do not say.
+        outputs: Number of classes, or of values or labels.
+    """
+
+    x_train: Any
+    y_train: _Array
+    x_test: Any
+    y_test: _Array
+    task_train: _Array | None
+    task_test: _Array | None
+    outputs: int
+
+
+def part(
+    x: Any, y: _Array, task: _Array | None, classes: int, test_fraction: float, seed: int
+) -> Arrays:
+    """Holds out a share of the rows of each class, if there are some, and of each task."""
+    kind = y if classes else np.zeros(len(y), dtype=np.int64)
+    stratum = kind if task is None else task * (classes or 1) + kind
+    rng = generator(seed, Stream.DATA_SPLIT)
+    held_out = np.zeros(len(y), dtype=bool)
+    for value in np.unique(stratum):
+        rows = rng.permutation(np.flatnonzero(stratum == value))
+        held_out[rows[: round(test_fraction * len(rows))]] = True
+    return Arrays(
+        x_train=_each(x, lambda leaf: leaf[~held_out]),
+        y_train=y[~held_out],
+        x_test=_each(x, lambda leaf: leaf[held_out]),
+        y_test=y[held_out],
+        task_train=None if task is None else task[~held_out],
+        task_test=None if task is None else task[held_out],
+        outputs=classes,
+    )
+
+
+def _each(x: Any, function: Callable[[_Array], _Array]) -> Any:
+    """Applies a function to an array, or to each of several."""
+    if isinstance(x, dict):
+        return {name: function(leaf) for name, leaf in x.items()}
+    return tuple(map(function, x)) if isinstance(x, tuple) else function(x)
+
+
+class Own(NamedTuple):
+    """How a user's arrays are read.
+
+    Attributes:
+        path: Where they are, for messages.
+        targets: What targets are: see ``engram.tasks.Task``.
+        num_classes: Classes, or tokens, that there are; 0 for those that the arrays hold.
+        whole_numbers: Whether whole numbers stay so.
+    """
+
+    path: Path
+    targets: Targets
+    num_classes: int
+    whole_numbers: bool
+
+    def arrays(self, arrays: Mapping[str, _Array], test_fraction: float, seed: int) -> Arrays:
+        """Returns a data set: parted already, or to be parted."""
+        x, x_train, x_test = (_inputs_of(arrays, name) for name in ("x", "x_train", "x_test"))
+        parts = x_train is not None and x_test is not None and {"y_train", "y_test"} <= set(arrays)
+        if x is not None and "y" in arrays and x_train is None and x_test is None:
+            y, outputs = self._targets(arrays["y"])
+            x = self._inputs("x", x, y)
+            task = self._task(arrays.get("task"), y)
+            classes = outputs if self.targets == "classes" else 0
+            return part(x, y, task, classes, test_fraction, seed)._replace(outputs=outputs)
+        if not parts:
+            raise DataError(
+                f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
+                f"x_test and y_test; it holds {', '.join(sorted(arrays)) or 'nothing'}"
+            )
+        train, test = arrays["y_train"], arrays["y_test"]
+        if train.ndim == 0 or train.shape[1:] != test.shape[1:]:
+            raise DataError(
+                f"{self.path}: y_train and y_test must hold rows alike, got shapes {train.shape} "
+                f"and {test.shape}"
+            )
+        y, outputs = self._targets(np.concatenate([train, test]))
+        x_train = self._inputs("x_train", x_train, y[: len(train)])
+        x_test = self._inputs("x_test", x_test, y[len(train) :])
+        if _kind(x_train) != _kind(x_test):
+            raise DataError(
+                f"{self.path}: x_train and x_test must hold rows alike, got {_kind(x_train)} and "
+                f"{_kind(x_test)}"
+            )
+        return Arrays(x_train, y[: len(train)], x_test, y[len(train) :], None, None, outputs)
+
+    def _task(self, task: _Array | None, y: _Array) -> _Array | None:
+        if task is None:
+            return None
+        _same_length(self.path, "task", task, y)
+        if task.ndim != 1:
+            raise DataError(f"{self.path}: task must be one column, got shape {task.shape}")
+        numbers: _Array = np.unique(task, return_inverse=True)[1]
+        return numbers
+
+    def _targets(self, y: _Array) -> tuple[_Array, int]:
+        """Returns targets as tasks want them, and how many outputs they take."""
+        if self.targets == "classes":
+            return _classes(self.path, y, self.num_classes)
+        if self.targets == "tokens":
+            return _tokens(self.path, y, self.num_classes)
+        wanted = "numbers, one or more" if self.targets == "values" else "zeros and ones, several"
+        axes = (1, 2) if self.targets == "values" else (2,)
+        if y.ndim not in axes or y.dtype.kind not in "buif" or 0 in y.shape:
+            raise DataError(
+                f"{self.path}: y must be {wanted} a row, got {y.dtype} of shape {y.shape}"
+            )
+        values = y.astype(np.float32)
+        if not np.isfinite(values).all():
+            raise DataError(f"{self.path}: y must be finite, got NaN or infinity in some rows")
+        if self.targets == "labels" and not np.isin(values, (0, 1)).all():
+            raise DataError(f"{self.path}: y must be {wanted} a row, got other numbers")
+        return values, y.shape[1] if y.ndim == 2 else 1
+
+    def _inputs(self, name: str, x: Any, y: _Array) -> Any:
+        if isinstance(x, dict | tuple):
+            names = x if isinstance(x, dict) else range(len(x))
+            found = [
+                _any_inputs(self.path, f"{name}.{k}", leaf, y)
+                for k, leaf in zip(names, x.values() if isinstance(x, dict) else x, strict=True)
+            ]
+            return dict(zip(x, found, strict=True)) if isinstance(x, dict) else tuple(found)
+        whole = self.whole_numbers and x.dtype.kind in "iu" and x.dtype != np.uint8
+        return (_any_inputs if whole else _inputs)(self.path, name, x, y)
+
+
+def _inputs_of(arrays: Mapping[str, _Array], name: str) -> Any:
+    """Returns inputs ``x``; or several, ``x.0``, ``x.1`` as a tuple, or ``x.NAME`` by name."""
+    if name in arrays:
+        return arrays[name]
+    prefix = f"{name}."
+    several = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+    if set(several) == set(map(str, range(len(several)))):
+        return tuple(several[str(i)] for i in range(len(several))) or None
+    return several
+
+
+def _kind(x: Any) -> str:
+    """Says what a row is like."""
+    named = x if isinstance(x, dict) else enumerate(x) if isinstance(x, tuple) else {"": x}
+    kinds = {name: f"{leaf.dtype} of shape {leaf.shape[1:]}" for name, leaf in dict(named).items()}
+    return ", ".join(f"{name} {kind}".strip() for name, kind in kinds.items())
+
+
+def _any_inputs(path: Path, name: str, x: _Array, y: _Array) -> _Array:
+    """Returns inputs of any shape: whole numbers as they are, and others as float32."""
+    _same_length(path, name, x, y)
+    if x.dtype.kind not in "buif" or 0 in x.shape:
+        raise DataError(f"{path}: {name} must be numbers, got {x.dtype} of shape {x.shape}")
+    if x.dtype == np.uint8:
+        return np.ascontiguousarray(x)
+    if x.dtype.kind in "iu":
+        return np.ascontiguousarray(x, dtype=np.int64)
+    return _finite(path, name, np.ascontiguousarray(x, dtype=np.float32))
+
+
+def _classes(path: Path, y: _Array, num_classes: int) -> tuple[_Array, int]:
+    _check_labels(path, y)
+    numbers = np.unique(y)
+    if num_classes:
+        if numbers[-1] >= num_classes:
+            raise DataError(
+                f"{path}: y must hold classes 0 to {num_classes - 1} (num-classes is "
+                f"{num_classes}), got {numbers[-1]}"
+            )
+        return y.astype(np.int64), num_classes
+    if len(numbers) < 2 or numbers[-1] != len(numbers) - 1:
+        shown = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+        raise DataError(
+            f"{path}: y must hold at least 2 classes, numbered from 0 without gaps, got {shown}"
+        )
+    return y.astype(np.int64), len(numbers)
+
+
+def _check_labels(path: Path, y: _Array) -> None:
+    whole = y.ndim == 1 and np.issubdtype(y.dtype, np.integer) and y.size > 0 and y.min() >= 0
+    if not whole:
+        raise DataError(
+            f"{path}: y must be one class number 0, 1, ... a row, got {y.dtype} of shape {y.shape}"
+        )
+
+
+def _tokens(path: Path, y: _Array, num_tokens: int) -> tuple[_Array, int]:
+    if y.ndim != 2 or y.dtype.kind not in "iu" or y.size == 0 or y.min() < -1 or y.max() < 0:
+        raise DataError(
+            f"{path}: y must be tokens 0, 1, ... or -1 for none, a row of them for each row of x, "
+            f"got {y.dtype} of shape {y.shape}"
+        )
+    most = int(y.max()) + 1
+    if num_tokens and most > num_tokens:
+        raise DataError(
+            f"{path}: y must hold tokens 0 to {num_tokens - 1} (num-classes is {num_tokens}), got "
+            f"{most - 1}"
+        )
+    return y.astype(np.int64), num_tokens or most
+
+
+def _inputs(path: Path, name: str, x: _Array, y: _Array) -> _Array:
+    _same_length(path, name, x, y)
+    channels = x.ndim != 4 or {x.shape[1], x.shape[3]} & {1, 3}
+    empty = 0 in x.shape[1:]
+    if x.ndim not in (2, 3, 4) or x.dtype.kind not in "uif" or not channels or empty:
+        raise DataError(
+            f"{path}: {name} must be numbers of shape (rows, features), (rows, height, width), or "
+            "with 1 or 3 channels (rows, height, width, channels) or (rows, channels, height, "
+            f"width), got {x.dtype} of shape {x.shape}"
+        )
+    if x.ndim == 3:
+        x = x[:, None]
+    elif x.ndim == 4 and x.shape[3] in (1, 3):
+        x = np.moveaxis(x, 3, 1)
+    if x.dtype != np.uint8:
+        x = _finite(path, name, x.astype(np.float32))
+    return np.ascontiguousarray(x)
+
+
+def _finite(path: Path, name: str, x: _Array) -> _Array:
+    if not np.isfinite(x).all():
+        raise DataError(f"{path}: {name} must be finite, got NaN or infinity in some rows")
+    return x
+
+
+def _same_length(path: Path, name: str, array: _Array, y: _Array) -> None:
+    if array.ndim == 0 or len(array) != len(y):
+        raise DataError(
+            f"{path}: {name} must have one row for each of the {len(y)} entries of y, "
+            f"got shape {array.shape}"
+        )

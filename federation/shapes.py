@@ -1,0 +1,81 @@
+"""What one row of a client's inputs is like, as text that nodes and the server compare."""
+
+import json
+import math
+import re
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from engram.models.base import Inputs
+
+__all__ = ["described", "example", "size"]
+
+_DTYPES: Final = {"float32": torch.float32, "int64": torch.int64}
+_LEAF: Final = re.compile(r"(float32|int64)\[((?:\d{1,9}(?:,\d{1,9}){0,7})?)\]", re.ASCII)
+_MOST_LEAVES: Final = 64
+
+
+def described(inputs: Inputs) -> str:
+    """Returns the dtype and shape of a row: ``float32[1,28,28]``, as models see it.
+
+    Of several inputs it is JSON: ``["int64[80]", "float32[3]"]``, or an object with their names.
+
+    Args:
+        inputs: A tensor of rows (n, ...), or a tuple or dictionary of such.
+    """
+
+    def leaf(x: Tensor) -> str:
+        dtype = "int64" if x.dtype == torch.int64 else "float32"
+        return f"{dtype}[{','.join(map(str, x.shape[1:]))}]"
+
+    text = tree_map(leaf, inputs)
+    return text if isinstance(text, str) else json.dumps(text)
+
+
+def example(text: str, rows: int = 2) -> Inputs:
+    """Returns zeros of so many rows that are like this.
+
+    Raises:
+        ValueError: If the text is none that ``described`` writes.
+    """
+    kind = text if _LEAF.fullmatch(text) else _parsed(text)
+    found = _zeros(kind, rows)
+    count = len(kind) if isinstance(kind, dict | list) else 1
+    if not 0 < count <= _MOST_LEAVES:
+        raise ValueError(f"inputs must be 1 to {_MOST_LEAVES}, got {count}")
+    return found
+
+
+def size(text: str) -> int:
+    """Returns how many numbers a row has."""
+    return sum(math.prod(int(n) for n in shape.split(",") if n) for _, shape in _LEAF.findall(text))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"inputs must be described as float32[3] is, got {text[:40]!r}") from error
+
+
+def _zeros(kind: Any, rows: int) -> Inputs:
+    if isinstance(kind, dict):
+        return {name: _zeros(one, rows) for name, one in kind.items() if _flat(one)}
+    if isinstance(kind, list):
+        return tuple(_zeros(one, rows) for one in kind if _flat(one))
+    match = _LEAF.fullmatch(kind) if isinstance(kind, str) else None
+    if match is None:
+        raise ValueError(f"inputs must be described as float32[3] is, got {str(kind)[:40]!r}")
+    dtype, shape = match.groups()
+    # No room is made for what somebody else's text claims: all rows are views of one number.
+    zero = torch.zeros((), dtype=_DTYPES[dtype])
+    return zero.expand(rows, *(int(n) for n in shape.split(",") if n))
+
+
+def _flat(kind: Any) -> bool:
+    if isinstance(kind, dict | list):
+        raise ValueError("inputs must be one tensor, or a tuple or dictionary of tensors")
+    return True

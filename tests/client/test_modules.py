@@ -1,0 +1,187 @@
+"""Networks of users under every method: both engines compute the same, whatever the network is."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from engram.networks import NETWORKS, model
+from engram.tasks import LOSSES, loss
+from federation.data.in_memory import hold
+from federation.errors import Refused
+from federation.methods import family
+from server.record import RunRecord
+from simulations.engine import simulate
+from tests.support import small_of_any
+
+CLIENTS = 4
+
+
+class Normed(nn.Module):
+    """A residual network with batch norm and dropout."""
+
+    def __init__(self, norm=nn.BatchNorm2d):
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = norm(4)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).tanh()
+        x = x + self.second(x)
+        return self.head(self.drop(x.mean((2, 3))))
+
+
+class Characters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 5)
+        self.net = nn.LSTM(5, 6, num_layers=2, batch_first=True, dropout=0.2)
+        self.head = nn.Linear(6, 7)
+
+    def forward(self, tokens):
+        return self.head(self.net(self.embed(tokens))[0])
+
+
+class TiedCharacters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 6)
+        self.mix = nn.TransformerEncoderLayer(6, 2, 8, 0.1, "gelu", batch_first=True)
+        self.head = nn.Linear(6, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.head(self.mix(self.embed(tokens), src_mask=mask, is_causal=True))
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.numbers, self.codes = nn.Linear(3, 4), nn.Embedding(5, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, numbers, codes):
+        return self.head((self.numbers(numbers) + self.codes(codes)).tanh())
+
+
+def clients():
+    return np.repeat(np.arange(CLIENTS), 30)
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=(30 * CLIENTS, *shape)).astype(np.float32)
+
+
+def whole(most, *shape, seed=0):
+    return np.random.default_rng(seed).integers(most, size=(30 * CLIENTS, *shape))
+
+
+IMAGES = {"x": numbers(1, 6, 6), "y": np.arange(30 * CLIENTS) % 3}
+TEXT = {"x": whole(7, 8), "y": whole(7, 8, seed=1)}
+CASES = {
+    "sequential": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3)),
+        IMAGES,
+        {},
+    ),
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64, 8),
+            nn.ReLU(),
+            nn.Linear(8, 3),
+        ),
+        IMAGES,
+        {},
+    ),
+    "batch norm and dropout": (Normed, IMAGES, {}),
+    "fixed statistics": (Normed, IMAGES, {"statistics": "fixed"}),
+    "group norm": (lambda: Normed(lambda width: nn.GroupNorm(2, width)), IMAGES, {}),
+    "lstm": (Characters, TEXT, {"task": "next-token"}),
+    "tied transformer": (TiedCharacters, TEXT, {"task": "next-token"}),
+    "two inputs": (
+        TwoInputs,
+        {"x.numbers": numbers(3), "x.codes": whole(5), "y": np.arange(30 * CLIENTS) % 3},
+        {},
+    ),
+    "regression": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1)),
+        {"x": numbers(5), "y": numbers(seed=1)},
+        {"task": "regression"},
+    ),
+    "multi-label": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)),
+        {"x": numbers(5), "y": whole(2, 4)},
+        {"task": "multi-label"},
+    ),
+    "huber": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2)),
+        {"x": numbers(5), "y": numbers(2, seed=1)},
+        {"task": "regression", "loss": "huber-loss", "metrics": "mae,r2"},
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    monkeypatch.setattr("engram.networks.NETWORKS", NETWORKS)
+    kept, losses = dict(NETWORKS), dict(LOSSES)
+    loss(nn.functional.huber_loss)
+    yield
+    for known, before in ((NETWORKS, kept), (LOSSES, losses)):
+        known.clear()
+        known.update(before)
+
+
+def experiment(case, **settings):
+    make, arrays, own = CASES[case]
+    model(make, case)
+    given = {"num_clients": CLIENTS, "partition": "natural", "num_rounds": 5, "eval_every": 5}
+    given |= {"clients_per_round": 3, "adapt_shots": 3, "adapt_steps": 2, "eta": 0.05}
+    dataset = hold(arrays | {"task": clients()})
+    return small_of_any(**{"model": case, "dataset": dataset} | given | own | settings)
+
+
+@pytest.mark.parametrize("method", family("local"))
+@pytest.mark.parametrize("case", CASES)
+def test_both_engines_compute_the_same(case, method, tmp_path):
+    found = {}
+    for engine in ("vectorized", "sequential"):
+        e = experiment(case, method=method, memory="carry")
+        results = simulate(e, tmp_path / engine, engine=engine)
+        checkpoint = RunRecord.open(tmp_path / engine).load_checkpoint()
+        found[engine] = checkpoint.model, results["clients"]["loss"], results["loss-before"]
+    torch.testing.assert_close(*(found[engine] for engine in found), rtol=1e-5, atol=1e-5)
+    losses = [row["train-loss"] for row in RunRecord.open(tmp_path / "vectorized").rows()[1:]]
+    assert len(set(losses)) == 5  # it moves
+    assert np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize("case", ["batch norm and dropout", "lstm"])
+def test_who_else_trains_does_not_matter(case, tmp_path, monkeypatch):
+    whole = simulate(experiment(case), tmp_path / "whole")
+    monkeypatch.setattr("client.training.trainer._BLOCK", 1)  # one client at a time
+    apart = simulate(experiment(case), tmp_path / "apart")
+    assert apart["loss"] == pytest.approx(whole["loss"], abs=1e-5)
+
+
+def test_running_statistics_are_averaged(tmp_path):
+    simulate(experiment("batch norm and dropout", method="fedavg"), tmp_path / "run")
+    found = RunRecord.open(tmp_path / "run").load_checkpoint().model
+    assert (found["norm.running_var"] != 1).all()
+    assert (found["norm.running_mean"] != 0).all()
+
+
+def test_a_classifier_with_too_few_outputs_is_refused_with_both_shapes(tmp_path):
+    model(lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), "narrow")
+    e = experiment("convolutions", model="narrow")
+    words = r"outputs must be of 2 axes, the last of 3 classes or more, for classification, got"
+    with pytest.raises(Refused, match=words):
+        simulate(e, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
