@@ -172,8 +172,9 @@ class Pure(TorchFunctionMode):
         if self._fixed and known:
             training = False
         # Without gradients: they are no parameters, though they travel with them.
-        means = [None if training or m is None else m.detach() for m in (running_mean, running_var)]
-        return functional.batch_norm(x, *means, weight, bias, training, momentum, eps)
+        mean = None if training or running_mean is None else running_mean.detach()
+        var = None if training or running_var is None else running_var.detach()
+        return functional.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
 
     # --- Recurrent networks -----------------------------------------------------------------
 
