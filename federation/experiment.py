@@ -12,7 +12,7 @@ from federation.settings.fields import Scalar, Settings, key_of, nearest, wrong_
 from federation.settings.machine import MachineSettings
 from federation.settings.shared import SharedSettings
 
-__all__ = ["Experiment", "default_config", "read_by"]
+__all__ = ["Experiment", "Inconsistent", "default_config", "read_by"]
 
 _TOLD: Final = 10  # faults that a message names
 _FIRST: Final = next(iter(METHODS))
@@ -24,6 +24,16 @@ _ASIDE: Final = frozenset(  # they say how far, how and where to run, and bear o
 
 M = TypeVar("M", bound=Method)
 S = TypeVar("S", bound=Settings)
+
+
+class Inconsistent(Refused):
+    """Settings that do not go together, though each is possible.
+
+    Attributes:
+        experiment: With these settings, for a look at its data; it is not to be run.
+    """
+
+    experiment: "Experiment"
 
 
 class Experiment(SharedSettings):
@@ -50,6 +60,11 @@ class Experiment(SharedSettings):
     def __init__(self, **settings: Any) -> None:
         shared, own = _read({key_of(name): value for name, value in settings.items()})
         values = shared.model_dump() | {"method": own.name, "own": own}
+        wrong = list(own.problems(shared))
+        if wrong:
+            error = Inconsistent("; ".join(wrong))
+            error.experiment = self.model_construct(**values)
+            raise error
         super().__init__(**values)
 
     @classmethod
@@ -130,10 +145,10 @@ def _keys_of(method: type[Method]) -> list[str]:
 
 
 def _read(config: Mapping[str, Any]) -> tuple[SharedSettings, Method]:
-    """Returns the shared settings, and the method with its own.
+    """Returns the shared settings, and the method with its own, each of which is possible.
 
     Raises:
-        Refused: One line that says all that is wrong.
+        Refused: One line that says all that is wrong with them.
     """
     name = config.get("method", _FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
@@ -163,9 +178,9 @@ def _read(config: Mapping[str, Any]) -> tuple[SharedSettings, Method]:
         _validated(method, own, prefix, wrong),
     )
     if shared is not None and chosen is not None:
-        wrong += chosen.problems(shared)
         if not wrong:
             return shared, chosen
+        wrong += chosen.problems(shared)
     raise Refused("; ".join(wrong))
 
 

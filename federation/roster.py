@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
 
-from federation.errors import brief
+from federation.errors import UNNAMED, brief
 from federation.fingerprint import fingerprint, source_root
+from federation.names import Names
 from federation.wire import ROSTER, read_int, read_list
 
 __all__ = ["Kind", "NodeEntry", "Roster", "Sites", "describe_node", "read_entry"]
@@ -68,6 +69,7 @@ class NodeEntry(NamedTuple):
         input_shape: Shape of one example of its data.
         num_classes: Number of classes; 0 for tables.
         columns: What the columns of a table are called, in their order.
+        names: What clients are called, of those that have names.
     """
 
     fingerprint: str
@@ -76,6 +78,7 @@ class NodeEntry(NamedTuple):
     input_shape: tuple[int, ...]
     num_classes: int
     columns: tuple[str, ...] = ()
+    names: Names = UNNAMED
 
     @property
     def kind(self) -> Kind:
@@ -92,11 +95,18 @@ class Roster(NamedTuple):
         nodes: For each client 0..n-1, the node that hosts it; None if it has not come yet.
         examples: For each client, its number of training rows; 0 if it has not come yet.
         kind: What their data are.
+        names: What those are called that have names.
     """
 
     nodes: Sequence[int | None]
     examples: Sequence[int]
     kind: Kind = Kind()
+    names: Names = UNNAMED
+
+    def to_row(self) -> dict[str, Any]:
+        """Returns what the first row of a run's record says of them."""
+        names = {str(client): name for client, name in self.names.items()}
+        return {**self.kind.to_row(), **({"names": names} if names else {})}
 
     def by_node(self, clients: Sequence[int]) -> Mapping[int, list[int]]:
         """Returns those that have come grouped by their nodes, both in ascending order."""
@@ -111,7 +121,7 @@ class Roster(NamedTuple):
         """Returns those that have come, as sites with tables."""
         nodes = {c: node for c, node in enumerate(self.nodes) if node is not None}
         rows = {client: self.examples[client] for client in nodes}
-        return Sites(nodes, rows, list(self.kind.columns))
+        return Sites(nodes, rows, list(self.kind.columns), self.names)
 
 
 class Sites(NamedTuple):
@@ -121,11 +131,13 @@ class Sites(NamedTuple):
         nodes: The node that hosts each client.
         rows: How many rows each client has to learn from.
         columns: What the columns of their tables are called.
+        names: What those sites are called that have names.
     """
 
     nodes: Mapping[int, int]
     rows: Mapping[int, int]
     columns: list[str]
+    names: Names = UNNAMED
 
     def by_node(self) -> Mapping[int, list[int]]:
         """Returns the clients grouped by their nodes, both in ascending order."""
@@ -140,8 +152,10 @@ def describe_node(
     input_shape: Sequence[int],
     num_classes: int,
     columns: Sequence[str] = (),
+    names: Names = UNNAMED,
 ) -> RecordDict:
     """Returns this process's answer to the roster query."""
+    named = [client for client in clients if client in names]
     entry = ConfigRecord(
         {
             "fingerprint": fingerprint(),
@@ -151,6 +165,8 @@ def describe_node(
             "input-shape": list(input_shape),
             "num-classes": num_classes,
             "columns": list(columns),
+            "named": named,
+            "names": [names[client] for client in named],
         }
     )
     return RecordDict({ROSTER: entry})
@@ -168,6 +184,9 @@ def read_entry(content: RecordDict) -> NodeEntry:
         examples = read_list(entry, "examples", int)
         if not (all(c >= 0 for c in clients) and all(0 < n < _MOST_ROWS for n in examples)):
             raise ValueError("clients and their numbers of rows must be such")
+        named = read_list(entry, "named", int)
+        if not set(named) <= set(clients):
+            raise ValueError("names must be its clients'")
         return NodeEntry(
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
@@ -175,6 +194,7 @@ def read_entry(content: RecordDict) -> NodeEntry:
             input_shape=tuple(read_list(entry, "input-shape", int)),
             num_classes=read_int(entry, "num-classes"),
             columns=tuple(read_list(entry, "columns", str)),
+            names=dict(zip(named, read_list(entry, "names", str), strict=True)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a roster entry: {error!r}") from error

@@ -11,10 +11,11 @@ import numpy.typing as npt
 from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
 from client.training.scoring import Scoring
+from engram.checks import must
 from engram.types import Params
 from federation.data.federated import federated_data, model_for
 from federation.data.in_memory import hold
-from federation.errors import Refused
+from federation.errors import Refused, few_names
 from federation.experiment import Experiment, read_by
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
@@ -22,7 +23,7 @@ from federation.settings.fields import key_of
 from server.record import RunRecord
 from simulations import plots
 from simulations.engine import simulate as run_in_process
-from simulations.options import data_name, find_run, new_folder
+from simulations.options import data_name, find_run, new_folder, read_experiment
 from simulations.reports.local import report_rows
 from simulations.terminal import run_all
 
@@ -74,12 +75,13 @@ class Run:
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """A row for each client that was scored, and a column for each of its scores."""
+        """A row for each client that was scored, by name or number, and a column for each score."""
         import pandas as pd  # noqa: PLC0415 - slow to import
 
         columns = dict(self.results["clients"])
         ids = columns.pop("ids", None)
-        return pd.DataFrame(columns, index=pd.Index(ids, name="client") if ids else None)
+        called = columns.pop("names", ids)
+        return pd.DataFrame(columns, index=pd.Index(called, name="client") if called else None)
 
     @property
     def model(self) -> Params:
@@ -89,8 +91,11 @@ class Run:
             raise Refused(f"{self.folder} has no checkpoint yet")
         return checkpoint.model
 
-    def personal_model(self, client: int) -> Params:
+    def personal_model(self, client: int | str) -> Params:
         """Returns a client's own model, by name of its arrays.
+
+        Args:
+            client: Its number, or its name.
 
         That is the model that it keeps, where the method has clients keep one; otherwise the
         common model, fine-tuned on the client's support rows as for its score.
@@ -99,8 +104,7 @@ class Run:
             Refused: If there is no such client, or its memories are on nodes of their own.
         """
         e = self.experiment
-        if not 0 <= client < e.num_clients:
-            raise Refused(f"client must be in 0..{e.num_clients - 1}, got {client}")
+        client = self._number(client)
         checkpoint = self._record.load_checkpoint()
         if checkpoint is None:
             raise Refused(f"{self.folder} has no checkpoint yet")
@@ -112,11 +116,23 @@ class Run:
         if kept is not None:
             return kept
         if not isinstance(e.own, LocalMethod):
-            raise Refused(f"client {client} keeps no model")
+            raise Refused(f"client {self._record.names.get(client, client)} keeps no model")
         data = federated_data(e)
         network = model_for(e, data.input_shape, data.num_classes)
         scoring = Scoring(e, network, data, vectorized=False)
         return scoring.personalized(checkpoint.model, client)
+
+    def _number(self, client: int | str) -> int:
+        """Returns a client's number."""
+        count, names = self.experiment.num_clients, self._record.names
+        if isinstance(client, str):
+            numbers = {names.get(number, str(number)): number for number in range(count)}
+            if client not in numbers:
+                raise Refused(must("client", client, f"one of {few_names(numbers)}"))
+            return numbers[client]
+        if not 0 <= client < count:
+            raise Refused(must("client", client, f"in 0..{count - 1}"))
+        return client
 
     def plot(self) -> "Figure":
         """Draws accuracy against rounds.
@@ -164,7 +180,7 @@ def simulate(
     given = _of_data(data, method) | settings | {"method": method}
     if resume is not None:
         given["resume"] = str(find_run(str(resume)))
-    experiment = Experiment(**given)
+    experiment = read_experiment(given)
     host_of(Opening(experiment, RamStore(), engine=engine))  # which refuses what does not fit
     named = None if out is None else Path(out)
     new = new_folder(named, f"{method}-{data_name(experiment)}") if resume is None else None

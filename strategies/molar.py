@@ -1,6 +1,6 @@
 """One exchange of estimates: what sites send is screened, and its weighted median sent back."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from logging import getLogger
 from typing import Any, NamedTuple, Self
 
@@ -155,7 +155,8 @@ class Exchange(SiteStrategy):
         self.left_out |= self.gather(server_round, replies, self._read)
         self.check_enough(len(self.estimates))
         for client, note in sorted(self.notes.items()):
-            _log.warning("client %d takes from the others what it lacks: %s", client, note)
+            called = self.called(client)
+            _log.warning("client %s takes from the others what it lacks: %s", called, note)
         found = [self.estimates[client] for client in sorted(self.estimates)]
         each = median_weights(found, self._weights, self._max_weight)
         unknown = (each == 0).all(axis=0)
@@ -194,9 +195,9 @@ class Exchange(SiteStrategy):
         if len(weights) > 2 and share[worst] > 0.5:
             client = sorted(self.estimates)[int(np.argmax(weights[:, worst]))]
             _log.warning(
-                "client %d has %.0f %% of the median's weight, by the rows and the noise that it "
+                "client %s has %.0f %% of the median's weight, by the rows and the noise that it "
                 "claims: site-weights=equal takes nobody's word for it",
-                client,
+                self.called(client),
                 100 * share[worst],
             )
 
@@ -219,10 +220,12 @@ class Exchange(SiteStrategy):
         """
         table: dict[int, list[float]] = {}
         unread = self.gather(
-            server_round, replies, lambda content, clients: table.update(_scores(content, clients))
+            server_round,
+            replies,
+            lambda content, clients: table.update(_scores(content, clients, self.called)),
         )
         for client, reason in unread.items():
-            _log.warning("client %d lacks scores: %s", client, reason)
+            _log.warning("client %s lacks scores: %s", self.called(client), reason)
         if not table:
             return None
         ordered = sorted(table)
@@ -301,11 +304,13 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _scores(content: RecordDict, clients: list[int]) -> dict[int, list[float]]:
+def _scores(
+    content: RecordDict, clients: list[int], called: Callable[[int], str]
+) -> dict[int, list[float]]:
     details = content.config_records[CLIENTS]
     ids, failed, _ = read_split(content, clients)
     for client, reason in failed.items():
-        _log.warning("client %d lacks scores: %s", client, reason)
+        _log.warning("client %s lacks scores: %s", called(client), reason)
     rows = read_list(details, "rows", int)
     losses = [read_list(details, name, float) for name in ("own", "shared", "personal")]
     if {len(rows), *map(len, losses)} != {len(ids)}:

@@ -1,5 +1,6 @@
 """The data of a federation: every row held once, and a client a list of row numbers."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,11 +10,12 @@ import torch
 from torch import Tensor
 
 from engram.models import Model, build_model
-from federation.data.partitions import Rows, check_size, partition
+from federation.data.partitions import Rows, check_size, names_of, partition
 from federation.data.sources import Arrays, load
-from federation.errors import Refused
+from federation.errors import UNNAMED, DataError, Refused, together
 from federation.experiment import Experiment
 from federation.machine import check_room
+from federation.names import Names
 
 __all__ = ["FederatedData", "Split", "federated_data", "has_device", "model_for", "own_data"]
 
@@ -69,11 +71,13 @@ class FederatedData(NamedTuple):
         train: Rows to learn from.
         test: Rows to personalize on and to be scored on.
         num_classes: Number of classes.
+        names: What clients are called, where each is a task of the data.
     """
 
     train: Split
     test: Split
     num_classes: int
+    names: Names = UNNAMED
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -103,16 +107,28 @@ def model_for(experiment: Experiment, input_shape: tuple[int, ...], num_classes:
     return model
 
 
-def federated_data(experiment: Experiment) -> FederatedData:
+def federated_data(experiment: Experiment, *, named: bool = True) -> FederatedData:
     """Loads and partitions the experiment's data, on its device.
 
+    Args:
+        experiment: The settings.
+        named: Whether clients keep the names that the data give them.
+
     Raises:
-        DataError: As ``sources.load`` and ``partitions.partition`` say.
+        DataError: As ``sources.load`` and ``partitions.partition`` say; along with what the network
+            lacks, if that does not fit, either.
         Refused: If the device is not there.
     """
     arrays = _load(experiment, experiment.dataset)
-    train, test = partition(arrays, experiment)
-    return _hold(arrays, train, test, experiment)
+    if not named:
+        arrays = arrays._replace(task_names=())
+    try:
+        train, test = partition(arrays, experiment)
+    except DataError as error:
+        shape = arrays.x_train.shape[1:]
+        check = partial(model_for, experiment, shape, arrays.num_classes)
+        raise together(error, check) from error
+    return _hold(arrays, train, test, experiment)._replace(names=names_of(arrays, experiment))
 
 
 def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from federation.data.in_memory import IN_MEMORY, held
-from federation.data.npz import read_npz
+from federation.data.npz import named_labels, read_npz
 from federation.errors import DataError, brief
 from federation.streams import Stream, generator
 
@@ -34,6 +34,7 @@ class Arrays(NamedTuple):
         x_test, y_test: The same for the test rows.
         task_train, task_test: Whose row each is, 0..num_tasks-1; None if the data do not say.
         num_classes: Number of classes.
+        task_names: What each task is called.
     """
 
     x_train: _Array
@@ -43,6 +44,7 @@ class Arrays(NamedTuple):
     task_train: _Array | None
     task_test: _Array | None
     num_classes: int
+    task_names: tuple[str, ...] = ()
 
 
 def load(
@@ -113,14 +115,17 @@ def _own(
     whole, parts = {"x", "y"}, {"x_train", "y_train", "x_test", "y_test"}
     if whole <= arrays.keys() and not parts & arrays.keys():
         x, y, task = arrays["x"], arrays["y"], arrays.get("task")
+        names: list[str] = []
         y, classes = _classes(path, y, num_classes)
         x = _inputs(path, "x", x, y)
         if task is not None:
             _same_length(path, "task", task, y)
             if task.ndim != 1:
                 raise DataError(f"{path}: task must be one column, got shape {task.shape}")
-            task = np.unique(task, return_inverse=True)[1]
-        return _split(x, y, task, classes, test_fraction, seed)
+            tasks, task = np.unique(task, return_inverse=True)
+            names = list(map(str, named_labels(path, arrays, "task", tasks).tolist()))
+        found = _split(x, y, task, classes, test_fraction, seed)
+        return found._replace(task_names=tuple(names))
     if parts <= arrays.keys():
         n = arrays["y_train"].size
         labels = [arrays[name].reshape(-1) for name in ("y_train", "y_test")]
