@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from engram.types import Params
 from federation.data.federated import federated_data, model_for
 from federation.data.in_memory import hold
 from federation.errors import Refused, few_names
-from federation.experiment import Experiment, read_by
+from federation.experiment import FIRST, Experiment, lists_settings, read_by
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
 from federation.settings.fields import key_of
@@ -30,6 +30,8 @@ from simulations.terminal import run_all
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from federation.settings.given import Given, MethodName
 
 __all__ = ["Comparison", "Run", "compare", "load_run", "methods", "simulate"]
 
@@ -147,15 +149,16 @@ class Run:
         return plots.draw_accuracy({self.experiment.method: [self._record]})
 
 
+@lists_settings
 def simulate(
     data: Data | None = None,
     *,
-    method: str = next(iter(METHODS)),
+    method: "MethodName" = FIRST,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     engine: Engine = "vectorized",
     progress: bool = True,
-    **settings: Any,
+    **settings: "Unpack[Given]",
 ) -> Run:
     """Runs an experiment in this process, on data in memory or on a data set by its name.
 
@@ -177,7 +180,7 @@ def simulate(
         Refused: If settings or data are impossible; nothing has been written.
         RunStopped: If the run diverged.
     """
-    given = _of_data(data, method) | settings | {"method": method}
+    given = {**_of_data(data, method), **settings, "method": method}
     if resume is not None:
         given["resume"] = str(find_run(str(resume)))
     experiment = read_experiment(given)
@@ -229,6 +232,7 @@ class Comparison:
         }
 
 
+@lists_settings
 def compare(
     data: Data | None = None,
     *,
@@ -236,7 +240,7 @@ def compare(
     seeds: int = 3,
     out: str | Path | None = None,
     progress: bool = True,
-    **settings: Any,
+    **settings: "Unpack[Given]",
 ) -> Comparison:
     """Runs methods that train networks side by side, on the same data.
 
@@ -257,12 +261,14 @@ def compare(
     if others:
         raise Refused(f"methods must be some of {', '.join(trained)}, got {', '.join(others)}")
     place = new_folder(None if out is None else Path(out), "compare")
-    first = int(settings.pop("seed", 0))
+    first = settings.pop("seed", 0)
     known = {key for name in chosen for key in METHODS[name].all_keys()}
     foreign = {name: known - set(METHODS[name].all_keys()) for name in chosen}
     runs: dict[str, list[Run]] = {}
     for name in chosen:
-        given = {k: v for k, v in settings.items() if key_of(k) not in foreign[name]}
+        given: dict[str, Any] = {
+            k: v for k, v in settings.items() if key_of(k) not in foreign[name]
+        }
         runs[name] = [
             simulate(
                 data,
