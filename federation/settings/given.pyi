@@ -1,6 +1,6 @@
 """Settings as they are given by name: for editors and type checkers.
 
-Written from the settings' classes by ``python -m tests.federation.given_settings``.
+Written from the settings' classes by ``python -m tests.federation.pyproject_tables``.
 """
 
 from typing import Literal, TypeAlias, TypedDict

@@ -1,8 +1,4 @@
-"""The types of settings that are given by name, for editors: written from the settings' classes.
-
-``python -m tests.federation.given_settings`` writes federation/settings/given.pyi anew; a test
-compares.
-"""
+"""The types of settings that are given by name, for editors, as the settings' classes have them."""
 
 import json
 import textwrap
@@ -16,7 +12,7 @@ from federation.settings.shared import SharedSettings
 STUB = Path(__file__).parents[2] / "federation" / "settings" / "given.pyi"
 HEAD = '''"""Settings as they are given by name: for editors and type checkers.
 
-Written from the settings' classes by ``python -m tests.federation.given_settings``.
+Written from the settings' classes by ``python -m tests.federation.pyproject_tables``.
 """
 
 from typing import Literal, TypeAlias, TypedDict
@@ -59,7 +55,3 @@ def _in_words(kind):
 
 def _literal(values):
     return f"Literal[{', '.join(map(json.dumps, values))}]"
-
-
-if __name__ == "__main__":
-    STUB.write_text(stub(), encoding="utf-8")

@@ -41,7 +41,7 @@ def test_pyproject_has_the_defaults_that_the_classes_have():
 
 
 def test_editors_know_the_settings_that_there_are():
-    assert STUB.read_text() == stub(), "run python -m tests.federation.given_settings"
+    assert STUB.read_text() == stub(), "run python -m tests.federation.pyproject_tables"
 
 
 @pytest.mark.parametrize("function", [Experiment, engram.simulate, engram.compare])
