@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from federation.errors import UNNAMED, one_line
+from federation.errors import one_line
 
-__all__ = ["UNNAMED", "Names", "checked_names"]
+__all__ = ["Names", "checked_names"]
 
 Names = Mapping[int, str]
 """By client, its name. Those that have none are called by their numbers."""
@@ -29,7 +29,7 @@ def checked_names(given: Names, num_clients: int) -> dict[int, str]:
         for client, name in given.items()
         if name.strip() not in ("", str(client))
     }
-    numbers = set(map(str, range(num_clients)))
+    numbers = set(map(str, range(num_clients))) if names else set()
     while True:
         counts = Counter(names.values())
         taken = {c: name for c, name in names.items() if counts[name] > 1 or name in numbers}

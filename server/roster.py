@@ -140,9 +140,13 @@ class Attendance:
 
     def _names(self) -> Names:
         """Returns what clients are called, as their nodes say."""
-        given = {client: self._answers.entries[node].names for client, node in self._hosts.items()}
-        named = {client: names[client] for client, names in given.items() if client in names}
-        return checked_names(named, self._num_clients)
+        given = {
+            client: name
+            for node in set(self._hosts.values())
+            for client, name in self._answers.entries[node].names.items()
+            if self._hosts.get(client) == node
+        }
+        return checked_names(given, self._num_clients)
 
     def left_out(self, cohort: Collection[int], others: Mapping[int, str]) -> dict[int, str]:
         """Returns who had no part in a round, and why, ascending.

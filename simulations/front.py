@@ -96,11 +96,11 @@ class Run:
     def personal_model(self, client: int | str) -> Params:
         """Returns a client's own model, by name of its arrays.
 
-        Args:
-            client: Its number, or its name.
-
         That is the model that it keeps, where the method has clients keep one; otherwise the
         common model, fine-tuned on the client's support rows as for its score.
+
+        Args:
+            client: Its number, or its name.
 
         Raises:
             Refused: If there is no such client, or its memories are on nodes of their own.
@@ -261,7 +261,7 @@ def compare(
     if others:
         raise Refused(f"methods must be some of {', '.join(trained)}, got {', '.join(others)}")
     place = new_folder(None if out is None else Path(out), "compare")
-    first = settings.pop("seed", 0)
+    first = int(settings.pop("seed", 0))
     known = {key for name in chosen for key in METHODS[name].all_keys()}
     foreign = {name: known - set(METHODS[name].all_keys()) for name in chosen}
     runs: dict[str, list[Run]] = {}

@@ -280,9 +280,10 @@ def _too_small(sizes: Iterable[Size], e: Experiment, names: Names = UNNAMED) -> 
         "dirichlet": "lower num-clients or raise dirichlet-alpha",
         "natural": "leave that task out",
     }.get(e.partition, "lower num-clients")
+    needed = _rows_needed(e)
     for client, n_train, n_test in sizes:
         called = f"client {names.get(client, client)}"
-        for setting, size in _rows_needed(e).items():
+        for setting, size in needed.items():
             if n_train < size:
                 yield (
                     setting,

@@ -14,7 +14,7 @@ from engram.molar.site import Rows
 from engram.molar.tables import distinct
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npz import named_labels, read_npz
-from federation.errors import UNNAMED, DataError, brief, few_names, one_line, together
+from federation.errors import UNNAMED, DataError, brief, few_names, one_line
 from federation.experiment import Experiment
 from federation.files import open_file
 from federation.machine import check_room
@@ -91,21 +91,24 @@ def table_data(experiment: Experiment) -> TableData:
         return _simulated(experiment)
     table = read_table(experiment.dataset, experiment.target_column, experiment.task_column)
     tasks, codes = distinct(table.labels)
-    names = checked_names(dict(enumerate(map(str, tasks.tolist()))), len(tasks))
-
-    def parts() -> list[tuple[Rows, Rows | None]]:
-        owned = [np.flatnonzero(codes == client) for client in range(len(tasks))]
-        return [
-            _held_out(table.x[own], table.y[own], experiment, client, names)
-            for client, own in enumerate(owned)
-        ]
-
+    faults = []
     if len(tasks) != experiment.num_clients:
         wanted = f"the number of tasks, {len(tasks)}, in {experiment.dataset}"
-        error = DataError(must("num-clients", experiment.num_clients, wanted))
-        raise together(error, parts)
-    train, test = zip(*parts(), strict=True)
-    return TableData(list(train), list(test), table.columns, names)
+        faults.append(must("num-clients", experiment.num_clients, wanted))
+    sizes = np.bincount(codes)
+    nothing = np.flatnonzero(np.round(experiment.test_fraction * sizes) == sizes)[:1]
+    faults += [_none_left(one_line(str(tasks[k])), int(sizes[k])) for k in nothing]
+    if faults:
+        raise DataError("; ".join(faults))
+    train: list[Rows | None] = []
+    test: list[Rows | None] = []
+    for client in range(len(tasks)):
+        own = np.flatnonzero(codes == client)
+        parts = _held_out(table.x[own], table.y[own], experiment, client)
+        train.append(parts[0])
+        test.append(parts[1])
+    names = checked_names(dict(enumerate(map(str, tasks.tolist()))), len(tasks))
+    return TableData(train, test, table.columns, names)
 
 
 def own_table(experiment: Experiment, dataset: str, client: int) -> TableData:
@@ -121,22 +124,21 @@ def own_table(experiment: Experiment, dataset: str, client: int) -> TableData:
     return TableData(train, test, table.columns)
 
 
+def _none_left(client: object, rows: int) -> str:
+    return (
+        f"client {client} has {rows} rows, of which none is left to learn from: lower test-fraction"
+    )
+
+
 def _held_out(
-    x: npt.NDArray[np.float64],
-    y: npt.NDArray[np.float64],
-    experiment: Experiment,
-    client: int,
-    names: Names = UNNAMED,
+    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], experiment: Experiment, client: int
 ) -> tuple[Rows, Rows | None]:
     """Holds out a share of a client's rows; the others keep their order."""
     rng = generator(experiment.seed, Stream.DATA_SPLIT, client)
     held = np.zeros(len(y), dtype=bool)
     held[rng.permutation(len(y))[: round(experiment.test_fraction * len(y))]] = True
     if held.all():
-        raise DataError(
-            f"client {names.get(client, client)} has {len(y)} rows, of which none is left to learn "
-            "from: lower test-fraction"
-        )
+        raise DataError(_none_left(client, len(y)))
     return Rows(x[~held], y[~held]), Rows(x[held], y[held]) if held.any() else None
 
 
