@@ -93,6 +93,18 @@ class Run:
             raise Refused(f"{self.folder} has no checkpoint yet")
         return checkpoint.model
 
+    def _number(self, client: int | str) -> int:
+        """Returns a client's number."""
+        count, names = self.experiment.num_clients, self._record.names
+        if isinstance(client, str):
+            numbers = {names.get(number, str(number)): number for number in range(count)}
+            if client not in numbers:
+                raise Refused(must("client", client, f"one of {few_names(numbers)}"))
+            return numbers[client]
+        if not 0 <= client < count:
+            raise Refused(must("client", client, f"in 0..{count - 1}"))
+        return client
+
     def personal_model(self, client: int | str) -> Params:
         """Returns a client's own model, by name of its arrays.
 
@@ -123,18 +135,6 @@ class Run:
         network = model_for(e, data.input_shape, data.num_classes)
         scoring = Scoring(e, network, data, vectorized=False)
         return scoring.personalized(checkpoint.model, client)
-
-    def _number(self, client: int | str) -> int:
-        """Returns a client's number."""
-        count, names = self.experiment.num_clients, self._record.names
-        if isinstance(client, str):
-            numbers = {names.get(number, str(number)): number for number in range(count)}
-            if client not in numbers:
-                raise Refused(must("client", client, f"one of {few_names(numbers)}"))
-            return numbers[client]
-        if not 0 <= client < count:
-            raise Refused(must("client", client, f"in 0..{count - 1}"))
-        return client
 
     def plot(self) -> "Figure":
         """Draws accuracy against rounds.
