@@ -76,7 +76,7 @@ def run(e: Experiment, data: FederatedData, name: str, size: float) -> Outcome:
     scores = Trainer(e, data, RamStore()).evaluate(
         model, range(e.num_clients), server_round=e.num_rounds
     )
-    before, after = float(scores.before.mean()), float(scores.personalized.mean())
+    before, after = (float(scores.columns[n].mean()) for n in ("accuracy-before", "accuracy"))
     return Outcome(before, after, tuple(losses[mark] for mark in marks))
 
 

@@ -10,6 +10,7 @@ from engram.lazy import attach
 from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
+    from engram.metrics import metric
     from federation.experiment import Experiment
     from simulations.front import Comparison, Run, compare, load_run, methods, simulate
 
@@ -20,6 +21,7 @@ __all__ = [
     "compare",
     "load_run",
     "methods",
+    "metric",
     "simulate",
 ]
 
@@ -32,6 +34,7 @@ _get, __dir__ = attach(
         "compare": "simulations.front",
         "load_run": "simulations.front",
         "methods": "simulations.front",
+        "metric": "engram.metrics",
         "simulate": "simulations.front",
     },
 )

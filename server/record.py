@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from engram.metrics import Metric
 from federation.errors import Refused, few, one_line
 from federation.experiment import Experiment
 from federation.files import NEW, read_file, read_json, replace_file
@@ -119,6 +120,7 @@ class RunRecord:
             "training": training,
             "sources": self._sources(),
             "versions": {name: version(name) for name in ("flwr", "torch", "numpy")},
+            "metrics": {m.name: m.to_config() for m in experiment.own.metrics(experiment)},
             "damaged": self._before("damaged"),
         }
         self._write_config(config)
@@ -160,12 +162,17 @@ class RunRecord:
         missing = [key for key, kind in kinds.items() if not isinstance(config.get(key), kind)]
         if missing:
             raise Refused(f"{path} is damaged: it lacks {missing[0]}")
-        if "method" not in config["settings"]:
+        if "metrics" not in config:
             raise Refused(
                 f"{self.folder} was written by an earlier version of Engram, whose runs this one "
                 "neither shows nor goes on with"
             )
         return config
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """What clients are scored by, the first one to be shown first; it cannot be computed."""
+        return [Metric(name, _elsewhere, **known) for name, known in self.config["metrics"].items()]
 
     @property
     def results(self) -> dict[str, Any] | None:
@@ -379,6 +386,10 @@ class RunRecord:
 
     def _write(self, name: str, text: str) -> None:
         replace_file(self.folder / name, text.encode())
+
+
+def _elsewhere(outputs: object, targets: object) -> float:
+    raise NotImplementedError("a record has no metric's function")
 
 
 def _lock(handle: int) -> bool:

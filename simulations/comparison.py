@@ -44,7 +44,7 @@ def find_runs(folder: Path) -> Runs:
     runs: Runs = {}
     for part in parts:
         record = RunRecord.open(part)
-        if not any("accuracy" in row for row in record.rows()):
+        if not any(record.metrics[0].name in row for row in record.rows()):
             continue  # it has only just begun
         runs.setdefault(record.config["settings"]["method"], []).append(record)
     return runs

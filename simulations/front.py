@@ -22,6 +22,7 @@ from federation.methods.local import LocalMethod
 from federation.settings.fields import key_of
 from server.record import RunRecord
 from simulations import plots
+from simulations.comparison import Runs
 from simulations.engine import simulate as run_in_process
 from simulations.options import data_name, find_run, new_folder, read_experiment
 from simulations.reports.local import report_rows
@@ -136,17 +137,20 @@ class Run:
         scoring = Scoring(e, network, data, vectorized=False)
         return scoring.personalized(checkpoint.model, client)
 
-    def plot(self) -> "Figure":
-        """Draws accuracy against rounds.
+    def plot(self, metric: str = "") -> "Figure":
+        """Draws a metric against rounds.
+
+        Args:
+            metric: Its name; by default the first.
 
         Raises:
-            Refused: If the run's method has no accuracy.
+            Refused: If the run's method does not train networks, or there is no such metric.
         """
         if not isinstance(self.experiment.own, LocalMethod):
             raise Refused(
-                f"{self.experiment.method} has no accuracy: see engram show {self.folder}"
+                f"{self.experiment.method} trains no network: see engram show {self.folder}"
             )
-        return plots.draw_accuracy({self.experiment.method: [self._record]})
+        return _drawn({self.experiment.method: [self._record]}, metric)
 
 
 @lists_settings
@@ -221,9 +225,9 @@ class Comparison:
 
         return pd.DataFrame(report_rows(self._records)).set_index("method")
 
-    def plot(self) -> "Figure":
-        """Draws accuracy against rounds, with a band from the lowest to the highest seed."""
-        return plots.draw_accuracy(self._records)
+    def plot(self, metric: str = "") -> "Figure":
+        """Draws a metric, as ``Run.plot``, with a band from the lowest to the highest seed."""
+        return _drawn(self._records, metric)
 
     @property
     def _records(self) -> dict[str, list[RunRecord]]:
@@ -281,6 +285,14 @@ def compare(
             for seed in range(first, first + seeds)
         ]
     return Comparison(place, runs)
+
+
+def _drawn(runs: Runs, name: str) -> "Figure":
+    metrics = {metric.name: metric for metric in next(iter(runs.values()))[0].metrics}
+    name = name or next(iter(metrics))
+    if name not in metrics:
+        raise Refused(must("metric", name, f"one of {', '.join(metrics)}"))
+    return plots.draw_metric(runs, metrics[name])
 
 
 def load_run(run: str | Path) -> Run:

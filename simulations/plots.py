@@ -1,6 +1,8 @@
-"""The pictures: accuracy against rounds, per-client accuracy, and who holds what."""
+"""The pictures: metrics against rounds, each client's metric, and who holds what."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -8,30 +10,32 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from engram.metrics import Metric
 from federation.data.federated import FederatedData
 from federation.errors import one_line
+from federation.methods.local import COMMON, PERSONALIZED
 from simulations.comparison import Runs
 
-__all__ = ["draw_accuracy", "plot_accuracy", "plot_clients", "plot_data", "tick_label"]
+__all__ = ["draw_metric", "plot_clients", "plot_data", "tick_label"]
 
 _COLORS = list(mpl.color_sequences["tab10"])
 
 
-def draw_accuracy(runs: Runs) -> Figure:
-    """Draws accuracy against rounds: the mean over seeds, and a band from lowest to highest."""
+def draw_metric(runs: Runs, metric: Metric) -> Figure:
+    """Draws a metric against rounds: the mean over seeds, and a band from lowest to highest."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for color, (method, records) in zip(_COLORS, runs.items(), strict=False):
         for key, style, label in (
-            ("accuracy", "-", method),
-            ("accuracy-before", "--", None),
+            (metric.name + PERSONALIZED, "-", method),
+            (metric.name + COMMON, "--", None),
         ):
             curves = [
-                {row["round"]: row[key] for row in record.rows() if key in row}
+                {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
                 for record in records
             ]
             rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-            values = 100 * np.array([[curve[r] for r in rounds] for curve in curves])
+            values = _scaled([[curve[r] for r in rounds] for curve in curves], metric)
             axes.plot(rounds, values.mean(axis=0), style, color=color, label=label)
             if len(records) > 1:
                 axes.fill_between(
@@ -41,7 +45,7 @@ def draw_accuracy(runs: Runs) -> Figure:
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
     axes.set(
         xlabel="communication round",
-        ylabel="accuracy, mean over clients (%)",
+        ylabel=f"{metric.name}, mean over clients{' (%)' if metric.percent else ''}",
         title=f"lines: mean over clients{band}",
     )
     axes.plot([], [], "--", color="gray", label="before personalizing")
@@ -51,13 +55,12 @@ def draw_accuracy(runs: Runs) -> Figure:
     return figure
 
 
-def plot_accuracy(runs: Runs, path: Path) -> None:
-    """Writes the picture of ``draw_accuracy`` to a file."""
-    draw_accuracy(runs).savefig(path, dpi=150)
+def _scaled(values: Sequence[Any], metric: Metric) -> npt.NDArray[np.float64]:
+    return np.array(values, dtype=float) * (100 if metric.percent else 1)
 
 
-def plot_clients(runs: Runs, path: Path) -> None:
-    """Draws the accuracies of all clients (and seeds) before and after personalization."""
+def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
+    """Draws a metric of all clients (and seeds) before and after personalization."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     rng = np.random.default_rng(0)  # spreads dots that would lie on each other
@@ -67,8 +70,9 @@ def plot_clients(runs: Runs, path: Path) -> None:
         if not found:
             continue
         names.append((i, method))
-        for offset, key, color in ((-0.2, "before", "tab:gray"), (0.2, "personalized", "tab:blue")):
-            values = 100 * np.concatenate([clients[key] for clients in found])
+        for offset, which, color in ((-0.2, COMMON, "tab:gray"), (0.2, PERSONALIZED, "tab:blue")):
+            values = np.concatenate([_scaled(each[metric.name + which], metric) for each in found])
+            values = values[np.isfinite(values)]
             spread = i + offset + rng.uniform(-0.09, 0.09, len(values))
             axes.plot(spread, values, ".", color=color, alpha=0.5, ms=5, mew=0)
             axes.boxplot(
@@ -81,11 +85,12 @@ def plot_clients(runs: Runs, path: Path) -> None:
             )
     axes.set_xticks([i for i, _ in names], [name for _, name in names])
     axes.set(
-        ylabel="accuracy of a client (%)",
+        ylabel=f"{metric.name} of a client{' (%)' if metric.percent else ''}",
         title="each dot a client; gray: before, blue: after personalization\n"
         "box: quartiles, whiskers: 10th and 90th percentile",
-        ylim=(-3, 103),
     )
+    if metric.percent:
+        axes.set_ylim(-3, 103)
     axes.grid(axis="y", alpha=0.3)
     figure.savefig(path, dpi=150)
 

@@ -1,80 +1,128 @@
 """Scores of clients, and the figures that summarize them."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from flwr.app import ConfigRecord
 
-__all__ = ["Column", "Evaluation", "client_columns", "summary"]
+from engram.metrics import Metric
+from federation.columns import Column
+from federation.methods.local import COMMON, KEPT, PERSONALIZED
+from federation.wire import read_list
 
-Column = npt.NDArray[np.float64]
+__all__ = ["Evaluation", "Impossible", "Scored", "read_scores", "summary"]
+
+_MOST_ROWS = 2**31  # more than one client has
+
+Scored = dict[int, dict[str, float]]
+"""Each client's scores, by the names of their columns."""
+
+
+class Impossible(ValueError):
+    """Somebody sent scores that nobody has."""
 
 
 class Evaluation(NamedTuple):
-    """Scores of all clients, each column in the order of ``clients``, which ascends.
+    """Scores of all clients that have some.
 
     Attributes:
-        clients: Who was scored.
-        before: Accuracy of the common model, in [0, 1].
-        personalized: Accuracy after personalization.
-        own: Accuracy of the model that the client keeps; NaN where it keeps none.
-        loss_before: Loss of the common model, in nats.
-        loss_personalized: Loss after personalization.
-        queries: Rows scored.
+        clients: Who was scored, ascending.
+        columns: Their scores, in this order; NaN for a client without one.
     """
 
     clients: list[int]
-    before: Column
-    personalized: Column
-    own: Column
-    loss_before: Column
-    loss_personalized: Column
-    queries: Column
+    columns: dict[str, npt.NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, scored: Scored) -> Self:
+        """Returns the scores of at least one client as columns."""
+        clients = sorted(scored)
+        names = scored[clients[0]]
+        return cls(clients, {n: np.array([scored[c][n] for c in clients], float) for n in names})
+
+    def listed(self, counts: str) -> dict[str, list[Any]]:
+        """Returns each client's scores, as ``results.json`` has them: None for what is not finite.
+
+        Args:
+            counts: Name of the column of whole numbers.
+        """
+        found: dict[str, list[Any]] = {"ids": self.clients}
+        for name, column in self.columns.items():
+            found[name] = [value if np.isfinite(value) else None for value in column.tolist()]
+        return found | {counts: self.columns[counts].astype(int).tolist()}
 
 
-def summary(evaluation: Evaluation) -> dict[str, Any]:
+def read_scores(
+    record: ConfigRecord, ids: Sequence[int], columns: Sequence[Column], counts: str, *, least: int
+) -> Scored:
+    """Reads the scores that a node sent of its clients.
+
+    A value above the most that its metric counts as is replaced by that.
+
+    Args:
+        record: What it sent.
+        ids: Its clients.
+        columns: What it must say of each.
+        counts: Name of the column of their numbers of rows.
+        least: Lowest possible number of rows.
+
+    Raises:
+        Impossible: If a score is out of its metric's range.
+        KeyError: If a column is missing.
+        TypeError: If one is not a list of numbers.
+        ValueError: If lists do not fit each other.
+    """
+    found = {column.name: read_list(record, column.name, float) for column in columns}
+    rows = read_list(record, counts, int)
+    lengths = [len(column) for column in (ids, rows, *found.values())]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"lists of equal lengths are needed, got {lengths}")
+    if not all(least <= count < _MOST_ROWS for count in rows):
+        raise Impossible(f"{counts} must lie in {least}..{_MOST_ROWS - 1}")
+    for column in columns:
+        if reason := column.impossible(found[column.name]):
+            raise Impossible(reason)
+        found[column.name] = column.counted(found[column.name])
+    names, table = (*found, counts), zip(*found.values(), rows, strict=True)
+    return {c: dict(zip(names, row, strict=True)) for c, row in zip(ids, table, strict=True)}
+
+
+def summary(evaluation: Evaluation, metrics: Sequence[Metric]) -> dict[str, Any]:
     """Returns the figures of one evaluation, over all clients.
 
-    ``accuracy``, ``accuracy-std``, ``accuracy-median`` and ``accuracy-p10`` are the mean, the
-    standard deviation, the median and the 10th percentile over clients of the personalized
-    accuracy, in [0, 1]; ``accuracy-before`` is the mean before personalization; ``accuracy-own``
-    the mean over the ``own-clients`` clients that keep a model of their own of that model's
-    accuracy, and None if there are none; ``scored`` the number of clients that all of this is
-    about; ``loss`` and ``loss-before`` are means, in nats, and None if a client's are not finite.
+    For each metric, such as ``accuracy``: ``accuracy``, ``accuracy-std`` and ``accuracy-median``
+    are the mean, the standard deviation and the median over clients after personalization, and
+    ``accuracy-p10`` the 10th percentile, or ``-p90`` the 90th where lower is better;
+    ``accuracy-before`` is the mean before personalization; ``accuracy-own`` the mean over the
+    ``own-clients`` clients that keep a model of their own, of that model. ``scored`` is the number
+    of clients that all of this is about. A figure is None if a client's value is infinite, as that
+    of a model that diverged is, or if no client has one.
 
-    Scores are what clients say. All count alike, however many queries they claim: one of n who
-    lies moves a mean accuracy by 1 / n at most, and a mean loss by 104 / n, since screening bounds
-    it; fewer than half do not move the median out of the range of the others.
+    Scores are what clients say. All count alike, however many rows they claim: one of n who lies
+    moves a mean by a metric's range over n at most, and fewer than half do not move the median out
+    of the range of the others.
     """
-    own = evaluation.own[~np.isnan(evaluation.own)]
-    return {
-        "accuracy": float(evaluation.personalized.mean()),
-        "accuracy-std": float(evaluation.personalized.std()),
-        "accuracy-median": float(np.median(evaluation.personalized)),
-        "accuracy-p10": float(np.percentile(evaluation.personalized, 10)),
-        "accuracy-before": float(evaluation.before.mean()),
-        "accuracy-own": float(own.mean()) if own.size else None,
-        "own-clients": int(own.size),
-        "scored": len(evaluation.clients),
-        "loss": _finite(evaluation.loss_personalized.mean()),
-        "loss-before": _finite(evaluation.loss_before.mean()),
-    }
+    found: dict[str, Any] = {"scored": len(evaluation.clients), "own-clients": 0}
+    for metric in metrics:
+        name, tail = metric.name, 10 if metric.better == "higher" else 90
+        columns = {
+            which: column[~np.isnan(column)]
+            for which in (PERSONALIZED, COMMON, KEPT)
+            for column in [evaluation.columns[name + which]]
+        }
+        tuned = columns[PERSONALIZED]
+        found[name] = _figure(np.mean, tuned)
+        found[f"{name}-std"] = _figure(np.std, tuned)
+        found[f"{name}-median"] = _figure(np.median, tuned)
+        found[f"{name}-p{tail}"] = _figure(lambda v, q=tail: np.percentile(v, q), tuned)
+        found |= {name + which: _figure(np.mean, columns[which]) for which in (COMMON, KEPT)}
+        found["own-clients"] = max(found["own-clients"], columns[KEPT].size)
+    return found
 
 
-def client_columns(evaluation: Evaluation) -> dict[str, list[Any]]:
-    """Returns each client's scores, as ``results.json`` has them."""
-    return {
-        "ids": evaluation.clients,
-        "personalized": evaluation.personalized.tolist(),
-        "before": evaluation.before.tolist(),
-        "own": _or_none(evaluation.own),
-        "queries": evaluation.queries.astype(int).tolist(),
-    }
-
-
-def _or_none(column: Column) -> list[float | None]:
-    return [None if np.isnan(value) else value for value in column.tolist()]
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _figure(function: Any, values: npt.NDArray[np.float64]) -> float | None:
+    with np.errstate(invalid="ignore"):
+        value = float(function(values)) if values.size else np.nan
+    return value if np.isfinite(value) else None

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from engram.aggregates import Aggregate
+from engram.metrics import LOSS, METRICS, Metric
 from engram.tree import is_finite
 from engram.types import Params
 from federation.aggregation import aggregate_of, server_step_notes
@@ -17,13 +18,13 @@ from federation.data.federated import model_for
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
-from federation.methods.local import LocalMethod
+from federation.methods.local import COMMON, LocalMethod, columns
 from federation.noise import Noise
 from federation.roster import Roster
 from federation.streams import Stream, generator, torch_generator
 from federation.wire import ARRAYS, CONFIG, to_params, to_record
 from strategies.base import Row, RunStrategy, strategies
-from strategies.evaluation import Evaluation, client_columns, summary
+from strategies.evaluation import Evaluation, Scored, summary
 from strategies.row_weights import RowWeights
 from strategies.screening import (
     Accepted,
@@ -59,6 +60,7 @@ class Federated(RunStrategy):
         shards: As in ``draw_cohort``.
         least: Minimum number of usable replies in a round.
         max_weight: As for ``RowWeights``.
+        metrics: What clients are scored by.
         start: The model before the first round, where ``init`` is to return it.
         notes: What results say besides.
 
@@ -80,6 +82,7 @@ class Federated(RunStrategy):
         shards: int = 1,
         least: int = 1,
         max_weight: float = np.inf,
+        metrics: Sequence[Metric] = (METRICS["accuracy"], LOSS),
         start: Params | None = None,
         notes: Row | None = None,
     ) -> None:
@@ -90,6 +93,8 @@ class Federated(RunStrategy):
         self._clients_per_round = clients_per_round
         self._seed = seed
         self._shards = shards
+        self._metrics = metrics
+        self._columns = columns(metrics)
         self._start = start or {}
         self._notes = notes or {}
         self._model: Params = {}
@@ -131,6 +136,7 @@ class Federated(RunStrategy):
             shards=e.shards,
             least=e.min_clients,
             max_weight=e.max_weight,
+            metrics=e.of(LocalMethod).metrics(e),
             start=model,
             notes=notes,
         )
@@ -151,22 +157,25 @@ class Federated(RunStrategy):
 
     def scores(self) -> Row:
         """Returns the figures of the last evaluation."""
-        return summary(self.evaluation) if self.evaluation is not None else {}
+        return summary(self.evaluation, self._metrics) if self.evaluation is not None else {}
 
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
         """Returns the last evaluation's figures, each client's scores, and the server's step."""
         del arrays, row
         if self.evaluation is None:
             raise RunStopped("no client could be scored; resume the run to try again")
-        return {**self.scores(), "clients": client_columns(self.evaluation), **self._notes}
+        clients = self.evaluation.listed("queries")
+        return {**self.scores(), "clients": clients, **self._notes}
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns the accuracies in a line; "" for a round without an evaluation."""
-        if "accuracy" not in row:
+        """Returns the first metric in a line; "" for a round without an evaluation."""
+        name = next((name for name in row if name + COMMON in row), None)
+        if name is None or name not in METRICS:
             return ""
-        accuracy, before = 100 * row["accuracy"], 100 * row["accuracy-before"]
-        return f"accuracy {accuracy:.1f} % ({before:.1f} % before personalization)"
+        after, before = (METRICS[name].in_words(row[key], 1) for key in (name, name + COMMON))
+        unit = " %" if METRICS[name].percent else ""
+        return f"{name} {after}{unit} ({before}{unit} before personalization)"
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
@@ -352,17 +361,19 @@ class Federated(RunStrategy):
         """Gathers the scores, by client, into ``evaluation``.
 
         Returns:
-            Their means, ``clients`` (that were scored), and ``rejected-KIND`` for each kind of
+            ``clients`` (that were scored), and ``rejected-KIND`` for each kind of
             rejection that occurred; None if nobody was scored.
         """
         answers, kinds = first_answers(replies, [message for message, _ in self._asked])
         _warn_of(kinds, server_round)
-        scores: dict[int, list[float]] = {}
+        scores: Scored = {}
         for message, clients in self._asked:
             reply = answers.get(message.metadata.message_id)
             if reply is None:
                 continue
-            found = screen_scores(reply, server_round=server_round, asked=clients)
+            found = screen_scores(
+                reply, server_round=server_round, asked=clients, columns=self._columns
+            )
             if isinstance(found, Rejected):
                 kinds[found.kind] += 1
                 _log.warning(
@@ -376,9 +387,8 @@ class Federated(RunStrategy):
                 scores |= found
         if not scores:
             return None
-        table = np.array([scores[client] for client in sorted(scores)], dtype=np.float64)
-        self.evaluation = Evaluation(sorted(scores), *table.T)
-        lost = ~np.isfinite(self.evaluation.loss_personalized)
+        self.evaluation = Evaluation.of(scores)
+        lost = ~np.isfinite(self.evaluation.columns[LOSS.name])
         if lost.any():
             clients = np.array(self.evaluation.clients)[lost].tolist()
             _log.warning(
@@ -386,14 +396,7 @@ class Federated(RunStrategy):
                 server_round,
                 self._few(clients),
             )
-        return MetricRecord(
-            {
-                "accuracy": float(self.evaluation.personalized.mean()),
-                "accuracy-before": float(self.evaluation.before.mean()),
-                "clients": len(scores),
-                **_counts(kinds),
-            }
-        )
+        return MetricRecord({"clients": len(scores), **_counts(kinds)})
 
 
 def draw_cohort(

@@ -1,8 +1,8 @@
 """One exchange of estimates: what sites send is screened, and its weighted median sent back."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from logging import getLogger
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,41 +25,19 @@ from federation.estimates import (
     shared_record,
 )
 from federation.experiment import Experiment
-from federation.methods.molar import Molar
+from federation.methods.molar import COLUMNS, Molar
 from federation.noise import Noise
 from federation.roster import Roster, Sites
-from federation.wire import CLIENTS, read_list
+from federation.wire import CLIENTS
 from strategies.base import Row, strategies
+from strategies.evaluation import Evaluation, Scored, read_scores
 from strategies.sites import SiteStrategy, read_split, sites_in_words
 
-__all__ = ["Exchange", "Scores"]
+__all__ = ["Exchange"]
 
 _log = getLogger("flwr.engram")
 
-Column = npt.NDArray[np.float64]
-
-_MOST_ROWS = 2**31  # more than a site has
-_ROUNDING = 1e-6  # of a deviance that is 0
 _FAR = 100  # sites' losses differ by less
-_LARGEST = float(np.finfo(np.float32).max)  # of losses: sums of them are finite
-
-
-class Scores(NamedTuple):
-    """Held-out losses of the sites, each column in the order of ``clients``, which ascends.
-
-    Attributes:
-        clients: Who was scored.
-        rows: Rows that were held out; 0 for none, and NaN for the losses.
-        own: Mean loss of the site's own estimate.
-        shared: Of the shared coefficients.
-        personal: Of the site's own coefficients, after the exchange.
-    """
-
-    clients: list[int]
-    rows: Column
-    own: Column
-    shared: Column
-    personal: Column
 
 
 @strategies(Molar.plug_in)
@@ -109,7 +87,7 @@ class Exchange(SiteStrategy):
         self._level = level
         self.estimates: dict[int, SiteEstimate] = {}
         self.notes: dict[int, str] = {}
-        self.scored: Scores | None = None
+        self.scored: Evaluation | None = None
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
@@ -188,7 +166,7 @@ class Exchange(SiteStrategy):
             else:
                 self.left_out[client] = reason
 
-    def _warn_of_weight(self, weights: Column) -> None:
+    def _warn_of_weight(self, weights: npt.NDArray[np.float64]) -> None:
         """Names a site that decides alone: legitimate if it is the largest, or a lie."""
         share = weights.max(axis=0) / weights.sum(axis=0)
         worst = int(np.argmax(share))
@@ -218,20 +196,22 @@ class Exchange(SiteStrategy):
         Returns:
             ``clients`` that were scored; None if nobody was.
         """
-        table: dict[int, list[float]] = {}
-        unread = self.gather(
-            server_round,
-            replies,
-            lambda content, clients: table.update(_scores(content, clients, self.called)),
-        )
-        for client, reason in unread.items():
+        scored: Scored = {}
+        unscored: dict[int, str] = {}
+
+        def read(content: RecordDict, clients: list[int]) -> None:
+            ids, failed, _ = read_split(content, clients)
+            unscored.update(failed)
+            details = content.config_records[CLIENTS]
+            scored.update(read_scores(details, ids, COLUMNS, "rows", least=0))
+
+        unscored |= self.gather(server_round, replies, read)
+        for client, reason in sorted(unscored.items()):
             _log.warning("client %s lacks scores: %s", self.called(client), reason)
-        if not table:
+        if not scored:
             return None
-        ordered = sorted(table)
-        columns = np.array([table[client] for client in ordered], dtype=np.float64).T
-        self.scored = Scores(ordered, *columns)
-        return MetricRecord({"clients": len(ordered)})
+        self.scored = Evaluation.of(scored)
+        return MetricRecord({"clients": len(scored)})
 
     def row(self, absent: Mapping[int, str]) -> Row:
         """Returns who was asked, who had no part, and who lacks some coefficients."""
@@ -264,15 +244,7 @@ class Exchange(SiteStrategy):
                 "low": [_finite(value) for value in coef - half],
                 "high": [_finite(value) for value in coef + half],
             },
-            "clients": {
-                "ids": self.scored.clients,
-                "rows": self.scored.rows.astype(int).tolist(),
-                **{
-                    name: [_finite(value) for value in column]
-                    for name, column in self.scored._asdict().items()
-                    if name not in ("clients", "rows")
-                },
-            },
+            "clients": self.scored.listed("rows"),
         }
 
     @staticmethod
@@ -285,44 +257,20 @@ class Exchange(SiteStrategy):
         return f"{words}, held-out loss {personal:.4g} (alone {own:.4g}, shared {shared:.4g})"
 
 
-def _losses(scores: Scores) -> dict[str, Any]:
+def _losses(scored: Evaluation) -> dict[str, Any]:
     """Returns mean and median over sites of their held-out losses, and how many have them.
 
     Sites count that have all three, so that these are about the same ones. Losses are what sites
     say: in the mean, a site's counts up to a hundred times the median.
     """
-    columns = np.stack([scores.own, scores.shared, scores.personal])
-    some = (scores.rows > 0) & np.isfinite(columns).all(axis=0)
+    table = np.stack([scored.columns[column.name] for column in COLUMNS])
+    some = (scored.columns["rows"] > 0) & np.isfinite(table).all(axis=0)
     found: dict[str, Any] = {"scored": int(some.sum())}
-    for kind, column in zip(("own", "shared", "personal"), columns[:, some], strict=True):
-        found[f"loss-{kind}"] = float(bounded(column, _FAR).mean()) if some.any() else None
-        found[f"loss-{kind}-median"] = float(np.median(column)) if some.any() else None
+    for column, losses in zip(COLUMNS, table[:, some], strict=True):
+        found[column.name] = float(bounded(losses, _FAR).mean()) if some.any() else None
+        found[f"{column.name}-median"] = float(np.median(losses)) if some.any() else None
     return found
 
 
 def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
-
-
-def _scores(
-    content: RecordDict, clients: list[int], called: Callable[[int], str]
-) -> dict[int, list[float]]:
-    details = content.config_records[CLIENTS]
-    ids, failed, _ = read_split(content, clients)
-    for client, reason in failed.items():
-        _log.warning("client %s lacks scores: %s", called(client), reason)
-    rows = read_list(details, "rows", int)
-    losses = [read_list(details, name, float) for name in ("own", "shared", "personal")]
-    if {len(rows), *map(len, losses)} != {len(ids)}:
-        raise ValueError("its node's lists do not fit each other")
-    table = np.array(losses)
-    if not all(0 <= count < _MOST_ROWS for count in rows):
-        raise ValueError(f"numbers of rows must lie in 0..{_MOST_ROWS - 1}")
-    if not (np.isnan(table) | ((table >= -_ROUNDING) & (table <= _LARGEST))).all():
-        raise ValueError(
-            f"losses must lie between 0 and {_LARGEST:.3g}, or be NaN where there are none"
-        )
-    return {
-        client: [float(count), *values]
-        for client, count, *values in zip(ids, rows, *losses, strict=True)
-    }

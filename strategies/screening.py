@@ -8,10 +8,13 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from engram.aggregates import Aggregate, Update
+from engram.metrics import LOSS
 from engram.tree import add_scaled, is_finite, norm
 from engram.types import Params
+from federation.columns import Column
 from federation.errors import brief, few, one_line
 from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, read_array, read_int, read_list
+from strategies.evaluation import Impossible, Scored, read_scores
 
 __all__ = [
     "Accepted",
@@ -41,11 +44,8 @@ Kind = Literal[
 
 _LARGEST: Final = float(np.finfo(np.float32).max)  # of the losses that models of float32 have
 _FAR: Final = 100  # honest updates of one round differ by less
-_MOST_LOSS: Final = 104.0  # nats: of a probability that float32 cannot tell from 0, below 2^-149
+_MOST_LOSS: Final = LOSS.most
 _ROUNDING: Final = 1e-6  # of a loss that is 0
-_MOST_ROWS: Final = 2**31  # more than one client has for queries
-_SHARES: Final = ("before", "personalized", "own")
-_LOSSES: Final = ("loss_before", "loss_personalized")
 
 
 class Accepted(NamedTuple):
@@ -214,42 +214,31 @@ def implausible(
 
 
 def screen_scores(
-    reply: Message, *, server_round: int, asked: Sequence[int]
-) -> dict[int, list[float]] | Rejected:
+    reply: Message, *, server_round: int, asked: Sequence[int], columns: Sequence[Column]
+) -> Scored | Rejected:
     """Checks a reply to an evaluation.
 
     Args:
         reply: What came back.
         server_round: The round that it must be of.
         asked: The clients that the node hosts, ascending: the reply must have each of them.
-
-    Returns:
-        For each client ``before``, ``personalized``, ``own``, ``loss_before``,
-        ``loss_personalized`` and ``queries``, as ``strategies.evaluation.Evaluation`` has them.
-        Finite losses above 104 nats count as that: see ``screen``.
+        columns: What it must say of each, beside ``queries``, the number of rows.
     """
     if reply.has_error():
         return _error(reply)
     try:
         record = reply.content.config_records[CLIENTS]
         number, ids = read_int(record, "server-round"), read_list(record, "ids", int)
-        columns = [read_list(record, name, float) for name in (*_SHARES, *_LOSSES)]
-        queries = read_list(record, "queries", int)
-        _check_lengths(ids, *columns, queries)
+        scored = read_scores(record, ids, columns, "queries", least=1)
+    except Impossible as error:
+        return _rejected("scores", str(error))
     except (KeyError, TypeError, ValueError) as error:
         return _malformed(error)
     if number != server_round:
         return _rejected("round", f"it is of round {brief(number)}")
     if ids != list(asked):
         return _rejected("clients", f"{few(asked)} were asked, {brief(ids)} answered")
-    if reason := _impossible(columns, queries):
-        return _rejected("scores", reason)
-    for column in columns[len(_SHARES) :]:
-        column[:] = [min(loss, _MOST_LOSS) if np.isfinite(loss) else loss for loss in column]
-    return {
-        client: [*scores, float(rows)]
-        for client, rows, *scores in zip(ids, queries, *columns, strict=True)
-    }
+    return scored
 
 
 def _rejected(kind: Kind, reason: str) -> Rejected:
@@ -293,22 +282,6 @@ def _check_lengths(*columns: Sequence[object]) -> None:
     lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:
         raise ValueError(f"lists of equal lengths are needed, got {lengths}")
-
-
-def _impossible(columns: Sequence[Sequence[float]], queries: Sequence[int]) -> str | None:
-    """Returns what is wrong with scores, if anything is."""
-    table = np.array(columns, dtype=np.float64)
-    before, personalized, own = table[: len(_SHARES)]
-    shares = np.concatenate([before, personalized, own[~np.isnan(own)]])  # NaN: it keeps no model
-    if not ((shares >= 0) & (shares <= 1)).all():
-        return "accuracies must lie between 0 and 1"
-    losses = table[len(_SHARES) :]
-    # A model that diverged has NaN or infinity.
-    if ((losses < -_ROUNDING) | ((losses > _LARGEST) & (losses < np.inf))).any():
-        return f"losses must be NaN, infinite, or lie between 0 and {_LARGEST:.3g}"
-    if not all(0 < rows < _MOST_ROWS for rows in queries):
-        return f"numbers of queries must lie in 1..{_MOST_ROWS - 1}"
-    return None
 
 
 def _is_split(asked: Sequence[int], ids: list[int], failed: list[int]) -> bool:

@@ -84,7 +84,7 @@ class LocalHost:
             scores = self.trainer.evaluate(_model(first), everyone, server_round=round_of(first))
             start = 0
             for i, clients in group.items():
-                part = Scores(*(column[start : start + len(clients)] for column in scores))
+                part = scores.part(slice(start, start + len(clients)))
                 yield _evaluate_reply(requests[i].message, clients, part)
                 start += len(clients)
 
@@ -178,19 +178,10 @@ def _train_reply(
 
 
 def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) -> Message:
-    columns = {name: column.tolist() for name, column in scores._asdict().items()}
-    details = {"server-round": round_of(message.content), "ids": list(clients), **columns}
-    content = RecordDict(
-        {
-            METRICS: MetricRecord(
-                {
-                    "num-examples": int(scores.queries.sum()),
-                    "accuracy": float(scores.personalized.mean()),
-                    "accuracy-before": float(scores.before.mean()),
-                    "loss": float(scores.loss_personalized.mean()),
-                }
-            ),
-            CLIENTS: ConfigRecord(details),
-        }
-    )
-    return Message(content, reply_to=message)
+    details = ConfigRecord({"server-round": round_of(message.content), "ids": list(clients)})
+    details.update({name: column.tolist() for name, column in scores.columns.items()})
+    details["queries"] = scores.queries.tolist()
+    # Means for Flower's own strategies, which want the same ones of every node.
+    means = {name: float(column.mean()) for name, column in scores.columns.items()}
+    metrics = MetricRecord({"num-examples": int(scores.queries.sum()), **means})
+    return Message(RecordDict({METRICS: metrics, CLIENTS: details}), reply_to=message)

@@ -22,13 +22,15 @@ from federation.data.tables import TableData
 from federation.errors import DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_shared, site_record
 from federation.experiment import Experiment
-from federation.methods.molar import Molar
+from federation.methods.molar import COLUMNS, Molar
 from federation.roster import describe_node
 from federation.wire import CLIENTS, METRICS
 
 __all__ = ["TableSites"]
 
 Array = npt.NDArray[np.float64]
+
+_NAMES = [column.name for column in COLUMNS]  # losses: own, shared, personal
 
 
 class TableSites:
@@ -92,9 +94,9 @@ class TableSites:
         """Makes a client's coefficients, keeps them, and scores them on its held-out rows.
 
         Returns:
-            ``rows`` (that were held out) and the mean loss on them of the client's ``own``
-            estimate, of the ``shared`` coefficients and of the ``personal`` ones; NaN without
-            rows, or (``own``) without an estimate of all coefficients. The losses are squared
+            ``rows`` (that were held out) and the mean loss on them of the client's own estimate
+            (``loss-own``), of the shared coefficients and of the personal ones; NaN without rows,
+            or (``loss-own``) without an estimate of all coefficients. The losses are squared
             errors, or the family's deviances.
         """
         m = self.own
@@ -114,14 +116,14 @@ class TableSites:
         self._store.save(client, memory, server_round=server_round, durable=0)
         held_out = self.data.test[client]
         if held_out is None:
-            return {"rows": 0, "own": np.nan, "shared": np.nan, "personal": np.nan}
+            return {"rows": 0, **dict.fromkeys(_NAMES, np.nan)}
         test = held_out.with_ones() if m.intercept else held_out
         loss = FAMILIES[m.family].loss
         own = site.coef if site.determined.all() else np.full_like(site.coef, np.nan)
         with np.errstate(over="ignore", invalid="ignore"):  # a count's mean may be too large
             scores = {
                 name: float(np.mean(loss(test.x @ beta, test.y)))
-                for name, beta in (("own", own), ("shared", shared.coef), ("personal", coef))
+                for name, beta in zip(_NAMES, (own, shared.coef, coef), strict=True)
             }
         finite = {name: score if np.isfinite(score) else np.nan for name, score in scores.items()}
         return {"rows": len(test.y), **finite}
@@ -182,10 +184,7 @@ def _scores(host: TableSites, request: Request, clients: Iterable[int]) -> Recor
             found[client] = host.personalize(client, shared, half_width, server_round=number)
         except ValueError as error:
             failed[client] = one_line(str(error))
-    columns = {
-        name: [scores[name] for scores in found.values()]
-        for name in ("rows", "own", "shared", "personal")
-    }
+    columns = {name: [scores[name] for scores in found.values()] for name in ("rows", *_NAMES)}
     details = split(number, found, failed) | columns
     count = int(sum(columns["rows"]))
     metrics = MetricRecord({"num-examples": count})

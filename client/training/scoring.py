@@ -7,41 +7,40 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.nn import functional
 
 from engram.dense import FIRST, Examples, dense_loss, indicators, logits
 from engram.meta.fine_tune import fine_tune
+from engram.metrics import Metric
 from engram.models import Model, cross_entropy
 from engram.span import make_coordinates
 from engram.types import Params
 from federation.data.federated import FederatedData
 from federation.experiment import Experiment
+from federation.methods.local import COMMON, KEPT, PERSONALIZED, LocalMethod
 from federation.streams import Stream, generator
 
-__all__ = ["Scores", "Scoring"]
+__all__ = ["Scores", "Scoring", "measure"]
 
 _BLOCK = 2**22  # numbers of query inputs, or of parameters, that are held at once
 
 
 class Scores(NamedTuple):
-    """Accuracies (in [0, 1]) and losses (nats) on query rows; each of shape (clients,).
+    """Scores on query rows, each of shape (clients,).
 
     Attributes:
-        before: Accuracy of the common model.
-        personalized: Accuracy after fine-tuning on the support rows.
-        own: Accuracy of the model that the client keeps (LocalMOML's carried memory, pFedMe's
-            theta), as it is; NaN for a client without one.
-        loss_before: Loss of the common model.
-        loss_personalized: Loss after fine-tuning.
+        columns: By the names of the method's columns: each metric of the common model, of the
+            model after fine-tuning on the support rows, and of the one that the client keeps, as it
+            is (LocalMOML's carried memory, pFedMe's theta); NaN for a client without one.
         queries: Number of query rows.
     """
 
-    before: Tensor
-    personalized: Tensor
-    own: Tensor
-    loss_before: Tensor
-    loss_personalized: Tensor
+    columns: dict[str, Tensor]
     queries: Tensor
+
+    def part(self, some: slice) -> "Scores":
+        """Returns the scores of some of the clients."""
+        columns = {name: column[some] for name, column in self.columns.items()}
+        return Scores(columns, self.queries[some])
 
 
 class _Rows(NamedTuple):
@@ -74,6 +73,7 @@ class Scoring:
         self._test = data.test
         self._classes = data.num_classes
         self._vectorized = vectorized
+        self._metrics = experiment.of(LocalMethod).metrics(experiment)
         self._dense = vectorized and network.features is None
         self._personalize = fine_tune(
             dense_loss(network.dense_layers) if self._dense else cross_entropy(network),
@@ -99,7 +99,11 @@ class Scoring:
             self._block(model, some, [memory(client) for client in some])
             for some in (clients[at : at + block] for at in range(0, len(clients), block))
         ]
-        return Scores(*(torch.cat(column).cpu() for column in zip(*parts, strict=True)))
+        columns = {
+            name: torch.cat([part.columns[name] for part in parts]).cpu()
+            for name in parts[0].columns
+        }
+        return Scores(columns, torch.cat([part.queries for part in parts]).cpu())
 
     def personalized(self, model: Params, client: int) -> Params:
         """Returns the model after fine-tuning on a client's support rows, as it is scored."""
@@ -114,16 +118,25 @@ class Scoring:
         rows = self._split(clients)
         x, y = self._test.take(rows.queries)
         common = self._network.apply(model, x.flatten(0, 1)).view(*y.shape, -1)
-        before = _measure(common, y, rows.counted)
-        tuned = _measure(self._tuned(model, rows.support, x), y, rows.counted)
-        own = torch.full_like(before[0], torch.nan)
+        columns = self._measured(COMMON, common, y, rows.counted)
+        tuned = self._tuned(model, rows.support, x)
+        columns |= self._measured(PERSONALIZED, tuned, y, rows.counted)
         have = [i for i, kept in enumerate(memories) if kept is not None]
+        lacking = common.new_full((len(clients),), torch.nan)
+        columns |= {metric.name + KEPT: lacking.clone() for metric in self._metrics}
         if have:
             kept = [memory for memory in memories if memory is not None]
             stack = {name: torch.stack([memory[name] for memory in kept]) for name in model}
             outputs = vmap(self._network.apply)(stack, x[have])
-            own[have] = _measure(outputs, y[have], rows.counted[have])[0]
-        return Scores(before[0], tuned[0], own, before[1], tuned[1], rows.counted.sum(1))
+            for name, own in self._measured(KEPT, outputs, y[have], rows.counted[have]).items():
+                columns[name][have] = own
+        return Scores(columns, rows.counted.sum(1))
+
+    def _measured(
+        self, which: str, outputs: Tensor, y: Tensor, counted: Tensor
+    ) -> dict[str, Tensor]:
+        """Returns the columns of one of the models that clients are served by."""
+        return {m.name + which: measure(m, outputs, y, counted) for m in self._metrics}
 
     def _split(self, clients: Sequence[int]) -> _Rows:
         """Splits test rows into support and queries; these are padded to the same number."""
@@ -164,12 +177,23 @@ class Scoring:
         return logits(tuned, coordinates.see_others(x), self._network.dense_layers)
 
 
-def _measure(outputs: Tensor, y: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns each client's accuracy and mean loss over the rows that count."""
-    losses = functional.cross_entropy(outputs.flatten(0, 1), y.flatten(), reduction="none")
-    # The largest of NaNs is the first: a diverged model would be right about class 0.
-    hits = (outputs.argmax(dim=-1) == y) & outputs.isfinite().all(dim=-1)
-    number = counted.sum(1)
-    # Losses of padding are set to zero, not multiplied by it: they may be infinite.
-    losses = torch.where(counted, losses.view_as(y), 0.0)
-    return (hits & counted).sum(1) / number, losses.sum(1) / number
+def measure(metric: Metric, outputs: Tensor, targets: Tensor, counted: Tensor) -> Tensor:
+    """Returns a metric of each client, shape (c,).
+
+    Args:
+        metric: The metric.
+        outputs: Of the clients' models, shape (c, q, ...).
+        targets: Shape (c, q, ...).
+        counted: Which of the q rows count, shape (c, q); at least one of each client.
+    """
+    finite = outputs.isfinite().flatten(2).all(dim=-1)
+    if metric.by_row:
+        rows = torch.as_tensor(metric.score(outputs.flatten(0, 1), targets.flatten(0, 1)))
+        values = torch.where(finite, rows.view_as(finite), metric.worst)
+        # Values of padding are set to zero, not multiplied by it: they may be infinite.
+        return torch.where(counted, values, 0.0).sum(1) / counted.sum(1)
+    each = [
+        metric.score(out[some], target[some]) if whole[some].all() else metric.worst
+        for out, target, some, whole in zip(outputs, targets, counted, finite, strict=True)
+    ]
+    return outputs.new_tensor([float(value) for value in each])

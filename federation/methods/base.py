@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import ClassVar, Self, TypeVar
 
 from engram.checks import must
+from engram.metrics import Metric
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import Settings
 from federation.settings.model import ModelSettings
@@ -63,6 +64,11 @@ class Method(Settings):
     def rounds(self, shared: SharedSettings) -> int:
         """Returns how many rounds a run has."""
         return shared.num_rounds
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns what clients are scored by; the first is shown first."""
+        del shared
+        return []
 
     def on_a_node(self) -> Self:
         """Returns the method as a node of its own takes it, whatever its server asks for."""

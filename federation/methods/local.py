@@ -4,12 +4,14 @@ To add one, write its rule in ``engram/``, and a class here. Everything else (se
 evaluation, the contract tests) finds it by its name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from engram.checks import must
+from engram.metrics import LOSS, Metric, named
+from federation.columns import Column, columns_of
 from federation.methods.base import Method, register
 from federation.settings.fields import Float, Int
 from federation.settings.shared import SharedSettings
@@ -19,7 +21,27 @@ if TYPE_CHECKING:
     from engram.aggregates import Aggregate
     from engram.types import LocalRule, LossFn
 
-__all__ = ["FedAvg", "LocalMethod", "LocalMoml", "PFedMe", "PerFedAvg"]
+__all__ = [
+    "COMMON",
+    "KEPT",
+    "PERSONALIZED",
+    "FedAvg",
+    "LocalMethod",
+    "LocalMoml",
+    "PFedMe",
+    "PerFedAvg",
+    "columns",
+]
+
+# Which model a column is about, behind the metric's name: the common one after personalization, as
+# it is, and the one that a client keeps.
+PERSONALIZED, COMMON, KEPT = "", "-before", "-own"
+
+
+def columns(metrics: Iterable[Metric]) -> list[Column]:
+    """Returns the columns of clients' scores: each metric of each model, and not all keep one."""
+    return columns_of(metrics, {PERSONALIZED: False, COMMON: False, KEPT: True})
+
 
 Hessian = Literal["exact", "first-order", "finite-difference"]
 _HESSIAN = (
@@ -49,6 +71,10 @@ class LocalMethod(Method):
         from engram.aggregates import mean
 
         return mean()
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns what models are scored by: the chosen metrics, and then the loss."""
+        return [*named(shared.metrics.split(",")), LOSS]
 
     @property
     def keeps_memory(self) -> bool:

@@ -1,14 +1,21 @@
 """MOLAR: one exchange of estimates between sites that hold tables."""
 
+from math import inf
 from typing import Literal
 
 from pydantic import Field
 
+from engram.metrics import LOSS, Metric
+from federation.columns import columns_of
 from federation.methods.base import NO_NETWORK, Method, register
 from federation.settings.fields import Float
 from federation.settings.shared import SharedSettings
 
-__all__ = ["Molar", "Thresholded"]
+__all__ = ["COLUMNS", "Molar", "Thresholded"]
+
+_LOSS = LOSS._replace(meaning="mean held-out loss", most=inf)
+COLUMNS = columns_of([_LOSS], {"-own": True, "-shared": True, "-personal": True})
+"""Held-out losses of a site's own estimate, of what is shared, and of the site's coefficients."""
 
 
 class Thresholded(Method):
@@ -45,6 +52,11 @@ class Molar(Thresholded):
         "them) or equal (a minority of sites cannot move it far, whatever they claim)",
     )
     level: Float = Field(0.95, gt=0, lt=1, description="level of confidence intervals")
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns the held-out loss: the squared error, or the family's deviance."""
+        del shared
+        return [_LOSS]
 
     def rounds(self, shared: SharedSettings) -> int:
         """Returns 1: there is one exchange."""

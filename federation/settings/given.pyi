@@ -108,6 +108,9 @@ class Given(TypedDict, total=False):
     """evaluation: gradient steps on them."""
     adapt_lr: float
     """evaluation: their step size."""
+    metrics: str
+    """evaluation: what models are scored by besides the loss, with commas; the first is shown
+    first."""
     data_dir: str
     """folder of torchvision's data sets; downloads go there."""
     device: str

@@ -9,8 +9,9 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from engram.metrics import Metric
 from federation.files import replace_file
-from federation.methods.local import LocalMethod
+from federation.methods.local import COMMON, KEPT, LocalMethod
 from server.record import RunRecord
 from simulations import plots
 from simulations.comparison import PLAN, Runs, find_runs
@@ -23,7 +24,8 @@ __all__ = ["report_rows", "report_table", "show"]
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
     """Returns the figures of each method, from the last evaluation of each of its runs.
 
-    Each is a mean over runs; ``accuracy-std`` is the standard deviation over clients, and
+    Each is a mean over runs. Of a metric such as ``accuracy`` these are the figures of
+    ``strategies.evaluation.summary``; ``accuracy-std`` is the standard deviation over clients, and
     ``accuracy-seed-std`` that of the mean accuracy over runs (None for one run). ``rounds`` are
     those of the run that has the fewest, ``left-out`` counts the times that a client was asked
     to train and gave no usable reply, ``epsilon`` (at ``delta``) is the most that a private run
@@ -33,29 +35,32 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
 
 
 def _row(method: str, records: Sequence[RunRecord]) -> dict[str, Any]:
-    curves = [record.rows() for record in records]
+    curves, metrics = [record.rows() for record in records], records[0].metrics
     # A finished run may have been scored once more than its metrics tell, when it was resumed
     # because its last evaluation had failed.
     last = [
         {**row, "round": row["rounds"]}
         if (row := record.results) is not None
-        else [row for row in rows if "accuracy" in row][-1]
+        else [row for row in rows if metrics[0].name in row][-1]
         for record, rows in zip(records, curves, strict=True)
     ]
 
-    def over_runs(key: str) -> float | None:
-        values = [row[key] for row in last if row[key] is not None]
-        return float(np.mean(values)) if values else None
+    def over_runs(key: str) -> list[float]:
+        return [row[key] for row in last if row[key] is not None]
 
-    keys = ("accuracy", "accuracy-std", "accuracy-p10", "accuracy-before", "accuracy-own")
+    figures: dict[str, float | None] = {}
+    for metric in metrics:
+        name = metric.name
+        for key in (name, f"{name}-std", _tail(metric), name + COMMON, name + KEPT):
+            figures[key] = float(np.mean(values)) if (values := over_runs(key)) else None
+        figures[f"{name}-seed-std"] = _deviation(over_runs(name))
     trained = [row for rows in curves for row in rows if "ms" in row]
     return {
         "method": method,
         "runs": len(records),
         "rounds": min(row["round"] for row in last),
         "finished": all(record.results is not None for record in records),
-        **{key: over_runs(key) for key in keys},
-        "accuracy-seed-std": _deviation([row["accuracy"] for row in last]),
+        **figures,
         "own-clients": min(row["own-clients"] for row in last),
         "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
@@ -65,39 +70,37 @@ def _row(method: str, records: Sequence[RunRecord]) -> dict[str, Any]:
     }
 
 
+def _tail(metric: Metric) -> str:
+    """Returns the key of the percentile on the side that is worse."""
+    return f"{metric.name}-p{10 if metric.better == 'higher' else 90}"
+
+
 def _deviation(values: Sequence[float]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-_TITLE = (
-    "Accuracy in %: mean ± sd and 10th percentile over all clients, personalized;\n"
-    "before personalizing; of the models that clients keep; milliseconds a round"
-)
-
-
-def report_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Returns the figures as a table; accuracies in percent."""
-    table = Table(title=_TITLE, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+def report_table(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
+    """Returns a metric's figures as a table."""
+    name, tail = metric.name, _tail(metric)
+    percent, th = " in %" if metric.percent else "", tail.removeprefix(f"{name}-p")
+    title = (
+        f"{name.capitalize()}{percent}: mean ± sd and {th}th percentile over all clients, "
+        "personalized;\nbefore personalizing; of the models that clients keep; milliseconds a round"
+    )
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.add_column("method", no_wrap=True)
-    headings = ("rounds", "personal ± sd", "p10", "before", "own", "± seeds", "ms")
-    for heading in headings:
+    for heading in ("rounds", "personal ± sd", f"p{th}", "before", "own", "± seeds", "ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             row["method"],
             f"{row['rounds']}{'' if row['finished'] else '...'}",
-            f"{_percent(row['accuracy'])} ± {_percent(row['accuracy-std'])}",
-            _percent(row["accuracy-p10"]),
-            _percent(row["accuracy-before"]),
-            _percent(row["accuracy-own"]),
-            _percent(row["accuracy-seed-std"]),
+            f"{metric.in_words(row[name])} ± {metric.in_words(row[f'{name}-std'])}",
+            *(metric.in_words(row[k]) for k in (tail, name + COMMON, name + KEPT)),
+            metric.in_words(row[f"{name}-seed-std"]),
             "-" if row["ms-per-round"] is None else f"{row['ms-per-round']:.1f}",
         )
     return table
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
 
 
 @reports(LocalMethod.plug_in)
@@ -106,12 +109,25 @@ def show(folder: Path, as_json: bool) -> None:
     runs = find_runs(folder)
     rows = report_rows(runs)
     if rows:
-        plots.plot_accuracy(runs, folder / "accuracy.png")
+        *chosen, _ = next(iter(runs.values()))[0].metrics  # the last is the loss
+        for metric in chosen:
+            plots.draw_metric(runs, metric).savefig(folder / f"{metric.name}.png", dpi=150)
         if any(record.results for records in runs.values() for record in records):
-            plots.plot_clients(runs, folder / "clients.png")
+            plots.plot_clients(runs, chosen[0], folder / "clients.png")
         if (folder / PLAN).is_file():
             replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
-        out.print(report_table(rows))
+        for metric in chosen:
+            out.print(report_table(rows, metric))
+    _warn(runs, rows)
+    pictures = sorted(path.name for path in folder.glob("*.png"))
+    files = [n for n in (*pictures, "results.json", "metrics.jsonl") if (folder / n).is_file()]
+    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"run": str(folder), "methods": rows}))
+
+
+def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Says what a table does not show: what is missing, and what was spent."""
     for records in runs.values():
         for record in records:
             if record.results is None:
@@ -129,10 +145,3 @@ def show(folder: Path, as_json: bool) -> None:
         if row["epsilon"] is not None:
             most = f"epsilon {row['epsilon']:.4g} at delta {row['delta']:g}"
             err.print(f"{row['method']}: privacy spent, on the client asked most often: {most}")
-    files = [name for name in _SHOWN if (folder / name).is_file()]
-    out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
-    if as_json:
-        print(json.dumps({"run": str(folder), "methods": rows}))
-
-
-_SHOWN = ("accuracy.png", "clients.png", "results.json", "metrics.jsonl")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.table import Table
 
-from federation.methods.molar import Molar
+from federation.methods.molar import COLUMNS, Molar
 from server.record import RunRecord
 from simulations.plots import tick_label
 from simulations.reports.base import reports
@@ -57,9 +57,7 @@ def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
 def draw_losses(found: Mapping[str, Any], path: Path) -> None:
     """Draws each site's held-out loss over that of its own estimate, against its rows."""
     clients = found["clients"]
-    own, shared, personal = (
-        np.array(clients[name], dtype=float) for name in ("own", "shared", "personal")
-    )
+    own, shared, personal = (np.array(clients[column.name], dtype=float) for column in COLUMNS)
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     own = np.where(own > 0, own, np.nan)  # of a site without an estimate, or without noise

@@ -266,8 +266,8 @@ def test_scores_follow_the_protocol():
             tuned = {name: leaf - 0.1 * gradient[name] for name, leaf in tuned.items()}
         x, y = t.data.test.take(rows[4:])
         for params, accuracy, mean_loss in (
-            (model, scores.before, scores.loss_before),
-            (tuned, scores.personalized, scores.loss_personalized),
+            (model, scores.columns["accuracy-before"], scores.columns["loss-before"]),
+            (tuned, scores.columns["accuracy"], scores.columns["loss"]),
         ):
             hits = (t._network.apply(params, x).argmax(dim=1) == y).double().mean()
             assert float(accuracy[i]) == pytest.approx(float(hits), abs=1e-6)
@@ -278,9 +278,9 @@ def test_scores_follow_the_protocol():
 def test_a_personalized_model_that_diverged_is_right_about_nothing():
     t = trainer(small_of_any(adapt_lr=1e30))
     scores = t.evaluate(initial_model(t), range(20), server_round=0)
-    diverged = ~scores.loss_personalized.isfinite()
+    diverged = ~scores.columns["loss"].isfinite()
     assert diverged.any()
-    assert (scores.personalized[diverged] == 0).all()
+    assert (scores.columns["accuracy"][diverged] == 0).all()
 
 
 def test_evaluation_changes_nothing():
@@ -290,8 +290,7 @@ def test_evaluation_changes_nothing():
     one = t.evaluate(model, range(20), server_round=0)
     assert_same(model, copy)
     again = t.evaluate(model, range(20), server_round=0)
-    for a, b in zip(one, again, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(one, again, rtol=0, atol=0, equal_nan=True)
 
 
 def test_blocks_of_clients_score_alike(monkeypatch):
@@ -300,8 +299,7 @@ def test_blocks_of_clients_score_alike(monkeypatch):
     whole = t.evaluate(model, range(20), server_round=0)
     monkeypatch.setattr("client.training.scoring._BLOCK", 5000)
     blocks = t.evaluate(model, range(20), server_round=0)
-    for a, b in zip(whole, blocks, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-6, equal_nan=True)
+    torch.testing.assert_close(whole, blocks, rtol=0, atol=1e-6, equal_nan=True)
 
 
 @pytest.mark.parametrize(
@@ -319,7 +317,7 @@ def test_models_that_clients_keep_are_scored_as_they_are(method, memory, kept):
     t = trainer(small_of_any(method=method, memory=memory), store)
     model = initial_model(t)
     train_clients(t, model, [3, 4], server_round=1, durable=0)
-    own = t.evaluate(model, range(20), server_round=1).own
+    own = t.evaluate(model, range(20), server_round=1).columns["accuracy-own"]
     assert np.flatnonzero(~own.isnan()).tolist() == ([3, 4] if kept else [])
     if kept:
         rows = generator(0, Stream.SUPPORT, 4).permutation(t.data.test.rows[4])[5:]

@@ -82,6 +82,11 @@ SETTINGS = {
     | {"dataset": "digits,permuted-digits", "num_clients": 20, "num_rounds": 12},
 }
 
+WAS = {f"loss-{name}": name for name in ("own", "shared", "personal")} | {
+    "accuracy": "personalized",
+    "accuracy-before": "before",
+    "accuracy-own": "own",
+}
 SEQUENTIAL = ("local-moml, exact", "pfedme", "fedavg, linear")  # one client after the other, too
 
 
@@ -89,7 +94,9 @@ def run(name, folder, **more):
     """Returns all that a run gives but its times."""
     engine = more.pop("engine", "vectorized")
     found = simulate(small(**SETTINGS[name] | more), folder, engine=engine)
-    found["algorithm"] = found["method"]  # as it was called when the numbers were recorded
+    found["algorithm"] = found["method"]  # as things were called when the numbers were recorded
+    clients = found["clients"]
+    clients |= {WAS[name]: clients[name] for name in WAS if name in clients}
     return kept(folder) | {"results": found}
 
 

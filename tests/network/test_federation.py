@@ -186,7 +186,7 @@ def test_hospitals_exchange_estimates_of_tables_that_stay_with_them(tmp_path, no
     assert (found["sites"], found["left-out"]) == (CLIENTS, {})
     assert found["shared"]["names"] == ["age", "dose", "weight", "intercept"]
     np.testing.assert_allclose(found["shared"]["coef"], expected["shared"]["coef"], rtol=1e-10)
-    for column in ("personal", "own", "shared"):
+    for column in ("loss-personal", "loss-own", "loss-shared"):
         np.testing.assert_allclose(
             found["clients"][column], expected["clients"][column], rtol=1e-10
         )

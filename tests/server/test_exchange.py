@@ -60,8 +60,8 @@ def test_what_is_recorded(tmp_path):
     x = np.hstack([test.x, np.ones((len(test.y), 1))])
     for name, row in (("personal", 0), ("own", 3), ("shared", 4)):
         loss = np.mean((x @ kept[3][row] - test.y) ** 2)
-        assert found["clients"][name][3] == pytest.approx(loss, rel=1e-10)
-    assert found["loss-personal"] == pytest.approx(np.mean(found["clients"]["personal"]))
+        assert found["clients"][f"loss-{name}"][3] == pytest.approx(loss, rel=1e-10)
+    assert found["loss-personal"] == pytest.approx(np.mean(found["clients"]["loss-personal"]))
     assert found["loss-personal"] < found["loss-own"]
 
 

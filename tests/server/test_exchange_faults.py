@@ -298,9 +298,9 @@ def test_a_run_that_goes_on_keeps_its_columns(tmp_path):
 def test_scores_that_are_no_numbers_leave_the_means_of_the_others(tmp_path):
     def change(client, reply):
         if client == 1:
-            reply.content.config_records["clients"]["own"] = [float("nan")]
+            reply.content.config_records["clients"]["loss-own"] = [float("nan")]
         if client == 2:
-            reply.content.config_records["clients"]["personal"] = [float("inf")]
+            reply.content.config_records["clients"]["loss-personal"] = [float("inf")]
         if client == 3:
             reply.content.config_records["clients"]["rows"] = [2**63 - 1]
         return reply
@@ -353,13 +353,13 @@ def test_nothing_that_leaves_a_site_has_rows_in_it(tmp_path):
 
     run(tmp_path / "again", grid=odd(look_again, kind=MessageType.EVALUATE))
     about = {"server-round", "ids", "failed", "reasons", "noted", "notes"}
-    assert found == about | {"rows", "own", "shared", "personal"}
+    assert found == about | {"rows", "loss-own", "loss-shared", "loss-personal"}
 
 
 def test_scores_that_are_nonsense_are_left_out(tmp_path, caplog):
     def change(client, reply):
         if client == 1:
-            reply.content.config_records["clients"]["own"] = [1.0, 2.0]
+            reply.content.config_records["clients"]["loss-own"] = [1.0, 2.0]
         if client == 3:
             del reply.content.config_records["clients"]["rows"]
         return reply if client != 5 else error_instead(reply, "no room")

@@ -89,27 +89,29 @@ def test_rows_that_a_site_claims_are_bounded(tmp_path, claim):
 def test_one_sites_losses_do_not_make_the_means(tmp_path):
     def lie(client, reply):
         if client == 4:
-            reply.content.config_records["clients"].update(own=[3e38], personal=[0.0])
+            reply.content.config_records["clients"].update(
+                {"loss-own": [3e38], "loss-personal": [0.0]}
+            )
         return reply
 
     honest, _ = run(tmp_path / "honest")
     found, _ = run(tmp_path / "run", grid=odd(lie, kind=MessageType.EVALUATE))
     assert found["scored"] == SITES_THERE
     median = honest["loss-own-median"]
-    own = np.delete(honest["clients"]["own"], 4)
+    own = np.delete(honest["clients"]["loss-own"], 4)
     # A hundred times the sixth smallest of twelve, which is an honest one.
     assert found["loss-own"] == pytest.approx((own.sum() + 100 * np.sort(own)[5]) / 12)
     for kind in ("own", "personal"):
-        others = np.delete(honest["clients"][kind], 4)
+        others = np.delete(honest["clients"][f"loss-{kind}"], 4)
         assert others.min() <= found[f"loss-{kind}-median"] <= others.max()
-    assert honest["loss-own"] == pytest.approx(np.mean(honest["clients"]["own"]))
-    assert median == pytest.approx(np.median(honest["clients"]["own"]))
+    assert honest["loss-own"] == pytest.approx(np.mean(honest["clients"]["loss-own"]))
+    assert median == pytest.approx(np.median(honest["clients"]["loss-own"]))
 
 
 def test_losses_that_no_sum_can_hold_are_left_out(tmp_path):
     def lie(client, reply):
         if client < 2:
-            reply.content.config_records["clients"]["own"] = [1.7e308]
+            reply.content.config_records["clients"]["loss-own"] = [1.7e308]
         return reply
 
     found, _ = run(tmp_path / "run", grid=odd(lie, kind=MessageType.EVALUATE))

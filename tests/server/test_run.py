@@ -72,7 +72,7 @@ def test_a_run_is_recorded(tmp_path):
     assert rows[1]["train-loss"] == pytest.approx(sum(by_hand.losses) / 4, abs=1e-6)
     assert found["scored"] == 20
     assert found["clients"]["ids"] == list(range(20))
-    mean = sum(found["clients"]["personalized"]) / 20
+    mean = sum(found["clients"]["accuracy"]) / 20
     assert found["accuracy"] == pytest.approx(mean)
     assert rows[-1]["accuracy"] == found["accuracy"]
     config = json.loads((tmp_path / "run" / "config.json").read_text())

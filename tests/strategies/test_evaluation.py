@@ -3,22 +3,30 @@
 import numpy as np
 import pytest
 
-from strategies.evaluation import Evaluation, client_columns, summary
+from engram.metrics import LOSS, METRICS, Metric
+from strategies.evaluation import Evaluation, summary
 
-NAN = float("nan")
+NAN, INF = float("nan"), float("inf")
+ERROR = Metric("error", lambda outputs, targets: 0.0, low=0, better="lower")
 EVALUATION = Evaluation(
     clients=[0, 1, 4],
-    before=np.array([0.1, 0.2, 0.6]),
-    personalized=np.array([0.5, 1.0, 0.9]),
-    own=np.array([0.7, NAN, 0.9]),
-    loss_before=np.array([2.0, 3.0, 4.0]),
-    loss_personalized=np.array([0.5, NAN, 1.0]),
-    queries=np.array([25.0, 10.0, 10.0]),
+    columns={
+        "accuracy": np.array([0.5, 1.0, 0.9]),
+        "accuracy-before": np.array([0.1, 0.2, 0.6]),
+        "accuracy-own": np.array([0.7, NAN, 0.9]),
+        "loss": np.array([0.5, INF, 1.0]),
+        "loss-before": np.array([2.0, 3.0, 4.0]),
+        "loss-own": np.array([1.0, NAN, 3.0]),
+        "error": np.array([NAN, 1.0, 3.0]),
+        "error-before": np.array([NAN, NAN, NAN]),
+        "error-own": np.array([NAN, NAN, NAN]),
+        "queries": np.array([25.0, 10.0, 10.0]),
+    },
 )
 
 
 def test_summary():
-    found = summary(EVALUATION)
+    found = summary(EVALUATION, [METRICS["accuracy"], ERROR, LOSS])
     assert found["accuracy"] == pytest.approx(0.8)
     assert found["accuracy-std"] == pytest.approx((0.14 / 3) ** 0.5)  # .3^2 + .2^2 + .1^2 = .14
     assert found["accuracy-median"] == 0.9
@@ -26,10 +34,18 @@ def test_summary():
     assert found["accuracy-before"] == pytest.approx(0.3)
     assert (found["accuracy-own"], found["own-clients"]) == (pytest.approx(0.8), 2)
     assert (found["loss-before"], found["loss"], found["scored"]) == (3.0, None, 3)
+    # Lower is better: the worst tenth is the highest. Who has no value is left out.
+    assert (found["error"], found["error-p90"], found["error-before"]) == (2.0, 2.8, None)
 
 
 def test_each_clients_scores():
-    found = client_columns(EVALUATION)
-    assert found["own"] == [0.7, None, 0.9]
+    found = EVALUATION.listed("queries")
+    assert found["accuracy-own"] == [0.7, None, 0.9]
+    assert found["loss"] == [0.5, None, 1.0]
     assert found["ids"] == [0, 1, 4]
     assert found["queries"] == [25, 10, 10]
+
+
+def test_scores_by_client_become_columns():
+    assert Evaluation.of({3: {"a": 1.0}, 0: {"a": 2.0}}).clients == [0, 3]
+    np.testing.assert_array_equal(Evaluation.of({3: {"a": 1}, 0: {"a": 2}}).columns["a"], [2, 1])

@@ -212,8 +212,8 @@ def test_hostile_scores_change_nothing_and_are_counted_by_kind(lines):
             calm, expected = siege.without(hostile)
             metrics = siege.merged(replies)
             assert rest(metrics) == dict(calm)
-            for one, other in zip(siege.strategy.evaluation, expected, strict=True):
-                np.testing.assert_array_equal(one, other)
+            assert siege.strategy.evaluation.clients == expected.clients
+            np.testing.assert_equal(siege.strategy.evaluation.columns, expected.columns)
             check_counts(rejections(metrics), kinds)
             counted += rejections(metrics)
         siege.past.append(siege.honest)

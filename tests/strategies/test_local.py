@@ -17,7 +17,6 @@ from server.record import RunRecord
 from server.roster import query_roster
 from simulations.engine import simulate
 from simulations.grid import InProcessGrid
-from strategies.evaluation import summary
 from strategies.local import Federated, draw_cohort
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
@@ -210,7 +209,7 @@ def test_replies_are_merged_in_the_order_of_their_clients():
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("personalized", 1e6), ("personalized", float("nan")), ("own", -1.0)]
+    ("column", "value"), [("accuracy", 1e6), ("accuracy", float("nan")), ("accuracy-own", -1.0)]
 )
 def test_scores_that_cannot_be_are_left_out(column, value):
     strategy, g, model = strategy_on(20)
@@ -228,13 +227,13 @@ def scores_of(lie=None):
     replies = list(g.send_and_receive(messages))
     replies[2].content["clients"].update(lie or {})
     strategy.aggregate_evaluate(1, replies)
-    return summary(strategy.evaluation), strategy.evaluation.personalized
+    return strategy.scores(), strategy.evaluation.columns["accuracy"]
 
 
 def test_one_of_three_who_lies_about_its_scores_moves_means_by_a_third_at_most():
     honest, each = scores_of()
-    huge = {"loss_before": [3.4e38], "loss_personalized": [3.4e38]}
-    found, _ = scores_of({"personalized": [1.0], "queries": [2**31 - 1]} | huge)
+    huge = {"loss-before": [3.4e38], "loss": [3.4e38]}
+    found, _ = scores_of({"accuracy": [1.0], "queries": [2**31 - 1]} | huge)
     assert found["accuracy"] - honest["accuracy"] == pytest.approx((1 - each[2]) / 3)
     assert min(each[:2]) <= found["accuracy-median"] <= max(each[:2])
     # Of 104 nats at most: all have 2.2 to 2.5.
@@ -243,7 +242,7 @@ def test_one_of_three_who_lies_about_its_scores_moves_means_by_a_third_at_most()
 
 
 @pytest.mark.parametrize("loss", [-3.4e38, -0.01, float("-inf")])
-@pytest.mark.parametrize("column", ["loss_before", "loss_personalized"])
+@pytest.mark.parametrize("column", ["loss-before", "loss", "loss-own"])
 def test_a_client_with_negative_losses_is_not_scored(column, loss):
     found, _ = scores_of({column: [loss]})
     assert (found["scored"], found["loss"] > 2) == (2, True)
