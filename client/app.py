@@ -116,7 +116,15 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
 
 
 def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
-    opening = Opening(experiment, store, own=config.data, client=config.partition_id)
+    opening = Opening(
+        experiment,
+        store,
+        own=config.data,
+        client=config.partition_id,
+        # On a machine of its own names stay where the data are: the coordinator chooses the column
+        # that they are in.
+        named=config.state is None,
+    )
     try:
         return host_of(opening)
     except DataError as error:

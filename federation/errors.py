@@ -1,6 +1,7 @@
 """The ways in which a run can fail, by what its user can do about it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from engram.brief import brief
@@ -9,6 +10,7 @@ __all__ = [
     "BUSY",
     "REFUSED",
     "UNFINISHED",
+    "UNNAMED",
     "UNUSABLE",
     "DataError",
     "EngramError",
@@ -18,6 +20,7 @@ __all__ = [
     "few",
     "few_names",
     "one_line",
+    "together",
 ]
 
 # Codes of the errors in a node's replies. They stand here, and not beside what else a message has,
@@ -26,6 +29,8 @@ REFUSED: Final = 1002  # of a node that cannot do what it is asked, and says why
 BUSY: Final = 1003  # of a node that is at work for another run, and says so
 UNUSABLE: Final = 1004  # in place of a reply that is too large, or that cannot be read
 UNFINISHED: Final = 1005  # in place of a reply of which parts did not come
+
+UNNAMED: Final[Mapping[int, str]] = MappingProxyType({})  # of clients: they have numbers alone
 
 _LONGEST: Final = 300  # characters of somebody else's text that a message shows
 _MESSAGE: Final = 2000  # characters of a message
@@ -54,9 +59,28 @@ class RunStopped(EngramError):
     """A run that had started cannot go on; its last good checkpoint is kept."""
 
 
-def few(clients: Sequence[int]) -> str:
-    """Returns client numbers for a message: all of them, or the first where there are many."""
-    shown = ", ".join(map(str, clients[:20]))
+def together(error: Refused, check: Callable[[], object]) -> Refused:
+    """Returns an error that says, too, what another check refuses, if it refuses anything.
+
+    The check may be of what was refused already, and may fail for that reason.
+    """
+    try:
+        check()
+    except Refused as other:
+        return type(error)(f"{error}; {other}")
+    except ValueError:
+        return error
+    return error
+
+
+def few(clients: Sequence[int], names: Mapping[int, str] = UNNAMED) -> str:
+    """Returns clients for a message: all of them, or the first where there are many.
+
+    Args:
+        clients: Their numbers.
+        names: What some are called instead, by number.
+    """
+    shown = ", ".join(str(names.get(client, client)) for client in clients[:20])
     return f"[{shown}, ... {len(clients)} in all]" if len(clients) > 20 else f"[{shown}]"
 
 

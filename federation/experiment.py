@@ -1,7 +1,8 @@
 """What one experiment is, checked once, before anything is started."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
 
@@ -12,18 +13,62 @@ from federation.settings.fields import Scalar, Settings, key_of, nearest, wrong_
 from federation.settings.machine import MachineSettings
 from federation.settings.shared import SharedSettings
 
-__all__ = ["Experiment", "default_config", "read_by"]
+if TYPE_CHECKING:
+    from federation.settings.given import Given, MethodName
+
+__all__ = [
+    "ARGUMENTS",
+    "FIRST",
+    "Experiment",
+    "Inconsistent",
+    "default_config",
+    "lists_settings",
+    "read_by",
+]
 
 _TOLD: Final = 10  # faults that a message names
-_FIRST: Final = next(iter(METHODS))
+FIRST: Final = next(iter(METHODS))
+"""The method of an experiment that names none."""
+
 _RENAMED: Final = {"algorithm": "method", "tell-turns": "report-every"}
 _ASIDE: Final = frozenset(  # they say how far, how and where to run, and bear on no number
     {"num_rounds", "checkpoint_every", "out", "resume", "timeout", "min_clients"}
     | (MachineSettings.model_fields.keys() - {"data_dir"})
 )
 
+ARGUMENTS: Final = ("out", "resume")
+"""Shared settings that functions have arguments of their own for."""
+
+F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Method)
 S = TypeVar("S", bound=Settings)
+
+
+def lists_settings(function: F) -> F:
+    """Names the settings in the signature of a function that takes them, for notebooks to complete.
+
+    Of those that several methods have, the default is the first one's.
+    """
+    own = signature(function)
+    listed = {name: p for name, p in own.parameters.items() if p.kind is not p.VAR_KEYWORD}
+    groups: list[type[Settings]] = [SharedSettings, *METHODS.values()]
+    for group in groups:
+        for name, field in group.model_fields.items():
+            if name not in ARGUMENTS:
+                kind = {"default": field.default, "annotation": field.annotation}
+                listed.setdefault(name, Parameter(name, Parameter.KEYWORD_ONLY, **kind))
+    vars(function)["__signature__"] = own.replace(parameters=list(listed.values()))
+    return function
+
+
+class Inconsistent(Refused):
+    """Settings that do not go together, though each is possible.
+
+    Attributes:
+        experiment: With these settings, for a look at its data; it is not to be run.
+    """
+
+    experiment: "Experiment"
 
 
 class Experiment(SharedSettings):
@@ -44,12 +89,26 @@ class Experiment(SharedSettings):
             method does not read.
     """
 
-    method: str = _FIRST
+    method: str = FIRST
     own: Method
 
-    def __init__(self, **settings: Any) -> None:
-        shared, own = _read({key_of(name): value for name, value in settings.items()})
+    @lists_settings
+    def __init__(
+        self,
+        *,
+        method: "MethodName" = FIRST,
+        out: str = "",
+        resume: str = "",
+        **settings: "Unpack[Given]",
+    ) -> None:
+        given = {"method": method, "out": out, "resume": resume, **settings}
+        shared, own = _read({key_of(name): value for name, value in given.items()})
         values = shared.model_dump() | {"method": own.name, "own": own}
+        wrong = list(own.problems(shared))
+        if wrong:
+            error = Inconsistent("; ".join(wrong))
+            error.experiment = self.model_construct(**values)
+            raise error
         super().__init__(**values)
 
     @classmethod
@@ -63,7 +122,7 @@ class Experiment(SharedSettings):
 
         A setting that the method does not read, and that has its default, counts as not given.
         """
-        method = METHODS.get(str(config.get("method", _FIRST)))
+        method = METHODS.get(str(config.get("method", FIRST)))
         foreign = default_config()
         for key in _keys_of(method) if method else ():
             foreign.pop(key, None)
@@ -107,7 +166,7 @@ class Experiment(SharedSettings):
 
 def default_config() -> dict[str, Scalar]:
     """Returns the default of every setting there is; a method's own as ``METHOD.key``."""
-    config: dict[str, Scalar] = {"method": _FIRST, **SharedSettings.defaults()}
+    config: dict[str, Scalar] = {"method": FIRST, **SharedSettings.defaults()}
     for name, method in METHODS.items():
         config |= {f"{name}.{key}": value for key, value in method.defaults().items()}
     return config
@@ -130,12 +189,12 @@ def _keys_of(method: type[Method]) -> list[str]:
 
 
 def _read(config: Mapping[str, Any]) -> tuple[SharedSettings, Method]:
-    """Returns the shared settings, and the method with its own.
+    """Returns the shared settings, and the method with its own, each of which is possible.
 
     Raises:
-        Refused: One line that says all that is wrong.
+        Refused: One line that says all that is wrong with them.
     """
-    name = config.get("method", _FIRST)
+    name = config.get("method", FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
     keys = SharedSettings.all_keys()
     given = {key: value for key, value in config.items() if key in keys}
@@ -163,9 +222,9 @@ def _read(config: Mapping[str, Any]) -> tuple[SharedSettings, Method]:
         _validated(method, own, prefix, wrong),
     )
     if shared is not None and chosen is not None:
-        wrong += chosen.problems(shared)
         if not wrong:
             return shared, chosen
+        wrong += chosen.problems(shared)
     raise Refused("; ".join(wrong))
 
 

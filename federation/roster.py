@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, RecordDict
 
-from federation.errors import brief, one_line
+from federation.errors import UNNAMED, brief, one_line
 from federation.fingerprint import fingerprint, source_root
+from federation.names import Names
 from federation.shapes import example
 from federation.wire import ROSTER, read_int, read_list
 
@@ -67,12 +68,14 @@ class NodeEntry(NamedTuple):
         source: Folder that this source is in.
         clients: Training rows of each client that it hosts, by client.
         kind: What its data are.
+        names: What clients are called, of those that have names.
     """
 
     fingerprint: str
     source: str
     clients: dict[int, int]
     kind: Kind
+    names: Names = UNNAMED
 
 
 class Roster(NamedTuple):
@@ -82,11 +85,18 @@ class Roster(NamedTuple):
         nodes: For each client 0..n-1, the node that hosts it; None if it has not come yet.
         examples: For each client, its number of training rows; 0 if it has not come yet.
         kind: What their data are.
+        names: What those are called that have names.
     """
 
     nodes: Sequence[int | None]
     examples: Sequence[int]
     kind: Kind = Kind()
+    names: Names = UNNAMED
+
+    def to_row(self) -> dict[str, Any]:
+        """Returns what the first row of a run's record says of them."""
+        names = {str(client): name for client, name in self.names.items()}
+        return {**self.kind.to_row(), **({"names": names} if names else {})}
 
     def by_node(self, clients: Sequence[int]) -> Mapping[int, list[int]]:
         """Returns those that have come grouped by their nodes, both in ascending order."""
@@ -101,7 +111,7 @@ class Roster(NamedTuple):
         """Returns those that have come, as sites with tables."""
         nodes = {c: node for c, node in enumerate(self.nodes) if node is not None}
         rows = {client: self.examples[client] for client in nodes}
-        return Sites(nodes, rows, list(self.kind.columns))
+        return Sites(nodes, rows, list(self.kind.columns), self.names)
 
 
 class Sites(NamedTuple):
@@ -111,11 +121,13 @@ class Sites(NamedTuple):
         nodes: The node that hosts each client.
         rows: How many rows each client has to learn from.
         columns: What the columns of their tables are called.
+        names: What those sites are called that have names.
     """
 
     nodes: Mapping[int, int]
     rows: Mapping[int, int]
     columns: list[str]
+    names: Names = UNNAMED
 
     def by_node(self) -> Mapping[int, list[int]]:
         """Returns the clients grouped by their nodes, both in ascending order."""
@@ -125,8 +137,9 @@ class Sites(NamedTuple):
         return dict(sorted(groups.items()))
 
 
-def describe_node(clients: Mapping[int, int], kind: Kind) -> RecordDict:
+def describe_node(clients: Mapping[int, int], kind: Kind, names: Names = UNNAMED) -> RecordDict:
     """Returns this process's answer to the roster query."""
+    named = [client for client in clients if client in names]
     entry = ConfigRecord(
         {
             "fingerprint": fingerprint(),
@@ -136,6 +149,8 @@ def describe_node(clients: Mapping[int, int], kind: Kind) -> RecordDict:
             "inputs": kind.inputs,
             "outputs": kind.outputs,
             "columns": list(kind.columns),
+            "named": named,
+            "names": [names[client] for client in named],
         }
     )
     return RecordDict({ROSTER: entry})
@@ -156,11 +171,15 @@ def read_entry(content: RecordDict) -> NodeEntry:
         inputs, columns = str(entry["inputs"]), tuple(read_list(entry, "columns", str))
         if inputs:
             example(inputs)
+        named = read_list(entry, "named", int)
+        if not set(named) <= set(clients):
+            raise ValueError("names must be its clients'")
         return NodeEntry(
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),
             clients=dict(zip(clients, examples, strict=True)),
             kind=Kind(inputs, read_int(entry, "outputs"), columns),
+            names=dict(zip(named, read_list(entry, "names", str), strict=True)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a roster entry: {error!r}") from error

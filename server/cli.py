@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from federation.addresses import CONTROL, Address, check_host
@@ -213,7 +214,8 @@ def status(
             table.add_column(heading, justify="left" if "did" in heading else "right")
         for share in shares:
             why = ", ".join(f"{reason}: {times}" for reason, times in share.reasons.items())
-            table.add_row(str(share.client), str(share.asked), str(share.took_part), why)
+            counts = str(share.asked), str(share.took_part)
+            table.add_row(escape(share.name), *counts, escape(why))
         _out.print(table)
         for kind, total in cost.items():
             unit = f"{total / 2**20:.2f} MiB" if "bytes" in kind else f"{total:.1f} s"

@@ -275,6 +275,12 @@ class RunRecord:
             _log.warning("%s: lines %s are damaged, and left out", path, few(damaged))
         return [row for row in rows if row is not None]
 
+    @property
+    def names(self) -> dict[int, str]:
+        """What clients are called, of those that had names when the run began."""
+        first: Row = next(iter(self.rows()), {})
+        return {int(client): name for client, name in first.get("names", {}).items()}
+
     def forget_after(self, server_round: int, damaged: Mapping[str, str] = _NONE) -> None:
         """Drops the results, and metrics and checkpoints of later rounds: they are found anew.
 

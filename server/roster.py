@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
+from federation.names import Names, checked_names
 from federation.roster import Kind, Roster
 from server.answers import Answers
 
@@ -120,9 +121,10 @@ class Attendance:
         came = sorted(self._hosts.keys() - before.keys())
         moved = sorted(c for c, node in before.items() if self._hosts[c] != node)
         if came:
-            _log.info("clients %s have come, and take part from now on", few(came))
+            called = few(came, self._names())
+            _log.info("clients %s have come, and take part from now on", called)
         if moved:
-            _log.warning("clients %s are on other nodes now", few(moved))
+            _log.warning("clients %s are on other nodes now", few(moved, self._names()))
         if new or moved:
             self._settle()
         return bool(came or moved)
@@ -134,7 +136,17 @@ class Attendance:
         everyone = range(self._num_clients)
         nodes = [self._hosts.get(client) for client in everyone]
         rows = [0 if node is None else self._rows(node, c) for c, node in enumerate(nodes)]
-        return Roster(nodes, rows, self._kind)
+        return Roster(nodes, rows, self._kind, self._names())
+
+    def _names(self) -> Names:
+        """Returns what clients are called, as their nodes say."""
+        given = {
+            client: name
+            for node in set(self._hosts.values())
+            for client, name in self._answers.entries[node].names.items()
+            if self._hosts.get(client) == node
+        }
+        return checked_names(given, self._num_clients)
 
     def left_out(self, cohort: Collection[int], others: Mapping[int, str]) -> dict[int, str]:
         """Returns who had no part in a round, and why, ascending.
@@ -175,7 +187,8 @@ class Attendance:
         groups: dict[str, list[int]] = {}
         for client, reason in self.absent().items():
             groups.setdefault(reason, []).append(client)
-        told = [f"clients {few(clients)}: {reason}" for reason, clients in groups.items()]
+        names = self._names()
+        told = [f"clients {few(clients, names)}: {reason}" for reason, clients in groups.items()]
         more = f"; ... {len(told)} in all" if len(told) > _TOLD else ""
         return "; ".join(told[:_TOLD]) + more
 
@@ -227,7 +240,8 @@ class Attendance:
                 alike = entry.kind == self._kind
                 reason = "other nodes host them already" if alike else entry.kind.unlike(self._kind)
                 called = self._answers.called(node)
-                _log.warning("%s takes no part with clients %s: %s", called, few(others), reason)
+                clients = few(others, self._names())
+                _log.warning("%s takes no part with clients %s: %s", called, clients, reason)
             self._settled.add(node)
 
 

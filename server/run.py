@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.noise import Noise, secret_noise
-from federation.roster import Kind
+from federation.roster import Kind, Roster
 from federation.wire import TRAINING, to_params, to_record
 from server.accountant import PrivacyAccountant
 from server.grid import PatientGrid
@@ -94,7 +94,7 @@ def run(
             "method": e.method,
             "rounds": rows[-1]["round"],
             "ms-per-round": float(np.median(times)),
-            **strategy.results(arrays, rows[-1]),
+            **_named(strategy.results(arrays, rows[-1]), attendance.roster()),
             **accountant.spent,
         }
         record.finish(found)
@@ -213,9 +213,21 @@ class _Run(NamedTuple):
     def _report(self, number: int, metrics: Row, scores: Row) -> None:
         row = {"round": number, **metrics, **scores}
         if number == (0 if self.strategy.scored_from == 0 else 1):  # the first row there is
-            row |= self.attendance.roster().kind.to_row()
+            row |= self.attendance.roster().to_row()
         self.record.append(row)
         self.on_round(row)
+
+
+def _named(results: Row, roster: Roster) -> Row:
+    """Returns results with what clients are called, where they have names, beside their columns."""
+    if not roster.names or "clients" not in results:
+        return results
+    clients = results["clients"]
+    names = [
+        roster.names.get(client, str(client))
+        for client in clients.get("ids", range(len(roster.nodes)))
+    ]
+    return {**results, "clients": {"names": names, **clients}}
 
 
 def _kind(record: RunRecord) -> Kind | None:

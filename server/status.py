@@ -34,12 +34,14 @@ class ClientShare(NamedTuple):
 
     Attributes:
         client: The client.
+        name: What it is called: its number, where it has no name.
         asked: Rounds in which it was asked.
         took_part: Rounds whose model learned from it.
         reasons: Why it did not, and how often: when it was asked, or could not be.
     """
 
     client: int
+    name: str
     asked: int
     took_part: int
     reasons: dict[str, int]
@@ -76,14 +78,22 @@ def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
     asked: Counter[int] = Counter()
     took_part: Counter[int] = Counter()
     reasons: dict[int, Counter[str]] = {}
+    names: dict[str, str] = {}
     for row in rows:
+        names |= row.get("names", {})
         cohort, absent = row.get("cohort", []), row.get("absent", {})
         asked.update(cohort)
         took_part.update(client for client in cohort if str(client) not in absent)
         for client, reason in absent.items():
             reasons.setdefault(int(client), Counter())[reason] += 1
     return [
-        ClientShare(client, asked[client], took_part[client], dict(reasons.get(client, {})))
+        ClientShare(
+            client,
+            names.get(str(client), str(client)),
+            asked[client],
+            took_part[client],
+            dict(reasons.get(client, {})),
+        )
         for client in sorted(asked.keys() | reasons.keys())
     ]
 

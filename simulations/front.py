@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,8 @@ from engram.tasks import LOSSES, REGRESSION, loss
 from engram.types import Params
 from federation.data.federated import federated_data, model_for
 from federation.data.in_memory import hold
-from federation.errors import Refused
-from federation.experiment import Experiment, read_by
+from federation.errors import Refused, few_names
+from federation.experiment import FIRST, Experiment, lists_settings, read_by
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
 from federation.settings.fields import key_of
@@ -27,13 +27,15 @@ from server.record import RunRecord
 from simulations import plots
 from simulations.comparison import Runs
 from simulations.engine import simulate as run_in_process
-from simulations.options import data_name, find_run, new_folder
+from simulations.options import data_name, find_run, new_folder, read_experiment
 from simulations.reports.local import report_rows
 from simulations.terminal import run_all
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from federation.settings.given import Given, MethodName
 
 __all__ = ["Comparison", "Run", "compare", "load_run", "methods", "simulate"]
 
@@ -86,12 +88,13 @@ class Run:
 
     @property
     def clients(self) -> "pd.DataFrame":
-        """A row for each client that was scored, and a column for each of its scores."""
+        """A row for each client that was scored, by name or number, and a column for each score."""
         import pandas as pd  # noqa: PLC0415 - slow to import
 
         columns = dict(self.results["clients"])
         ids = columns.pop("ids", None)
-        return pd.DataFrame(columns, index=pd.Index(ids, name="client") if ids else None)
+        called = columns.pop("names", ids)
+        return pd.DataFrame(columns, index=pd.Index(called, name="client") if called else None)
 
     @property
     def model(self) -> Params:
@@ -101,18 +104,32 @@ class Run:
             raise Refused(f"{self.folder} has no checkpoint yet")
         return checkpoint.model
 
-    def personal_model(self, client: int) -> Params:
+    def _number(self, client: int | str) -> int:
+        """Returns a client's number."""
+        count, names = self.experiment.num_clients, self._record.names
+        if isinstance(client, str):
+            numbers = {names.get(number, str(number)): number for number in range(count)}
+            if client not in numbers:
+                raise Refused(must("client", client, f"one of {few_names(numbers)}"))
+            return numbers[client]
+        if not 0 <= client < count:
+            raise Refused(must("client", client, f"in 0..{count - 1}"))
+        return client
+
+    def personal_model(self, client: int | str) -> Params:
         """Returns a client's own model, by name of its arrays.
 
         That is the model that it keeps, where the method has clients keep one; otherwise the
         common model, fine-tuned on the client's support rows as for its score.
 
+        Args:
+            client: Its number, or its name.
+
         Raises:
             Refused: If there is no such client, or its memories are on nodes of their own.
         """
         e = self.experiment
-        if not 0 <= client < e.num_clients:
-            raise Refused(f"client must be in 0..{e.num_clients - 1}, got {client}")
+        client = self._number(client)
         checkpoint = self._record.load_checkpoint()
         if checkpoint is None:
             raise Refused(f"{self.folder} has no checkpoint yet")
@@ -124,7 +141,7 @@ class Run:
         if kept is not None:
             return kept
         if not isinstance(e.own, LocalMethod):
-            raise Refused(f"client {client} keeps no model")
+            raise Refused(f"client {self._record.names.get(client, client)} keeps no model")
         data = federated_data(e)
         network = model_for(e, data.kind)
         scoring = Scoring(e, network, data, vectorized=False)
@@ -146,15 +163,16 @@ class Run:
         return _drawn({self.experiment.method: [self._record]}, metric)
 
 
+@lists_settings
 def simulate(
     data: Data | None = None,
     *,
-    method: str = next(iter(METHODS)),
+    method: "MethodName" = FIRST,
     out: str | Path | None = None,
     resume: str | Path | None = None,
     engine: Engine = "vectorized",
     progress: bool = True,
-    **settings: Any,
+    **settings: "Unpack[Given]",
 ) -> Run:
     """Runs an experiment in this process, on data in memory or on a data set by its name.
 
@@ -178,10 +196,10 @@ def simulate(
         Refused: If settings or data are impossible; nothing has been written.
         RunStopped: If the run diverged.
     """
-    given = _of_data(data, method) | _named(settings) | {"method": method}
+    given = {**_of_data(data, method), **_named(settings), "method": method}
     if resume is not None:
         given["resume"] = str(find_run(str(resume)))
-    experiment = Experiment(**given)
+    experiment = read_experiment(given)
     host_of(Opening(experiment, RamStore(), engine=engine))  # which refuses what does not fit
     named = None if out is None else Path(out)
     new = new_folder(named, f"{method}-{data_name(experiment)}") if resume is None else None
@@ -230,6 +248,7 @@ class Comparison:
         }
 
 
+@lists_settings
 def compare(
     data: Data | None = None,
     *,
@@ -237,7 +256,7 @@ def compare(
     seeds: int = 3,
     out: str | Path | None = None,
     progress: bool = True,
-    **settings: Any,
+    **settings: "Unpack[Given]",
 ) -> Comparison:
     """Runs methods that train networks side by side, on the same data.
 
@@ -263,7 +282,9 @@ def compare(
     foreign = {name: known - set(METHODS[name].all_keys()) for name in chosen}
     runs: dict[str, list[Run]] = {}
     for name in chosen:
-        given = {k: v for k, v in settings.items() if key_of(k) not in foreign[name]}
+        given: dict[str, Any] = {
+            k: v for k, v in settings.items() if key_of(k) not in foreign[name]
+        }
         runs[name] = [
             simulate(
                 data,

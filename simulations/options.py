@@ -11,8 +11,9 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
-from federation.errors import Refused, brief
-from federation.experiment import Experiment
+from federation.errors import Refused, brief, together
+from federation.experiment import Experiment, Inconsistent
+from federation.interrupts import end_at_once
 from federation.settings.fields import Settings, key_of, range_of
 from federation.settings.files import read_settings
 from federation.settings.shared import GROUPS
@@ -31,6 +32,7 @@ __all__ = [
     "make_folder",
     "new_folder",
     "overrides_of",
+    "read_experiment",
     "refuse_keys",
     "settings_rows",
 ]
@@ -99,6 +101,23 @@ def overrides_of(config: Sequence[Path] | None, sets: Sequence[str] | None) -> d
             raise Refused(f"--set needs KEY=VALUE, got {brief(text)}")
         overrides[key.strip()] = value.strip().strip("\"'")
     return overrides
+
+
+def read_experiment(config: Mapping[str, Any]) -> Experiment:
+    """Reads the settings of a run in this process.
+
+    Raises:
+        Refused: One line that says all that is wrong with them; and with the data, where these can
+            be looked at, since each setting by itself is possible.
+    """
+    try:
+        return Experiment.from_config(config)
+    except Inconsistent as error:
+        with end_at_once():
+            from client.hosts import Opening, host_of
+            from client.memory import RamStore
+        opening = Opening(error.experiment, RamStore())
+        raise together(error, lambda: host_of(opening)) from error
 
 
 def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> None:

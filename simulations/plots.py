@@ -12,10 +12,11 @@ from matplotlib.ticker import MaxNLocator
 
 from engram.metrics import Metric
 from federation.data.federated import FederatedData
+from federation.errors import one_line
 from federation.methods.local import COMMON, PERSONALIZED
 from simulations.comparison import Runs
 
-__all__ = ["draw_metric", "plot_clients", "plot_data"]
+__all__ = ["draw_metric", "plot_clients", "plot_data", "tick_label"]
 
 _COLORS = list(mpl.color_sequences["tab10"])
 
@@ -108,9 +109,16 @@ def plot_data(data: FederatedData, path: Path) -> None:
         if counts.shape[1] <= 20:
             axes.set_xticks(range(counts.shape[1]))
         if counts.shape[0] <= 60:
-            axes.set_yticks(range(0, counts.shape[0], max(1, counts.shape[0] // 20)))
+            ticks = range(0, counts.shape[0], max(1, counts.shape[0] // 20))
+            labels = [tick_label(data.names.get(client, client)) for client in ticks]
+            axes.set_yticks(ticks, labels, parse_math=False)
         axes.set_ylabel("client" if title == "training" else "")
     figure.savefig(path, dpi=150)
+
+
+def tick_label(client: object) -> str:
+    """Returns what a client is called beside an axis, where there is little room."""
+    return one_line(str(client), longest=24)
 
 
 def class_counts(data: FederatedData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

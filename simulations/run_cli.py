@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from federation.addresses import CONTROL
@@ -17,6 +18,7 @@ from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
+from federation.names import Names
 from server.record import RunRecord
 from simulations.comparison import PLAN, read_plan
 from simulations.console import out as console
@@ -33,6 +35,7 @@ from simulations.options import (
     make_folder,
     new_folder,
     overrides_of,
+    read_experiment,
     refuse_keys,
 )
 from simulations.terminal import Execute, Report, run_all, show_found
@@ -90,7 +93,7 @@ def run(
         run_on(overrides, federation, control, out, resume, as_json)
         return
     if resume is None:
-        experiment = Experiment.from_config(overrides)
+        experiment = read_experiment(overrides)
         folder = new_folder(out, f"{experiment.method}-{data_name(experiment)}")
         chosen = _engine(engine or "vectorized")
     else:
@@ -99,7 +102,7 @@ def run(
         folder = find_run(resume)
         saved = RunRecord.open(folder).config
         settings = saved["settings"] | overrides | {"resume": str(folder)}
-        experiment = Experiment.from_config(settings)
+        experiment = read_experiment(settings)
         # A run of Flower's is refused further on, in words of its own.
         chosen = _engine(engine or saved["engine"].replace("flower", "vectorized"))
     run_all({folder: experiment}, _simulate(chosen), f"engram run --resume {folder}")
@@ -188,7 +191,7 @@ def data(
     as_json: Json = False,
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""
-    experiment = Experiment.from_config(overrides_of(config, sets))
+    experiment = read_experiment(overrides_of(config, sets))
     if not isinstance(experiment.own, LocalMethod):
         if out is not None:
             raise Refused(f"there is no picture of the tables of {experiment.method}")
@@ -205,16 +208,18 @@ def data(
     make_folder(path.parent)
     plots.plot_data(held, path)
     table = Table(title=f"{experiment.dataset}, {experiment.partition}", title_justify="left")
-    for heading in ("client", "training rows", "test rows", "training rows of class"):
+    named = ["task"] if held.names else []
+    for heading in ("client", *named, "training rows", "test rows", "training rows of class"):
         table.add_column(heading, justify="left" if "class" in heading else "right")
     for client, counts in enumerate(train):
         classes = ", ".join(f"{label}: {n}" for label, n in enumerate(counts) if n)
-        table.add_row(str(client), str(counts.sum()), str(test[client].sum()), classes)
+        name = [escape(held.names.get(client, ""))] if named else []
+        table.add_row(str(client), *name, str(counts.sum()), str(test[client].sum()), classes)
     console.print(table)
     console.print(f"picture: {path}", soft_wrap=True)
     if as_json:
         found = {"train": train.tolist(), "test": test.tolist(), "picture": str(path)}
-        print(json.dumps(found))
+        print(json.dumps({**found, **_names(held.names, len(train))}))
 
 
 def _show_tables(experiment: Experiment, as_json: bool) -> None:
@@ -233,11 +238,19 @@ def _show_tables(experiment: Experiment, as_json: bool) -> None:
     sizes = [
         [0 if rows is None else len(rows.y) for rows in part] for part in (held.train, held.test)
     ]
-    for client, (name, train, test) in enumerate(zip(held.names, *sizes, strict=True)):
+    for client, (train, test) in enumerate(zip(*sizes, strict=True)):
+        name = escape(held.names.get(client, ""))
         table.add_row(str(client), name, str(train), str(test))
     console.print(table)
     if as_json:
-        print(json.dumps({"train": sizes[0], "test": sizes[1], "columns": held.columns}))
+        found = {"train": sizes[0], "test": sizes[1], "columns": held.columns}
+        print(json.dumps({**found, **_names(held.names, len(sizes[0]))}))
+
+
+def _names(names: Names, num_clients: int) -> dict[str, list[str]]:
+    """Returns what JSON says of clients' names: nothing, where they have none."""
+    everyone = [names.get(client, str(client)) for client in range(num_clients)]
+    return {"names": everyone} if names else {}
 
 
 def _plan(
@@ -249,7 +262,7 @@ def _plan(
     refuse_keys(overrides, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
     plan = {}
     for name in methods:
-        first = Experiment.from_config({"method": name, **_of_one(name, methods, overrides)})
+        first = read_experiment({"method": name, **_of_one(name, methods, overrides)})
         for seed in range(first.seed, first.seed + seeds):
             plan[f"{name}-seed{seed}"] = first.model_copy(update={"seed": seed})
     return plan

@@ -114,7 +114,7 @@ class Federated(RunStrategy):
     def roster(self, roster: Roster) -> None:
         self._roster = roster
         self._nodes = frozenset(roster.nodes)
-        self._weights.compare(roster.examples)
+        self._weights.compare(roster.examples, roster.names)
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
@@ -229,6 +229,9 @@ class Federated(RunStrategy):
         """Returns how many clients are on nodes that can be asked at the moment."""
         return len(self.roster.nodes) - len(self._absent(grid))
 
+    def _few(self, clients: Sequence[int]) -> str:
+        return few(clients, self.roster.names)
+
     def _absent(self, grid: Grid) -> set[int]:
         missing = self._nodes.difference(grid.get_node_ids())
         if not missing:
@@ -265,16 +268,17 @@ class Federated(RunStrategy):
         asked = len(self.cohort)
         if 2 * len(diverged) > asked:
             raise RunStopped(
-                f"round {server_round} diverged: the models of clients {few(sorted(diverged))} "
-                "became non-finite; start anew with a smaller alpha or eta"
+                f"round {server_round} diverged: the models of clients "
+                f"{self._few(sorted(diverged))} became non-finite; start anew with a smaller alpha "
+                "or eta"
             )
         usable = sum(len(reply.clients) for _, reply in accepted)
         self.left_out = {client: "no reply" for clients in silent for client in clients}
         self.left_out |= {client: reply.kind for clients, reply in rejected for client in clients}
         self.left_out |= {c: "diverged" for _, reply in accepted for c in reply.failed}
         if usable < self._least:
-            reasons = [f"clients {few(clients)}: {reply.reason}" for clients, reply in rejected]
-            reasons += [f"clients {few(clients)}: no reply" for clients in silent]
+            reasons = [f"clients {self._few(some)}: {reply.reason}" for some, reply in rejected]
+            reasons += [f"clients {self._few(clients)}: no reply" for clients in silent]
             count = f"{usable} of {self._least} usable replies" if usable else "no usable reply"
             told = "; ".join(reasons[:_TOLD])
             more = f"; ... {len(reasons)} in all" if len(reasons) > _TOLD else ""
@@ -283,12 +287,12 @@ class Federated(RunStrategy):
             _log.warning(
                 "round %d: the reply of clients %s is left out (%s): %s",
                 server_round,
-                few(clients),
+                self._few(clients),
                 reply.kind,
                 reply.reason,
             )
         for clients in silent:
-            _log.warning("round %d: clients %s did not reply", server_round, few(clients))
+            _log.warning("round %d: clients %s did not reply", server_round, self._few(clients))
         _warn_of(others, server_round)
         for reason in (r for _, reply in accepted for r in reply.failed.values()):
             _log.warning("round %d: left out: %s", server_round, reason)
@@ -376,7 +380,7 @@ class Federated(RunStrategy):
                 _log.warning(
                     "round %d: clients %s lack scores (%s): %s",
                     server_round,
-                    few(clients),
+                    self._few(clients),
                     found.kind,
                     found.reason,
                 )
@@ -391,7 +395,7 @@ class Federated(RunStrategy):
             _log.warning(
                 "round %d: personalizing diverged for clients %s: lower adapt-lr",
                 server_round,
-                few(clients),
+                self._few(clients),
             )
         return MetricRecord({"clients": len(scores), **_counts(kinds)})
 

@@ -254,7 +254,8 @@ class MetaBanTurns(SiteStrategy):
 
         self._exchange(turn, "offer", None, lambda clients: {}, read)
         if len(offers) > 1:
-            self.left_out |= dict.fromkeys(offers, f"{few(sorted(offers))} claim the same turn")
+            claiming = few(sorted(offers), self.sites.names)
+            self.left_out |= dict.fromkeys(offers, f"{claiming} claim the same turn")
             return None
         return next(iter(offers.items()), None)
 

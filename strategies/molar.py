@@ -133,7 +133,8 @@ class Exchange(SiteStrategy):
         self.left_out |= self.gather(server_round, replies, self._read)
         self.check_enough(len(self.estimates))
         for client, note in sorted(self.notes.items()):
-            _log.warning("client %d takes from the others what it lacks: %s", client, note)
+            called = self.called(client)
+            _log.warning("client %s takes from the others what it lacks: %s", called, note)
         found = [self.estimates[client] for client in sorted(self.estimates)]
         each = median_weights(found, self._weights, self._max_weight)
         unknown = (each == 0).all(axis=0)
@@ -172,9 +173,9 @@ class Exchange(SiteStrategy):
         if len(weights) > 2 and share[worst] > 0.5:
             client = sorted(self.estimates)[int(np.argmax(weights[:, worst]))]
             _log.warning(
-                "client %d has %.0f %% of the median's weight, by the rows and the noise that it "
+                "client %s has %.0f %% of the median's weight, by the rows and the noise that it "
                 "claims: site-weights=equal takes nobody's word for it",
-                client,
+                self.called(client),
                 100 * share[worst],
             )
 
@@ -206,7 +207,7 @@ class Exchange(SiteStrategy):
 
         unscored |= self.gather(server_round, replies, read)
         for client, reason in sorted(unscored.items()):
-            _log.warning("client %d lacks scores: %s", client, reason)
+            _log.warning("client %s lacks scores: %s", self.called(client), reason)
         if not scored:
             return None
         self.scored = Evaluation.of(scored)

@@ -249,7 +249,8 @@ class BanditExchange(SiteStrategy):
             lambda content, clients: failed.update(read_split(content, clients)[1]),
         )
         for client, reason in failed.items():
-            _log.warning("client %d has not learned from the last batch: %s", client, reason)
+            called = self.called(client)
+            _log.warning("client %s has not learned from the last batch: %s", called, reason)
         self._heard = True
         return MetricRecord({"sites": len(self.sites.nodes) - len(failed)})
 

@@ -5,7 +5,8 @@ from logging import getLogger
 
 from engram.aggregates import Weighting
 from engram.shares import weight_limit
-from federation.errors import few
+from federation.errors import UNNAMED, few
+from federation.names import Names
 
 __all__ = ["RowWeights"]
 
@@ -35,9 +36,11 @@ class RowWeights:
         self._by_rows = weighting == "examples"
         self._max_weight = max_weight
         self._named: set[int] = set()
+        self._names = UNNAMED
 
-    def compare(self, examples: Sequence[int]) -> None:
-        """Takes in the numbers of rows of all clients; 0 of those that are not known."""
+    def compare(self, examples: Sequence[int], names: Names) -> None:
+        """Takes in the numbers of rows of all clients, 0 where not known, and clients' names."""
+        self._names = names
         if self._by_rows:
             self.most = int(min(float(weight_limit(examples, self._max_weight)), _MOST_ROWS))
 
@@ -58,7 +61,7 @@ class RowWeights:
                 "round %d: clients %s say that they have more than %d rows, and count as if they "
                 "had %d: max-weight = %g times what the median client has",
                 server_round,
-                few(new),
+                few(new, self._names),
                 self.most,
                 self.most,
                 self._max_weight,

@@ -133,6 +133,10 @@ class SiteStrategy(RunStrategy):
                 failed |= dict.fromkeys(clients, one_line(f"{lacks}{error}"))
         return dict(sorted(failed.items()))
 
+    def called(self, client: int) -> str:
+        """Returns what to call a client in a message."""
+        return self.sites.names.get(client, str(client))
+
     def check_enough(self, usable: int) -> None:
         """Names those that were left out, and refuses to go on with too few.
 
@@ -140,9 +144,10 @@ class SiteStrategy(RunStrategy):
             RunStopped: There are too few.
         """
         for client, reason in sorted(self.left_out.items()):
-            _log.warning("client %d is left out: %s", client, reason)
+            _log.warning("client %s is left out: %s", self.called(client), reason)
         if usable < self._least:
-            reasons = "; ".join(f"client {c}: {r}" for c, r in sorted(self.left_out.items())[:10])
+            some = sorted(self.left_out.items())[:10]
+            reasons = "; ".join(f"client {self.called(c)}: {r}" for c, r in some)
             raise RunStopped(f"{usable} of {self._least} sites are usable; {reasons}")
 
     def name_bounded(self, clients: Iterable[int], max_weight: float) -> dict[str, list[int]]:
@@ -155,9 +160,9 @@ class SiteStrategy(RunStrategy):
         for client in bounded:
             if client not in self._bounded:
                 _log.warning(
-                    "client %d would have more weight, by the rows and the noise that it claims, "
+                    "client %s would have more weight, by the rows and the noise that it claims, "
                     "than max-weight = %g times what the median client has: it counts as that",
-                    client,
+                    self.called(client),
                     max_weight,
                 )
         self._bounded.update(bounded)

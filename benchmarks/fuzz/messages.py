@@ -132,7 +132,7 @@ def _documented(read: Callable[[], object], *errors: type[Exception]) -> None:
 def rosters(rng: random.Random, here: Path) -> None:
     """What a node says of itself."""
     del here
-    content = describe_node({0: 5, 3: 7}, Kind("float32[1,8,8]", 10, ("a", "b")))
+    content = describe_node({0: 5, 3: 7}, Kind("float32[1,8,8]", 10, ("a", "b")), {3: "park"})
     for _ in range(rng.choice((1, 1, 2))):
         content = spoil_content(rng, content)
     _documented(lambda: read_entry(content), ValueError)

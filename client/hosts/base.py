@@ -38,6 +38,7 @@ class Opening(NamedTuple):
         engine: ``vectorized`` trains a cohort at once, where the family can; ``sequential`` one
             client at a time, and says which one fails, and where.
         noise: Where the noise of local privacy comes from.
+        named: Whether clients keep the names that the data give them, which the server is told.
     """
 
     experiment: Experiment
@@ -46,6 +47,7 @@ class Opening(NamedTuple):
     client: int = 0
     engine: Engine = "vectorized"
     noise: Noise = secret_noise
+    named: bool = True
 
 
 Open = Callable[[Opening], Host]

@@ -49,7 +49,7 @@ class LocalHost:
         """Says how many rows the clients have, and of which shape and how many classes."""
         data = self.trainer.data
         clients = {client: len(data.train.rows[client]) for client in hosted}
-        return describe_node(clients, data.kind)
+        return describe_node(clients, data.kind, data.names)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Trains the clients of all requests that start from one model in one call.
@@ -94,7 +94,8 @@ class LocalHost:
 @hosts(LocalMethod.plug_in)
 def _open(opening: Opening) -> LocalHost:
     e = opening.experiment
-    data = own_data(e, opening.own, opening.client) if opening.own else federated_data(e)
+    own = opening.own
+    data = own_data(e, own, opening.client) if own else federated_data(e, named=opening.named)
     return LocalHost(Trainer(e, data, opening.store, engine=opening.engine, noise=opening.noise))
 
 

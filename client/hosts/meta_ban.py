@@ -160,7 +160,7 @@ class UserSites:
         """Says how many turns there are, and how many features arms have."""
         clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
         names = [f"x{k}" for k in range(self.arrivals.dim)]
-        return describe_node(clients, Kind(columns=tuple(names)))
+        return describe_node(clients, Kind(columns=tuple(names)), self.arrivals.names)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Answers questions of a turn."""

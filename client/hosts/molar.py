@@ -132,7 +132,7 @@ class TableSites:
         """Says how many rows the clients have, and what the columns are."""
         held = [(client, self.data.train[client]) for client in hosted]
         clients = {client: len(rows.y) for client, rows in held if rows is not None}
-        return describe_node(clients, Kind(columns=tuple(self.data.columns)))
+        return describe_node(clients, Kind(columns=tuple(self.data.columns)), self.data.names)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Sends the clients' own estimates: see ``federation.estimates``."""

@@ -31,7 +31,7 @@ from federation.data.environments import (
     table_environment,
 )
 from federation.data.tables import TableData
-from federation.errors import DataError, EngramError, one_line
+from federation.errors import UNNAMED, DataError, EngramError, one_line
 from federation.estimates import SHARED, SITES, read_parameters, site_record
 from federation.experiment import Experiment
 from federation.methods.molar_bandit import MolarBandit
@@ -83,6 +83,7 @@ class BanditSites:
             )
         self.experiment = experiment
         self.data = data
+        self.called = UNNAMED if data is None else data.names
         self._store = store
         self._site = self.own.policy(experiment).site
         self.environment = lru_cache(maxsize=None)(self._environment)
@@ -146,7 +147,8 @@ class BanditSites:
         kept = self._store.load(client, None, before=before)
         if kept is None:
             if before > 1:
-                _log.warning("client %d remembers no earlier batch: it begins anew", client)
+                called = self.called.get(client, client)
+                _log.warning("client %s remembers no earlier batch: it begins anew", called)
             environment = self.environment(client)
             dim = environment.contexts.shape[2]
             return self._site.init(environment.parameters, dim), np.zeros(3)
@@ -172,7 +174,7 @@ class BanditSites:
     def describe(self, hosted: Sequence[int]) -> RecordDict:
         """Says how many turns the clients have, and what their contexts are."""
         clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
-        return describe_node(clients, Kind(columns=tuple(self.columns)))
+        return describe_node(clients, Kind(columns=tuple(self.columns)), self.called)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
         """Plays a batch, and sends estimates of its rows."""

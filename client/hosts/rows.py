@@ -2,6 +2,7 @@
 
 from client.hosts.base import Opening
 from federation.data.tables import TableData, own_table, table_data
+from federation.errors import UNNAMED
 
 __all__ = ["read_tables"]
 
@@ -14,4 +15,5 @@ def read_tables(opening: Opening) -> TableData:
     """
     if opening.own:
         return own_table(opening.experiment, opening.own, opening.client)
-    return table_data(opening.experiment)
+    found = table_data(opening.experiment)
+    return found if opening.named else found._replace(names=UNNAMED)

@@ -36,6 +36,7 @@ from federation.data.federated import FederatedData, model_for
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
+from federation.names import Names
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
 from federation.streams import Stream, generator
@@ -181,7 +182,7 @@ class Trainer:
             ClientFailed: A client's step raised, where clients are trained in turn.
         """
         model = self._receive(model)
-        results = [_Group(combine) for _ in groups]
+        results = [_Group(combine, self.data.names) for _ in groups]
         queue = [(number, client) for number, group in enumerate(groups) for client in group]
         for start in range(0, len(queue), self._block):
             members = queue[start : start + self._block]
@@ -206,9 +207,11 @@ class Trainer:
         try:
             return self._way(task)
         except ClientRaised as error:
+            client = clients[error.position]
+            called = self.data.names.get(client, client)
             raise ClientFailed(
-                f"client {clients[error.position]} failed in round {server_round} at step "
-                f"{error.step}: {error.__cause__!r}"
+                f"client {called} failed in round {server_round} at step {error.step}: "
+                f"{error.__cause__!r}"
             ) from error
 
     def _remember(
@@ -304,8 +307,9 @@ class Trainer:
 class _Group:
     """What has been made of a group of clients so far."""
 
-    def __init__(self, combine: int | None) -> None:
+    def __init__(self, combine: int | None, names: Names) -> None:
         self._combine = combine
+        self._names = names
         self._clients: list[int] = []
         self._examples: list[int] = []
         self._losses: list[float] = []
@@ -325,8 +329,9 @@ class _Group:
         for i in positions:
             if i in done.broken:
                 step = f" at step {done.broken[i]}" if done.broken[i] else ""
+                called = self._names.get(clients[i], clients[i])
                 self._failures[clients[i]] = (
-                    f"client {clients[i]}: its model or loss became non-finite in round "
+                    f"client {called}: its model or loss became non-finite in round "
                     f"{server_round}{step}"
                 )
         kept = [i for i in positions if i not in done.broken]

@@ -172,9 +172,9 @@ class Pure(TorchFunctionMode):
         if self._fixed and known:
             training = False
         # Without gradients: they are no parameters, though they travel with them.
-        mean = None if training or running_mean is None else running_mean.detach()
-        var = None if training or running_var is None else running_var.detach()
-        return functional.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+        mean_ = None if training or running_mean is None else running_mean.detach()
+        var_ = None if training or running_var is None else running_var.detach()
+        return functional.batch_norm(x, mean_, var_, weight, bias, training, momentum, eps)
 
     # --- Recurrent networks -----------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.tasks import Targets
+from federation.data.npz import named_labels
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
@@ -28,6 +29,7 @@ class Arrays(NamedTuple):
         x_test, y_test: The same for the test rows.
         task_train, task_test: Whose row each is, 0..num_tasks-1; None if the data do not say.
         outputs: Number of classes, or of values or labels.
+        task_names: What each task is called.
     """
 
     x_train: Any
@@ -37,6 +39,7 @@ class Arrays(NamedTuple):
     task_train: _Array | None
     task_test: _Array | None
     outputs: int
+    task_names: tuple[str, ...] = ()
 
 
 def part(
@@ -90,9 +93,10 @@ class Own(NamedTuple):
         if x is not None and "y" in arrays and x_train is None and x_test is None:
             y, outputs = self._targets(arrays["y"])
             x = self._inputs("x", x, y)
-            task = self._task(arrays.get("task"), y)
+            task, names = self._task(arrays, y)
             classes = outputs if self.targets == "classes" else 0
-            return part(x, y, task, classes, test_fraction, seed)._replace(outputs=outputs)
+            found = part(x, y, task, classes, test_fraction, seed)
+            return found._replace(outputs=outputs, task_names=names)
         if not parts:
             raise DataError(
                 f"{self.path} must hold either x and y (and task, if wanted), or x_train, y_train, "
@@ -114,14 +118,18 @@ class Own(NamedTuple):
             )
         return Arrays(x_train, y[: len(train)], x_test, y[len(train) :], None, None, outputs)
 
-    def _task(self, task: _Array | None, y: _Array) -> _Array | None:
+    def _task(
+        self, arrays: Mapping[str, _Array], y: _Array
+    ) -> tuple[_Array | None, tuple[str, ...]]:
+        """Returns each row's task, and what tasks are called; None and nothing without tasks."""
+        task = arrays.get("task")
         if task is None:
-            return None
+            return None, ()
         _same_length(self.path, "task", task, y)
         if task.ndim != 1:
             raise DataError(f"{self.path}: task must be one column, got shape {task.shape}")
-        numbers: _Array = np.unique(task, return_inverse=True)[1]
-        return numbers
+        tasks, numbers = np.unique(task, return_inverse=True)
+        return numbers, tuple(map(str, named_labels(self.path, arrays, "task", tasks).tolist()))
 
     def _targets(self, y: _Array) -> tuple[_Array, int]:
         """Returns targets as tasks want them, and how many outputs they take."""

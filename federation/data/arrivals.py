@@ -16,9 +16,10 @@ from engram.bandits.environments.grouped import grouped
 from engram.molar.site import Rows
 from federation.data.bandits import read_classes
 from federation.data.tables import TableData
-from federation.errors import DataError
+from federation.errors import UNNAMED, DataError
 from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
+from federation.names import Names
 
 __all__ = [
     "GROUPED",
@@ -42,10 +43,12 @@ class Arrivals(NamedTuple):
         dim: Features d of an arm.
         turn: ``t -> Round`` of the client whose turn it is, t from 0; None if that client is
             elsewhere.
+        names: What clients are called, of those that have names.
     """
 
     dim: int
     turn: Callable[[int], Round | None]
+    names: Names = UNNAMED
 
 
 def grouped_users(reward: str, *, users: int, horizon: int, seed: int) -> Environment:
@@ -109,7 +112,9 @@ def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
     e, arms = experiment, experiment.of(MetaBan).arms
     parts = zip(data.train, data.test, strict=True)  # a bandit learns from all that it is shown
     here = {
-        client: _checked(e, client, [rows for rows in held if rows is not None])
+        client: _checked(
+            e, data.names.get(client, client), [rows for rows in held if rows is not None]
+        )
         for client, held in enumerate(parts)
         if held[0] is not None
     }
@@ -123,10 +128,10 @@ def table_arrivals(experiment: Experiment, data: TableData) -> Arrivals:
         offered = rng.choice(len(rows.y), size=arms, replace=len(rows.y) < arms)
         return Round(client, rows.x[offered], rows.y[offered], rows.y[offered])
 
-    return Arrivals(len(data.columns), turn)
+    return Arrivals(len(data.columns), turn, data.names)
 
 
-def _checked(experiment: Experiment, client: int, parts: Sequence[Rows]) -> Rows:
+def _checked(experiment: Experiment, client: int | str, parts: Sequence[Rows]) -> Rows:
     x, y = (np.concatenate([getattr(rows, name) for rows in parts]) for name in ("x", "y"))
     if not np.isfinite(x).all():
         raise DataError(f"client {client}: its rows have NaN or infinity")

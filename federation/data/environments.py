@@ -52,17 +52,18 @@ def table_environment(experiment: Experiment, data: TableData, client: int) -> T
     """
     e, own = experiment, experiment.of(MolarBandit)
     rows, held_out = data.train[client], data.test[client]
+    called = f"client {data.names.get(client, client)}"
     if rows is None or held_out is None:
-        raise DataError(f"client {client} has no rows here, or none is held out")
+        raise DataError(f"{called} has no rows here, or none is held out")
     for name, part in (("training", rows), ("held-out", held_out)):
         if not (np.isfinite(part.x).all() and np.isfinite(part.y).all()):
-            raise DataError(f"client {client}: its {name} rows have NaN or infinity")
+            raise DataError(f"{called}: its {name} rows have NaN or infinity")
     if own.intercept:
         rows, held_out = rows.with_ones(), held_out.with_ones()
     reference = estimate_site(held_out)
     if not np.isfinite(reference.sigma):
         raise DataError(
-            f"client {client} has {len(held_out.y)} held-out rows, too few to count regret by: "
+            f"{called} has {len(held_out.y)} held-out rows, too few to count regret by: "
             "raise test-fraction"
         )
     sizes = [len(own.y) for own in data.train if own is not None]

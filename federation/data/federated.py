@@ -1,5 +1,6 @@
 """The data of a federation: every row held once, and a client a list of row numbers."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,11 +15,12 @@ from engram.models.base import Inputs
 from engram.networks import FLAT
 from engram.tasks import task_of
 from federation.data.arrays import Arrays
-from federation.data.partitions import Rows, check_size, partition
+from federation.data.partitions import Rows, check_size, names_of, partition
 from federation.data.sources import load
-from federation.errors import Refused, one_line
+from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room
+from federation.names import Names
 from federation.roster import Kind
 from federation.shapes import described, example
 from federation.streams import Stream, torch_generator
@@ -92,11 +94,13 @@ class FederatedData(NamedTuple):
         train: Rows to learn from.
         test: Rows to personalize on and to be scored on.
         outputs: Number of classes, or of values or labels to predict.
+        names: What clients are called, where each is a task of the data.
     """
 
     train: Split
     test: Split
     outputs: int
+    names: Names = UNNAMED
 
     @property
     def kind(self) -> Kind:
@@ -131,16 +135,27 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
     return model
 
 
-def federated_data(experiment: Experiment) -> FederatedData:
+def federated_data(experiment: Experiment, *, named: bool = True) -> FederatedData:
     """Loads and partitions the experiment's data, on its device.
 
+    Args:
+        experiment: The settings.
+        named: Whether clients keep the names that the data give them.
+
     Raises:
-        DataError: As ``sources.load`` and ``partitions.partition`` say.
+        DataError: As ``sources.load`` and ``partitions.partition`` say; along with what the network
+            lacks, if that does not fit, either.
         Refused: If the device is not there.
     """
     arrays = _load(experiment, experiment.dataset)
-    train, test = partition(arrays, experiment)
-    return _hold(arrays, train, test, experiment)
+    if not named:
+        arrays = arrays._replace(task_names=())
+    try:
+        train, test = partition(arrays, experiment)
+    except DataError as error:
+        nobody = _hold(arrays, [], [], experiment)
+        raise together(error, partial(model_for, experiment, nobody.kind)) from error
+    return _hold(arrays, train, test, experiment)._replace(names=names_of(arrays, experiment))
 
 
 def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData:

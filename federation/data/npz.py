@@ -11,6 +11,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -21,7 +22,7 @@ from federation.errors import DataError
 from federation.files import open_file
 from federation.machine import check_room
 
-__all__ = ["read_npz"]
+__all__ = ["named_labels", "read_npz"]
 
 _SUFFIX: Final = ".npy"
 _MOST: Final = 1000  # arrays
@@ -73,6 +74,28 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise DataError(
             f"{path} must be an .npz file of plain arrays, as numpy.savez writes it"
         ) from error
+
+
+def named_labels(
+    path: Path, arrays: Mapping[str, npt.NDArray[Any]], task: str, labels: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """Returns tasks by their names in ``task_names``, if they are numbers of these.
+
+    Args:
+        path: What the arrays are of.
+        arrays: All that there are.
+        task: Name of the array that the labels are from.
+        labels: Tasks, shape (n,).
+
+    Raises:
+        DataError: They number others.
+    """
+    if labels.dtype.kind not in "iu" or "task_names" not in arrays:
+        return labels
+    names = arrays["task_names"].reshape(-1)
+    if labels.min() < 0 or labels.max() >= len(names):
+        raise DataError(f"{path}: {task} must number the {len(names)} task_names from 0")
+    return np.asarray(names[labels])
 
 
 def _size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:

@@ -3,22 +3,24 @@
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from engram.checks import must
 from engram.tasks import CLASSIFICATION
 from federation.data.arrays import Arrays
-from federation.errors import DataError
+from federation.errors import UNNAMED, DataError
 from federation.experiment import Experiment
+from federation.names import Names, checked_names
 from federation.streams import Stream, generator
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-__all__ = ["Rows", "check_size", "partition"]
+__all__ = ["Rows", "check_size", "names_of", "partition"]
 
 Rows = npt.NDArray[np.int64]  # row numbers of a data set
 _DRAWS: Final = 20  # partitions drawn, at most, until every client has rows enough
@@ -37,33 +39,19 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[
         DataError: There are not enough rows; the message names the class or client, and says
             what to change.
     """
-    for part, labels in (("training", arrays.y_train), ("test", arrays.y_test)):
-        if experiment.num_clients > len(labels):
-            raise DataError(
-                f"num-clients must be at most the number of {part} rows, {len(labels)}, got "
-                f"{experiment.num_clients}"
-            )
-    by_class = experiment.partition in ("halves", "dirichlet", "pathological")
-    if by_class and experiment.task != CLASSIFICATION.name:
-        raise DataError(
-            f"partition must be iid, natural or blocks for task {experiment.task}, whose rows have "
-            f"no class, got {experiment.partition}"
-        )
+    _refuse(_foreseen(arrays, experiment))
     if experiment.partition == "halves":
-        split = (
+        return (
             _halves(arrays.y_train, arrays.outputs, experiment, "rows-per-class"),
             _halves(arrays.y_test, arrays.outputs, experiment, "test-rows-per-class"),
         )
-        _check_sizes(split, experiment)
-        return split
     if experiment.partition == "blocks":
         split = (
             np.array_split(np.arange(len(arrays.y_train)), experiment.num_clients),
             np.array_split(np.arange(len(arrays.y_test)), experiment.num_clients),
         )
-        _check_sizes(split, experiment)
+        _refuse(_too_small(_sizes(split), experiment))
         return split
-    _check_alike(arrays, experiment)
     for draw in range(_DRAWS):
         seed = int(generator(experiment.seed, Stream.PARTITION, draw).integers(2**31))
         split = (
@@ -71,13 +59,19 @@ def partition(arrays: Arrays, experiment: Experiment) -> tuple[list[Rows], list[
             _flower(arrays.y_test, arrays.task_test, experiment, seed),
         )
         try:
-            _check_sizes(split, experiment)
+            _refuse(_too_small(_sizes(split), experiment))
         except DataError:
             if draw == _DRAWS - 1 or experiment.partition in ("iid", "natural"):
                 raise
         else:
             break
     return split
+
+
+def names_of(arrays: Arrays, experiment: Experiment) -> dict[int, str]:
+    """Returns what clients are called, where each is a task of the data."""
+    named = arrays.task_names if experiment.partition == "natural" else ()
+    return checked_names(dict(enumerate(named)), experiment.num_clients)
 
 
 def _halves(y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str) -> list[Rows]:
@@ -89,7 +83,7 @@ def _halves(y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str)
     one client more.
     """
     a = e.rows_per_class if setting == "rows-per-class" else e.test_rows_per_class
-    first, n_even = classes // 2, (e.num_clients + 1) // 2
+    first, n_even = _half(classes, e)
     turns = np.arange(e.num_clients - n_even)
     held: list[list[Rows]] = [[] for _ in range(e.num_clients)]
     for label in range(classes):
@@ -99,11 +93,6 @@ def _halves(y: npt.NDArray[np.int64], classes: int, e: Experiment, setting: str)
         odd = np.where(turns % first == label, a // 2, 0)
         odd += np.where(first + turns % (classes - first) == label, 2 * a, 0)
         ends = np.concatenate([even, odd]).cumsum()
-        if ends[-1] > len(rows):
-            raise DataError(
-                f"class {label} has {len(rows)} rows, but partition halves needs {ends[-1]} of it: "
-                f"lower {setting} (now {a}) or num-clients (now {e.num_clients})"
-            )
         for client, part in enumerate(np.split(rows[: ends[-1]], ends[:-1])):
             held[client].append(part)
     return [np.concatenate(parts) for parts in held]
@@ -133,16 +122,6 @@ def _flower(
             e.num_clients, "label", e.classes_per_client, "first-deterministic", seed=seed
         )
     else:
-        if task is None:
-            raise DataError(
-                f"partition natural needs a task column, and dataset {e.dataset} has none"
-            )
-        tasks = int(task.max()) + 1
-        if tasks != e.num_clients:
-            raise DataError(
-                f"num-clients must be the number of tasks, {tasks}, for partition natural, "
-                f"got {e.num_clients}"
-            )
         by = library.NaturalIdPartitioner("task")
     order = generator(seed, Stream.PARTITION).permutation(len(y))
     columns: dict[str, Any] = {"row": order}
@@ -166,35 +145,10 @@ def _flower(
         ) from error
 
 
-def _check_alike(arrays: Arrays, e: Experiment) -> None:
-    """Refuses classes or tasks without training or test rows.
+# --- Too few rows ----------------------------------------------------------------------------
 
-    The partitioners number those that they see, and would give a client other ones to be tested
-    on than to learn from.
-    """
-    kind, train, test = "class", arrays.y_train, arrays.y_test
-    if e.partition == "iid":
-        return
-    if e.partition == "natural" and arrays.task_train is not None and arrays.task_test is not None:
-        kind, train, test = "task", arrays.task_train, arrays.task_test
-    one_sided = np.setxor1d(train, test)
-    if one_sided.size:
-        value = one_sided[0]
-        part = "test" if value in train else "training"
-        raise DataError(
-            f"{kind} {value} (counted from 0) has no {part} rows, which partition {e.partition} "
-            f"needs: add rows, leave the {kind} out, or change test-fraction"
-        )
-
-
-def _check_sizes(split: tuple[list[Rows], list[Rows]], e: Experiment) -> None:
-    """Refuses a partition that leaves clients with too few rows: of each fault the first client."""
-    found: dict[str, str] = {}
-    for client, (train, test) in enumerate(zip(*split, strict=True)):
-        for setting, fault in _faults(client, len(train), len(test), e):
-            found.setdefault(setting, fault)
-    if found:
-        raise DataError("; ".join(found.values()))
+Fault = tuple[str, str]  # a setting, and what is wrong with it
+Size = tuple[int, int, int]  # a client, and its numbers of training and of test rows
 
 
 def check_size(client: int, n_train: int, n_test: int, e: Experiment) -> None:
@@ -203,28 +157,150 @@ def check_size(client: int, n_train: int, n_test: int, e: Experiment) -> None:
     Raises:
         DataError: If it has fewer training rows than a batch, or no test row left to be scored on.
     """
-    faults = [fault for _, fault in _faults(client, n_train, n_test, e)]
-    if faults:
-        raise DataError("; ".join(faults))
+    _refuse(_too_small([(client, n_train, n_test)], e))
 
 
-def _faults(client: int, n_train: int, n_test: int, e: Experiment) -> Iterator[tuple[str, str]]:
-    """Yields the settings that a client has too few rows for, and what to do about each."""
+def _refuse(faults: Iterable[Fault]) -> None:
+    """Tells all faults at once: of each setting the first."""
+    found: dict[str, str] = {}
+    for setting, fault in faults:
+        found.setdefault(setting, fault)
+    if found:
+        raise DataError("; ".join(found.values()))
+
+
+def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
+    """Yields what is wrong before rows are given out, and before room is made for them."""
+    classes = e.task == CLASSIFICATION.name
+    if not classes and e.partition in ("halves", "dirichlet", "pathological"):
+        wanted = f"iid, natural or blocks for task {e.task}, whose rows have no class"
+        yield "partition", must("partition", e.partition, wanted)
+        return
+    rows = {"training": len(arrays.y_train), "test": len(arrays.y_test)}
+    too_many = [part for part, count in rows.items() if count < e.num_clients]
+    for part in too_many:
+        wanted = f"at most the number of {part} rows, {rows[part]}"
+        yield "num-clients", must("num-clients", e.num_clients, wanted)
+    if e.partition == "halves":
+        if not too_many:
+            yield from _too_few_of_a_class(arrays, e)
+        yield from _too_small(_half_sizes(arrays.outputs, e), e)
+    elif e.partition == "natural":
+        yield from _other_tasks(arrays, e)
+    elif too_many:
+        for setting, size in _rows_needed(e).items():
+            if rows["training"] < size:
+                yield setting, must(setting, size, f"at most all {rows['training']} training rows")
+        if rows["test"] <= e.adapt_shots:
+            wanted = f"fewer than all {rows['test']} test rows"
+            yield "adapt-shots", must("adapt-shots", e.adapt_shots, wanted)
+    elif classes and e.partition != "blocks":
+        yield from _one_sided("class", arrays.y_train, arrays.y_test, e)
+
+
+def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
+    """Yields what is wrong with the tasks that are to be clients."""
+    train, test = arrays.task_train, arrays.task_test
+    if train is None or test is None:
+        needs = f"partition natural needs a task column, and dataset {e.dataset} has none"
+        yield "partition", needs
+        return
+    tasks = 1 + int(max(train.max(initial=-1), test.max(initial=-1)))
+    if tasks != e.num_clients:
+        wanted = f"the number of tasks, {tasks}, for partition natural"
+        yield "num-clients", must("num-clients", e.num_clients, wanted)
+    names = names_of(arrays, e)
+    yield from _one_sided("task", train, test, e, names)
+    counts = (np.bincount(part, minlength=tasks).tolist() for part in (train, test))
+    sizes = zip(range(tasks), *counts, strict=True)
+    yield from _too_small(sizes, e, names)
+
+
+def _one_sided(
+    kind: str, train: Rows, test: Rows, e: Experiment, names: Names = UNNAMED
+) -> Iterator[Fault]:
+    """Yields a class or task without training or test rows.
+
+    The partitioners number those that they see, and would give a client other ones to be tested
+    on than to learn from.
+    """
+    if e.partition == "iid":
+        return
+    for value in np.setxor1d(train, test)[:1].tolist():
+        part = "test" if value in train else "training"
+        called = names.get(value, f"{value} (counted from 0)")
+        yield (
+            "test-fraction",
+            f"{kind} {called} has no {part} rows, which partition {e.partition} needs: add rows, "
+            f"leave the {kind} out, or change test-fraction",
+        )
+
+
+def _too_few_of_a_class(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
+    """Yields the classes of which ``_halves`` would need more rows than there are."""
+    first, n_even = _half(arrays.outputs, e)
+    n_odd, rest = e.num_clients - n_even, arrays.outputs - first
+    for setting, a, y in (
+        ("rows-per-class", e.rows_per_class, arrays.y_train),
+        ("test-rows-per-class", e.test_rows_per_class, arrays.y_test),
+    ):
+        for label, count in enumerate(np.bincount(y, minlength=arrays.outputs).tolist()):
+            if label < first:
+                needed = a * n_even + a // 2 * len(range(label, n_odd, first))
+            else:
+                needed = 2 * a * len(range(label - first, n_odd, rest))
+            if count < needed:
+                yield (
+                    setting,
+                    f"class {label} has {count} rows, but partition halves needs {needed} of it: "
+                    f"lower {setting} (now {a}) or num-clients (now {e.num_clients})",
+                )
+
+
+def _half(classes: int, e: Experiment) -> tuple[int, int]:
+    """Returns how many classes are in the first half of them, and how many clients hold these."""
+    return classes // 2, (e.num_clients + 1) // 2
+
+
+def _half_sizes(classes: int, e: Experiment) -> Iterator[Size]:
+    """Yields the rows of the first client of each half: the others have as many."""
+    first, n_even = _half(classes, e)
+    a, b = e.rows_per_class, e.test_rows_per_class
+    yield 0, first * a, first * b
+    if n_even < e.num_clients:
+        yield n_even, a // 2 + 2 * a, b // 2 + 2 * b
+
+
+def _sizes(split: tuple[list[Rows], list[Rows]]) -> Iterator[Size]:
+    train, test = (map(len, part) for part in split)
+    return zip(range(len(split[0])), train, test, strict=True)
+
+
+def _rows_needed(e: Experiment) -> dict[str, int]:
+    """Returns how many training rows a client needs, by the setting that says so."""
+    return {"batch-size": e.batch_size, **e.own.rows_needed}
+
+
+def _too_small(sizes: Iterable[Size], e: Experiment, names: Names = UNNAMED) -> Iterator[Fault]:
+    """Yields the settings that clients have too few rows for, and what to do about each."""
     advice = {
         "halves": "raise rows-per-class and test-rows-per-class",
         "dirichlet": "lower num-clients or raise dirichlet-alpha",
         "natural": "leave that task out",
     }.get(e.partition, "lower num-clients")
-    for setting, size in {"batch-size": e.batch_size, **e.own.rows_needed}.items():
-        if n_train < size:
+    needed = _rows_needed(e)
+    for client, n_train, n_test in sizes:
+        called = f"client {names.get(client, client)}"
+        for setting, size in needed.items():
+            if n_train < size:
+                yield (
+                    setting,
+                    f"{called} has {n_train} training rows, fewer than {setting} = {size}: lower "
+                    f"{setting}, or {advice}",
+                )
+        if n_test <= e.adapt_shots:
             yield (
-                setting,
-                f"client {client} has {n_train} training rows, fewer than {setting} = {size}: "
-                f"lower {setting}, or {advice}",
+                "adapt-shots",
+                f"{called} has {n_test} test rows, not more than adapt-shots = {e.adapt_shots}, "
+                f"so none is left to score: lower adapt-shots, or {advice}",
             )
-    if n_test <= e.adapt_shots:
-        yield (
-            "adapt-shots",
-            f"client {client} has {n_test} test rows, not more than adapt-shots = "
-            f"{e.adapt_shots}, so none is left to score: lower adapt-shots, or {advice}",
-        )

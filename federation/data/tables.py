@@ -8,16 +8,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import require
+from engram.checks import must, require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
 from federation.data.in_memory import IN_MEMORY, held
-from federation.data.npz import read_npz
-from federation.errors import DataError, brief, few_names, one_line
+from federation.data.npz import named_labels, read_npz
+from federation.errors import UNNAMED, DataError, brief, few_names, one_line
 from federation.experiment import Experiment
 from federation.files import open_file
 from federation.machine import check_room
+from federation.names import Names, checked_names
 from federation.streams import Stream, generator
 
 __all__ = [
@@ -71,13 +72,13 @@ class TableData(NamedTuple):
         train: Rows to learn from, of each client; None of one that is not here.
         test: Rows to be scored on; None likewise, and where there are none.
         columns: What the features are called.
-        names: Of the clients, as the task column has them; "" if it has none.
+        names: What clients are called in the task column.
     """
 
     train: list[Rows | None]
     test: list[Rows | None]
     columns: list[str]
-    names: list[str]
+    names: Names = UNNAMED
 
 
 def table_data(experiment: Experiment) -> TableData:
@@ -90,11 +91,15 @@ def table_data(experiment: Experiment) -> TableData:
         return _simulated(experiment)
     table = read_table(experiment.dataset, experiment.target_column, experiment.task_column)
     tasks, codes = distinct(table.labels)
+    faults = []
     if len(tasks) != experiment.num_clients:
-        raise DataError(
-            f"num-clients must be the number of tasks, {len(tasks)}, in {experiment.dataset}, got "
-            f"{experiment.num_clients}"
-        )
+        wanted = f"the number of tasks, {len(tasks)}, in {experiment.dataset}"
+        faults.append(must("num-clients", experiment.num_clients, wanted))
+    sizes = np.bincount(codes)
+    nothing = np.flatnonzero(np.round(experiment.test_fraction * sizes) == sizes)[:1]
+    faults += [_none_left(one_line(str(tasks[k])), int(sizes[k])) for k in nothing]
+    if faults:
+        raise DataError("; ".join(faults))
     train: list[Rows | None] = []
     test: list[Rows | None] = []
     for client in range(len(tasks)):
@@ -102,7 +107,8 @@ def table_data(experiment: Experiment) -> TableData:
         parts = _held_out(table.x[own], table.y[own], experiment, client)
         train.append(parts[0])
         test.append(parts[1])
-    return TableData(train, test, table.columns, [str(task) for task in tasks.tolist()])
+    names = checked_names(dict(enumerate(map(str, tasks.tolist()))), len(tasks))
+    return TableData(train, test, table.columns, names)
 
 
 def own_table(experiment: Experiment, dataset: str, client: int) -> TableData:
@@ -115,7 +121,13 @@ def own_table(experiment: Experiment, dataset: str, client: int) -> TableData:
     train: list[Rows | None] = [None] * experiment.num_clients
     test: list[Rows | None] = [None] * experiment.num_clients
     train[client], test[client] = _held_out(table.x, table.y, experiment, client)
-    return TableData(train, test, table.columns, [""] * experiment.num_clients)
+    return TableData(train, test, table.columns)
+
+
+def _none_left(client: object, rows: int) -> str:
+    return (
+        f"client {client} has {rows} rows, of which none is left to learn from: lower test-fraction"
+    )
 
 
 def _held_out(
@@ -126,10 +138,7 @@ def _held_out(
     held = np.zeros(len(y), dtype=bool)
     held[rng.permutation(len(y))[: round(experiment.test_fraction * len(y))]] = True
     if held.all():
-        raise DataError(
-            f"client {client} has {len(y)} rows, of which none is left to learn from: lower "
-            "test-fraction"
-        )
+        raise DataError(_none_left(client, len(y)))
     return Rows(x[~held], y[~held]), Rows(x[held], y[held]) if held.any() else None
 
 
@@ -299,11 +308,8 @@ def _own(path: Path, arrays: Mapping[str, _Array], target: str, task: str, one_t
     for name, array in (("y", y), (task, labels)):
         if array is not None and array.shape != x.shape[:1]:
             raise DataError(f"{path}: {name} must have shape {x.shape[:1]}, got {array.shape}")
-    if labels is not None and labels.dtype.kind in "iu" and "task_names" in arrays:
-        named = arrays["task_names"].reshape(-1)
-        if labels.min() < 0 or labels.max() >= len(named):
-            raise DataError(f"{path}: {task} must number the {len(named)} task_names from 0")
-        labels = named[labels]
+    if labels is not None:
+        labels = named_labels(path, arrays, task, labels)
     columns = _names(path, arrays, "x_names", x.shape[1])
     return Table(x.astype(np.float64), y.astype(np.float64), labels, columns)
 
@@ -347,4 +353,4 @@ def _simulated(experiment: Experiment) -> TableData:
         parts = _held_out(x, y, experiment, client)
         train.append(parts[0])
         test.append(parts[1])
-    return TableData(train, test, [f"x{k}" for k in range(_COLUMNS)], [""] * experiment.num_clients)
+    return TableData(train, test, [f"x{k}" for k in range(_COLUMNS)])

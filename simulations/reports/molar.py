@@ -12,6 +12,7 @@ from rich.table import Table
 
 from federation.methods.molar import COLUMNS, Molar
 from server.record import RunRecord
+from simulations.plots import tick_label
 from simulations.reports.base import reports
 from simulations.reports.sites import MANY, show_sites
 from strategies import Row
@@ -66,7 +67,9 @@ def draw_losses(found: Mapping[str, Any], path: Path) -> None:
     axes.axhline(1, color="gray", lw=1, label="its own estimate alone")
     axes.plot(places, (shared / own)[order], "s", color=colors[1], ms=4, label="shared")
     axes.plot(places, (personal / own)[order], "o", color=colors[0], ms=5, label="personal (MOLAR)")
-    axes.set_xticks(places, [str(clients["ids"][i]) for i in order], fontsize=7, rotation=90)
+    names = clients.get("names", clients["ids"])
+    labels = [tick_label(names[i]) for i in order]
+    axes.set_xticks(places, labels, fontsize=7, rotation=90, parse_math=False)
     axes.set(
         xlabel="site",
         ylabel="held-out loss over that of its own estimate",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from matplotlib.figure import Figure
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from federation.methods import METHODS
@@ -39,9 +40,11 @@ def show_sites(
         err.print(f"{folder}: not finished; go on with --resume")
         return
     out.print(table(found, settings))
+    names = record.names
     for kind, clients in (("left out", found["left-out"]), ("lacks", found.get("lacking", {}))):
         for client, reason in clients.items():
-            err.print(f"client {client} {kind}: {reason}", soft_wrap=True)
+            called = names.get(int(client), client)
+            err.print(f"client {called} {kind}: {reason}", markup=False, soft_wrap=True)
     strategy = STRATEGIES[METHODS[settings["method"]].plug_in]
     out.print(strategy.in_words(found), soft_wrap=True)
     files = [*draw(record, found), "results.json", "metrics.jsonl"]
@@ -58,10 +61,11 @@ def regret_table(found: Mapping[str, Any]) -> Table:
     told = "turns told of" if "told" in found else "activated in"
     for heading in ("site", told, "reward", "regret"):
         table.add_column(heading, justify="right")
-    columns = [found["clients"][name] for name in ("turns", "reward", "regret")]
-    for client, (turns, reward, regret) in enumerate(zip(*columns, strict=True)):
-        if client < MANY:
-            table.add_row(str(client), f"{turns:.0f}", f"{reward:.4g}", f"{regret:.4g}")
+    clients = found["clients"]
+    columns = [clients[name] for name in ("turns", "reward", "regret")]
+    names = clients.get("names", range(len(columns[0])))
+    for name, turns, reward, regret in list(zip(names, *columns, strict=True))[:MANY]:
+        table.add_row(escape(str(name)), f"{turns:.0f}", f"{reward:.4g}", f"{regret:.4g}")
     if len(columns[0]) > MANY:
         table.add_row("...", f"{len(columns[0])} sites", "in", "results.json")
     return table

@@ -160,6 +160,25 @@ def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):
     assert "num-clients must be more than 4" in reply.error.reason
 
 
+@pytest.mark.parametrize("method", ["fedavg", "molar"])
+def test_names_in_the_data_stay_on_a_machine_of_its_own(tmp_path, method):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(200, 3)), np.tile([0, 1], 100)
+    task = np.repeat(["park", "elm"], 100)
+    settings = {"method": method, "num_clients": 2}
+    settings |= {"dataset": write_npz(tmp_path / "a.npz", x=x, y=y, task=task)}
+    if method == "fedavg":
+        settings |= {"partition": "natural", "clients_per_round": 2, "model": "linear"}
+    beside = ask(ROSTER_QUERY, RecordDict(), {}, **settings)
+    assert read_entry(beside.content).names == {0: "elm", 1: "park"}
+    node = {"state": str(tmp_path / "state"), "data-dir": str(tmp_path)}
+    apart = ask(ROSTER_QUERY, RecordDict(), node, **settings)
+    assert read_entry(apart.content).names == {}
+    if method == "fedavg":
+        reply = ask(ROSTER_QUERY, RecordDict(), node, **settings, batch_size=90)
+        assert "client 0 has 60 training rows" in reply.error.reason
+
+
 def test_a_coordinator_opens_no_file_of_a_node(tmp_path):
     rng = np.random.default_rng(0)
     own = write_npz(tmp_path / "own.npz", x=rng.normal(size=(900, 3)), y=rng.integers(0, 2, 900))

@@ -1,12 +1,14 @@
 """The tables of settings in pyproject.toml, written from the settings' classes.
 
-``python -m tests.federation.pyproject_tables`` writes them anew; a test compares.
+``python -m tests.federation.pyproject_tables`` writes them anew, and the types for editors; tests
+compare.
 """
 
 import json
 from pathlib import Path
 
 from federation.experiment import default_config
+from tests.federation.given_settings import STUB, stub
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 FIRST, LAST = "[tool.flwr.app.config]\n", "\n[tool.ruff]"
@@ -32,3 +34,4 @@ def parts() -> tuple[str, str, str]:
 if __name__ == "__main__":
     before, _, after = parts()
     PYPROJECT.write_text(before + tables() + after, encoding="utf-8")
+    STUB.write_text(stub(), encoding="utf-8")

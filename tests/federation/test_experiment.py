@@ -1,9 +1,11 @@
 """Settings: one place for defaults, one line for everything that is wrong."""
 
+import inspect
 import re
 
 import pytest
 
+import engram
 from engram.aggregates import mean
 from federation.aggregation import aggregate_of
 from federation.errors import Refused
@@ -12,6 +14,7 @@ from federation.methods import METHODS, register
 from federation.methods.local import FedAvg, PFedMe
 from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
+from tests.federation.given_settings import STUB, stub
 from tests.federation.pyproject_tables import parts, tables
 from tests.support import small
 
@@ -35,6 +38,20 @@ def test_there_are_the_settings_that_were_asked_for():
 
 def test_pyproject_has_the_defaults_that_the_classes_have():
     assert parts()[1] == tables(), "run python -m tests.federation.pyproject_tables"
+
+
+def test_editors_know_the_settings_that_there_are():
+    assert STUB.read_text() == stub(), "run python -m tests.federation.pyproject_tables"
+
+
+@pytest.mark.parametrize("function", [Experiment, engram.simulate, engram.compare])
+def test_notebooks_know_the_settings_that_there_are(function):
+    found = inspect.signature(function).parameters
+    names = {name for group in METHODS.values() for name in group.model_fields}
+    assert names | (SharedSettings.model_fields.keys() - {"resume"}) <= found.keys()
+    assert (found["num_rounds"].default, found["nu"].default) == (100, 5.0)
+    assert not {"own", "settings"} & found.keys()
+    inspect.signature(function).bind(eta=0.3)
 
 
 @pytest.mark.parametrize("group", [SharedSettings, *METHODS.values()])

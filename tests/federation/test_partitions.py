@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from federation.data import partitions
 from federation.data.federated import Split, federated_data
+from federation.data.sources import Arrays
 from federation.errors import DataError, Refused
 from tests.support import small, write_npz
 
@@ -173,6 +175,80 @@ def test_all_that_rows_are_too_few_for_is_told_at_once():
         federated_data(small(batch_size=30, initial_batch_size=30, adapt_shots=30))
     for setting in ("batch-size = 30", "initial-batch-size = 30", "adapt-shots = 30"):
         assert setting in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("partition", "most"), [("halves", "client 0 has 40"), ("iid", "at most all 1078")]
+)
+def test_all_is_told_at_once_even_if_there_are_too_many_clients(partition, most):
+    with pytest.raises(DataError, match=most) as caught:
+        federated_data(
+            small(partition=partition, num_clients=1500, batch_size=2000, adapt_shots=900)
+        )
+    told = [part.split(" ")[0] for part in str(caught.value).split("; ")]
+    halves = ["num-clients", "client", "client"]
+    assert told == (
+        halves if partition == "halves" else ["num-clients", "batch-size", "adapt-shots"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "a", "count"), [(20, 8, 10), (3, 5, 3), (7, 3, 5), (2, 4, 2), (1, 9, 4)]
+)
+def test_halves_needs_as_many_rows_of_a_class_as_it_gives_out(num_clients, a, count):
+    e = small(num_clients=num_clients, clients_per_round=1, rows_per_class=a)
+    plenty = np.repeat(np.arange(count), 500)
+
+    def given_out(y):
+        x = np.zeros((len(y), 1)), np.zeros((len(plenty), 1))
+        rows, _ = partitions.partition(Arrays(x[0], y, x[1], plenty, None, None, count), e)
+        return np.bincount(y[np.concatenate(rows)], minlength=count)
+
+    needed = given_out(plenty)
+    exact = np.repeat(np.arange(count), np.maximum(needed, 1))
+    assert given_out(exact).tolist() == needed.tolist()
+    for label in np.flatnonzero(needed):
+        words = f"class {label} has {needed[label] - 1} rows, but .* needs {needed[label]} of it"
+        with pytest.raises(DataError, match=words):
+            given_out(np.delete(exact, np.argmax(exact == label)))
+
+
+def test_what_a_network_lacks_is_told_with_what_the_rows_lack(tasks):
+    with pytest.raises(DataError, match=r"fewer than batch-size = 90.*; input of a cnn must be"):
+        federated_data(
+            small(dataset=tasks, partition="natural", num_clients=5, batch_size=90, model="cnn")
+        )
+
+
+def test_clients_that_are_tasks_are_called_as_these(tmp_path):
+    x, y = np.ones((120, 2)), np.tile([0, 1], 60)
+    plain = {"x": x, "y": y, "task": np.repeat([2, 0, 1], 40)}
+    named = plain | {"task_names": np.array(["park", "elm", "oak"])}
+    settings = {"partition": "natural", "num_clients": 3, "clients_per_round": 3}
+    for arrays, names in (
+        (plain, {}),
+        (named, {0: "park", 1: "elm", 2: "oak"}),
+        (plain | {"task": np.repeat(["b", "a", "c"], 40)}, {0: "a", 1: "b", 2: "c"}),
+        (plain | {"task": np.repeat([101, 7, 205], 40)}, {0: "7", 1: "101", 2: "205"}),
+    ):
+        dataset = write_npz(tmp_path / "a.npz", **arrays)
+        data = federated_data(small(dataset=dataset, **settings))
+        assert data.names == names
+        assert federated_data(small(dataset=dataset, **settings), named=False).names == {}
+        assert federated_data(small(dataset=dataset, **settings | {"partition": "iid"})).names == {}
+    # The name is of the rows' task: here each task has an x of its own.
+    x = np.repeat([[2.0], [0.0], [1.0]], 40, axis=0)
+    data = federated_data(
+        small(dataset=write_npz(tmp_path / "b.npz", **named | {"x": x}), **settings)
+    )
+    for client, rows in enumerate(data.train.rows):
+        assert (data.train.x[rows] == client).all()
+    dataset = write_npz(tmp_path / "c.npz", **named)
+    with pytest.raises(DataError, match="client park has 24 training rows, fewer than batch-size"):
+        federated_data(small(dataset=dataset, batch_size=30, **settings))
+    lacking = named | {"task": np.repeat([0, 1, 3], 40)}
+    with pytest.raises(DataError, match="task must number the 3 task_names from 0"):
+        federated_data(small(dataset=write_npz(tmp_path / "d.npz", **lacking), **settings))
 
 
 def test_refuses_classes_and_tasks_without_training_or_test_rows(tmp_path):

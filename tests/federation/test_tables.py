@@ -88,8 +88,8 @@ def test_every_client_has_its_rows_and_some_are_held_out(tmp_path):
         test_fraction=0.25,
     )
     held = table_data(e)
-    assert held.names == ["north", "south"]
-    for client, name in enumerate(held.names):
+    assert held.names == {0: "north", 1: "south"}
+    for client, name in held.names.items():
         ages = np.r_[held.train[client].x[:, 0], held.test[client].x[:, 0]]
         own = data[data["hospital"] == name]
         assert sorted(ages) == own["age"].tolist()
@@ -118,8 +118,11 @@ def test_tables_that_cannot_be(tmp_path):
         table_data(e)
     one = csv(tmp_path / "one.csv", frame().iloc[:3])
     e = e.model_copy(update={"dataset": one, "num_clients": 2, "test_fraction": 0.9})
-    with pytest.raises(DataError, match="client 0 has 2 rows, of which none is left"):
+    fewer = "client north has 2 rows, of which none is left"
+    with pytest.raises(DataError, match=fewer):
         table_data(e)
+    with pytest.raises(DataError, match=f"num-clients must be the number of tasks, 2, .*; {fewer}"):
+        table_data(e.model_copy(update={"num_clients": 3}))
 
 
 def test_rows_longer_than_the_header_are_no_table(tmp_path):

@@ -101,7 +101,12 @@ def test_data_of_another_kind_are_left_out(warnings_of_engram):
         Scripted(other, entry([0, 1])), 4, kind=Kind("float32[1,8,8]", 5), patience=0
     )
     attendance.wait(2)
-    assert attendance.roster() == ([None, None, 1, 1], [0, 0, 10, 10], Kind("float32[1,8,8]", 5))
+    assert attendance.roster() == (
+        [None, None, 1, 1],
+        [0, 0, 10, 10],
+        Kind("float32[1,8,8]", 5),
+        {},
+    )
 
 
 def test_names_clients_that_nobody_hosts():
@@ -147,7 +152,12 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, wa
     g.away = {2, 3}
     caplog.set_level("INFO", logger="flwr.engram")
     attendance = begun(g, 4, least=2)
-    assert attendance.roster() == ([1, 1, None, None], [10, 10, 0, 0], Kind("float32[1,8,8]", 10))
+    assert attendance.roster() == (
+        [1, 1, None, None],
+        [10, 10, 0, 0],
+        Kind("float32[1,8,8]", 10),
+        {},
+    )
     assert attendance.left_out([0, 1], {}) == dict.fromkeys([2, 3], "no node hosts it")
     assert "without some clients, for now: clients [2, 3]: no node hosts it" in caplog.text
     assert not attendance.look()
@@ -164,6 +174,34 @@ def test_begins_with_those_who_are_there_and_takes_in_who_comes_later(caplog, wa
     assert attendance.look()
     assert attendance.left_out(range(4), {}) == {}
     assert not attendance.look()
+
+
+def test_clients_are_called_by_the_names_that_their_nodes_say(caplog, warnings_of_engram):
+    caplog.set_level("INFO", logger="flwr.engram")
+    g = Moving(
+        entry([0, 1], named=[0], names=["park"]),
+        entry([2], named=[2], names=["elm"]),
+        entry([1, 2, 4], named=[1, 2, 4], names=["park", "none", "elm"]),  # it comes too late
+    )
+    g.away = {2, 3}
+    attendance = begun(g, 4, least=2)
+    assert attendance.roster().names == {0: "park"}
+    g.away = {3}
+    assert attendance.look()
+    assert "clients [elm] have come, and take part from now on" in caplog.messages
+    g.away = {1}
+    assert attendance.look()
+    assert attendance.roster().names == {0: "park (number 0)", 1: "park (number 1)", 2: "elm"}
+    assert "clients [park (number 1)] are on other nodes now" in warnings_of_engram.messages
+    assert "node 3 takes no part with clients [elm]: other" in warnings_of_engram.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"named": [7], "names": ["x"]}, {"named": [0], "names": []}, {"named": [0], "names": [b"x"]}],
+)
+def test_names_of_nobodys_clients_are_refused(change):
+    assert "runs something else" in stopped(entry([0, 1], **change), num_clients=2)
 
 
 def test_who_comes_late_with_other_data_is_left_out(warnings_of_engram):

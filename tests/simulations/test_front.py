@@ -77,7 +77,15 @@ def test_clients_may_have_names_and_rows_be_given_out(tmp_path):
     named = dict(zip(("park", "lake", "hill", "port"), clients(), strict=True))
     one = engram.simulate(clients(), method="fedavg", out=tmp_path / "one", **QUICK)
     two = engram.simulate(named, method="fedavg", out=tmp_path / "two", **QUICK)
-    pd.testing.assert_frame_equal(one.clients, two.clients)
+    assert two.clients.index.tolist() == ["park", "lake", "hill", "port"]
+    assert two.clients.index.name == one.clients.index.name == "client"
+    pd.testing.assert_frame_equal(
+        one.clients, two.clients.reset_index(drop=True), check_names=False
+    )
+    assert torch.equal(*(two.personal_model(c)["dense0.weight"] for c in ("hill", 2)))
+    assert torch.equal(*(one.personal_model(c)["dense0.weight"] for c in ("2", 2)))
+    with pytest.raises(Refused, match="client must be one of park, lake, hill, port, got 'elm'"):
+        two.personal_model("elm")
     x, y = (np.concatenate(part) for part in zip(*clients(), strict=True))
     given_out = engram.simulate(
         (x, y), partition="iid", num_clients=4, clients_per_round=4, out=tmp_path / "x", **QUICK
@@ -124,6 +132,9 @@ def test_a_table_of_each_client_is_regressed_on(tmp_path):
     np.testing.assert_allclose(run.results["shared"]["coef"][:3], [1, -2, 3], atol=0.05)
     coef = [float(run.personal_model(0)[f"x{k}"][0]) for k in range(3)]
     np.testing.assert_allclose(coef, [1, -2, 3], atol=0.1)
+    assert sorted(run.clients.index) == ["hill", "lake", "park"]
+    assert run.clients.index.tolist() == run.results["clients"]["names"]
+    assert run.personal_model("hill").keys() == run.personal_model(0).keys()
 
 
 def test_a_run_goes_on_with_the_same_data_and_no_other(tmp_path):
@@ -141,6 +152,11 @@ def test_a_run_goes_on_with_the_same_data_and_no_other(tmp_path):
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(Refused, match="etta is not a setting"):
         engram.simulate(clients(), etta=1, out=tmp_path / "run", **QUICK)
+    both = "clients-per-round must be at most .*; client 0 has .* fewer than batch-size = 99"
+    with pytest.raises(Refused, match=both):
+        engram.simulate(
+            clients(), batch_size=99, clients_per_round=9, out=tmp_path / "run", **QUICK
+        )
     with pytest.raises(DataError, match="fewer than batch-size = 99"):
         engram.simulate(clients(), batch_size=99, out=tmp_path / "run", **QUICK)
     with pytest.raises(Refused, match="no run 'nowhere'"):

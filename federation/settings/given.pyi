@@ -1,0 +1,201 @@
+"""Settings as they are given by name: for editors and type checkers.
+
+Written from the settings' classes by ``python -m tests.federation.pyproject_tables``.
+"""
+
+from typing import Literal, TypeAlias, TypedDict
+
+MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "pfedme", "fedavg", "meta-ban", "molar", "molar-bandit"] | str
+
+class Given(TypedDict, total=False):
+    """Settings that methods share, and those that are some methods' own."""
+
+    dataset: str
+    """digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100,
+    cifar100-coarse (20 superclasses), or npz:PATH for arrays of your own; of methods for
+    tables: npz:PATH, csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated);
+    of methods in which clients are classes of images: several of the first, with commas, or
+    permuted-NAME for other pixels; linear-groups, cosine-groups (simulated); csv:PATH, arms and
+    what they pay."""
+    test_fraction: float
+    """share of the rows held out for testing, where the data set has no test rows of its
+    own."""
+    num_classes: int
+    """npz: classes there are, where the rows at hand may lack some of them; 0: as many as they
+    have."""
+    partition: Literal["halves", "iid", "dirichlet", "pathological", "natural", "blocks"]
+    """who holds which rows: halves (half the clients hold the first half of the classes evenly,
+    the others a little of one of those and much of one of the rest), iid, dirichlet,
+    pathological, natural (by the data's task column), blocks (the first rows, the next ones,
+    and so on)."""
+    num_clients: int
+    """clients in the federation."""
+    rows_per_class: int
+    """halves: a for the training rows."""
+    test_rows_per_class: int
+    """halves: a for the test rows."""
+    dirichlet_alpha: float
+    """dirichlet: concentration; smaller is more uneven."""
+    classes_per_client: int
+    """pathological: classes a client holds."""
+    target_column: str
+    """tables: the target, by name."""
+    task_column: str
+    """tables: the column that says whose a row is; each value is a client."""
+    model: str
+    """network: mlp (dense layers), cnn (two convolutions, then dense layers) or linear (softmax
+    regression); or one of your own, by its name."""
+    hidden: str
+    """widths of the hidden dense layers, with commas."""
+    task: str
+    """what it learns: classification, regression, multi-label or next-token."""
+    loss: str
+    """a loss of your own, by its name, in place of the task's."""
+    statistics: Literal["average", "local", "fixed"]
+    """running statistics of batch norm: average (of the clients' ones), local (each client
+    keeps its own) or fixed (they stay, and are used in training, too)."""
+    num_rounds: int
+    """communication rounds."""
+    eval_every: int
+    """rounds between evaluations; the last round is always evaluated."""
+    checkpoint_every: int
+    """rounds between checkpoints."""
+    seed: int
+    """root of every random stream."""
+    timeout: float
+    """seconds that a round waits for replies before it goes on without them."""
+    min_clients: int
+    """clients without whose replies a round does not go on, and a run does not begin; one that
+    has fewer stops, and can be resumed."""
+    clients_per_round: int
+    """clients that train in a round (B)."""
+    shards: int
+    """shards of clients (client i is in shard i mod shards), from each of which the same number
+    trains in a round; as many as nodes: every node has the same to do."""
+    local_steps: int
+    """local steps of a client in a round (H)."""
+    batch_size: int
+    """rows in each batch of a local step (K)."""
+    order: Literal["shuffled", "stream"]
+    """rows of a batch: shuffled (drawn at random, with replacement) or stream (the client's
+    next ones; a round passes for all clients, whether they train or not, and after the last row
+    comes the first again)."""
+    merge: Literal["mean", "median", "trimmed-mean", "krum"]
+    """what a round's models are merged into: their mean, the median or the trimmed-mean of each
+    coordinate, or (krum) the one that is nearest to most others; with any but the mean every
+    client counts alike."""
+    num_malicious: int
+    """trimmed-mean, krum: clients of a round that may send anything; trimmed-mean leaves out as
+    many of the lowest and as many of the highest values."""
+    max_weight: float
+    """largest weight of a client where weights are what clients say of themselves (rows, or
+    rows and noise), in weights of the median client; what is above counts as that. 1e9: no
+    bound."""
+    clip: float
+    """largest norm of a client's update (C); longer ones are scaled down to it, by the client
+    and again by the server. 0: no bound."""
+    privacy: Literal["none", "local", "central"]
+    """differential privacy of clients: none, central (the server adds normal noise to the mean
+    of clipped updates, all of which count alike) or local (each client adds it to its own
+    before it leaves)."""
+    noise_multiplier: float
+    """privacy: standard deviation of the noise over clip, on one client's update (local) or on
+    the sum of all clients' (central)."""
+    delta: float
+    """privacy: the delta at which the epsilon spent is reported."""
+    server_step: Literal["replace", "universal"]
+    """what becomes of a round's merged model: it replaces the last one; or (universal) the last
+    one less the merged one is a gradient, of which the universal ensemble makes the next model,
+    without a step size."""
+    server_radius: float
+    """universal: radius of the ball around the initial model that models stay in."""
+    adapt_shots: int
+    """evaluation: test rows that a client personalizes on."""
+    adapt_steps: int
+    """evaluation: gradient steps on them."""
+    adapt_lr: float
+    """evaluation: their step size."""
+    metrics: str
+    """evaluation: what models are scored by besides the loss, with commas; the first is shown
+    first; empty: what suits the task."""
+    data_dir: str
+    """folder of torchvision's data sets; downloads go there."""
+    device: str
+    """cpu, cuda, or cuda:N."""
+    cpu_threads: int
+    """torch threads of each process that trains; for small models more than 1 is slower, by far
+    where processes share the cores."""
+    memory_budget: float
+    """GiB that a process may use to train clients at once; 0: a quarter of what is free. With
+    less, clients train in smaller blocks: the same numbers, to rounding."""
+    alpha: float
+    """local-moml, per-fedavg: adaptation step size; pfedme: inner step size; meta-ban: how much
+    it explores."""
+    beta: float
+    """local-moml: weight of the newest adaptation in the memory."""
+    eta: float
+    """local-moml, per-fedavg, pfedme: step size of the common model; fedavg: step size of a
+    client's local steps."""
+    hessian: Literal["exact", "first-order", "finite-difference"]
+    """local-moml, per-fedavg: how the meta-gradient treats the Hessian: exact, first-order
+    (leaves it out) or finite-difference."""
+    memory: Literal["reset", "carry"]
+    """local-moml: whether memories start anew each round (cross-device) or are carried over
+    (cross-silo)."""
+    initial_batch_size: int
+    """local-moml: rows that a memory starts from (K0)."""
+    lambda_: float
+    """pfedme: weight of the proximal term."""
+    inner_steps: int
+    """pfedme: steps towards the proximal point."""
+    server_mix: float
+    """pfedme: weight of the round's mean (beta)."""
+    nu: float
+    """meta-ban: the larger, the larger groups are."""
+    gamma: float
+    """meta-ban: the gap between groups: clients agree on an arm whose networks differ by (nu -
+    1) / nu gamma at most."""
+    user_eta: float
+    """meta-ban: step size of a client's network (eta_1)."""
+    meta_eta: float
+    """meta-ban: step size of the server's (eta_2)."""
+    own_weight: float
+    """meta-ban: weight of a row of the client whose turn it is, beside others' of 1."""
+    user_steps: int
+    """meta-ban: a client's steps in its turn (J_1)."""
+    meta_steps: int
+    """meta-ban: the server's steps in a turn (J_2); in each it asks all clients."""
+    replay_batch: int
+    """meta-ban: rows of a step."""
+    replay_rows: int
+    """meta-ban: last rows that a client keeps."""
+    arms: int
+    """meta-ban: tables: arms to choose from (K); molar-bandit: arms to choose from (K)."""
+    user_groups: int
+    """meta-ban: groups of each data set's clients, whose right arm depends on the image, too;
+    0: it is each client's own."""
+    report_every: int
+    """meta-ban, molar-bandit: turns that a client reports together, by sums of rewards and
+    regrets; the fewer, the more is said of each."""
+    thresholding: Literal["hard", "soft"]
+    """molar, molar-bandit: hard (a coefficient is shared or the site's own) or soft."""
+    threshold_scale: float
+    """molar, molar-bandit: c, scale of the threshold; 0: every site keeps its own estimate."""
+    intercept: bool
+    """molar, molar-bandit: whether models have an intercept."""
+    family: Literal["linear", "logistic", "poisson"]
+    """molar: the model: linear, logistic (classes 0 and 1) or poisson (counts)."""
+    site_weights: Literal["precision", "equal"]
+    """molar: weights of the median: precision (rows over noise variance, as sites claim them)
+    or equal (a minority of sites cannot move it far, whatever they claim)."""
+    level: float
+    """molar: level of confidence intervals."""
+    bandit_model: Literal["C", "P"]
+    """molar-bandit: C (each arm has a context; a site has one parameter) or P (a site sees one
+    context, and each arm has a parameter)."""
+    first_batch: int
+    """molar-bandit: turns in the first batch (H0); batches double from the second on, and num-
+    rounds is how many there are."""
+    history: Literal["batch", "all"]
+    """molar-bandit: rows that a site's own step looks at: those since its last estimate, or all
+    it ever saw."""
