@@ -32,17 +32,11 @@ __all__ = ["Found", "between", "main"]
 
 
 class Found(NamedTuple):
-    """What came of a run between sites.
+    """What came of a run between sites."""
 
-    Attributes:
-        alike: Turns in which the arm was that of one place.
-        regret: That was told.
-        ms: Median milliseconds of a turn.
-    """
-
-    alike: int
-    regret: float
-    ms: float
+    alike: int  # turns in which the arm was that of one place
+    regret: float  # that was told
+    ms: float  # median milliseconds of a turn
 
 
 def between(experiment: Experiment, arms: npt.NDArray[np.intp], sites: int) -> Found:

@@ -40,19 +40,12 @@ _OWN_WEIGHT, _USER_STEPS, _META_STEPS, _BATCH = 10.0, 4, 8, 16
 
 
 class Size(NamedTuple):
-    """What is timed.
+    """What is timed."""
 
-    Attributes:
-        users: How many there are.
-        dim: d.
-        hidden: Widths of hidden layers.
-        most: Milliseconds a round that Meta-Ban may take, at most.
-    """
-
-    users: int
-    dim: int
-    hidden: tuple[int, ...]
-    most: float
+    users: int  # how many there are
+    dim: int  # d
+    hidden: tuple[int, ...]  # widths of hidden layers
+    most: float  # milliseconds a round that Meta-Ban may take, at most
 
 
 SIZES: Final = (

@@ -51,21 +51,13 @@ _SIGMA: Final = 0.1  # of the noise of linear models (Sec. 4.1)
 
 
 class Setting(NamedTuple):
-    """A simulation.
+    """A simulation."""
 
-    Attributes:
-        family: linear, or logistic.
-        dim: d.
-        tasks: M.
-        size: n.
-        differing: s.
-    """
-
-    family: FamilyName
-    dim: int
-    tasks: int
-    size: int
-    differing: int
+    family: FamilyName  # linear, or logistic
+    dim: int  # d
+    tasks: int  # M
+    size: int  # n
+    differing: int  # s
 
 
 PAPER: Final = Setting("linear", 300, 30, 5000, 20)
@@ -148,17 +140,11 @@ def _sparse_tasks(rng: np.random.Generator, dim: int, size: int) -> tuple[list[R
 
 
 class Coverage(NamedTuple):
-    """How often intervals of level 0.95 hold, and how long they are.
+    """How often intervals of level 0.95 hold, and how long they are."""
 
-    Attributes:
-        shared: Share of the shared coefficients that are in theirs.
-        differing: Of those in which a task differs.
-        length: Sum of the lengths, over that of least squares'.
-    """
-
-    shared: float
-    differing: float
-    length: float
+    shared: float  # share of the shared coefficients that are in theirs
+    differing: float  # of those in which a task differs
+    length: float  # sum of the lengths, over that of least squares'
 
 
 def coverage(

@@ -99,19 +99,12 @@ def _means(found: Mapping[str, Mapping[int, Sequence[float]]]) -> Found:
 
 
 class Claim(NamedTuple):
-    """What the ensemble should do.
+    """What the ensemble should do."""
 
-    Attributes:
-        setting: A name of ``STREAMS``, or ``bilinear game``.
-        what: In words.
-        value: Of what was found.
-        limit: The value is at most this.
-    """
-
-    setting: str
-    what: str
-    value: Callable[[Found], float]
-    limit: float
+    setting: str  # a name of ``STREAMS``, or ``bilinear game``
+    what: str  # in words
+    value: Callable[[Found], float]  # of what was found
+    limit: float  # the value is at most this
 
 
 def _growth(late: int, early: int) -> Callable[[Found], float]:

@@ -35,16 +35,11 @@ _WARM_UP = 2
 
 
 class Contender(NamedTuple):
-    """Somebody who can run rounds.
+    """Somebody who can run rounds."""
 
-    Attributes:
-        name: In the table.
-        run: Runs a round.
-        bare: Runs a round of the trainer alone, without strategy and messages; None for peers.
-    """
-
-    name: str
-    run: Callable[[int], object]
+    name: str  # in the table
+    run: Callable[[int], object]  # runs a round
+    # Runs a round of the trainer alone, without strategy and messages; None for peers.
     bare: Callable[[int], object] | None = None
 
 

@@ -45,17 +45,12 @@ _SIZES = (14, 200, 650, 33_000, 1_000_000)
 
 
 class Outcome(NamedTuple):
-    """What came of a run.
+    """What came of a run."""
 
-    Attributes:
-        before: Accuracy of the common model, mean over clients.
-        after: After personalization.
-        losses: Of the common model on all training rows, in nats, after a twentieth, a quarter and
-            all of the rounds.
-    """
-
-    before: float
-    after: float
+    before: float  # accuracy of the common model, mean over clients
+    after: float  # after personalization
+    # Of the common model on all training rows, in nats, after a twentieth, a quarter and all of the
+    # rounds.
     losses: tuple[float, ...]
 
 

@@ -26,19 +26,12 @@ __all__ = ["WORKLOADS", "Platform", "Workload", "experiment", "federation"]
 
 
 class Workload(NamedTuple):
-    """A federation, and what its clients do in a round.
+    """A federation, and what its clients do in a round."""
 
-    Attributes:
-        meaning: What it is, in a few words.
-        shape: Shape of one row; there are 10 classes.
-        settings: Those that differ from the platform's defaults.
-        rounds: Rounds that are timed, unless somebody says otherwise.
-    """
-
-    meaning: str
-    shape: tuple[int, ...]
-    settings: dict[str, Any]
-    rounds: int
+    meaning: str  # what it is, in a few words
+    shape: tuple[int, ...]  # shape of one row; there are 10 classes
+    settings: dict[str, Any]  # those that differ from the platform's defaults
+    rounds: int  # rounds that are timed, unless somebody says otherwise
 
 
 _MLP: Final = {"model": "mlp", "hidden": "40,40", "local-steps": 10, "batch-size": 5}

@@ -28,15 +28,10 @@ _SOON = timedelta(days=30)
 
 
 class Addresses(NamedTuple):
-    """Where a SuperLink listens.
+    """Where a SuperLink listens."""
 
-    Attributes:
-        fleet: For clients.
-        control: For users, who start runs and register clients, and for its own apps.
-    """
-
-    fleet: Address
-    control: Address
+    fleet: Address  # for clients
+    control: Address  # for users, who start runs and register clients, and for its own apps
 
 
 def superlink_command(

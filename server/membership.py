@@ -20,19 +20,12 @@ __all__ = ["Membership", "membership_of"]
 
 
 class Membership(NamedTuple):
-    """A federation, as seen by its coordinator.
+    """A federation, as seen by its coordinator."""
 
-    Attributes:
-        folder: The coordinator's folder.
-        clients: How many clients the federation has.
-        insecure: Whether it takes nodes as they come, without names.
-        control: HOST:PORT of its SuperLink's Control API.
-    """
-
-    folder: Path
-    clients: int
-    insecure: bool = False
-    control: str | None = None
+    folder: Path  # the coordinator's folder
+    clients: int  # how many clients the federation has
+    insecure: bool = False  # whether it takes nodes as they come, without names
+    control: str | None = None  # HOST:PORT of its SuperLink's Control API
 
     def number(self, name: str) -> int | None:
         """Returns the number of the client that a node was registered as; None if it was not."""

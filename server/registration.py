@@ -27,15 +27,10 @@ _GONE = re.compile(r"(client-\d+)\.(\d+)\.unregistered")
 
 
 class Registration(NamedTuple):
-    """What became of a client's key.
+    """What became of a client's key."""
 
-    Attributes:
-        client: The client, such as ``client-0``.
-        node_id: What Flower calls it from now on; None if the key was known already.
-    """
-
-    client: str
-    node_id: int | None
+    client: str  # the client, such as ``client-0``
+    node_id: int | None  # what Flower calls it from now on; None if the key was known already
 
 
 def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Registration]:

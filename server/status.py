@@ -13,36 +13,23 @@ __all__ = ["ClientShare", "Member", "costs", "members", "participation"]
 
 
 class Member(NamedTuple):
-    """A node that a SuperLink knows.
+    """A node that a SuperLink knows."""
 
-    Attributes:
-        name: Its client, such as ``client-0``; empty if that is not known here.
-        node_id: What Flower calls it.
-        status: ``registered`` (it has not come yet), ``online``, ``offline`` or ``unregistered``
-            (its key is refused for good).
-        since: When it came or went, in UTC; empty if it never did.
-    """
-
-    name: str
-    node_id: int
+    name: str  # its client, such as ``client-0``; empty if that is not known here
+    node_id: int  # what Flower calls it
+    # ``registered`` (it has not come yet), ``online``, ``offline`` or ``unregistered`` (its key is
+    # refused for good).
     status: str
-    since: str
+    since: str  # when it came or went, in UTC; empty if it never did
 
 
 class ClientShare(NamedTuple):
-    """A client's part in a run.
+    """A client's part in a run."""
 
-    Attributes:
-        client: The client.
-        asked: Rounds in which it was asked.
-        took_part: Rounds whose model learned from it.
-        reasons: Why it did not, and how often: when it was asked, or could not be.
-    """
-
-    client: int
-    asked: int
-    took_part: int
-    reasons: dict[str, int]
+    client: int  # the client
+    asked: int  # rounds in which it was asked
+    took_part: int  # rounds whose model learned from it
+    reasons: dict[str, int]  # why it did not, and how often: when it was asked, or could not be
 
 
 def members(folder: Path, *, control: str | None = None) -> list[Member]:

@@ -31,31 +31,19 @@ _VERDICTS: Final = ("accepted", "refused", "unclear", "traceback", "hang")
 
 
 class Finding(NamedTuple):
-    """A case that did not end as it should.
+    """A case that did not end as it should."""
 
-    Attributes:
-        entry: The entry point.
-        number: The case's number there.
-        verdict: ``unclear`` (a refusal that is no short line), ``traceback`` or ``hang``.
-        told: What was raised, and where.
-    """
-
-    entry: str
-    number: int
-    verdict: str
-    told: str
+    entry: str  # the entry point
+    number: int  # the case's number there
+    verdict: str  # ``unclear`` (a refusal that is no short line), ``traceback`` or ``hang``
+    told: str  # what was raised, and where
 
 
 class Found(NamedTuple):
-    """What came of all cases.
+    """What came of all cases."""
 
-    Attributes:
-        counts: By entry point, how many cases had which verdict.
-        findings: Those that did not end as they should.
-    """
-
-    counts: dict[str, Counter[str]]
-    findings: list[Finding]
+    counts: dict[str, Counter[str]]  # by entry point, how many cases had which verdict
+    findings: list[Finding]  # those that did not end as they should
 
 
 class _Hang(BaseException):

@@ -28,17 +28,12 @@ ESTIMATORS: Final = {
 
 
 class Estimate(NamedTuple):
-    """A policy's expected reward a round.
+    """A policy's expected reward a round."""
 
-    Attributes:
-        value: Point estimate; NaN if SNIPS finds no round in which the policy chooses as logged.
-        low: Lower limit of its 95 % interval, by the bootstrap.
-        high: Upper limit.
-    """
-
+    # Point estimate; NaN if SNIPS finds no round in which the policy chooses as logged.
     value: float
-    low: float
-    high: float
+    low: float  # lower limit of its 95 % interval, by the bootstrap
+    high: float  # upper limit
 
 
 def estimate(

@@ -43,15 +43,10 @@ _POINTS: Final = 100  # of a curve
 
 
 class Found(NamedTuple):
-    """Rows of trials, as ``run_trial`` returns them.
+    """Rows of trials, as ``run_trial`` returns them."""
 
-    Attributes:
-        done: All methods' rows, each with its best setting.
-        ablated: Meta-Ban's rows by values of an argument; none without an ablation.
-    """
-
-    done: list[Row]
-    ablated: list[Row]
+    done: list[Row]  # all methods' rows, each with its best setting
+    ablated: list[Row]  # Meta-Ban's rows by values of an argument; none without an ablation
 
 
 def work(s: MetaBanSettings, pool: Pool) -> Found:

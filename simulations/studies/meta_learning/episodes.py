@@ -20,15 +20,10 @@ _BLOCK: Final = 64  # iterations that are drawn at once; part of the results: ne
 
 
 class Drawn(NamedTuple):
-    """One draw, for every run.
+    """One draw, for every run."""
 
-    Attributes:
-        tasks: (r, b), int64.
-        uniforms: (r, b, k), uniform in [0, 1): one for each row of each batch, in their order.
-    """
-
-    tasks: Tensor
-    uniforms: Tensor
+    tasks: Tensor  # (r, b), int64
+    uniforms: Tensor  # (r, b, k), uniform in [0, 1): one for each row of each batch, in their order
 
 
 class EpisodeSampler:

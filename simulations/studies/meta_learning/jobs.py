@@ -24,21 +24,13 @@ MATCHED: Final = "maml-matched"
 
 
 class Case(NamedTuple):
-    """What distinguishes the two experiments.
+    """What distinguishes the two experiments."""
 
-    Attributes:
-        make: Makes the problem; it travels to other processes.
-        sizes: The batch sizes K.
-        alpha: Adaptation step size in training.
-        steps: Beta and eta by batch size and method, where they are not tuned.
-        grid: Values of eta that tuning tries.
-    """
-
-    make: Callable[[], Problem]
-    sizes: Sequence[int]
-    alpha: float
-    steps: Mapping[int, Steps]
-    grid: Sequence[float]
+    make: Callable[[], Problem]  # makes the problem; it travels to other processes
+    sizes: Sequence[int]  # the batch sizes K
+    alpha: float  # adaptation step size in training
+    steps: Mapping[int, Steps]  # beta and eta by batch size and method, where they are not tuned
+    grid: Sequence[float]  # values of eta that tuning tries
 
 
 def measure(settings: MetaLearningSettings, case: Case, pool: Pool) -> list[Row]:

@@ -86,15 +86,10 @@ SINEWAVE_STEPS: Final[dict[str, dict[int, Steps]]] = {
 
 
 class Split(NamedTuple):
-    """How many tasks there are.
+    """How many tasks there are."""
 
-    Attributes:
-        training: Tasks to learn from; >= 1.
-        test: Tasks to be tested on; >= 1.
-    """
-
-    training: int
-    test: int
+    training: int  # tasks to learn from; >= 1
+    test: int  # tasks to be tested on; >= 1
 
 
 SPLITS: Final = {"omniglot": Split(25, 10), "cifar100": Split(17, 3)}

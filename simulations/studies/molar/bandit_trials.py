@@ -59,15 +59,10 @@ _POINTS: Final = 250  # of a curve
 
 
 class Policy(NamedTuple):
-    """A policy.
+    """A policy."""
 
-    Attributes:
-        title: What the paper calls it.
-        bandit: How it plays.
-    """
-
-    title: str
-    bandit: MultitaskBandit[Any, Any]
+    title: str  # what the paper calls it
+    bandit: MultitaskBandit[Any, Any]  # how it plays
 
 
 POLICIES: Final = {

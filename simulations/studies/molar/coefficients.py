@@ -42,38 +42,24 @@ _LABELED: Final = 150  # tasks, or columns, whose names a picture has room for
 
 
 class Coefficients(NamedTuple):
-    """What was fitted, the intercept last; d' columns with it, and M tasks.
+    """What was fitted, the intercept last; d' columns with it, and M tasks."""
 
-    Attributes:
-        tasks: Labels, in order.
-        columns: Names.
-        level: Confidence level of the intervals.
-        shared: The shared coefficients, shape (d',).
-        shared_low: Lower limits of their intervals, shape (d',); infinite if there is no interval.
-        shared_high: Upper limits.
-        coef: Each task's, shape (M, d').
-        low: Lower limits of their intervals, shape (M, d').
-        high: Upper limits.
-        differs: Where a task's coefficient is not the shared one, shape (M, d); intercepts are
-            never shared.
-        own: Each task's estimate from its own rows, shape (M, d'); NaN if these determine none.
-        error: The standard errors of these estimates.
-        reach: How many standard errors from the shared coefficient a task's own estimate may be
-            and still be replaced by it, shape (M,); infinite of tasks that know nothing.
-    """
-
-    tasks: list[Any]
-    columns: Sequence[str]
-    level: float
-    shared: Array
+    tasks: list[Any]  # labels, in order
+    columns: Sequence[str]  # names
+    level: float  # confidence level of the intervals
+    shared: Array  # the shared coefficients, shape (d',)
+    # Lower limits of their intervals, shape (d',); infinite if there is no interval.
     shared_low: Array
-    shared_high: Array
-    coef: Array
-    low: Array
-    high: Array
+    shared_high: Array  # upper limits
+    coef: Array  # each task's, shape (M, d')
+    low: Array  # lower limits of their intervals, shape (M, d')
+    high: Array  # upper limits
+    # Where a task's coefficient is not the shared one, shape (M, d); intercepts are never shared.
     differs: npt.NDArray[np.bool_]
-    own: Array
-    error: Array
+    own: Array  # each task's estimate from its own rows, shape (M, d'); NaN if these determine none
+    error: Array  # the standard errors of these estimates
+    # How many standard errors from the shared coefficient a task's own estimate may be and still be
+    # replaced by it, shape (M,); infinite of tasks that know nothing.
     reach: Array
 
 

@@ -55,18 +55,13 @@ class Shares(NamedTuple):
 
 
 class Score(NamedTuple):
-    """How a method did on one split.
+    """How a method did on one split."""
 
-    Attributes:
-        c: Its constant; 0 if it has none.
-        loss: Mean over tasks of the loss (squared error, or deviance) on their test rows.
-        distance: Sum over tasks of the l1 distance of their coefficients (per standard deviation
-            of a column, without intercepts) to OLS on the test rows (J.2, Table 2), where these
-            determine it. Of linear models; otherwise 0.
-    """
-
-    c: float
-    loss: float
+    c: float  # its constant; 0 if it has none
+    loss: float  # mean over tasks of the loss (squared error, or deviance) on their test rows
+    # Sum over tasks of the l1 distance of their coefficients (per standard deviation of a column,
+    # without intercepts) to OLS on the test rows (J.2, Table 2), where these determine it. Of
+    # linear models; otherwise 0.
     distance: float
 
 

@@ -27,19 +27,12 @@ _TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
 
 
 class Evidence(NamedTuple):
-    """The data that every method estimates coefficients from.
+    """The data that every method estimates coefficients from."""
 
-    Attributes:
-        tasks: Their rows.
-        sites: Each task's own estimate.
-        shared: Their weighted median.
-        family: The model.
-    """
-
-    tasks: Sequence[Rows]
-    sites: Sequence[SiteEstimate]
-    shared: Shared
-    family: FamilyName
+    tasks: Sequence[Rows]  # their rows
+    sites: Sequence[SiteEstimate]  # each task's own estimate
+    shared: Shared  # their weighted median
+    family: FamilyName  # the model
 
     @property
     def own(self) -> Array:
@@ -48,15 +41,10 @@ class Evidence(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method.
+    """A method."""
 
-    Attributes:
-        title: What the paper calls it.
-        estimate: Returns all tasks' coefficients, shape (M, d).
-    """
-
-    title: str
-    estimate: Callable[[Evidence], Array]
+    title: str  # what the paper calls it
+    estimate: Callable[[Evidence], Array]  # returns all tasks' coefficients, shape (M, d)
 
 
 def gather(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> Evidence:

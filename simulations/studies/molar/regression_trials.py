@@ -28,39 +28,23 @@ _ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # what seeds are for
 
 
 class Point(NamedTuple):
-    """A point of a figure.
+    """A point of a figure."""
 
-    Attributes:
-        panel: What varies in its panel, or what is fixed there.
-        series: Which curve it is on; empty if every method has its own.
-        x: Where on the axis.
-        size: n, rows of a task, or their mean.
-        tasks: M.
-        differing: s.
-        dim: d.
-    """
-
-    panel: str
-    series: str
-    x: int
-    size: int
-    tasks: int
-    differing: int
-    dim: int
+    panel: str  # what varies in its panel, or what is fixed there
+    series: str  # which curve it is on; empty if every method has its own
+    x: int  # where on the axis
+    size: int  # n, rows of a task, or their mean
+    tasks: int  # M
+    differing: int  # s
+    dim: int  # d
 
 
 class Design(NamedTuple):
-    """What a figure shows.
+    """What a figure shows."""
 
-    Attributes:
-        points: Its points.
-        methods: Names of ``METHODS``.
-        disparate: Whether covariates are correlated and sizes unequal (J.3.2).
-    """
-
-    points: tuple[Point, ...]
-    methods: tuple[str, ...]
-    disparate: bool = False
+    points: tuple[Point, ...]  # its points
+    methods: tuple[str, ...]  # names of ``METHODS``
+    disparate: bool = False  # whether covariates are correlated and sizes unequal (J.3.2)
 
 
 def _varied(differing: int, tasks: int = 30, size: int = 5000, dim: int = 300) -> tuple[Point, ...]:

@@ -27,20 +27,14 @@ SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since nobody knows th
 
 
 class StreamOfRounds(NamedTuple):
-    """The rows of all rounds.
+    """The rows of all rounds."""
 
-    Attributes:
-        x: Inputs, and 1, shape (rounds, rows, features + 1).
-        y: Classes, shape (rounds, rows).
-        weights: Weights of the rows of a round, shape (rows,). They add up to 1, and are
-            proportional to the number of rows that a row's client holds.
-        start: The model of round 1, shape (classes, features + 1).
-    """
-
-    x: Array
-    y: npt.NDArray[np.int64]
+    x: Array  # inputs, and 1, shape (rounds, rows, features + 1)
+    y: npt.NDArray[np.int64]  # classes, shape (rounds, rows)
+    # Weights of the rows of a round, shape (rows,). They add up to 1, and are proportional to the
+    # number of rows that a row's client holds.
     weights: Array
-    start: Array
+    start: Array  # the model of round 1, shape (classes, features + 1)
 
     def losses(self, models: Array) -> Array:
         """Returns each round's loss, in nats, (rounds,), of models (rounds, classes, features + 1).
@@ -56,20 +50,13 @@ class StreamOfRounds(NamedTuple):
 
 
 class Course(NamedTuple):
-    """The losses of a server.
+    """The losses of a server."""
 
-    Attributes:
-        name: The server's, of ``STEPS``.
-        size: Its step size or radius.
-        way: ``default``, ``tuned``, or, of a radius, how many times the default it is.
-        losses: Losses of its rounds, in nats.
-        tried: Sums of losses by size, where it was tuned; infinite where it diverged.
-    """
-
-    name: str
-    size: float
-    way: str
-    losses: Array
+    name: str  # the server's, of ``STEPS``
+    size: float  # its step size or radius
+    way: str  # ``default``, ``tuned``, or, of a radius, how many times the default it is
+    losses: Array  # losses of its rounds, in nats
+    # Sums of losses by size, where it was tuned; infinite where it diverged.
     tried: dict[float, float]
 
 

@@ -45,33 +45,20 @@ _NEWTON: Final = tuple(2.0**k for k in range(-10, 7))
 
 
 class Bounds(NamedTuple):
-    """What a learner knows in advance.
+    """What a learner knows in advance."""
 
-    Attributes:
-        domain: The set of decisions.
-        gradient: Bound of gradients, G.
-        smoothness: Bound of the gradients' change, L; None if there is none.
-        horizon: T.
-    """
-
-    domain: Domain
-    gradient: float
-    smoothness: float | None
-    horizon: int
+    domain: Domain  # the set of decisions
+    gradient: float  # bound of gradients, G
+    smoothness: float | None  # bound of the gradients' change, L; None if there is none
+    horizon: int  # T
 
 
 class Method(NamedTuple):
-    """A learner, or several that differ in the scale of their steps.
+    """A learner, or several that differ in the scale of their steps."""
 
-    Attributes:
-        title: What tables call it.
-        make: Builds it; with a point for each scale.
-        scales: What its steps are multiplied by.
-    """
-
-    title: str
-    make: Callable[[Bounds], Learner[Any]]
-    scales: tuple[float, ...] = (1.0,)
+    title: str  # what tables call it
+    make: Callable[[Bounds], Learner[Any]]  # builds it; with a point for each scale
+    scales: tuple[float, ...] = (1.0,)  # what its steps are multiplied by
 
 
 def _universal(constants: Literal["practical", "theory"], bounds: Bounds) -> Learner[Any]:
@@ -115,16 +102,11 @@ Curves = Callable[[Method], list[Array]]  # regrets of a method's learners, at s
 
 
 class Setting(NamedTuple):
-    """What is played.
+    """What is played."""
 
-    Attributes:
-        title: What tables call it.
-        game: Whether it is a game.
-        begin: Draws it, for T rounds; the curves have points at the rounds it is given.
-    """
-
-    title: str
-    game: bool
+    title: str  # what tables call it
+    game: bool  # whether it is a game
+    # Draws it, for T rounds; the curves have points at the rounds it is given.
     begin: Callable[[np.random.Generator, int, Rounds], Curves]
 
 

@@ -35,16 +35,11 @@ _WIDEST = 20
 
 
 class ServerStep(NamedTuple):
-    """A way to the next model.
+    """A way to the next model."""
 
-    Attributes:
-        title: Its name in tables.
-        default: Its step size if nobody tunes it; a radius, if that is what it has.
-        build: ``(size, experiment, grid) -> strategy``, with a step size or radius.
-    """
-
-    title: str
-    default: float
+    title: str  # its name in tables
+    default: float  # its step size if nobody tunes it; a radius, if that is what it has
+    # ``(size, experiment, grid) -> strategy``, with a step size or radius.
     build: Callable[[float, Experiment, Grid], Strategy]
 
 
@@ -78,17 +73,11 @@ STEPS: Final[dict[str, ServerStep]] = {
 
 
 class Played(NamedTuple):
-    """A round of training.
+    """A round of training."""
 
-    Attributes:
-        server_round: Its number, from 1.
-        model: The model at its beginning.
-        merged: The model at its end.
-    """
-
-    server_round: int
-    model: Params
-    merged: Params
+    server_round: int  # its number, from 1
+    model: Params  # the model at its beginning
+    merged: Params  # the model at its end
 
 
 def first_model(e: Experiment, data: FederatedData) -> Params:

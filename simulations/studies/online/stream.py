@@ -37,19 +37,12 @@ a grid of factors of 2; of the ensemble nothing is tuned."""
 
 
 class Found(NamedTuple):
-    """The results of all servers.
+    """The results of all servers."""
 
-    Attributes:
-        experiment: The federation's settings.
-        courses: Each server's losses.
-        best: Losses of the best fixed model, by rounds.
-        best_in_ball: Those of the best model within the default radius of the first one.
-    """
-
-    experiment: Experiment
-    courses: list[Course]
-    best: Array
-    best_in_ball: Array
+    experiment: Experiment  # the federation's settings
+    courses: list[Course]  # each server's losses
+    best: Array  # losses of the best fixed model, by rounds
+    best_in_ball: Array  # those of the best model within the default radius of the first one
 
 
 def work(settings: UniversalStreamSettings, pool: Pool) -> Found:

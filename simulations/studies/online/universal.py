@@ -75,21 +75,13 @@ _SHOWN: Final = tuple(
 
 
 class _Curve(NamedTuple):
-    """A learner's regret in a setting.
+    """A learner's regret in a setting."""
 
-    Attributes:
-        setting: Name of ``SETTINGS``.
-        shown: The column that it belongs to.
-        scale: The factor of its steps.
-        rounds: Where the curve has points.
-        regrets: Shape (seeds, r).
-    """
-
-    setting: str
-    shown: _Shown
-    scale: float
-    rounds: list[int]
-    regrets: Array
+    setting: str  # name of ``SETTINGS``
+    shown: _Shown  # the column that it belongs to
+    scale: float  # the factor of its steps
+    rounds: list[int]  # where the curve has points
+    regrets: Array  # shape (seeds, r)
 
 
 def _curves(done: Sequence[Row]) -> Iterator[_Curve]:
