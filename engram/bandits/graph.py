@@ -12,14 +12,10 @@ Nodes = npt.NDArray[np.intp]
 
 
 class Graph(NamedTuple):
-    """An undirected graph; nodes are some of the numbers from 0 to n - 1.
+    """An undirected graph; nodes are some of the numbers from 0 to n - 1."""
 
-    Attributes:
-        edges: Shape (n, n), symmetric; each node has an edge to itself.
-        labels: Shape (n,), the least number in a node's component; -1 for numbers that are no node.
-    """
-
-    edges: Mask
+    edges: Mask  # shape (n, n), symmetric; each node has an edge to itself
+    # Shape (n,), the least number in a node's component; -1 for numbers that are no node.
     labels: Nodes
 
 

@@ -14,17 +14,11 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Recovery(NamedTuple):
-    """Agreement of inferred groups with the true ones.
+    """Agreement of inferred groups with the true ones."""
 
-    Attributes:
-        exact: Whether each inferred group equals the true one.
-        precision: Share of its users who belong to the true group.
-        recall: Share of the true group's users who are in it.
-    """
-
-    exact: Flags
-    precision: Array
-    recall: Array
+    exact: Flags  # whether each inferred group equals the true one
+    precision: Array  # share of its users who belong to the true group
+    recall: Array  # share of the true group's users who are in it
 
 
 def true_groups(expected_rewards: Array, user: int, tolerance: float = 0.0) -> Flags:

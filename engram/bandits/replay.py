@@ -30,36 +30,23 @@ Ints = npt.NDArray[np.intp]
 
 
 class ReplayBuffer(NamedTuple):
-    """Each user's last rows T^u, in R runs.
+    """Each user's last rows T^u, in R runs."""
 
-    Attributes:
-        x: Features of the arms played, shape (R, U, B, d), with capacity for U users and B rows of
-            each; both double when they are exceeded.
-        rewards: Shape (R, U, B).
-        seen: mu^u, number of rows that each user has had, shape (R, U).
-        limit: Maximum number of rows kept per user; older ones are overwritten.
-    """
-
+    # Features of the arms played, shape (R, U, B, d), with capacity for U users and B rows of each;
+    # both double when they are exceeded.
     x: Persistent
-    rewards: Persistent
-    seen: Ints
-    limit: int
+    rewards: Persistent  # shape (R, U, B)
+    seen: Ints  # mu^u, number of rows that each user has had, shape (R, U)
+    limit: int  # maximum number of rows kept per user; older ones are overwritten
 
 
 class Drawn(NamedTuple):
-    """The numbers of n rows drawn for each of M learners.
+    """The numbers of n rows drawn for each of M learners."""
 
-    Attributes:
-        runs: The learner's run, shape (M,).
-        users: The user that each row belongs to, shape (M, n).
-        slots: The row's place in this user's buffer, shape (M, n).
-        shares: The row's weight in the mean loss, shape (M, n): 1 / n, or 0 if there was nothing to
-            draw.
-    """
-
-    runs: Ints
-    users: Ints
-    slots: Ints
+    runs: Ints  # the learner's run, shape (M,)
+    users: Ints  # the user that each row belongs to, shape (M, n)
+    slots: Ints  # the row's place in this user's buffer, shape (M, n)
+    # The row's weight in the mean loss, shape (M, n): 1 / n, or 0 if there was nothing to draw.
     shares: Array
 
     def step(self, number: int) -> "Drawn":
@@ -69,17 +56,11 @@ class Drawn(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """n rows drawn for each of M learners.
+    """n rows drawn for each of M learners."""
 
-    Attributes:
-        x: Features as columns, shape (M, d, n).
-        rewards: Shape (M, n).
-        shares: Weights in the mean loss, shape (M, n), as in ``Drawn``.
-    """
-
-    x: Tensor
-    rewards: Tensor
-    shares: Tensor
+    x: Tensor  # features as columns, shape (M, d, n)
+    rewards: Tensor  # shape (M, n)
+    shares: Tensor  # weights in the mean loss, shape (M, n), as in ``Drawn``
 
     def step(self, number: int) -> "Sample":
         """Returns the rows of one of J steps, counted from 0, if there are (M, J, n)."""

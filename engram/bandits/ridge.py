@@ -19,19 +19,12 @@ __all__ = ["Ridge", "added", "check_ridge", "fitted", "fresh", "observed", "opti
 
 
 class Ridge(NamedTuple):
-    """A ridge estimate from rows (x, r), with A = lambda I + sum x x'. It is never changed.
+    """A ridge estimate from rows (x, r), with A = lambda I + sum x x'. It is never changed."""
 
-    Attributes:
-        rows: Number of rows.
-        moment: b = sum r x, shape (d,).
-        inverse: A^-1, shape (d, d), symmetric; only its upper triangle is kept.
-        theta: A^-1 b, shape (d,).
-    """
-
-    rows: int
-    moment: Array
-    inverse: Array
-    theta: Array
+    rows: int  # number of rows
+    moment: Array  # b = sum r x, shape (d,)
+    inverse: Array  # A^-1, shape (d, d), symmetric; only its upper triangle is kept
+    theta: Array  # A^-1 b, shape (d,)
 
 
 def check_ridge(dim: int, lam: float, **weights: float) -> None:

@@ -50,40 +50,24 @@ Start = Literal["own", "meta", "initial"]
 
 
 class UserSiteState(NamedTuple):
-    """State of a site's users in R runs, with capacity for U users.
+    """State of a site's users in R runs, with capacity for U users."""
 
-    Attributes:
-        start: Theta_0, from which all networks start, shapes (R, out, in).
-        thetas: theta^u, from which groups are inferred, shapes (R, U, out, in).
-        lasts: theta-hat^u, users' last parameters; the same object as ``thetas`` unless theta^u is
-            drawn.
-        rows: Users' replay buffers.
-    """
-
-    start: Weights
-    thetas: Stack
+    start: Weights  # theta_0, from which all networks start, shapes (R, out, in)
+    thetas: Stack  # theta^u, from which groups are inferred, shapes (R, U, out, in)
+    # theta-hat^u, users' last parameters; the same object as ``thetas`` unless theta^u is drawn.
     lasts: Stack
-    rows: ReplayBuffer
+    rows: ReplayBuffer  # users' replay buffers
 
 
 class UserSite(NamedTuple):
-    """The functions of a site; see ``engram.bandits.meta_ban.meta_ban``.
+    """The functions of a site; see ``engram.bandits.meta_ban.meta_ban``."""
 
-    Attributes:
-        eta: Step size eta_1, shape (R,).
-        theta: Which parameters groups are inferred from.
-        user_start: The parameters from which a user's network is trained in each round.
-        steps: Gradient steps J_1.
-        batch: Rows per step.
-        buffer: Size of each user's replay buffer.
-    """
-
-    eta: Tensor
-    theta: Theta
-    user_start: Start
-    steps: int
-    batch: int
-    buffer: int
+    eta: Tensor  # step size eta_1, shape (R,)
+    theta: Theta  # which parameters groups are inferred from
+    user_start: Start  # the parameters from which a user's network is trained in each round
+    steps: int  # gradient steps J_1
+    batch: int  # rows per step
+    buffer: int  # size of each user's replay buffer
 
     def init(self, start: Weights) -> UserSiteState:
         """Returns the state before any user has arrived."""

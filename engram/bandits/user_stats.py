@@ -29,34 +29,23 @@ Ints = npt.NDArray[np.intp]
 
 
 class UserEstimate(NamedTuple):
-    """What is known of one user.
+    """What is known of one user."""
 
-    Attributes:
-        gram: Gram matrix sum x x', shape (d, d); only its upper triangle is kept.
-        ridge: The user's ridge estimate.
-    """
-
-    gram: Array
-    ridge: Ridge
+    gram: Array  # gram matrix sum x x', shape (d, d); only its upper triangle is kept
+    ridge: Ridge  # the user's ridge estimate
 
 
 class UserStats(NamedTuple):
-    """Statistics of users, and estimates for clusters of users.
+    """Statistics of users, and estimates for clusters of users."""
 
-    Attributes:
-        unseen: Prior for unseen users.
-        users: The estimate of each user seen so far, by number.
-        thetas: The users' coefficients, shape (n, d), n above the largest user number. Rows of
-            numbers that belong to no user are meaningless.
-        rows: Number of rows of each user, shape (n,).
-        clusters: Cached estimates of clusters, from the rows of all their users. They are kept up
-            to date by rank-one updates until the cluster ceases to exist.
-    """
-
-    unseen: UserEstimate
-    users: Mapping[int, UserEstimate]
+    unseen: UserEstimate  # prior for unseen users
+    users: Mapping[int, UserEstimate]  # the estimate of each user seen so far, by number
+    # The users' coefficients, shape (n, d), n above the largest user number. Rows of numbers that
+    # belong to no user are meaningless.
     thetas: Array
-    rows: Ints
+    rows: Ints  # number of rows of each user, shape (n,)
+    # Cached estimates of clusters, from the rows of all their users. They are kept up to date by
+    # rank-one updates until the cluster ceases to exist.
     clusters: Mapping[Cluster, Ridge]
 
 

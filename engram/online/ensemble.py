@@ -16,15 +16,10 @@ S = TypeVar("S")
 
 
 class Ensemble(NamedTuple, Generic[S]):
-    """State of an ensemble.
+    """State of an ensemble."""
 
-    Attributes:
-        weights: State of the learner that weights the members.
-        members: State of each member.
-    """
-
-    weights: S
-    members: tuple[Any, ...]
+    weights: S  # state of the learner that weights the members
+    members: tuple[Any, ...]  # state of each member
 
 
 def ensemble(meta: Learner[S], members: Sequence[Learner[Any]]) -> Learner[Ensemble[S]]:

@@ -27,13 +27,9 @@ _ROUNDING = 1e-8  # by which losses may exceed their range
 
 
 class Hedge(NamedTuple):
-    """State of ``hedge``.
+    """State of ``hedge``."""
 
-    Attributes:
-        logs: log p, shape (N,).
-    """
-
-    logs: Array
+    logs: Array  # log p, shape (N,)
 
 
 def hedge(size: int, *, horizon: int, loss_range: float = 1.0) -> Learner[Hedge]:
@@ -61,15 +57,10 @@ def hedge(size: int, *, horizon: int, loss_range: float = 1.0) -> Learner[Hedge]
 
 
 class Prod(NamedTuple):
-    """State of ``adapt_ml_prod``.
+    """State of ``adapt_ml_prod``."""
 
-    Attributes:
-        logs: log w, shape (N,).
-        squares: Sum of squared regrets so far, shape (N,).
-    """
-
-    logs: Array
-    squares: Array
+    logs: Array  # log w, shape (N,)
+    squares: Array  # sum of squared regrets so far, shape (N,)
 
 
 def adapt_ml_prod(size: int, *, loss_range: float = 1.0) -> Learner[Prod]:
@@ -106,17 +97,11 @@ def adapt_ml_prod(size: int, *, loss_range: float = 1.0) -> Learner[Prod]:
 
 
 class MsMwC(NamedTuple):
-    """State of ``msmwc``.
+    """State of ``msmwc``."""
 
-    Attributes:
-        logs: log p-hat, shape (N,).
-        hints: m, shape (N,).
-        weights: p, shape (N,).
-    """
-
-    logs: Array
-    hints: Array
-    weights: Array
+    logs: Array  # log p-hat, shape (N,)
+    hints: Array  # m, shape (N,)
+    weights: Array  # p, shape (N,)
 
 
 def msmwc(

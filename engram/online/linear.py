@@ -50,17 +50,11 @@ _CONSTANT = 1e-12  # a column that varies by less than this, in parts of its mea
 
 
 class RunningMoments(NamedTuple):
-    """Running mean and variance (Welford, 1962).
+    """Running mean and variance (Welford, 1962)."""
 
-    Attributes:
-        weight: Total weight of all rows.
-        mean: Shape (n,).
-        squares: Weighted sum of squared distances from the mean, shape (n,).
-    """
-
-    weight: float
-    mean: Array
-    squares: Array
+    weight: float  # total weight of all rows
+    mean: Array  # shape (n,)
+    squares: Array  # weighted sum of squared distances from the mean, shape (n,)
 
     @property
     def scale(self) -> Array:
@@ -82,23 +76,17 @@ class RunningMoments(NamedTuple):
 
 
 class LinearTask(NamedTuple):
-    """A learning task.
+    """A learning task."""
 
-    Attributes:
-        loss: Loss of one output; with several outputs, losses are added up.
-        outputs: Number of outputs m >= 1.
-        standardized: Whether targets are standardized.
-        radius: Upper bound on the Euclidean norm of an output's coefficients, the intercept
-            included (root mean square over outputs), in standard deviations of the target, if it is
-            standardized, per standard deviation of a column.
-        most_exp_concave: Maximum number of coefficients of all outputs with which the ensemble has
-            learners for exp-concave losses.
-    """
-
-    loss: Loss
-    outputs: int
-    standardized: bool
+    loss: Loss  # loss of one output; with several outputs, losses are added up
+    outputs: int  # number of outputs m >= 1
+    standardized: bool  # whether targets are standardized
+    # Upper bound on the Euclidean norm of an output's coefficients, the intercept included (root
+    # mean square over outputs), in standard deviations of the target, if it is standardized, per
+    # standard deviation of a column.
     radius: float
+    # Maximum number of coefficients of all outputs with which the ensemble has learners for
+    # exp-concave losses.
     most_exp_concave: float
 
     def exp_concave(self, dim: int) -> bool:
@@ -107,19 +95,12 @@ class LinearTask(NamedTuple):
 
 
 class LinearModel(NamedTuple):
-    """State of a linear model.
+    """State of a linear model."""
 
-    Attributes:
-        columns: Moments of the d columns.
-        targets: Moments of the m targets; empty if targets are not standardized.
-        derivative_bound: The largest derivative that is not cut; 0 before the first row.
-        ensemble: State of the ensemble for d + 1 coefficients per output.
-    """
-
-    columns: RunningMoments
-    targets: RunningMoments
-    derivative_bound: float
-    ensemble: Universal
+    columns: RunningMoments  # moments of the d columns
+    targets: RunningMoments  # moments of the m targets; empty if targets are not standardized
+    derivative_bound: float  # the largest derivative that is not cut; 0 before the first row
+    ensemble: Universal  # state of the ensemble for d + 1 coefficients per output
 
 
 @lru_cache(maxsize=256)

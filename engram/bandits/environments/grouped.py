@@ -108,19 +108,12 @@ def grouped(
 
 
 class _Tastes(NamedTuple):
-    """The groups and their parameters.
+    """The groups and their parameters."""
 
-    Attributes:
-        parameters: a, shape (topics, groups, (d - 1) / topics).
-        group: Group of each user in each topic, shape (topics, users).
-        reward: phi.
-        gap: gamma.
-    """
-
-    parameters: Array
-    group: Numbers
-    reward: Callable[[Array], Array]
-    gap: float
+    parameters: Array  # a, shape (topics, groups, (d - 1) / topics)
+    group: Numbers  # group of each user in each topic, shape (topics, users)
+    reward: Callable[[Array], Array]  # phi
+    gap: float  # gamma
 
     def expected(self, topic: Numbers, z: Array) -> Array:
         """Returns what the groups of these topics expect of these arms, shape (n, groups)."""

@@ -16,21 +16,13 @@ Numbers = npt.NDArray[np.intp]
 
 
 class Rated(NamedTuple):
-    """A table of ratings, with users and items numbered from 0.
+    """A table of ratings, with users and items numbered from 0."""
 
-    Attributes:
-        users: Vector of each user, of Euclidean norm 1, shape (n, r).
-        items: Vector of each item, shape (m, r).
-        bad: The items that each user has rated badly; these pay.
-        other: All other items that the user has rated.
-        groups: Group of each user by K-means, shape (n,).
-    """
-
-    users: Array
-    items: Array
-    bad: tuple[Numbers, ...]
-    other: tuple[Numbers, ...]
-    groups: Numbers
+    users: Array  # vector of each user, of Euclidean norm 1, shape (n, r)
+    items: Array  # vector of each item, shape (m, r)
+    bad: tuple[Numbers, ...]  # the items that each user has rated badly; these pay
+    other: tuple[Numbers, ...]  # all other items that the user has rated
+    groups: Numbers  # group of each user by K-means, shape (n,)
 
     def served(self, arms: int) -> Numbers:
         """Returns the users with at least one item that pays and ``arms - 1`` that do not."""

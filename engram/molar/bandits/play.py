@@ -16,17 +16,11 @@ Array = npt.NDArray[np.float64]
 
 
 class Batch(NamedTuple):
-    """Rounds t with ``start < t <= stop`` in which estimates do not change.
+    """Rounds t with ``start < t <= stop`` in which estimates do not change."""
 
-    Attributes:
-        start: 0, or the last round of the previous batch.
-        stop: Its last round.
-        full: Whether estimates follow: not if the horizon has cut the batch short.
-    """
-
-    start: int
-    stop: int
-    full: bool
+    start: int  # 0, or the last round of the previous batch
+    stop: int  # its last round
+    full: bool  # whether estimates follow: not if the horizon has cut the batch short
 
 
 def batches(first: int, horizon: int) -> Iterator[Batch]:

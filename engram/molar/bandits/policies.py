@@ -36,13 +36,9 @@ Reply = TypeVar("Reply")
 
 
 class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
-    """M bandit instances in one process.
+    """M bandit instances in one process."""
 
-    Attributes:
-        site: The functions of a single task.
-    """
-
-    site: TaskBandit[Sent, Reply]
+    site: TaskBandit[Sent, Reply]  # the functions of a single task
 
     def init(self, tasks: int, parameters: int, dim: int) -> State:
         """Returns the state before the first round.

@@ -25,17 +25,12 @@ Reply = TypeVar("Reply")
 
 
 class Buffer(NamedTuple):
-    """Rows that a task has seen.
+    """Rows that a task has seen."""
 
-    Attributes:
-        x: Contexts of the arms chosen, shape (n, d), n >= 0.
-        y: Their rewards, shape (n,).
-        parameter: The parameter that each reward depends on, shape (n,): always 0 under Model-C,
-            the arm under Model-P.
-    """
-
-    x: Array
-    y: Array
+    x: Array  # contexts of the arms chosen, shape (n, d), n >= 0
+    y: Array  # their rewards, shape (n,)
+    # The parameter that each reward depends on, shape (n,): always 0 under Model-C, the arm under
+    # Model-P.
     parameter: Arms
 
     def select(self, kept: npt.NDArray[np.bool_]) -> "Buffer":
@@ -49,18 +44,13 @@ class Buffer(NamedTuple):
 
 
 class TaskState(NamedTuple):
-    """State of one task.
+    """State of one task."""
 
-    Attributes:
-        coefs: Coefficients for choosing arms, shape (P, d): one parameter (P = 1) under Model-C,
-            one per arm (P = K) under Model-P.
-        fresh: Rows since the last estimate of their parameter.
-        past: Rows already used in estimates; empty if these are forgotten.
-    """
-
+    # Coefficients for choosing arms, shape (P, d): one parameter (P = 1) under Model-C, one per arm
+    # (P = K) under Model-P.
     coefs: Array
-    fresh: Buffer
-    past: Buffer
+    fresh: Buffer  # rows since the last estimate of their parameter
+    past: Buffer  # rows already used in estimates; empty if these are forgotten
 
 
 class TaskBandit(NamedTuple, Generic[Sent, Reply]):

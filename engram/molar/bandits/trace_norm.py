@@ -22,17 +22,11 @@ _STEPS: Final = 5000
 
 
 class LeastSquaresMoments(NamedTuple):
-    """The moments of a task that determine its least squares problem.
+    """The moments of a task that determine its least squares problem."""
 
-    Attributes:
-        gram: X'X / n, shape (d, d).
-        cross: X'y / n, shape (d,).
-        size: n, > 0.
-    """
-
-    gram: Array
-    cross: Array
-    size: float
+    gram: Array  # X'X / n, shape (d, d)
+    cross: Array  # X'y / n, shape (d,)
+    size: float  # n, > 0
 
 
 def trace_norm(*, c: float) -> TaskEstimator[LeastSquaresMoments, Array]:
