@@ -32,15 +32,10 @@ SHARED: Final = "shared"
 
 
 class SharedEstimate(NamedTuple):
-    """What a server sends back.
+    """What a server sends back."""
 
-    Attributes:
-        shared: The shared coefficients, and how many rows stand behind them.
-        half_width: Of their intervals, shape (d,); infinite where there is none.
-    """
-
-    shared: Shared
-    half_width: Array
+    shared: Shared  # the shared coefficients, and how many rows stand behind them
+    half_width: Array  # of their intervals, shape (d,); infinite where there is none
 
 
 def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:

@@ -133,17 +133,11 @@ _HEAD, _ID = 100, 65  # bytes of a part's head, and of each id in it
 
 
 class Parcel(NamedTuple):
-    """A message as it travels: bytes only, for sockets, pipes and files.
+    """A message as it travels: bytes only, for sockets, pipes and files."""
 
-    Attributes:
-        header: Its metadata, and its error if it is one, as Flower serializes them.
-        tree: The ids of the objects that its content is made of, likewise.
-        objects: Their bytes, by id.
-    """
-
-    header: bytes
-    tree: bytes
-    objects: dict[str, bytes]
+    header: bytes  # its metadata, and its error if it is one, as Flower serializes them
+    tree: bytes  # the ids of the objects that its content is made of, likewise
+    objects: dict[str, bytes]  # their bytes, by id
 
     @property
     def size(self) -> int:

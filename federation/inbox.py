@@ -27,17 +27,11 @@ _ENVELOPE: Final = 2**10  # bytes of an answer beside the part that is in it
 
 
 class Limits(NamedTuple):
-    """What a reply may be.
+    """What a reply may be."""
 
-    Attributes:
-        size: Bytes that it may have, both as it comes and unpacked.
-        parts: Objects that it may be made of.
-        seconds: How long it may take to come, from its header to its last part.
-    """
-
-    size: int
-    parts: int
-    seconds: float
+    size: int  # bytes that it may have, both as it comes and unpacked
+    parts: int  # objects that it may be made of
+    seconds: float  # how long it may take to come, from its header to its last part
 
 
 class _Arrival:

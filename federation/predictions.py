@@ -46,15 +46,10 @@ _ROUNDING = 1e-9
 
 
 class Question(NamedTuple):
-    """A question for the loss's gradient on some rows, at given parameters of M networks.
+    """A question for the loss's gradient on some rows, at given parameters of M networks."""
 
-    Attributes:
-        weights: Shapes (M, out, in).
-        drawn: Numbers of the rows for each network; users are clients. Entries with share 0 are
-            ignored.
-    """
-
-    weights: Weights
+    weights: Weights  # shapes (M, out, in)
+    # Numbers of the rows for each network; users are clients. Entries with share 0 are ignored.
     drawn: Drawn
 
 
