@@ -12,13 +12,13 @@ from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import typer
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from benchmarks.memory import forget_peak, peak
+from engram.arrays import Array
 from engram.molar.families import FamilyName
 from engram.molar.high_dim import high_dim, transfer_bounds
 from engram.molar.intervals import (
@@ -44,8 +44,6 @@ __all__ = [
     "time_server",
     "time_site",
 ]
-
-Array = npt.NDArray[np.float64]
 
 _SIGMA: Final = 0.1  # of the noise of linear models (Sec. 4.1)
 

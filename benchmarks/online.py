@@ -11,12 +11,12 @@ from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import typer
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
+from engram.arrays import Array
 from engram.online import games, loss_streams
 from engram.online.descent import ogd
 from engram.online.domains import ball
@@ -31,7 +31,6 @@ from engram.online.usc import usc
 
 __all__ = ["CLAIMS", "STREAMS", "Claim", "compare", "compare_game", "main", "time_rounds"]
 
-Array = npt.NDArray[np.float64]
 Found = dict[str, dict[int, float]]  # mean regret, by learner and T
 
 HORIZONS: Final = (1000, 4000, 16_000)

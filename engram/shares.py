@@ -6,11 +6,10 @@ A client's number of rows and its precision are known only from what it claims i
 import numpy as np
 import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 
 __all__ = ["bounded", "weight_limit"]
-
-Array = npt.NDArray[np.float64]
 
 
 def weight_limit(weights: npt.ArrayLike, multiple: float) -> Array:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import ArrayRecord
 
+from engram.arrays import Array
 from engram.molar.families import FamilyName
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
@@ -24,8 +24,6 @@ __all__ = [
     "shared_record",
     "site_record",
 ]
-
-Array = npt.NDArray[np.float64]
 
 SITES: Final = "sites"
 SHARED: Final = "shared"

@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from flwr.app import ArrayRecord
 
+from engram.arrays import Array
 from engram.bandits.networks import Weights
 from engram.bandits.replay import Drawn
 from federation.wire import floats_record, read_array, read_floats, to_record
@@ -33,8 +33,6 @@ __all__ = [
     "read_predictions",
     "read_question",
 ]
-
-Array = npt.NDArray[np.float64]
 
 ASKED: Final = "asked"  # config key: offer, predictions, gradients or play
 ARM: Final = "arm"  # config key: which one to play

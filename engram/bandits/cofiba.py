@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg.blas import dsymv
 
+from engram.arrays import Ints
 from engram.bandits import graph
-from engram.bandits.graph import Graph, Nodes
+from engram.bandits.graph import Graph
 from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import check_ridge, optimistic, widths
 from engram.bandits.user_stats import (
@@ -130,7 +131,7 @@ def _distances(state: Cofiba, x: Array) -> Array:
     return found
 
 
-def _item_clusters(state: Cofiba, arms: Array) -> Nodes:
+def _item_clusters(state: Cofiba, arms: Array) -> Ints:
     """Returns the label of each arm's item cluster, shape (K,)."""
     if not len(state.items):
         return np.zeros(len(arms), dtype=np.intp)

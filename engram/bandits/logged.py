@@ -9,12 +9,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from engram.arrays import Ints
 from engram.bandits.policy import ROUND, Array, PolicyServer, ServerState, generator
 from engram.checks import require
 
 __all__ = ["Logged", "Replayed", "logged", "replay"]
 
-Numbers = npt.NDArray[np.intp]
 S = TypeVar("S")
 
 
@@ -31,7 +31,7 @@ class Logged(NamedTuple):
 
     users: tuple[int | str, ...]
     arms: Array
-    chosen: Numbers
+    chosen: Ints
     rewards: Array
     propensities: Array
 
@@ -45,7 +45,7 @@ class Replayed(NamedTuple, Generic[S]):
         state: The policy's state after them.
     """
 
-    kept: Numbers
+    kept: Ints
     rewards: Array
     state: ServerState[S]
 

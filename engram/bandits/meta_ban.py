@@ -13,10 +13,10 @@ from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engram.arrays import Ints
 from engram.bandits.meta_gradients import at_users, of_prefixes
 from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState
 from engram.bandits.networks import Weights, descend, initial_of_runs
@@ -28,7 +28,6 @@ from engram.checks import require
 
 __all__ = ["MetaBan", "MetaBanState", "meta_ban"]
 
-Ints = npt.NDArray[np.intp]
 MetaGradient = Literal["adapt", "eq6", "alg4"]
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engram.arrays import Bools, Ints
 from engram.bandits.networks import Weights, difference_norms, forward, gradient_norms
 from engram.bandits.policy import Array, best_of_each
 from engram.bandits.replay import Drawn, draw
@@ -20,8 +20,6 @@ from engram.bandits.site import Rngs, uniforms
 
 __all__ = ["DescentSteps", "Exploration", "Groups", "MetaLearner", "MetaState"]
 
-Ints = npt.NDArray[np.intp]
-Bools = npt.NDArray[np.bool_]
 Exploration = Literal["gradient-norm", "paper"]
 DescentSteps = Callable[[Weights, Drawn, Tensor, Tensor], Weights]
 """``(weights, drawn, eta, lam) -> weights``: M networks after J gradient steps on the rows drawn.

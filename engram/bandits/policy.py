@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from engram.arrays import Array, Ints
 from engram.checks import require
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "single_run",
 ]
 
-Array = npt.NDArray[np.float64]
 Name = int | str
 S = TypeVar("S")
 
@@ -66,11 +66,11 @@ class BatchedPolicy(NamedTuple, Generic[S]):
 
     init: Callable[[Sequence[np.random.Generator]], S]
     choose: Callable[
-        [S, npt.NDArray[np.intp], Array, Sequence[np.random.Generator]],
-        tuple[npt.NDArray[np.intp], S],
+        [S, Ints, Array, Sequence[np.random.Generator]],
+        tuple[Ints, S],
     ]
     update: Callable[
-        [S, npt.NDArray[np.intp], Array, Array, Sequence[np.random.Generator]],
+        [S, Ints, Array, Array, Sequence[np.random.Generator]],
         S,
     ]
 
@@ -80,17 +80,17 @@ def batched(policies: Sequence[Policy[S]]) -> BatchedPolicy[tuple[S, ...]]:
 
     def choose(
         states: tuple[S, ...],
-        users: npt.NDArray[np.intp],
+        users: Ints,
         arms: Array,
         rngs: Sequence[np.random.Generator],
-    ) -> tuple[npt.NDArray[np.intp], tuple[S, ...]]:
+    ) -> tuple[Ints, tuple[S, ...]]:
         runs = zip(policies, states, users.tolist(), arms, rngs, strict=True)
         found = [policy.choose(*run) for policy, *run in runs]
         return np.array([arm for arm, _ in found]), tuple(state for _, state in found)
 
     def update(
         states: tuple[S, ...],
-        users: npt.NDArray[np.intp],
+        users: Ints,
         x: Array,
         rewards: Array,
         rngs: Sequence[np.random.Generator],
@@ -138,7 +138,7 @@ def best(scores: npt.NDArray[np.floating], rng: np.random.Generator) -> int:
     return int(np.where(scores >= top - slack, uniforms, -1.0).argmax())
 
 
-def best_of_each(scores: Tensor, rngs: Sequence[np.random.Generator]) -> npt.NDArray[np.intp]:
+def best_of_each(scores: Tensor, rngs: Sequence[np.random.Generator]) -> Ints:
     """Returns ``best`` of each run, (R,), from scores (R, K)."""
     return np.array([best(*each) for each in zip(scores.numpy(), rngs, strict=True)])
 

@@ -3,11 +3,11 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from engram.arrays import Array, Ints
 from engram.bandits.persistent import Persistent
 
 __all__ = [
@@ -25,8 +25,6 @@ __all__ = [
 ]
 
 _FIRST = 8  # initial capacity, in rows and in users
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 
 class ReplayBuffer(NamedTuple):

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from engram.arrays import Ints
 from engram.bandits.networks import Weights, gradients
 from engram.bandits.persistent import Persistent
 from engram.bandits.policy import Array
@@ -43,7 +43,6 @@ __all__ = [
     "uniforms",
 ]
 
-Ints = npt.NDArray[np.intp]
 Rngs = Sequence[np.random.Generator]
 Theta = Literal["last", "draw"]
 Start = Literal["own", "meta", "initial"]

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Ints
 from engram.bandits.policy import Array
 from engram.bandits.ridge import Ridge, added, fitted, fresh, observed
 
@@ -25,7 +25,6 @@ __all__ = [
 ]
 
 Cluster = frozenset[int]
-Ints = npt.NDArray[np.intp]
 
 
 class UserEstimate(NamedTuple):

@@ -3,10 +3,10 @@
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
+from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.high_dim import high_dim
@@ -26,7 +26,6 @@ from engram.molar.trimmed_mean import trimmed_mean
 
 __all__ = ["DebiasedRegressor", "IndividualRegressor", "LassoRegressor", "PooledRegressor"]
 
-Array = npt.NDArray[np.float64]
 Center = Literal["median", "trimmed-mean", "transfer"]
 Unseen = Literal["error", "shared"]
 
@@ -47,7 +46,7 @@ class _Linear(RegressorMixin, MultitaskModel):
         return "linear"
 
     @property
-    def _free(self) -> npt.NDArray[np.bool_]:
+    def _free(self) -> Bools:
         """Which coefficients are not penalized: the intercept."""
         free = np.zeros(self.n_features_in_ + self.fit_intercept, dtype=bool)
         free[self.n_features_in_ :] = True

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.lasso import lasso, lasso_debiasing
 from engram.molar.pooled import condense
@@ -16,7 +16,6 @@ from engram.molar.site import Rows
 
 __all__ = ["Bounds", "HighDim", "Reading", "Transfer", "high_dim", "transfer", "transfer_bounds"]
 
-Array = npt.NDArray[np.float64]
 Reading = Literal["symmetric", "paper"]
 
 

@@ -1,16 +1,14 @@
 """A task's own intercept, refitted after its other coefficients have been personalized."""
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import logsumexp
 
+from engram.arrays import Array
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.shrinkage import Option, Shared, personalize
 from engram.molar.site import Rows, SiteEstimate
 
 __all__ = ["personalize_rows"]
-
-Array = npt.NDArray[np.float64]
 
 _FARTHEST = 2.0**20  # from 0, where an intercept is looked for
 

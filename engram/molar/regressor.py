@@ -11,6 +11,7 @@ from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
+from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.intercept import personalize_rows
@@ -23,7 +24,6 @@ from engram.molar.tables import rows_of_tasks, shown
 
 __all__ = ["MolarClassifier", "MolarRegressor"]
 
-Array = npt.NDArray[np.float64]
 Undetermined = Literal["error", "shared"]
 
 
@@ -98,9 +98,9 @@ class _Molar(MultitaskModel):
         return np.stack([site.coef for site in self.sites_])[:, : self.n_features_in_]
 
     @property
-    def support_(self) -> npt.NDArray[np.bool_]:
+    def support_(self) -> Bools:
         """Whether a task's coefficient differs from the shared one, shape (M, d)."""
-        differs: npt.NDArray[np.bool_] = self.coef_ != self.shared_coef_
+        differs: Bools = self.coef_ != self.shared_coef_
         return differs
 
     @property

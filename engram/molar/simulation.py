@@ -4,12 +4,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.site import Rows
 
 __all__ = ["disparate_sizes", "linear_rows", "logistic_rows", "sparse_parameters", "spread_root"]
-
-Array = npt.NDArray[np.float64]
 
 
 def sparse_parameters(rng: np.random.Generator, tasks: int, dim: int, differing: int) -> Array:

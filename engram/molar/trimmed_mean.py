@@ -1,13 +1,11 @@
 """The trimmed mean of each coordinate, the global estimate of RM (Xu and Bastani, 2024)."""
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 
 __all__ = ["trimmed_mean"]
-
-Array = npt.NDArray[np.float64]
 
 
 def trimmed_mean(values: Array, proportion: float) -> Array:

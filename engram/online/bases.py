@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.domains import Domain
 from engram.online.learner import Learner, checked
@@ -18,7 +18,6 @@ from engram.online.steps import add_outer, descend, descend_in_norm
 
 __all__ = ["Descent", "Newton", "Pool", "descent_pool", "newton_pool", "single", "started"]
 
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 

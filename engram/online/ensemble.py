@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.learner import Learner, checked
 
 __all__ = ["Ensemble", "ensemble"]
 
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 

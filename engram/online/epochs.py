@@ -11,14 +11,13 @@ from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.learner import Learner, checked
 
 __all__ = ["Epoch", "in_epochs"]
 
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 _FIRST = 64  # rounds of the first epoch, where T is unknown

@@ -15,13 +15,12 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from engram.arrays import Array, Ints
 from engram.checks import require
 from engram.online.losses import ABSOLUTE, HINGE, LOGISTIC, SQUARED, Loss, quantile
 from engram.online.model import LARGEST, StreamModel
 
 __all__ = ["OnlineClassifier", "OnlineRegressor"]
-
-Array = npt.NDArray[np.float64]
 
 
 class OnlineRegressor(RegressorMixin, StreamModel):
@@ -266,7 +265,7 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
         return self._coefficients()[1]
 
 
-def _likeliest(scores: Array) -> npt.NDArray[np.intp]:
+def _likeliest(scores: Array) -> Ints:
     return np.argmax(scores, axis=1) if scores.shape[1] > 1 else np.intp(1) * (scores[:, 0] > 0)
 
 

@@ -10,8 +10,8 @@ from math import log, sqrt
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.bases import started
 from engram.online.domains import simplex
@@ -20,7 +20,6 @@ from engram.online.weights import equalize, tilt
 
 __all__ = ["Hedge", "MsMwC", "Prod", "adapt_ml_prod", "hedge", "msmwc"]
 
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 _ROUNDING = 1e-8  # by which losses may exceed their range

@@ -8,16 +8,14 @@ payoff -f, so everything is written for x.
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.domains import Domain, ball, simplex
 from engram.online.loss_streams import directions
 from engram.online.steps import BALL
 
 __all__ = ["Game", "matrix_game", "saddle_game"]
-
-Array = npt.NDArray[np.float64]
 
 
 class Game(NamedTuple):

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from engram.arrays import Array
 
 __all__ = ["Best", "Total", "least_on_ball", "least_quadratic"]
-
-Array = npt.NDArray[np.float64]
 
 _STEPS: Final = 100  # of Newton's method, which takes some ten
 _ROUNDING: Final = 1e-13  # of a total, relative

@@ -9,13 +9,12 @@ from math import sqrt
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 
 __all__ = ["Clipped", "Learner", "checked", "clipped", "positive"]
 
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 _ROUNDING = 1e-9  # by which a gradient may exceed its bound

@@ -22,8 +22,8 @@ from math import sqrt
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.online.domains import ball
 from engram.online.learner import Learner
 from engram.online.losses import Loss
@@ -39,8 +39,6 @@ __all__ = [
     "started",
     "widened",
 ]
-
-Array = npt.NDArray[np.float64]
 
 _HORIZON = 2**16
 _LENGTH = 2.0  # the longest z, in units of sqrt(d + 1), which is what it is in the mean square

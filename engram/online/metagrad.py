@@ -8,8 +8,8 @@ from math import ceil, log2
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.bases import Newton, newton_pool, started
 from engram.online.domains import Domain
@@ -18,8 +18,6 @@ from engram.online.steps import add_outer, descend_in_norm
 from engram.online.weights import tilt
 
 __all__ = ["MetaGrad", "metagrad"]
-
-Array = npt.NDArray[np.float64]
 
 
 class MetaGrad(NamedTuple):

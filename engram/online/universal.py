@@ -14,8 +14,8 @@ from math import sqrt
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.bases import Descent, Newton, descent_pool, newton_pool, started
 from engram.online.domains import Domain
@@ -25,7 +25,6 @@ from engram.online.weights import weigh
 
 __all__ = ["Constants", "Feedback", "Universal", "universal_ensemble"]
 
-Array = npt.NDArray[np.float64]
 Feedback = Literal["one-gradient", "multi-gradient"]
 Kind = Literal["practical", "theory"]
 

@@ -9,8 +9,8 @@ in the worst case.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.bases import Descent, Newton, descent_pool, started
 from engram.online.domains import Domain
@@ -20,8 +20,6 @@ from engram.online.newton import newton_steps
 from engram.online.surrogates import curvatures, surrogate_gradients
 
 __all__ = ["Usc", "usc"]
-
-Array = npt.NDArray[np.float64]
 
 
 class Usc(NamedTuple):

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import matplotlib as mpl
-import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from rich import box
 from rich.table import Table
+
+from engram.arrays import Array
 
 __all__ = [
     "COLORS",
@@ -23,8 +23,6 @@ __all__ = [
     "png",
     "table",
 ]
-
-Array = npt.NDArray[np.float64]
 
 COLORS: Final = list(mpl.color_sequences["tab10"])
 

@@ -6,13 +6,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from engram.arrays import Ints
 from engram.bandits.environments.environment import Environment, Round, checked_length, drawing
 from engram.bandits.policy import Array
 from engram.checks import require
 
 __all__ = ["Rated", "rated", "ratings"]
-
-Numbers = npt.NDArray[np.intp]
 
 
 class Rated(NamedTuple):
@@ -20,11 +19,11 @@ class Rated(NamedTuple):
 
     users: Array  # vector of each user, of Euclidean norm 1, shape (n, r)
     items: Array  # vector of each item, shape (m, r)
-    bad: tuple[Numbers, ...]  # the items that each user has rated badly; these pay
-    other: tuple[Numbers, ...]  # all other items that the user has rated
-    groups: Numbers  # group of each user by K-means, shape (n,)
+    bad: tuple[Ints, ...]  # the items that each user has rated badly; these pay
+    other: tuple[Ints, ...]  # all other items that the user has rated
+    groups: Ints  # group of each user by K-means, shape (n,)
 
-    def served(self, arms: int) -> Numbers:
+    def served(self, arms: int) -> Ints:
         """Returns the users with at least one item that pays and ``arms - 1`` that do not."""
         enough = [
             len(bad) >= 1 and len(other) >= arms - 1
@@ -155,7 +154,7 @@ def ratings(
     return Environment(horizon, len(served), arms, width, round_)
 
 
-def _most(names: npt.NDArray[Any], count: int) -> Numbers:
+def _most(names: npt.NDArray[Any], count: int) -> Ints:
     """Numbers the names with the most rows by how many they have; -1 stands for the others."""
     require(count >= 1, "how many are kept", count, "at least 1")
     found, codes, sizes = np.unique(names, return_inverse=True, return_counts=True)

@@ -4,15 +4,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.bandits.environments import TaskEnvironment, regret
 from engram.molar.bandits.policies import MultitaskBandit
 
 __all__ = ["Batch", "batches", "play_tasks"]
-
-Array = npt.NDArray[np.float64]
 
 
 class Batch(NamedTuple):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Ints
 from engram.checks import require
 from engram.molar.bandits import methods
-from engram.molar.bandits.site import Arms, History, TaskBandit, TaskState
+from engram.molar.bandits.site import History, TaskBandit, TaskState
 from engram.molar.bandits.trace_norm import LeastSquaresMoments, trace_norm
 from engram.molar.shrinkage import Option, Shared
 from engram.molar.site import SiteEstimate
@@ -28,7 +28,6 @@ __all__ = [
     "trace_norm_bandit",
 ]
 
-Array = npt.NDArray[np.float64]
 State = tuple[TaskState, ...]  # one per task
 
 Sent = TypeVar("Sent")
@@ -53,7 +52,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
 
     def choose(
         self, state: State, contexts: Sequence[Array], rngs: Sequence[np.random.Generator]
-    ) -> list[Arms]:
+    ) -> list[Ints]:
         """Chooses arms for rounds of one batch; see ``TaskBandit.choose``.
 
         Args:
@@ -69,7 +68,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
         self,
         state: State,
         contexts: Sequence[Array],
-        actions: Sequence[Arms],
+        actions: Sequence[Ints],
         rewards: Sequence[Array],
     ) -> State:
         """Stores the rows of these choices, which take effect at the end of the batch."""

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Bools, Ints
 from engram.checks import require
 from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
 __all__ = ["Buffer", "History", "TaskBandit", "TaskState"]
 
-Array = npt.NDArray[np.float64]
-Arms = npt.NDArray[np.intp]
 History = Literal["batch", "all"]
 
 Sent = TypeVar("Sent")
@@ -31,9 +29,9 @@ class Buffer(NamedTuple):
     y: Array  # their rewards, shape (n,)
     # The parameter that each reward depends on, shape (n,): always 0 under Model-C, the arm under
     # Model-P.
-    parameter: Arms
+    parameter: Ints
 
-    def select(self, kept: npt.NDArray[np.bool_]) -> "Buffer":
+    def select(self, kept: Bools) -> "Buffer":
         """Returns some of the rows, by a mask of shape (n,)."""
         return Buffer(self.x[kept], self.y[kept], self.parameter[kept])
 
@@ -81,7 +79,7 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         none = Buffer(np.empty((0, dim)), np.empty(0), np.empty(0, dtype=np.intp))
         return TaskState(np.zeros((parameters, dim)), none, none)
 
-    def choose(self, state: TaskState, contexts: Array, rng: np.random.Generator) -> Arms:
+    def choose(self, state: TaskState, contexts: Array, rng: np.random.Generator) -> Ints:
         """Chooses ``argmax_a <x_a, beta_a>`` in each round, ties at random.
 
         Args:
@@ -100,7 +98,7 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         return np.asarray(np.where(best, uniforms, -1.0).argmax(axis=1))
 
     def observe(
-        self, state: TaskState, contexts: Array, actions: Arms, rewards: Array
+        self, state: TaskState, contexts: Array, actions: Ints, rewards: Array
     ) -> TaskState:
         """Stores the rows of the arms that were chosen.
 

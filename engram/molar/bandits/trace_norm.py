@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
 __all__ = ["LeastSquaresMoments", "fit_trace_norm", "trace_norm"]
-
-Array = npt.NDArray[np.float64]
 
 _TOLERANCE: Final = 1e-8  # of the largest coefficient: how far a last step may move one
 _STEPS: Final = 5000

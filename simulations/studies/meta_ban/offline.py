@@ -6,17 +6,16 @@ Needs obp: ``pip install -c constraints.txt -e '.[offline]'``.
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 
+from engram.arrays import Array
 from engram.bandits.logged import Logged
 from engram.bandits.policy import PolicyServer, ServerState
 from federation.errors import Refused
 
 __all__ = ["ESTIMATORS", "Estimate", "estimate"]
 
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 ESTIMATORS: Final = {

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 
+from engram.arrays import Array
 from simulations.studies.figures import COLORS, draw_band, finish, panels, plus_minus
 from simulations.studies.figures import table as new_table
 from simulations.studies.meta_ban.methods import META_BAN, METHODS, RANDOM
@@ -18,8 +18,6 @@ from simulations.studies.study import Report
 from simulations.studies.summaries import grouped
 
 __all__ = ["in_words", "recovery_lines", "report", "summarize", "summarize_runs", "work"]
-
-Array = npt.NDArray[np.float64]
 
 _LOOKS: Final = {"show_edge": False, "pad_edge": False}
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from engram.arrays import Array
 from engram.bandits.meta_ban import MetaBan, MetaBanState
 from engram.bandits.play import RoundContext, play_policy
 from engram.bandits.policy import BatchedPolicy
@@ -30,8 +30,6 @@ from simulations.studies.pool import Job, Pool, Progress, Row
 from simulations.studies.summaries import grouped
 
 __all__ = ["RECOVERY", "Found", "choose", "run_trial", "work"]
-
-Array = npt.NDArray[np.float64]
 
 _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
 """By argument of Meta-Ban: the values of Figure 4, and what is fixed meanwhile."""

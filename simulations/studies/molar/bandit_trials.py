@@ -7,8 +7,8 @@ probabilities are drawn once, so that a task is the same one in every trial.
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.molar.bandits.environments import BanditModel, TaskEnvironment, sparse_environments
 from engram.molar.bandits.play import play_tasks
 from engram.molar.bandits.policies import (
@@ -35,8 +35,6 @@ __all__ = [
     "run_trial",
     "worlds",
 ]
-
-Array = npt.NDArray[np.float64]
 
 TASKS: Final = 20
 DIM: Final = 30

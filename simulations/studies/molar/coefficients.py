@@ -5,11 +5,11 @@ from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 from rich.table import Table as Printed
 
+from engram.arrays import Array, Bools
 from engram.molar.intervals import own_interval
 from engram.molar.shrinkage import threshold
 from engram.molar.site import SiteEstimate
@@ -29,8 +29,6 @@ __all__ = [
     "task_table",
     "unsure",
 ]
-
-Array = npt.NDArray[np.float64]
 
 _FEW: Final = 60  # lines that a table of all tasks may have
 _UNSURE: Final = """\
@@ -55,7 +53,7 @@ class Coefficients(NamedTuple):
     low: Array  # lower limits of their intervals, shape (M, d')
     high: Array  # upper limits
     # Where a task's coefficient is not the shared one, shape (M, d); intercepts are never shared.
-    differs: npt.NDArray[np.bool_]
+    differs: Bools
     own: Array  # each task's estimate from its own rows, shape (M, d'); NaN if these determine none
     error: Array  # the standard errors of these estimates
     # How many standard errors from the shared coefficient a task's own estimate may be and still be
@@ -210,13 +208,13 @@ def _threshold(reach: Array) -> str:
     return f"A task differs from {' to '.join(ends)} standard errors on (it scales with --c)."
 
 
-def unsure(found: Coefficients) -> npt.NDArray[np.bool_]:
+def unsure(found: Coefficients) -> Bools:
     """Says which coefficients lie outside their intervals, shape (M, d').
 
     Shrinkage and Appendix F have different thresholds: the one calls such a coefficient shared,
     the other the task's own.
     """
-    outside: npt.NDArray[np.bool_] = (found.coef < found.low) | (found.coef > found.high)
+    outside: Bools = (found.coef < found.low) | (found.coef > found.high)
     outside[:, -1] = False
     return outside
 

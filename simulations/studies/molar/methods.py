@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.molar.families import FamilyName
 from engram.molar.lasso import (
     DEBIASING_SCALE,
@@ -20,8 +20,6 @@ from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.trimmed_mean import trimmed_mean
 
 __all__ = ["METHODS", "Evidence", "Method", "errors", "gather"]
-
-Array = npt.NDArray[np.float64]
 
 _TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.molar.pooled import condense
 from engram.molar.simulation import disparate_sizes, sparse_parameters, spread_root
 from engram.molar.site import Rows
@@ -19,8 +19,6 @@ from simulations.studies.molar.methods import errors, gather
 from simulations.studies.pool import Progress, Row
 
 __all__ = ["FIGURES", "SIGMA", "Design", "Point", "run_trial"]
-
-Array = npt.NDArray[np.float64]
 
 SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
 

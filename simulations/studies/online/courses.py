@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engram.arrays import Array
 from engram.types import Params
 from federation.data.federated import FederatedData, federated_data
 from federation.errors import Refused, RunStopped
@@ -21,7 +22,6 @@ from simulations.studies.online.server_steps import STEPS, first_model, play, tu
 
 __all__ = ["Course", "StreamOfRounds", "best_fixed", "courses", "read_stream", "stream_of"]
 
-Array = npt.NDArray[np.float64]
 _PRESET: Final = source_root() / "simulations" / "presets" / "online.toml"
 SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since nobody knows the right one
 

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Ints
 from engram.online import games, loss_streams
 from engram.online.bases import descent_pool
 from engram.online.domains import Domain
@@ -33,9 +33,6 @@ from engram.online.usc import usc
 from simulations.studies.pool import Progress, Row
 
 __all__ = ["METHODS", "SETTINGS", "Method", "Setting", "run_match"]
-
-Array = npt.NDArray[np.float64]
-Rounds = npt.NDArray[np.intp]
 
 _DRAWS: Final = 301  # key of the random numbers that settings are drawn with
 
@@ -107,11 +104,11 @@ class Setting(NamedTuple):
     title: str  # what tables call it
     game: bool  # whether it is a game
     # Draws it, for T rounds; the curves have points at the rounds it is given.
-    begin: Callable[[np.random.Generator, int, Rounds], Curves]
+    begin: Callable[[np.random.Generator, int, Ints], Curves]
 
 
 def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) -> Setting:
-    def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
+    def begin(rng: np.random.Generator, horizon: int, rounds: Ints) -> Curves:
         drawn = draw(rng, horizon)
         least = least_totals(drawn, rounds)
         bounds = Bounds(drawn.domain, drawn.gradient_bound, drawn.smoothness, horizon)
@@ -129,7 +126,7 @@ def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) 
 def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool) -> Setting:
     """Returns a game whose regret is that of both players if they are honest, or of one alone."""
 
-    def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
+    def begin(rng: np.random.Generator, horizon: int, rounds: Ints) -> Curves:
         drawn = draw(rng)
         transposed = drawn.transposed()
         one, two = (

@@ -5,9 +5,9 @@ from itertools import count
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 
+from engram.arrays import Array
 from federation.experiment import Experiment
 from simulations.studies.figures import COLORS, finish, panels
 from simulations.studies.figures import table as new_table
@@ -25,8 +25,6 @@ from simulations.studies.pool import Pool, Row, Tell
 from simulations.studies.study import Report
 
 __all__ = ["report", "summarize", "work"]
-
-Array = npt.NDArray[np.float64]
 
 _RUNS: Final = 11  # of a grid, as it begins
 _CAPTION: Final = """\

@@ -6,10 +6,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from rich.table import Table
 
+from engram.arrays import Array
 from simulations.studies.figures import COLORS, finish, panels
 from simulations.studies.figures import table as new_table
 from simulations.studies.online.matches import METHODS, SETTINGS, run_match
@@ -19,8 +19,6 @@ from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
 
 __all__ = ["exponent", "report", "summarize", "tables", "work"]
-
-Array = npt.NDArray[np.float64]
 
 _CAPTION: Final = """\
 Regret after all rounds, mean over seeds, and the power of t with which it grows:

@@ -1,0 +1,10 @@
+"""Names of numpy's arrays by what they hold."""
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Array", "Bools", "Ints"]
+
+Array = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
