@@ -28,8 +28,6 @@ from server.record import RunRecord
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
 
-__all__ = ["Found", "between", "main"]
-
 
 class Found(NamedTuple):
     """What came of a run between sites."""

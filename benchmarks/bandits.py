@@ -32,8 +32,6 @@ from engram.bandits.policy import CHOOSE, INIT, UPDATE, BatchedPolicy, Policy, b
 from engram.bandits.replay import ReplayBuffer
 from engram.bandits.sclub import sclub
 
-__all__ = ["SIZES", "PlainMetaBan", "Size", "late", "main", "plain", "policies", "time_rounds"]
-
 _BUFFER: Final = 256  # rows of a user
 _GAMMA: Final = 0.4
 _OWN_WEIGHT, _USER_STEPS, _META_STEPS, _BATCH = 10.0, 4, 8, 16

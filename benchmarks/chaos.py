@@ -33,8 +33,6 @@ from simulations.deployed import run_deployed
 from simulations.engine import simulate
 from simulations.local import LocalFederation
 
-__all__ = ["Kill", "Outcome", "chaos", "main", "plan"]
-
 _CLIENTS = 3
 _TARGETS = ("client", "coordinator", "superlink")
 

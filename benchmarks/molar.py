@@ -34,17 +34,6 @@ from engram.molar.simulation import linear_rows, logistic_rows, sparse_parameter
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 from simulations.studies.molar.methods import METHODS, errors, gather
 
-__all__ = [
-    "Coverage",
-    "Setting",
-    "compare",
-    "compare_high_dim",
-    "coverage",
-    "main",
-    "time_server",
-    "time_site",
-]
-
 _SIGMA: Final = 0.1  # of the noise of linear models (Sec. 4.1)
 
 

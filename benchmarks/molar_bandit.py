@@ -27,8 +27,6 @@ from engram.molar.bandits.policies import (
 from engram.molar.bandits.site import History
 from simulations.studies.molar.bandit_trials import SIGMA, TASKS, regrets, worlds
 
-__all__ = ["compare", "main"]
-
 _ACTIVATION: Final = 103  # a seed's purpose
 
 

@@ -21,8 +21,6 @@ from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.local import LocalFederation, Nodes
 
-__all__ = ["SIZES", "Cost", "main", "measure"]
-
 _CLIENTS = 3
 SIZES: Final = {"31k": "200,85", "2.5M": "1540,1540"}
 """Parameters of the networks, and the widths of their hidden layers."""

@@ -29,8 +29,6 @@ from engram.online.play import game_regrets, least_totals, play_game, play_strea
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 
-__all__ = ["CLAIMS", "STREAMS", "Claim", "compare", "compare_game", "main", "time_rounds"]
-
 Found = dict[str, dict[int, float]]  # mean regret, by learner and T
 
 HORIZONS: Final = (1000, 4000, 16_000)

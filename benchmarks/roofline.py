@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["Roofline", "count_flops", "measure"]
-
 
 class Roofline(NamedTuple):
     """The speed of a large matrix product and of a large copy, with the run's threads."""

@@ -28,8 +28,6 @@ from federation.data.federated import has_device
 from federation.errors import EngramError, Refused
 from federation.methods import family
 
-__all__ = ["main", "time_workload"]
-
 _STEPS = {"alpha": 0.01, "eta": 0.01}
 _WARM_UP = 2
 

@@ -16,8 +16,6 @@ from benchmarks.memory import forget_peak, peak
 from benchmarks.workloads import WORKLOADS, Platform, experiment
 from federation.data.federated import FederatedData, Split
 
-__all__ = ["main", "time_crowds"]
-
 _ROWS = 60_000
 _EACH = 40
 

@@ -37,8 +37,6 @@ from federation.errors import EngramError
 from federation.experiment import Experiment
 from simulations.studies.online.server_steps import STEPS, play, tune
 
-__all__ = ["Outcome", "compare", "main", "time_step"]
-
 _MNIST = {"train": 6000, "test": 2000}  # rows, drawn at random
 _FACTOR = 4
 _SIZES = (14, 200, 650, 33_000, 1_000_000)

@@ -22,8 +22,6 @@ from server.run import train_round
 from simulations.grid import InProcessGrid
 from strategies.local import Federated, draw_cohort
 
-__all__ = ["WORKLOADS", "Platform", "Workload", "experiment", "federation"]
-
 
 class Workload(NamedTuple):
     """A federation, and what its clients do in a round."""

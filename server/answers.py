@@ -15,8 +15,6 @@ from federation.roster import NodeEntry, read_entry
 from federation.wire import BUSY, CONFIG, REFUSED, ROSTER_QUERY, TRAINING
 from server.grid import PatientGrid
 
-__all__ = ["Answers"]
-
 _log = getLogger("flwr.engram")
 
 _SAID = (REFUSED, UNUSABLE, UNFINISHED)  # codes of errors that our own source reports

@@ -15,8 +15,6 @@ from typing import Any
 
 from federation.addresses import Address, as_ip
 
-__all__ = ["SOCKETS", "is_from", "own_users", "private"]
-
 SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 """Where Linux writes this network's sockets, with their users."""
 

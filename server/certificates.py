@@ -17,8 +17,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from federation.addresses import as_ip
 
-__all__ = ["Authority", "certificate_pem", "key_pem", "new_authority", "new_key", "node_key_files"]
-
 # An authority cannot be replaced without visiting every client: it outlives all that it signs.
 _AUTHORITY_DAYS = 2 * 3650
 # So that a client whose clock is a little slow accepts a certificate that was just made.

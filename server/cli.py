@@ -24,8 +24,6 @@ from server.record import RunRecord
 from server.registration import register_clients, unregister_client
 from server.status import costs, members, participation
 
-__all__ = ["app"]
-
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092
 _DAYS = 365

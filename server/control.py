@@ -13,8 +13,6 @@ from federation.errors import RunStopped, one_line
 from federation.launch import Launch
 from server.launch import flwr_command
 
-__all__ = ["Declined", "ask", "reason"]
-
 _PATIENCE = 60.0
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
 _BOX = re.compile(r"((?:^[│|].*[│|]\n)+)[╰+]", re.MULTILINE)  # its lines, down to the lower edge

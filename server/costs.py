@@ -2,8 +2,6 @@
 
 from typing import Any, NamedTuple
 
-__all__ = ["Exchange"]
-
 
 class Exchange(NamedTuple):
     """What a round of messages and replies cost."""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from federation.errors import Refused
 
-__all__ = ["make_folder", "replace_file"]
-
 
 def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     """Makes a folder with everything in it.

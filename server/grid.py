@@ -29,8 +29,6 @@ from server.costs import Exchange
 from server.membership import Membership
 from server.suspensions import Suspensions
 
-__all__ = ["PatientGrid"]
-
 _log = getLogger("flwr.engram")
 
 _EAGER, _IDLE = 0.03, 0.5  # seconds between looks for replies

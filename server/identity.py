@@ -38,8 +38,6 @@ from server.certificates import (
 )
 from server.folders import make_folder, replace_file
 
-__all__ = ["add_client", "init_federation", "new_client_key", "renew_server"]
-
 Settings = dict[str, Scalar]
 
 _MOST_CLIENTS = 10**6  # as num-clients

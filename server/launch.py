@@ -15,15 +15,6 @@ from server.callers import SOCKETS
 from server.folders import replace_file
 from server.limits import Limits
 
-__all__ = [
-    "Addresses",
-    "check_free",
-    "flwr_command",
-    "superlink_addresses",
-    "superlink_command",
-    "warnings",
-]
-
 _SOON = timedelta(days=30)
 
 

@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["Limits"]
-
 
 class Limits(NamedTuple):
     """What a node's reply may have."""

@@ -16,8 +16,6 @@ from federation.flower import api_of
 from server.registration import unregistered
 from server.status import members
 
-__all__ = ["Membership", "membership_of"]
-
 
 class Membership(NamedTuple):
     """A federation, as seen by its coordinator."""

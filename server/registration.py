@@ -17,8 +17,6 @@ from federation.files import read_file
 from server.control import Declined, ask
 from server.folders import replace_file
 
-__all__ = ["Registration", "names", "register_clients", "unregister_client", "unregistered"]
-
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
 _DIGITS = 100  # of a node's number, and more
 _IN_USE = "[code: 23]"  # Flower's PUBLIC_KEY_ALREADY_IN_USE

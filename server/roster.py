@@ -12,8 +12,6 @@ from federation.experiment import Experiment
 from federation.roster import Kind, Roster
 from server.answers import Answers
 
-__all__ = ["Attendance", "attendance_of", "query_roster"]
-
 _log = getLogger("flwr.engram")
 
 _TOLD = 10  # reasons that an error names

@@ -9,8 +9,6 @@ from federation.credentials import read_server
 from server.control import ask
 from server.registration import names
 
-__all__ = ["ClientShare", "Member", "costs", "members", "participation"]
-
 
 class Member(NamedTuple):
     """A node that a SuperLink knows."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from federation.flower import run_superexec
 
-__all__ = ["start"]
-
 _TOKEN = "--token"
 
 

@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from federation.errors import few
 
-__all__ = ["Suspensions"]
-
 _log = getLogger("flwr.engram")
 
 _FAULTS: Final = 2  # useless replies from which on a node is suspended

@@ -18,8 +18,6 @@ from federation.settings.machine import MachineSettings
 from simulations.cli import app
 from simulations.engine import simulate
 
-__all__ = ["command", "config_file", "invoke", "node_config", "settings", "tiny_run"]
-
 _DEFAULTS: Final = default_config()
 _TINY: Final[dict[str, Any]] = {
     "num-clients": 4,

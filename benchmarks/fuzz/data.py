@@ -23,8 +23,6 @@ from federation.data.tables import own_table, read_table, table_data
 from federation.experiment import Experiment
 from simulations.engine import simulate
 
-__all__ = ["bandit_table", "classes_npz", "ratings_csv", "table_csv", "table_npz"]
-
 _DTYPES: Final = (
     "f4",
     "f8",

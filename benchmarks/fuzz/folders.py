@@ -26,8 +26,6 @@ from server.registration import names
 from simulations.cli import app
 from simulations.engine import simulate
 
-__all__ = ["checkpoint", "federation", "memory", "prepare", "quick_experiment", "run_folder"]
-
 _METHODS: Final = ("fedavg", "pfedme", "molar", "molar-bandit", "meta-ban", "compare")
 _SMALL: Final[dict[str, Any]] = {
     "num-clients": 4,

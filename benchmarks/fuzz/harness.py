@@ -20,8 +20,6 @@ import psutil
 
 from federation.errors import EngramError, one_line
 
-__all__ = ["Case", "Finding", "Found", "fuzz", "judge"]
-
 Case = Callable[[random.Random, Path], None]
 """Does something with spoilt input in an empty folder, and may raise what users are to see."""
 

@@ -32,8 +32,6 @@ from federation.wire import to_record
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
 
-__all__ = ["bundles", "estimates", "rosters", "rounds"]
-
 _PLAIN: Final = tuple(
     v for v in VALUES if isinstance(v, bool | float | str | bytes) or type(v) is int
 )

@@ -9,8 +9,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["HUGE", "VALUES", "spoil_bytes", "spoil_file", "spoil_json", "text", "value"]
-
 HUGE: Final = (10**9, 2**31, 2**32, 2**40, 2**63, 10**12, 10**18, 10**30, 10**400, 16**5000)
 _LONG: Final = "x" * 100_000
 _SMALL: Final = (0, 1, 2, 3, -1, True)

@@ -20,8 +20,6 @@ from simulations.studies.online.settings import UniversalSettings, UniversalStre
 from simulations.studies.settings import flag_of, option_of
 from simulations.studies.study import Study, run_study
 
-__all__ = ["STUDIES", "app", "command_of"]
-
 _ROOM: Final = "simulations.studies"
 
 STUDIES: Final = (

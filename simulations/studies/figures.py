@@ -13,17 +13,6 @@ from rich.table import Table
 
 from engram.arrays import Array
 
-__all__ = [
-    "COLORS",
-    "draw_band",
-    "finish",
-    "log_ticks",
-    "panels",
-    "plus_minus",
-    "png",
-    "table",
-]
-
 COLORS: Final = list(mpl.color_sequences["tab10"])
 
 

@@ -21,8 +21,6 @@ from threadpoolctl import threadpool_limits
 from federation.errors import Refused, RunStopped
 from federation.files import replace_file
 
-__all__ = ["Job", "Pool", "Progress", "Row", "Tell"]
-
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]  # how much of a job is done, and of how much
 Job = Callable[[Progress], list[Row]]  # returns rows, each with "errors"; it can be pickled

@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused
 
-__all__ = ["Option", "Settings", "argument", "flag_of", "option", "option_of"]
-
 _KEY: Final = "option"  # of a field's metadata
 
 

@@ -18,8 +18,6 @@ from simulations.studies.settings import Settings, option_of
 from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console
 
-__all__ = ["Report", "Study", "read_plan", "run_study", "write_plan"]
-
 _PLAN: Final = "plan.json"
 
 

@@ -8,8 +8,6 @@ import numpy as np
 from engram.arrays import Array
 from simulations.studies.pool import Row
 
-__all__ = ["grouped", "mean_and_error"]
-
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
     """Groups rows by the values of some keys, in the order in which these come.

@@ -18,8 +18,6 @@ from engram.bandits.policy import BatchedPolicy, Policy, batched
 from engram.bandits.sclub import sclub
 from engram.bandits.simple import epsilon_greedy, random_play
 
-__all__ = ["META_BAN", "METHODS", "RANDOM", "Method", "Setting", "meta_bans", "runs_at_once"]
-
 Setting = Mapping[str, Any]  # arguments of a policy, numbers and words, by name
 
 META_BAN: Final = "meta-ban"

@@ -14,8 +14,6 @@ from engram.bandits.logged import Logged
 from engram.bandits.policy import PolicyServer, ServerState
 from federation.errors import Refused
 
-__all__ = ["ESTIMATORS", "Estimate", "estimate"]
-
 S = TypeVar("S")
 
 ESTIMATORS: Final = {

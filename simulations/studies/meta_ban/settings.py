@@ -6,8 +6,6 @@ from pathlib import Path
 from federation.errors import Refused
 from simulations.studies.settings import Settings, argument, option
 
-__all__ = ["MetaBanSettings"]
-
 
 @dataclass(frozen=True)
 class MetaBanSettings(Settings):

@@ -17,7 +17,7 @@ from simulations.studies.pool import Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped
 
-__all__ = ["in_words", "recovery_lines", "report", "summarize", "summarize_runs", "work"]
+__all__ = ["report", "work"]  # what a study's module has
 
 _LOOKS: Final = {"show_edge": False, "pad_edge": False}
 

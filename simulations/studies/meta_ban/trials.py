@@ -29,8 +29,6 @@ from simulations.studies.meta_ban.worlds import Place, world
 from simulations.studies.pool import Job, Pool, Progress, Row
 from simulations.studies.summaries import grouped
 
-__all__ = ["RECOVERY", "Found", "choose", "run_trial", "work"]
-
 _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
 """By argument of Meta-Ban: the values of Figure 4, and what is fixed meanwhile."""
 

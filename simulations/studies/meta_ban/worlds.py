@@ -12,8 +12,6 @@ from federation.data.arrivals import GROUPED, grouped_users
 from federation.data.bandits import read_classes, read_ratings
 from federation.errors import Refused
 
-__all__ = ["WORLDS", "Place", "check_place", "world"]
-
 
 class Place(NamedTuple):
     """Where a policy is played."""

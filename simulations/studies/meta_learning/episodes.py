@@ -14,8 +14,6 @@ from torch import Tensor
 from engram.meta.single_node import Draw
 from federation.streams import Stream, generator
 
-__all__ = ["Drawn", "EpisodeSampler"]
-
 _BLOCK: Final = 64  # iterations that are drawn at once; part of the results: never change it
 
 

@@ -17,8 +17,6 @@ from simulations.studies.pool import Pool, Progress, Row
 from simulations.studies.summaries import grouped
 from simulations.terminal import err
 
-__all__ = ["MATCHED", "Case", "choose", "final_sweeps", "measure", "tuning_sweeps"]
-
 MATCHED: Final = "maml-matched"
 """The row of MAML with the step size of MOML v1, from which it then differs in the memory alone."""
 

@@ -14,8 +14,6 @@ from torch import Tensor
 from federation.errors import Refused
 from federation.machine import available
 
-__all__ = ["Allocator", "Need", "check_room", "mapped", "mib"]
-
 Allocator = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
 
 

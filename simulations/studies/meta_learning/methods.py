@@ -14,8 +14,6 @@ from engram.meta.protonet import protonet
 from engram.meta.single_node import MetaRule, maml, reptile, single_node
 from simulations.studies.meta_learning.memmap import Allocator
 
-__all__ = ["METHODS", "Method", "Setting", "maml_batches"]
-
 
 class Setting(NamedTuple):
     """The arguments that all methods have in common."""

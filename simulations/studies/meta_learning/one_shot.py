@@ -25,8 +25,6 @@ from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import mean_and_error
 
-__all__ = ["GRID", "report", "summarize", "work"]
-
 # Of eta, on which the paper is silent; below, nothing moves.
 GRID: Final = (1.0, 0.3, 0.1, 0.05, 0.02)
 

@@ -20,8 +20,6 @@ from federation.streams import Stream, torch_generator
 from simulations.studies.meta_learning.problem import Problem
 from simulations.studies.meta_learning.published import Split
 
-__all__ = ["OneShot"]
-
 _STEPS: Final = 20  # of adapting in testing: of the authors' code, for Omniglot
 _ROOM: Final = 2**26  # bytes that episodes may take at once
 _CLASSES, _SEEN, _UNSEEN = 1, 2, 3  # keys of what is drawn for evaluation

@@ -10,8 +10,6 @@ from engram.stacks import Layout
 from engram.types import Batch, Params
 from federation.streams import Stream, torch_generator
 
-__all__ = ["Problem"]
-
 
 class Problem:
     """Training tasks, and tests on unseen ones. Models of r runs are stacked: (r, d)."""

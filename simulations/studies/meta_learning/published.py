@@ -3,18 +3,6 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = [
-    "ONE_SHOT_PUBLISHED",
-    "ONE_SHOT_STEPS",
-    "SINEWAVE_PUBLISHED",
-    "SINEWAVE_STEPS",
-    "SPLITS",
-    "TABLE_3",
-    "TABLE_4",
-    "Split",
-    "Steps",
-]
-
 Steps = Mapping[str, tuple[float, float]]  # by method: beta, and eta
 
 

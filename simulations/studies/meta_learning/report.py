@@ -12,8 +12,6 @@ from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.pool import Row
 from simulations.studies.summaries import grouped
 
-__all__ = ["by_name", "cells", "draw_convergence", "figures_of", "title_of"]
-
 
 def title_of(name: str) -> str:
     """Returns what the runs of a name are called."""

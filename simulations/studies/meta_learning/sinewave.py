@@ -22,8 +22,6 @@ from simulations.studies.meta_learning.sinewave_tasks import ALPHA, UNSEEN, Sine
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 
-__all__ = ["GRID", "report", "summarize", "work"]
-
 # Of eta: that of Sec. 6.1, and three smaller ones, since with exact Hessians (and where there is a
 # memory, whose authors' code multiplies by beta) all of its values may diverge.
 GRID: Final = (0.1, 0.05, 0.01, 0.005, 0.001, 0.0005, 0.0002, 0.0001)

@@ -14,8 +14,6 @@ from engram.types import Batch, Params
 from federation.streams import Stream, torch_generator
 from simulations.studies.meta_learning.problem import Problem
 
-__all__ = ["ALPHA", "UNSEEN", "Sinewave", "UnseenError"]
-
 ALPHA: Final = 0.01  # of every adaptation, in training and in testing
 SHOTS: Final = 10
 UNSEEN: Final = (

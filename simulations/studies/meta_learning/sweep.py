@@ -18,8 +18,6 @@ from simulations.studies.meta_learning.memmap import Allocator, Need, mapped
 from simulations.studies.meta_learning.methods import METHODS, Method, Setting, maml_batches
 from simulations.studies.meta_learning.problem import Problem
 
-__all__ = ["Run", "Sweep", "Trace", "check_sweep", "episodes", "run_sweep"]
-
 _LOOKS: Final = 40  # how often the training error is measured
 _PAUSE: Final = 25  # iterations between reports of progress
 

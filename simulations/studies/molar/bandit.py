@@ -22,8 +22,6 @@ from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
 
-__all__ = ["report", "summarize", "work"]
-
 _CAPTION: Final = """\
 Cumulative regret of the tasks with the largest, the middle and the smallest
 probability of activation, and the mean over all 20 tasks: mean over trials

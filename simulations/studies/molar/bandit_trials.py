@@ -23,19 +23,6 @@ from federation.errors import Refused
 from federation.machine import available
 from simulations.studies.pool import Progress, Row
 
-__all__ = [
-    "ACTIVATION",
-    "POLICIES",
-    "SHOWN",
-    "SIGMA",
-    "TASKS",
-    "Policy",
-    "check_room",
-    "regrets",
-    "run_trial",
-    "worlds",
-]
-
 TASKS: Final = 20
 DIM: Final = 30
 ARMS: Final = 3

@@ -17,19 +17,6 @@ from simulations.studies.figures import png, table
 from simulations.studies.molar.comparison import Molar
 from simulations.studies.pool import Row
 
-__all__ = [
-    "Coefficients",
-    "coefficients",
-    "draw_heterogeneity",
-    "frame",
-    "heterogeneity",
-    "records",
-    "shared_rows",
-    "shared_table",
-    "task_table",
-    "unsure",
-]
-
 _FEW: Final = 60  # lines that a table of all tasks may have
 _UNSURE: Final = """\
 ?: the interval (App. F) has another threshold, and judges otherwise; the task's

@@ -22,19 +22,6 @@ from engram.molar.tables import Scaling, distinct, rows_of_tasks, shown
 from federation.data.tables import Table
 from federation.errors import DataError
 
-__all__ = [
-    "GRID",
-    "Molar",
-    "Score",
-    "Shares",
-    "compare",
-    "compare_once",
-    "complete",
-    "fit_all",
-    "lacking",
-    "methods_for",
-]
-
 Numbers = npt.NDArray[np.intp]  # of rows
 Make = Callable[[float], MultitaskModel]
 Molar = MolarRegressor | MolarClassifier

@@ -19,8 +19,6 @@ from engram.molar.shrinkage import Option, Shared, combine, personalize
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.trimmed_mean import trimmed_mean
 
-__all__ = ["METHODS", "Evidence", "Method", "errors", "gather"]
-
 _TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
 
 

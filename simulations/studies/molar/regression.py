@@ -17,8 +17,6 @@ from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
 
-__all__ = ["report", "summarize", "work"]
-
 _CAPTION: Final = """\
 Mean l1 error of the tasks' coefficients, of OLS; and that of the other methods
 (in Figure 3 MOLAR's) as a ratio to it"""

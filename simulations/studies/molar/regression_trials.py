@@ -18,8 +18,6 @@ from engram.molar.site import Rows
 from simulations.studies.molar.methods import errors, gather
 from simulations.studies.pool import Progress, Row
 
-__all__ = ["FIGURES", "SIGMA", "Design", "Point", "run_trial"]
-
 SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
 
 _ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # what seeds are for

@@ -15,8 +15,6 @@ from simulations.studies.molar.comparison import GRID, Score, Shares
 from simulations.studies.pool import Row
 from simulations.studies.summaries import mean_and_error
 
-__all__ = ["caption", "comparison", "comparison_table", "draw_comparison", "in_words"]
-
 _LOSSES: Final = {"linear": "squared error", "logistic": "deviance", "poisson": "deviance"}
 _OTHERS: Final = """
 OLS: each task alone; LASSO: likewise; Pool: one OLS for all tasks; RM: each task's

@@ -13,8 +13,6 @@ from simulations.studies.molar.settings import MolarTableSettings
 from simulations.studies.pool import Pool, Tell
 from simulations.studies.study import Report
 
-__all__ = ["report", "work"]
-
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
 _TOLD: Final = [  # in results.json
     each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")

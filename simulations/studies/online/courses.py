@@ -20,8 +20,6 @@ from federation.fingerprint import source_root
 from federation.settings.files import read_settings
 from simulations.studies.online.server_steps import STEPS, first_model, play, tune
 
-__all__ = ["Course", "StreamOfRounds", "best_fixed", "courses", "read_stream", "stream_of"]
-
 _PRESET: Final = source_root() / "simulations" / "presets" / "online.toml"
 SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since nobody knows the right one
 

@@ -32,8 +32,6 @@ from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 from simulations.studies.pool import Progress, Row
 
-__all__ = ["METHODS", "SETTINGS", "Method", "Setting", "run_match"]
-
 _DRAWS: Final = 301  # key of the random numbers that settings are drawn with
 
 # Factors of steps, to tune them in hindsight: 1 is what the theory says.

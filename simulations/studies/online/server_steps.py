@@ -28,8 +28,6 @@ from server.run import train_round
 from simulations.grid import InProcessGrid
 from strategies.local import Federated
 
-__all__ = ["STEPS", "Played", "ServerStep", "first_model", "play", "tune"]
-
 _WIDTH = 5  # a grid begins with 2^-5 to 2^5 times what is taken if nobody tunes
 _WIDEST = 20
 

@@ -24,8 +24,6 @@ from simulations.studies.online.settings import UniversalStreamSettings
 from simulations.studies.pool import Pool, Row, Tell
 from simulations.studies.study import Report
 
-__all__ = ["report", "summarize", "work"]
-
 _RUNS: Final = 11  # of a grid, as it begins
 _CAPTION: Final = """\
 Sum over rounds of the mean loss (nats) of the round's rows at the round's

@@ -18,8 +18,6 @@ from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
 
-__all__ = ["exponent", "report", "summarize", "tables", "work"]
-
 _CAPTION: Final = """\
 Regret after all rounds, mean over seeds, and the power of t with which it grows:
 the slope of log regret over log t in the last tenfold of rounds ("-" where it is
