@@ -139,12 +139,8 @@ def coverage(
 ) -> Coverage:
     """Simulates intervals where tasks differ in five coefficients.
 
-    Args:
-        gap: By how much they do, in sigma / sqrt(n).
-        trials: How many simulations.
-        dim: d.
-        tasks: M.
-        size: n.
+    The difference is ``gap`` sigma / sqrt(n). In the paper's letters, the others are trials, d, M
+    and n.
     """
     found = []
     for trial in range(trials):

@@ -139,10 +139,8 @@ def time_rounds(learner: Learner[Any], gradients: Array, *, turns: int) -> float
 
     What else the machine does meanwhile is not counted.
 
-    Args:
-        learner: Who is told of gradients, and asked for a decision, in turns.
-        gradients: Shape (T, d).
-        turns: How many; one more goes before, and is not counted.
+    A turn acts and observes for each of the gradients (T, d); one more turn goes before, and is not
+    counted.
     """
     spent = []
     for _ in range(turns + 1):

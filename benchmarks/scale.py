@@ -23,9 +23,8 @@ _EACH = 40
 def time_crowds(crowds: list[tuple[int, int]], *, rounds: int = 10) -> list[dict[str, float]]:
     """Times FedAvg rounds of the MLP of W1 for several federations, which take turns.
 
-    Args:
-        crowds: For each federation its registered clients, and how many take part in a round.
-        rounds: Rounds that are timed, after two that are not.
+    Crowds are pairs of a federation's clients and those of a round; two more rounds go before,
+    untimed.
 
     Returns:
         For each ``ms`` of the median round, ``registered-mib`` (what the federation itself

@@ -79,12 +79,7 @@ def federation(workload: Workload, e: Experiment) -> FederatedData:
 
 
 class Platform:
-    """The platform on a workload: its strategy and grid, or its trainer alone.
-
-    Args:
-        e: The experiment.
-        data: Its data.
-    """
+    """The platform on a workload: its strategy and grid, or its trainer alone."""
 
     def __init__(self, e: Experiment, data: FederatedData) -> None:
         self._experiment = e

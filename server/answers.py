@@ -30,10 +30,6 @@ class Answers:
     Where the SuperLink knows nodes by names, a node hosts the clients of its name and no others,
     whatever it says.
 
-    Args:
-        grid: The nodes.
-        training: The training's name, which nodes keep memories under.
-
     Attributes:
         entries: Of nodes that serve, in the order in which they came.
         refusals: Why others do not, by node: the end of a sentence about it.

@@ -19,10 +19,6 @@ def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     it is removed by the next one. Whatever the umask, folders can be entered by their owner
     only, ``*.key`` files read by their owner only, and all others by everybody.
 
-    Args:
-        folder: A new or empty folder.
-        files: The contents of its files, by their paths in it.
-
     Raises:
         Refused: If it is in use, or cannot be made.
     """

@@ -299,9 +299,8 @@ class PatientGrid(Grid):
     def _arrived(self, asked: Mapping[str, _Asked], patience: float = math.inf) -> list[Message]:
         """Returns the replies that are there; the word that a node is away is none.
 
-        Args:
-            asked: What they answer.
-            patience: Seconds that a reply may have been on its way, if that is less than usual.
+        ``patience`` is how many seconds a reply may have been on its way, if that is less than
+        usual.
         """
         found = []
         limits = self._limits._replace(seconds=min(self._limits.seconds, patience))

@@ -92,9 +92,6 @@ def add_client(folder: Path) -> Path:
     that were handed out must be handed out again. A call that was interrupted is completed by
     the next one.
 
-    Args:
-        folder: The federation's folder.
-
     Raises:
         Refused: If it is not a federation's folder, or cannot be written.
     """
@@ -119,10 +116,6 @@ def add_client(folder: Path) -> Path:
 
 def new_client_key(folder: Path, number: int) -> Path:
     """Gives a client a new key, in the place of one that was lost or unregistered.
-
-    Args:
-        folder: The federation's folder.
-        number: The client's.
 
     Returns:
         Its folder, all of which but its memories is new.

@@ -63,9 +63,6 @@ class Membership(NamedTuple):
 def membership_of(grid: Grid) -> Membership | None:
     """Returns the federation whose SuperLink started this process; None if it has no folder.
 
-    Args:
-        grid: The connection to the SuperLink.
-
     Raises:
         Refused: If the folder is damaged.
     """

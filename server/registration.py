@@ -34,10 +34,7 @@ class Registration(NamedTuple):
 def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Registration]:
     """Registers every client's key with a running SuperLink, one after the other.
 
-    Args:
-        folder: The coordinator's folder.
-        control: HOST:PORT of the SuperLink's Control API; by default that of
-            ``superlink_command``.
+    ``control`` is HOST:PORT of its Control API; by default that of ``superlink_command``.
 
     Yields:
         What became of each, in the order of the clients. A key that is known already stays as it
@@ -62,10 +59,7 @@ def unregister_client(folder: Path, client: str, *, control: str | None = None) 
 
     What is done already is not done again, so that a call that was interrupted can be repeated.
 
-    Args:
-        folder: The coordinator's folder.
-        client: The client: its number, or ``client-N``.
-        control: HOST:PORT of the SuperLink's Control API.
+    The client is a number, or ``client-N``.
 
     Returns:
         The client, such as ``client-0``, and what Flower called its node.

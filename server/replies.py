@@ -34,12 +34,7 @@ class _Reply:
 
 
 class GuardedFleet:
-    """Flower's Fleet API, which all else is left to, but for what nodes push.
-
-    Args:
-        fleet: Flower's.
-        limits: What a reply may have.
-    """
+    """Flower's Fleet API, which all else is left to, but for what nodes push."""
 
     def __init__(self, fleet: Any, limits: Limits) -> None:
         self._fleet = fleet

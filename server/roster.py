@@ -135,12 +135,7 @@ class Attendance:
         return Roster(nodes, rows, self._kind)
 
     def left_out(self, cohort: Collection[int], others: Mapping[int, str]) -> dict[int, str]:
-        """Returns who had no part in a round, and why, ascending.
-
-        Args:
-            cohort: Who was asked.
-            others: Who of them had no part all the same.
-        """
+        """Returns who had no part in a round, and why, ascending."""
         absent = {client: why for client, why in self._absent.items() if client not in cohort}
         return dict(sorted({**absent, **others}.items()))
 
@@ -237,11 +232,6 @@ def attendance_of(grid: Grid, e: Experiment, *, training: str, kind: Kind | None
 
 def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:
     """Asks every node for its clients until each of ``0..num_clients-1`` is hosted.
-
-    Args:
-        grid: The nodes.
-        num_clients: Clients of the federation.
-        patience: As of ``Attendance``.
 
     Raises:
         RunStopped: If a client is hosted by nobody.

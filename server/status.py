@@ -33,10 +33,6 @@ class ClientShare(NamedTuple):
 def members(folder: Path, *, control: str | None = None) -> list[Member]:
     """Asks a federation's SuperLink for its nodes.
 
-    Args:
-        folder: The coordinator's folder.
-        control: HOST:PORT of the SuperLink's Control API.
-
     Raises:
         Refused: If the folder is not in order.
         RunStopped: If the SuperLink cannot be reached, or declines.
@@ -53,11 +49,7 @@ def members(folder: Path, *, control: str | None = None) -> list[Member]:
 
 
 def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
-    """Counts in which rounds of a run every client that was asked, or was absent, took part.
-
-    Args:
-        rows: The run's metrics.
-    """
+    """Counts in which rounds of a run every client that was asked, or was absent, took part."""
     asked: Counter[int] = Counter()
     took_part: Counter[int] = Counter()
     reasons: dict[int, Counter[str]] = {}
@@ -76,8 +68,7 @@ def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
 def costs(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Adds up what a run's rounds have cost: bytes, and the mean node's seconds.
 
-    Args:
-        rows: The run's metrics. Those of a run in one process have none of this.
+    Runs in one process have none of this.
     """
     parts = ("training", "transfer", "waiting")
     kinds = ["bytes-sent", "bytes-received", *(f"seconds-{part}" for part in parts)]

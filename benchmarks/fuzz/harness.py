@@ -89,12 +89,8 @@ def fuzz(
 ) -> Found:
     """Runs cases of every entry point, one after the other, in a process beside this one.
 
-    Args:
-        entries: What to run, by name.
-        cases: The numbers of the cases of each.
-        seed: Of all cases. A case depends on it, its entry's name and its own number alone.
-        seconds: That a case may take.
-        tell: Is told how many cases are done.
+    A case depends on ``seed``, its entry's name and its number alone, and may take ``seconds``.
+    ``tell`` is called with how many cases are done.
     """
     left = [(entry, number) for entry, numbers in cases.items() for number in numbers]
     counts = {entry: Counter(dict.fromkeys(_VERDICTS, 0)) for entry in cases}

@@ -20,13 +20,7 @@ COLORS: Final = list(mpl.color_sequences["tab10"])
 
 
 def table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
-    """Returns an empty table: columns of words, and then columns of numbers.
-
-    Args:
-        left: Headings of columns of words.
-        right: Headings of columns of numbers, which are aligned on the right.
-        looks: Further arguments of rich's ``Table``.
-    """
+    """Returns an empty table: columns of words, and then columns of numbers."""
     usual: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1)}
     found = Table(title_justify="left", **usual | looks)
     for heading in left:

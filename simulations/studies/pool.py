@@ -232,11 +232,8 @@ def _join(address: str) -> type[Exception]:
 def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[Row]]:
     """Does a job.
 
-    Args:
-        news: A folder where progress is written, if this machine has it.
-        owner: The process that waits for the job and started this one; None on a cluster.
-        name: The job's.
-        job: What to do.
+    Progress is written to ``news``, if this machine has that folder. ``owner`` is the process that
+    waits for the job and started this one; None on a cluster.
     """
     told = -_PAUSE
     if owner is not None:

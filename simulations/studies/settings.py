@@ -40,13 +40,7 @@ class Option(NamedTuple):
 
 
 def option(default: Any = MISSING, *, help: str, **more: Any) -> Any:  # noqa: A002 - typer's word
-    """Makes a field that is given as ``--name VALUE``; required if it has no default.
-
-    Args:
-        default: Its default.
-        help: As ``Option`` has it.
-        more: Further attributes of ``Option``.
-    """
+    """Makes a field that is given as ``--name VALUE``; required if it has no default."""
     return field(default=default, metadata={_KEY: Option(help, **more)})
 
 

@@ -42,11 +42,8 @@ def estimate(
     rewards that the doubly robust estimate takes for the other arms are those of a ridge regression
     on the arms' features, fitted to the other half of the rounds.
 
-    Args:
-        policy: The policy to be evaluated.
-        state: Its state, which is not changed. It must not have been learned from these rounds.
-        log: The logged rounds; at least two.
-        draws: Samples of the bootstrap.
+    The state is not changed, and must not have been learned from these rounds. ``draws`` are
+    samples of the bootstrap.
 
     Raises:
         Refused: obp is not installed, or there are fewer than two rounds.

@@ -167,10 +167,8 @@ def in_words(rows: Sequence[Row]) -> str:
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
     """Draws regret and recovered groups against rounds; returns PNGs by their files' names.
 
-    Args:
-        done: Runs of all methods; for ``regret.png``, and ``groups.png`` if groups are known.
-        ablation: Runs of Meta-Ban by values of an argument, if any; for ``NAME.png``.
-        name: The argument's name.
+    ``groups.png`` is drawn if groups are known, and ``NAME.png`` of the ablation of an argument, if
+    any.
     """
     curves = [_curve(runs, METHODS[runs[0]["method"]].title) for runs in _alike(done)]
     found = {"regret.png": _draw(curves, "regret")}

@@ -104,13 +104,8 @@ def run_trial(
 ) -> list[Row]:
     """Plays a method in some runs at once.
 
-    Args:
-        place: The worlds to play in.
-        horizon: T.
-        method: Name of ``METHODS``.
-        runs: Each run's setting, and its seed, of the world and of the policy.
-        watched: Whether inferred groups are compared with the true ones, where these are known.
-        report: Called with the number of rounds done, and of all.
+    Each run has a setting and a seed, of the world and of the policy. If ``watched``, inferred
+    groups are compared with the true ones, where these are known.
 
     Returns:
         A row for each run: ``method``, ``setting``, ``seed``, ``rounds``; ``errors``, the regret

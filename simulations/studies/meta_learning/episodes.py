@@ -30,13 +30,7 @@ class EpisodeSampler:
     def __init__(
         self, seeds: Sequence[int], tasks: int, draws: Callable[[int], tuple[Draw, ...]]
     ) -> None:
-        """Prepares; nothing is drawn yet.
-
-        Args:
-            seeds: Each run's seed; >= 0.
-            tasks: Number of tasks.
-            draws: What an iteration draws, as ``MetaRule.draws`` says.
-        """
+        """Prepares; nothing is drawn yet."""
         self._seeds = sorted(set(seeds))
         alike = self._seeds == list(seeds)  # then no run has to look up what it draws
         self._run = None if alike else torch.tensor([self._seeds.index(seed) for seed in seeds])

@@ -53,11 +53,6 @@ def cells(row: Row, tested: str) -> list[str]:
 def draw_convergence(done: Sequence[Row], label: str, *, log: bool) -> bytes:
     """Draws the error on training tasks against rows seen: Figure 1 of the MOML paper.
 
-    Args:
-        done: The runs.
-        label: What the error is.
-        log: Whether its axis is logarithmic.
-
     Returns:
         The picture, as PNG.
     """

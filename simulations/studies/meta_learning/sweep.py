@@ -86,11 +86,8 @@ def run_sweep(
 ) -> Trace:
     """Runs a sweep. A run whose error is no longer finite is left where it is.
 
-    Args:
-        problem: What to learn.
-        sweep: The runs.
-        memory_dir: The folder in which memories are kept, if not in the machine's memory.
-        report: Called now and then with the number of iterations done, and of all.
+    Memories are kept in files of ``memory_dir``, if given. ``report`` is called now and then with
+    the number of iterations done, and of all.
 
     Raises:
         Refused: A value lies outside its range, or the memories have no room.

@@ -84,10 +84,6 @@ def regrets(policy: MultitaskBandit[Any, Any], drawn: list[TaskEnvironment], tri
 def check_room(horizon: int, at_once: int = 1) -> None:
     """Checks that the worlds of trials fit into memory.
 
-    Args:
-        horizon: T.
-        at_once: How many trials run beside each other.
-
     Raises:
         Refused: They do not fit.
     """
@@ -106,10 +102,7 @@ def check_room(horizon: int, at_once: int = 1) -> None:
 def run_trial(horizon: int, trial: int, report: Progress) -> list[Row]:
     """Draws the worlds of a trial, and lets all policies play in them.
 
-    Args:
-        horizon: T.
-        trial: Its number. All chance depends on it, and on nothing else.
-        report: Called with the number of policies done, and of all.
+    All chance depends on the trial's number.
 
     Returns:
         A row for each policy: ``policy``, ``trial``; ``errors``, the regret of each task in the

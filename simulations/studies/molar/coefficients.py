@@ -146,10 +146,7 @@ def shared_table(found: Coefficients) -> Printed:
 def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
     """Returns tasks' coefficients as a table, and remarks on it.
 
-    Args:
-        found: The coefficients.
-        everything: Whether all are shown, however many. Otherwise a long table has only those that
-            differ from the shared ones.
+    A long table has only those that differ from the shared ones, unless ``everything`` is shown.
     """
     lines = found.coef.size
     everything = everything or lines <= _FEW
@@ -220,9 +217,7 @@ def heterogeneity(found: Coefficients, deviations: Array) -> Array:
     is 6 standard errors, which is the same in any unit. J.2's shared coefficients are the median
     of the estimates; here they are MOLAR's, their weighted median.
 
-    Args:
-        found: The coefficients.
-        deviations: Standard deviation of each column, shape (d,): what it is multiplied by.
+    ``deviations`` are the columns' standard deviations, shape (d,), which values are multiplied by.
 
     Returns:
         Shape (M, d), in the unit of the linear predictor; NaN where a task's rows determine none.

@@ -52,10 +52,7 @@ def gather(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> Evidence:
 def errors(evidence: Evidence, truth: Array, methods: Sequence[str]) -> dict[str, float]:
     """Returns, by method, the mean over tasks of the l1 error ``||b_m - beta_m||_1``.
 
-    Args:
-        evidence: The tasks' rows and estimates.
-        truth: Their parameters, shape (M, d).
-        methods: Names of ``METHODS``; all but LASSO, RM and ML are for any family.
+    The tasks' parameters ``truth`` have shape (M, d). LASSO, RM and ML are for linear models alone.
     """
     found = {name: METHODS[name].estimate(evidence) for name in methods}
     return {name: float(np.abs(b - truth).sum(axis=1).mean()) for name, b in found.items()}

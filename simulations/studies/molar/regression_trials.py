@@ -78,11 +78,7 @@ FIGURES: Final = {
 def run_trial(figure: int, design: Design, number: int, report: Progress) -> list[Row]:
     """Draws tasks, and measures every method's error at every point of a figure.
 
-    Args:
-        figure: Its number.
-        design: What it shows.
-        number: The trial's. All chance depends on it, and on nothing else.
-        report: Called with the number of steps done, and of all.
+    All chance depends on the trial's number.
 
     Returns:
         A row for each point, with its fields, ``figure``, ``trial``, and ``errors`` by method: the

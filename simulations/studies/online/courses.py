@@ -61,9 +61,7 @@ class Course(NamedTuple):
 def read_stream(dataset: str, rounds: int | None) -> tuple[Experiment, FederatedData]:
     """Returns the federation of ``simulations/presets/online.toml`` on a data set's rows.
 
-    Args:
-        dataset: As the setting.
-        rounds: How many; all that no client has to begin anew for, if None.
+    Without a number of rounds, there are as many as no client has to begin anew for.
 
     Raises:
         Refused: There are fewer.
@@ -155,12 +153,7 @@ def courses(
     The ensemble is not tuned, but played with the default radius, a quarter of it, and four times
     it.
 
-    Args:
-        name: The server's, of ``STEPS``.
-        e: The settings.
-        data: Its data.
-        stream: Its rows.
-        tell: Called with the losses of each run when it is done.
+    ``tell`` is called with the losses of each run when it is done.
     """
     step, kept = STEPS[name], dict[float, Array]()
 

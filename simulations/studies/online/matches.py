@@ -182,11 +182,7 @@ SETTINGS: Final = {
 def run_match(name: str, horizon: int, seed: int, report: Progress) -> list[Row]:
     """Draws a setting, and lets all methods play it.
 
-    Args:
-        name: The setting's, of ``SETTINGS``.
-        horizon: T.
-        seed: All chance depends on it and the setting.
-        report: Called with the number of methods done, and of all.
+    All chance depends on the seed and the setting.
 
     Returns:
         A row for each method and scale: ``setting``, ``seed``, ``method``, ``scale``, ``rounds``,

@@ -87,11 +87,7 @@ def first_model(e: Experiment, data: FederatedData) -> Params:
 def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> Iterator[Played]:
     """Plays an experiment's rounds with its method's clients, and the step given.
 
-    Args:
-        e: The settings.
-        data: Its data.
-        step: What becomes of a round's mean.
-        size: Its step size or radius.
+    ``size`` is the step's size or radius.
 
     Raises:
         RunStopped: It diverged.
@@ -110,9 +106,8 @@ def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> I
 def tune(score: Callable[[float], float], default: float) -> dict[float, float]:
     """Tries sizes, twice as large one as the last, until the best is not at an end.
 
-    Args:
-        score: Scores a size; lower is better, and infinite if the run diverges.
-        default: In the middle of the first grid.
+    Scores are better if lower, and infinite if a run diverges. The first grid is around the
+    default.
 
     Returns:
         The scores by size, ascending.

@@ -72,10 +72,7 @@ def report(settings: UniversalStreamSettings, found: Found) -> Report:
 def summarize(courses: Sequence[Course], best: Array, best_in_ball: Array) -> list[Row]:
     """Returns a row for each course.
 
-    Args:
-        courses: Each server's losses.
-        best: Losses of the best fixed model, by rounds.
-        best_in_ball: Those of the best model within the default radius.
+    Losses of the best fixed models are by rounds.
 
     Returns:
         ``server``, ``size`` (step size or radius), ``way`` (as ``Course`` has it), ``mean-loss``,
