@@ -12,9 +12,7 @@ def attach(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns a package's ``__getattr__`` and ``__dir__``.
 
-    Args:
-        package: The package's ``__name__``.
-        names: By name, the module that it stands in.
+    ``names`` has the module that each name stands in.
     """
 
     def get(name: str) -> Any:

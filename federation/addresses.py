@@ -45,9 +45,7 @@ class Address(NamedTuple):
 def parse_address(text: str, what: str) -> Address:
     """Reads HOST:PORT; an IPv6 address stands in brackets.
 
-    Args:
-        text: What was given.
-        what: What it is, for the message.
+    ``what`` names it in the message.
 
     Raises:
         Refused: If it is malformed.

@@ -84,9 +84,7 @@ class ServerCredentials(NamedTuple):
 def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
     """Reads and checks a client's folder.
 
-    Args:
-        folder: ``client-N`` as ``engram init-federation`` made it.
-        at: The time to judge certificates by, with a time zone; now, if None.
+    Certificates are judged by the time ``at``, with a time zone; now, if None.
 
     Raises:
         Refused: One line that says what is wrong with it, and what helps.
@@ -129,9 +127,7 @@ def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
 def read_server(folder: Path, *, at: datetime | None = None) -> ServerCredentials:
     """Reads and checks the coordinator's folder.
 
-    Args:
-        folder: ``server`` as ``engram init-federation`` made it.
-        at: The time to judge certificates by, with a time zone; now, if None.
+    Certificates are judged by the time ``at``, with a time zone; now, if None.
 
     Raises:
         Refused: One line that says what is wrong with it, and what helps.

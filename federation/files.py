@@ -38,9 +38,7 @@ def open_file(path: Path) -> BinaryIO:
 def read_file(path: Path, *, most: int | None = None) -> bytes:
     """Returns what a regular file holds.
 
-    Args:
-        path: The file.
-        most: Bytes that such a file can have; None for no bound.
+    It can have ``most`` bytes, if given.
 
     Raises:
         OSError: As for ``open_file``; or it is larger.

@@ -189,9 +189,7 @@ def unpack(parcel: Parcel, limit: float = math.inf) -> Message:
     Who sent it, and in reply to what, is as its header says, which a SuperLink has checked, and not
     as the sender wrote into the message itself.
 
-    Args:
-        parcel: The message in parts, which may hold anything.
-        limit: Bytes that its arrays may have.
+    The parts may hold anything; arrays have at most ``limit`` bytes.
 
     Raises:
         Refused: It would take too much memory. What Flower raises of a message that cannot be put
@@ -362,12 +360,7 @@ def run_superlink(
 
 
 def forget_push(fleet: Any, session: str) -> None:
-    """Deletes a reply, and what of it was stored, that a node has begun to push.
-
-    Args:
-        fleet: Flower's Fleet API.
-        session: What it called the attempt.
-    """
+    """Deletes a reply, and what of it was stored, that a node has begun to push."""
     fleet.state_factory.state()._cleanup_push_session(session, cleanup_messages=True)
 
 

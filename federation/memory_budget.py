@@ -41,10 +41,6 @@ class MemoryBudget:
     def take_protobuf(self, data: bytes | memoryview, kind: Any) -> None:
         """Counts the objects that a serialized message creates.
 
-        Args:
-            data: The message.
-            kind: Its descriptor.
-
         Raises:
             Refused: If the budget is exceeded, or the message is truncated.
         """

@@ -13,9 +13,7 @@ class Pauses:
     The first pause of a wait is a little shorter than the last wait, or than the first pause of
     it, if that was all of it. The next ones are short, and grow.
 
-    Args:
-        shortest: Of the pauses after the first, in seconds.
-        longest: Of all pauses.
+    The shortest is of those after the first, in seconds.
     """
 
     def __init__(self, shortest: float, longest: float) -> None:

@@ -86,10 +86,7 @@ def network_record(weights: Weights) -> ArrayRecord:
 def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weights:
     """Reads what ``network_record`` wrote, of so many networks.
 
-    Args:
-        record: The record.
-        widths: d, and those of the hidden layers.
-        count: M.
+    ``widths`` are d, and those of the hidden layers.
 
     Raises:
         KeyError: If a layer is missing.

@@ -48,10 +48,7 @@ def joined(graph: Graph, node: int, to: Ints) -> Graph:
 def cut(graph: Graph, node: int, off: Bools) -> Graph:
     """Deletes edges of a node.
 
-    Args:
-        graph: The graph before.
-        node: One of its nodes.
-        off: Mask of shape (n,), the ends of the edges to delete; not the node itself.
+    ``off`` is a mask of the edges' other ends, shape (n,), without the node itself.
     """
     gone = graph.edges[node] & off
     if not gone.any():

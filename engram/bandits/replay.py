@@ -165,9 +165,7 @@ def drawn_rows(buffer: ReplayBuffer, drawn: Drawn) -> Sample:
 def of_each(buffer: ReplayBuffer, uniforms: Array) -> Sample:
     """Draws rows of each user for that user's own learner; learners have shape (R, U), not (M,).
 
-    Args:
-        buffer: The rows.
-        uniforms: Uniform numbers in [0, 1), shape (R, n).
+    Rows are drawn by uniform numbers in [0, 1), shape (R, n).
     """
     runs, users = buffer.seen.shape
     counts = kept_rows(buffer)[..., None]

@@ -44,12 +44,7 @@ def fresh(dim: int, lam: float) -> Ridge:
 def observed(ridge: Ridge, x: Array, reward: float) -> Ridge:
     """Returns the estimate after one more row (Sherman and Morrison).
 
-        A^-1 <- A^-1 - A^-1 x x' A^-1 / (1 + x' A^-1 x),    theta = A^-1 b
-
-    Args:
-        ridge: The estimate before.
-        x: Shape (d,).
-        reward: The reward r.
+    They are A^-1 - A^-1 x x' A^-1 / (1 + x' A^-1 x), and theta = A^-1 b.
     """
     ahead = dsymv(1.0, ridge.inverse, x)
     inverse = dsyr(-1.0 / (1.0 + float(ahead @ x)), ahead, a=ridge.inverse)
@@ -66,9 +61,7 @@ def added(gram: Array, x: Array) -> Array:
 def fitted(several: Iterable[tuple[Array, Ridge]], lam: float) -> Ridge:
     """Returns the estimate from the rows of several estimates together, A = lambda I + sum x x'.
 
-    Args:
-        several: For each, at least one: sum x x' in the upper triangle, and the estimate.
-        lam: lambda > 0.
+    Each, of at least one, comes with its sum x x' in the upper triangle; lambda is positive.
     """
     (first, one), *others = several
     gram, moment, count = np.array(first, order="F"), one.moment.copy(), one.rows

@@ -55,13 +55,7 @@ def empty(dim: int, lam: float) -> UserStats:
 
 
 def with_user(stats: UserStats, user: int, to: Collection[Cluster]) -> UserStats:
-    """Adds a user without rows.
-
-    Args:
-        stats: The statistics before.
-        user: The new user's number.
-        to: The clusters that the user joins.
-    """
+    """Adds a user without rows, who joins some clusters."""
     more = max(0, user + 1 - len(stats.rows))
     return stats._replace(
         users={**stats.users, user: stats.unseen},

@@ -30,14 +30,8 @@ def personalize_rows(
     columns' origins. (On reading scores of 41 countries errors were twice as large.) So it is the
     task's own, unless the task cannot estimate its noise and takes all coefficients from others.
 
-    Args:
-        rows: The task's rows.
-        site: The estimate from them.
-        shared: The result of ``combine``.
-        family: The family of models.
-        intercept: Whether the last column of x consists of ones.
-        option: See ``personalize``.
-        c: See ``personalize``.
+    ``intercept`` says whether the last column of x consists of ones; for the rest see
+    ``personalize``.
 
     Returns:
         Shape (d,).

@@ -115,12 +115,7 @@ def _learner_of(task: LinearTask, dim: int, derivative_bound: float) -> Learner[
 
 
 def started(task: LinearTask, dim: int) -> LinearModel:
-    """Returns the model before the first row, which predicts 0.
-
-    Args:
-        task: The learning task.
-        dim: d >= 0.
-    """
+    """Returns the model before the first row, which predicts 0."""
     columns, targets = (RunningMoments(0.0, np.zeros(n), np.zeros(n)) for n in (dim, task.outputs))
     return LinearModel(columns, targets, 0.0, _learner_of(task, dim, 0.0).init(None))
 
@@ -133,11 +128,6 @@ def coefficients(task: LinearTask, model: LinearModel) -> Array:
 
 def predictions(task: LinearTask, model: LinearModel, x: Array) -> Array:
     """Returns p of each row, in units of the target.
-
-    Args:
-        task: The learning task.
-        model: The model.
-        x: Rows, shape (n, d).
 
     Returns:
         Shape (n, m).
@@ -194,11 +184,6 @@ def widened(task: LinearTask, model: LinearModel, dim: int) -> LinearModel:
     """Returns the model with more columns, which were 0 in all rows so far.
 
     Its predictions stay the same. The ensemble starts over from its current decision.
-
-    Args:
-        task: The learning task.
-        model: The model.
-        dim: New number of columns, at least the present one.
     """
     more = dim - len(model.columns.mean)
     w = np.insert(coefficients(task, model), [-1], np.zeros((task.outputs, more)), axis=1)

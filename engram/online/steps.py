@@ -220,15 +220,9 @@ def pull_in_norm(
 ) -> None:
     """Moves ``y`` to the point x of the domain with the least (x - y)' U (x - y).
 
-    Args:
-        kind: See ``Domain``.
-        anchor: See ``Domain``.
-        top: See ``Domain``.
-        size: See ``Domain``.
-        y: Shape (d,).
-        metric: U, symmetric and positive definite, shape (d, d).
-        inverse: U^-1.
-        start: A point of the domain, preferably near the solution.
+    ``metric`` is U, symmetric and positive definite, shape (d, d), and ``inverse`` its inverse.
+    ``start`` is a point of the domain, preferably near the solution; ``Domain`` has the other
+    arguments.
     """
     if kind == BALL:
         _pull_to_ball(anchor, size, y, metric, inverse)

@@ -69,8 +69,7 @@ class ProtectionSettings(Settings):
     def protection_problems(self, asked: int) -> Iterator[str]:
         """Says which settings no round could meet, or would not protect anybody.
 
-        Args:
-            asked: Clients that are asked in a round.
+        ``asked`` clients are asked in a round.
         """
         least = {"trimmed-mean": 2 * self.num_malicious + 1, "krum": 2 * self.num_malicious + 3}
         if asked < least.get(self.merge, 1):

@@ -22,12 +22,7 @@ class Batch(NamedTuple):
 
 
 def batches(first: int, horizon: int) -> Iterator[Batch]:
-    """Yields H_0 and H_q = {t: 2^(q-1) H_0 < t <= min(2^q H_0, T)} of Algorithms 2 and 5.
-
-    Args:
-        first: The size of H_0, at least 1.
-        horizon: T, at least 1.
-    """
+    """Yields H_0 and H_q = {t: 2^(q-1) H_0 < t <= min(2^q H_0, T)} of Algorithms 2 and 5."""
     require(first >= 1, "first", first, "at least 1")
     require(horizon >= 1, "horizon", horizon, "at least 1")
     start, stop = 0, first
@@ -45,11 +40,8 @@ def play_tasks(
 ) -> Array:
     """Returns the cumulative regret of each task after each round, shape (M, T).
 
-    Args:
-        policy: The policy.
-        environments: The environment of each of M tasks, with T rounds.
-        rngs: Generator of each task, to break ties.
-        first: Size H_0 of the first batch; 1 in the paper.
+    Each of M environments has T rounds, and a generator to break ties. The first batch has
+    ``first`` rounds, H_0; 1 in the paper.
     """
     horizons = {len(environment.active) for environment in environments}
     require(len(horizons) == 1, "numbers of rounds", horizons, "the same for all tasks")

@@ -42,10 +42,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
     def init(self, tasks: int, parameters: int, dim: int) -> State:
         """Returns the state before the first round.
 
-        Args:
-            tasks: M, at least 1.
-            parameters: Number of parameters of each task: 1 under Model-C, K under Model-P.
-            dim: d.
+        M tasks, d features, and 1 parameter of each task under Model-C, or K under Model-P.
         """
         require(tasks >= 1, "tasks", tasks, "at least 1")
         return (self.site.init(parameters, dim),) * tasks
@@ -55,11 +52,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
     ) -> list[Ints]:
         """Chooses arms for rounds of one batch; see ``TaskBandit.choose``.
 
-        Args:
-            state: The state before these rounds.
-            contexts: Contexts of each task in the n_m >= 0 rounds in which it is activated,
-                (n_m, K or 1, d).
-            rngs: A generator for each task.
+        Contexts (n_m, K or 1, d) are of the n_m >= 0 rounds in which a task is activated.
         """
         tasks = zip(state, contexts, rngs, strict=True)
         return [self.site.choose(own, seen, rng) for own, seen, rng in tasks]

@@ -51,10 +51,6 @@ def fit_trace_norm(tasks: Sequence[LeastSquaresMoments], c: float) -> Array:
 
     Solved by accelerated proximal gradient steps with singular value thresholding, until a step
     moves no coefficient by more than 1e-8 of the largest, or for at most 5000 steps.
-
-    Args:
-        tasks: The M tasks' moments.
-        c: Scale of the penalty, > 0.
     """
     strengths = np.array([c * np.sqrt((len(tasks) + len(t.cross)) / t.size) for t in tasks])
     grams = 2 * np.stack([task.gram for task in tasks]) / strengths[:, None, None]
