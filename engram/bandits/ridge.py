@@ -44,7 +44,7 @@ def fresh(dim: int, lam: float) -> Ridge:
 def observed(ridge: Ridge, x: Array, reward: float) -> Ridge:
     """Returns the estimate after one more row (Sherman and Morrison).
 
-    They are A^-1 - A^-1 x x' A^-1 / (1 + x' A^-1 x), and theta = A^-1 b.
+    Its inverse is A^-1 - A^-1 x x' A^-1 / (1 + x' A^-1 x), and theta = A^-1 b.
     """
     ahead = dsymv(1.0, ridge.inverse, x)
     inverse = dsyr(-1.0 / (1.0 + float(ahead @ x)), ahead, a=ridge.inverse)
