@@ -1,5 +1,6 @@
 """Baselines for MOLAR (Section 4.1, Appendix E), as estimators with the same interface."""
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ Center = Literal["median", "trimmed-mean", "transfer"]
 Unseen = Literal["error", "shared"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Linear(RegressorMixin, MultitaskModel):
     """A linear model for each task.
 
@@ -40,6 +42,10 @@ class _Linear(RegressorMixin, MultitaskModel):
       penalties depend on the columns' units;
     - ``unseen``: see ``MolarRegressor``.
     """
+
+    fit_intercept: bool = True
+    standardize: bool = False
+    unseen: Unseen = "error"
 
     @property
     def _family(self) -> FamilyName:
@@ -77,13 +83,6 @@ class _Linear(RegressorMixin, MultitaskModel):
 class IndividualRegressor(_Linear):
     """OLS of each task alone, of minimum norm; the shared coefficients are the median."""
 
-    def __init__(
-        self, *, fit_intercept: bool = True, standardize: bool = False, unseen: Unseen = "error"
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         own = np.stack([_least_squares(part) for part in rows])
         return own, np.median(own, axis=0)
@@ -91,13 +90,6 @@ class IndividualRegressor(_Linear):
 
 class PooledRegressor(_Linear):
     """One OLS fit to the rows of all tasks, with one intercept."""
-
-    def __init__(
-        self, *, fit_intercept: bool = True, standardize: bool = False, unseen: Unseen = "error"
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         site = pool(rows)
@@ -107,6 +99,7 @@ class PooledRegressor(_Linear):
         return np.tile(site.coef, (len(rows), 1)), site.coef
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LassoRegressor(_Linear):
     """The LASSO of each task alone, with lambda_m = c sigma_m sqrt(ln(d) / n_m).
 
@@ -120,20 +113,9 @@ class LassoRegressor(_Linear):
         unseen: Likewise.
     """
 
-    def __init__(
-        self,
-        *,
-        c: float = LASSO_SCALE,
-        sigma: float | None = None,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: Unseen = "error",
-    ) -> None:
-        self.c = c
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
+    c: float = LASSO_SCALE
+    sigma: float | None = None
+    standardize: bool = True
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         require(self.c >= 0, "c", self.c, "at least 0")
@@ -144,6 +126,7 @@ class LassoRegressor(_Linear):
         return np.stack(own), np.median(own, axis=0)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DebiasedRegressor(_Linear):
     """LASSO debiasing around a shared center (Appendix E), with ``LassoRegressor``'s lambda_m.
 
@@ -161,24 +144,11 @@ class DebiasedRegressor(_Linear):
         unseen: Likewise.
     """
 
-    def __init__(
-        self,
-        *,
-        center: Center = "trimmed-mean",
-        c: float | None = None,
-        proportion: float = 0.1,
-        sigma: float | None = None,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: Unseen = "error",
-    ) -> None:
-        self.center = center
-        self.c = c
-        self.proportion = proportion
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
+    center: Center = "trimmed-mean"
+    c: float | None = None
+    proportion: float = 0.1
+    sigma: float | None = None
+    standardize: bool = True
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         centers = ("median", "trimmed-mean", "transfer")

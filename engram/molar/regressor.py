@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -206,6 +207,7 @@ class _Molar(MultitaskModel):
         return more
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MolarRegressor(RegressorMixin, _Molar):
     """MOLAR (Algorithm 1, and 4 for counts): a linear model for each task, most of it shared.
 
@@ -241,26 +243,14 @@ class MolarRegressor(RegressorMixin, _Molar):
         [[False, False, False], [False, False, False], [True, False, False]]
     """
 
-    def __init__(
-        self,
-        *,
-        family: Literal["linear", "poisson"] = "linear",
-        option: Option = "hard",
-        c: float = 1.0,
-        sigma: float | Mapping[Any, float] | None = None,
-        fit_intercept: bool = True,
-        standardize: bool = False,
-        undetermined: Undetermined = "error",
-        unseen: Literal["error", "shared"] = "error",
-    ) -> None:
-        self.family = family
-        self.option = option
-        self.c = c
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.undetermined = undetermined
-        self.unseen = unseen
+    family: Literal["linear", "poisson"] = "linear"
+    option: Option = "hard"
+    c: float = 1.0
+    sigma: float | Mapping[Any, float] | None = None
+    fit_intercept: bool = True
+    standardize: bool = False
+    undetermined: Undetermined = "error"
+    unseen: Literal["error", "shared"] = "error"
 
     @property
     def _family(self) -> FamilyName:
@@ -283,6 +273,7 @@ class MolarRegressor(RegressorMixin, _Molar):
         return float(r2_score(y, found, sample_weight=sample_weight))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MolarClassifier(ClassifierMixin, _Molar):
     """MOLAR for two classes (Algorithm 4): a logistic regression for each task, most of it shared.
 
@@ -290,22 +281,12 @@ class MolarClassifier(ClassifierMixin, _Molar):
     sorted, and coefficients are those of the log-odds of the second class.
     """
 
-    def __init__(
-        self,
-        *,
-        option: Option = "hard",
-        c: float = 1.0,
-        fit_intercept: bool = True,
-        standardize: bool = False,
-        undetermined: Undetermined = "error",
-        unseen: Literal["error", "shared"] = "error",
-    ) -> None:
-        self.option = option
-        self.c = c
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.undetermined = undetermined
-        self.unseen = unseen
+    option: Option = "hard"
+    c: float = 1.0
+    fit_intercept: bool = True
+    standardize: bool = False
+    undetermined: Undetermined = "error"
+    unseen: Literal["error", "shared"] = "error"
 
     @property
     def _family(self) -> FamilyName:

@@ -5,6 +5,7 @@ and neither the length of the stream nor a bound on gradients need be known.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from engram.online.model import LARGEST, StreamModel
 __all__ = ["OnlineClassifier", "OnlineRegressor"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class OnlineRegressor(RegressorMixin, StreamModel):
     """Linear regression on a stream.
 
@@ -48,18 +50,10 @@ class OnlineRegressor(RegressorMixin, StreamModel):
         True
     """
 
-    def __init__(
-        self,
-        *,
-        loss: Literal["squared", "absolute", "quantile"] = "squared",
-        quantile: float = 0.5,
-        radius: float = 3.0,
-        exp_concave: bool | None = None,
-    ) -> None:
-        self.loss = loss
-        self.quantile = quantile
-        self.radius = radius
-        self.exp_concave = exp_concave
+    loss: Literal["squared", "absolute", "quantile"] = "squared"
+    quantile: float = 0.5
+    radius: float = 3.0
+    exp_concave: bool | None = None
 
     def _loss(self) -> Loss:
         losses = {"squared": SQUARED, "absolute": ABSOLUTE, "quantile": quantile(self.quantile)}
@@ -138,6 +132,7 @@ def _has_probabilities(model: "OnlineClassifier") -> bool:
     return True
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class OnlineClassifier(ClassifierMixin, StreamModel):
     """Linear classification on a stream, one class against the rest if there are more than two.
 
@@ -148,16 +143,9 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
         exp_concave: See ``OnlineRegressor``; with several classes, all coefficients count.
     """
 
-    def __init__(
-        self,
-        *,
-        loss: Literal["logistic", "hinge"] = "logistic",
-        radius: float = 8.0,
-        exp_concave: bool | None = None,
-    ) -> None:
-        self.loss = loss
-        self.radius = radius
-        self.exp_concave = exp_concave
+    loss: Literal["logistic", "hinge"] = "logistic"
+    radius: float = 8.0
+    exp_concave: bool | None = None
 
     def _loss(self) -> Loss:
         losses = {"logistic": LOGISTIC, "hinge": HINGE}
