@@ -30,26 +30,17 @@ __all__ = ["Cofiba", "cofiba"]
 
 
 class Cofiba(NamedTuple):
-    """The state.
+    """The state."""
 
-    Attributes:
-        stats: Statistics of users and clusters.
-        items: Features of the items, shape (m, d).
-        similar: The graph of items; item clusters are its components.
-        graphs: The graph of users for each item cluster, by the cluster's label in ``similar``.
-            Before there is an item there is one graph, for cluster 0.
-        means: theta_i' x of each user i and item x, shape (n, m).
-        widths: sqrt(x' A_i^-1 x) of each user and item, shape (n, m).
-        rounds: t, the number of rewards so far.
-    """
-
-    stats: UserStats
-    items: Array
-    similar: Graph
+    stats: UserStats  # statistics of users and clusters
+    items: Array  # features of the items, shape (m, d)
+    similar: Graph  # the graph of items; item clusters are its components
+    # The graph of users for each item cluster, by the cluster's label in ``similar``. Before there
+    # is an item there is one graph, for cluster 0.
     graphs: Mapping[int, Graph]
-    means: Array
-    widths: Array
-    rounds: int
+    means: Array  # theta_i' x of each user i and item x, shape (n, m)
+    widths: Array  # sqrt(x' A_i^-1 x) of each user and item, shape (n, m)
+    rounds: int  # t, the number of rewards so far
 
 
 def cofiba(

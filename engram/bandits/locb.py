@@ -26,15 +26,10 @@ __all__ = ["Locb", "locb"]
 
 
 class Locb(NamedTuple):
-    """The state.
+    """The state."""
 
-    Attributes:
-        stats: Statistics of users and clusters.
-        clusters: The users in the cluster of each seed, by the seed's number.
-    """
-
-    stats: UserStats
-    clusters: Mapping[int, Cluster]
+    stats: UserStats  # statistics of users and clusters
+    clusters: Mapping[int, Cluster]  # the users in the cluster of each seed, by the seed's number
 
 
 def locb(

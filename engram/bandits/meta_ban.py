@@ -32,17 +32,11 @@ MetaGradient = Literal["adapt", "eq6", "alg4"]
 
 
 class MetaBanState(NamedTuple):
-    """State of R runs.
+    """State of R runs."""
 
-    Attributes:
-        meta: The meta-learner's state, with Theta_t.
-        site: Users' networks and rows.
-        known: Number of users seen so far, shape (R,); user numbers are below it.
-    """
-
-    meta: MetaState
-    site: UserSiteState
-    known: Ints
+    meta: MetaState  # the meta-learner's state, with Theta_t
+    site: UserSiteState  # users' networks and rows
+    known: Ints  # number of users seen so far, shape (R,); user numbers are below it
 
 
 class MetaBan(NamedTuple):

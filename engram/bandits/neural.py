@@ -33,19 +33,12 @@ Rngs = Sequence[np.random.Generator]
 
 
 class NeuralState(NamedTuple):
-    """State of R runs, with U networks, or one for all users.
+    """State of R runs, with U networks, or one for all users."""
 
-    Attributes:
-        start: theta_0, shapes (R, out, in).
-        thetas: Current parameters, shapes (R, U, out, in).
-        squares: Diagonals of Z minus lam, in the shapes of ``thetas``.
-        rows: Users' replay buffers.
-    """
-
-    start: Weights
-    thetas: Stack
-    squares: Stack
-    rows: ReplayBuffer
+    start: Weights  # theta_0, shapes (R, out, in)
+    thetas: Stack  # current parameters, shapes (R, U, out, in)
+    squares: Stack  # diagonals of Z minus lam, in the shapes of ``thetas``
+    rows: ReplayBuffer  # users' replay buffers
 
 
 class NeuralBandit(NamedTuple):

@@ -149,24 +149,15 @@ def generator(seed: int, round_: int, purpose: int) -> np.random.Generator:
 
 
 class ServerState(NamedTuple, Generic[S]):
-    """State of a ``PolicyServer``.
+    """State of a ``PolicyServer``."""
 
-    Attributes:
-        learned: The policy's own state.
-        dim: Features d of an arm.
-        seed: Seed of all random numbers.
-        chosen: Number of choices so far.
-        updated: Number of rewards so far.
-        users: Each user's number, by name, in order of arrival.
-        open: The arms last offered to each user whose reward is pending, by the user's number.
-    """
-
-    learned: S
-    dim: int
-    seed: int
-    chosen: int
-    updated: int
-    users: Mapping[Name, int]
+    learned: S  # the policy's own state
+    dim: int  # features d of an arm
+    seed: int  # seed of all random numbers
+    chosen: int  # number of choices so far
+    updated: int  # number of rewards so far
+    users: Mapping[Name, int]  # each user's number, by name, in order of arrival
+    # The arms last offered to each user whose reward is pending, by the user's number.
     open: Mapping[int, Array]
 
 

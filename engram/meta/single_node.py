@@ -65,13 +65,9 @@ class HasModel(Protocol):
 
 
 class OnlyModel(NamedTuple):
-    """The state of an algorithm that has only meta-models.
+    """The state of an algorithm that has only meta-models."""
 
-    Attributes:
-        w: The meta-models, (r, ...).
-    """
-
-    w: Params
+    w: Params  # the meta-models, (r, ...)
 
 
 S = TypeVar("S", bound=HasModel)

@@ -81,15 +81,10 @@ def _longest(gradients: Array) -> float:
 
 
 class Clipped(NamedTuple, Generic[S]):
-    """A learner's state, and how many gradients exceeded the bound.
+    """A learner's state, and how many gradients exceeded the bound."""
 
-    Attributes:
-        state: The learner's own state.
-        times: Number of gradients so far that exceeded the bound.
-    """
-
-    state: S
-    times: int
+    state: S  # the learner's own state
+    times: int  # number of gradients so far that exceeded the bound
 
 
 def clipped(learner: Learner[S], bound: float) -> Learner[Clipped[S]]:

@@ -21,15 +21,10 @@ __all__ = ["MetaGrad", "metagrad"]
 
 
 class MetaGrad(NamedTuple):
-    """State of ``metagrad``.
+    """State of ``metagrad``."""
 
-    Attributes:
-        slaves: w_i, with the inverses of Sigma_i as metrics.
-        logs: log pi, shape (K,).
-    """
-
-    slaves: Newton
-    logs: Array
+    slaves: Newton  # w_i, with the inverses of Sigma_i as metrics
+    logs: Array  # log pi, shape (K,)
 
 
 def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[MetaGrad]:

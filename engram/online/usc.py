@@ -23,18 +23,12 @@ __all__ = ["Usc", "usc"]
 
 
 class Usc(NamedTuple):
-    """State of ``usc``.
+    """State of ``usc``."""
 
-    Attributes:
-        weights: State of Adapt-ML-Prod.
-        descents: State of the base learners for strongly convex losses, and of the one for convex
-            losses.
-        newtons: State of the base learners for exp-concave losses.
-    """
-
-    weights: Prod
+    weights: Prod  # state of Adapt-ML-Prod
+    # State of the base learners for strongly convex losses, and of the one for convex losses.
     descents: Descent
-    newtons: Newton
+    newtons: Newton  # state of the base learners for exp-concave losses
 
 
 def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
