@@ -16,8 +16,6 @@ from torch.func import vjp, vmap
 from engram.span import Span, SpannedRows
 from engram.types import Params
 
-__all__ = ["FeatureRows", "Features"]
-
 Features = Callable[[Params, Tensor], Tensor]
 
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 from engram.arrays import Array
 from engram.checks import require
 
-__all__ = ["bounded", "weight_limit"]
-
 
 def weight_limit(weights: npt.ArrayLike, multiple: float) -> Array:
     """Returns the upper limit of weights: ``c m``, where m is the median client's weight.

@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from federation.errors import Refused
 
-__all__ = ["CONTROL", "LOOPBACK", "Address", "as_ip", "check_host", "parse_address"]
-
 CONTROL = "127.0.0.1:8000"
 """Where a SuperLink's Control API listens unless it is told otherwise."""
 

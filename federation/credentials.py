@@ -23,18 +23,6 @@ from federation.keys import (
 )
 from federation.settings.files import read_settings
 
-__all__ = [
-    "FederationSettings",
-    "NodeCredentials",
-    "ServerCredentials",
-    "ServerTls",
-    "certificate_hosts",
-    "read_federation",
-    "read_node",
-    "read_server",
-    "renewal",
-]
-
 _FOLDERS = {"node.toml": "a federation's client-N", "federation.toml": "a federation's server"}
 
 

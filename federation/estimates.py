@@ -12,19 +12,6 @@ from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
 from federation.wire import floats_record, read_floats
 
-__all__ = [
-    "SHARED",
-    "SITES",
-    "SharedEstimate",
-    "impossible",
-    "parameters_record",
-    "read_parameters",
-    "read_shared",
-    "read_sites",
-    "shared_record",
-    "site_record",
-]
-
 SITES: Final = "sites"
 SHARED: Final = "shared"
 

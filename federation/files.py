@@ -11,8 +11,6 @@ from typing import Any, BinaryIO
 
 from federation.errors import Refused, one_line
 
-__all__ = ["NEW", "open_file", "read_file", "read_json", "replace_file", "sweep", "sync"]
-
 NEW = ".new-"
 """How the names begin of files that are not in their place yet."""
 

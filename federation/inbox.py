@@ -19,8 +19,6 @@ from federation.flower import (
     unpack,
 )
 
-__all__ = ["Inbox", "Limits", "replies"]
-
 _SLICE: Final = 16  # parts of a reply that are fetched before it is another's turn
 _LOOK: Final = 2.0  # seconds after which a look ends, though there may be more to fetch
 _ENVELOPE: Final = 2**10  # bytes of an answer beside the part that is in it

@@ -18,8 +18,6 @@ from cryptography.hazmat.primitives.serialization import (
 from federation.errors import Refused
 from federation.files import read_file
 
-__all__ = ["read_certificate", "read_node_key", "read_public_key", "read_server_key", "same_key"]
-
 _AGAIN = "take it again from the folder that engram init-federation made"
 _Unreadable = (ValueError, TypeError, UnsupportedAlgorithm)
 _LARGEST = 2**20  # bytes

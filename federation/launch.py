@@ -8,8 +8,6 @@ from typing import NamedTuple
 from federation.errors import Refused
 from federation.fingerprint import ROOMS
 
-__all__ = ["Launch", "program"]
-
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 # Would open a second Control API, on all interfaces and without a password.
 _UNWANTED = "FLWR_INTERNAL_GRPC_CONTROL_API"

@@ -7,8 +7,6 @@ import psutil
 
 from federation.errors import Refused
 
-__all__ = ["available", "check_room"]
-
 _CGROUP = Path("/sys/fs/cgroup")
 
 

@@ -1,7 +1,5 @@
 """How long to wait before looking whether something has come that comes in rounds."""
 
-__all__ = ["Pauses"]
-
 _SLOWER = 1.25
 _SOON = 0.8  # of the time that it took last time, before the first look
 _SOONER = 0.7  # of that, if the first look came too late

@@ -17,23 +17,6 @@ from engram.bandits.networks import Weights
 from engram.bandits.replay import Drawn
 from federation.wire import floats_record, read_array, read_floats, to_record
 
-__all__ = [
-    "ARM",
-    "ARMS",
-    "ASKED",
-    "PREDICTIONS",
-    "Question",
-    "arms_record",
-    "network_record",
-    "predictions_record",
-    "question_for",
-    "question_record",
-    "read_arms",
-    "read_network",
-    "read_predictions",
-    "read_question",
-]
-
 ASKED: Final = "asked"  # config key: offer, predictions, gradients or play
 ARM: Final = "arm"  # config key: which one to play
 ARMS: Final = "arms"

@@ -6,8 +6,6 @@ import numpy as np
 
 from engram.arrays import Bools, Ints
 
-__all__ = ["EMPTY", "Graph", "complete", "cut", "joined", "members"]
-
 
 class Graph(NamedTuple):
     """An undirected graph; nodes are some of the numbers from 0 to n - 1."""

@@ -14,8 +14,6 @@ from engram.bandits.replay import ReplayBuffer, kept_rows, of_each
 from engram.bandits.stacks import Stack
 from engram.bandits.training import penalized
 
-__all__ = ["at_users", "of_prefixes"]
-
 
 def at_users(
     lasts: Stack, rows: ReplayBuffer, runs: Ints, weights: Array, uniforms: Array, lam: Tensor

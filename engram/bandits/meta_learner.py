@@ -18,8 +18,6 @@ from engram.bandits.policy import Array, best_of_each
 from engram.bandits.replay import Drawn, draw
 from engram.bandits.site import Rngs, uniforms
 
-__all__ = ["DescentSteps", "Exploration", "Groups", "MetaLearner", "MetaState"]
-
 Exploration = Literal["gradient-norm", "paper"]
 DescentSteps = Callable[[Weights, Drawn, Tensor, Tensor], Weights]
 """``(weights, drawn, eta, lam) -> weights``: M networks after J gradient steps on the rows drawn.

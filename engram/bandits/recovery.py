@@ -8,8 +8,6 @@ from engram.arrays import Bools
 from engram.bandits.policy import Array
 from engram.checks import require
 
-__all__ = ["Recovery", "group_recovery", "true_groups"]
-
 
 class Recovery(NamedTuple):
     """Agreement of inferred groups with the true ones."""

@@ -10,20 +10,6 @@ from torch.nn.functional import pad
 from engram.arrays import Array, Ints
 from engram.bandits.persistent import Persistent
 
-__all__ = [
-    "Drawn",
-    "ReplayBuffer",
-    "Sample",
-    "add",
-    "draw",
-    "drawn_rows",
-    "empty",
-    "kept_rows",
-    "of_each",
-    "with_rows",
-    "with_users",
-]
-
 _FIRST = 8  # initial capacity, in rows and in users
 
 

@@ -15,8 +15,6 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from engram.bandits.policy import Array
 from engram.checks import require
 
-__all__ = ["Ridge", "added", "check_ridge", "fitted", "fresh", "observed", "optimistic", "widths"]
-
 
 class Ridge(NamedTuple):
     """A ridge estimate from rows (x, r), with A = lambda I + sum x x'. It is never changed."""

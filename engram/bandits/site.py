@@ -32,17 +32,6 @@ from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, sc
 from engram.bandits.training import trained
 from engram.checks import require
 
-__all__ = [
-    "Rngs",
-    "Start",
-    "Theta",
-    "UserSite",
-    "UserSiteState",
-    "recalled",
-    "remembered",
-    "uniforms",
-]
-
 Rngs = Sequence[np.random.Generator]
 Theta = Literal["last", "draw"]
 Start = Literal["own", "meta", "initial"]

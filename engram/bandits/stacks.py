@@ -6,8 +6,6 @@ from engram.arrays import Ints
 from engram.bandits.networks import Weights
 from engram.bandits.persistent import Persistent
 
-__all__ = ["Stack", "capacity_for", "gather", "initial_stack", "scatter", "with_capacity"]
-
 Stack = tuple[Persistent, ...]
 
 

@@ -11,8 +11,6 @@ from engram.bandits.networks import Weights, descend, forward, outer_parts
 from engram.bandits.replay import Drawn, ReplayBuffer, drawn_rows
 from engram.checks import require
 
-__all__ = ["descended", "penalized", "per_run", "trained"]
-
 
 def trained(
     rows: ReplayBuffer, weights: Weights, drawn: Drawn, eta: Tensor, lam: Tensor

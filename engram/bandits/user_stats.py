@@ -12,18 +12,6 @@ from engram.arrays import Ints
 from engram.bandits.policy import Array
 from engram.bandits.ridge import Ridge, added, fitted, fresh, observed
 
-__all__ = [
-    "Cluster",
-    "UserEstimate",
-    "UserStats",
-    "cluster_estimate",
-    "confidence_radius",
-    "empty",
-    "prune",
-    "with_row",
-    "with_user",
-]
-
 Cluster = frozenset[int]
 
 

@@ -14,8 +14,6 @@ from engram.molar.lasso import lasso, lasso_debiasing
 from engram.molar.pooled import condense
 from engram.molar.site import Rows
 
-__all__ = ["Bounds", "HighDim", "Reading", "Transfer", "high_dim", "transfer", "transfer_bounds"]
-
 Reading = Literal["symmetric", "paper"]
 
 

@@ -8,8 +8,6 @@ from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.shrinkage import Option, Shared, personalize
 from engram.molar.site import Rows, SiteEstimate
 
-__all__ = ["personalize_rows"]
-
 _FARTHEST = 2.0**20  # from 0, where an intercept is looked for
 
 

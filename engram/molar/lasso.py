@@ -8,8 +8,6 @@ from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.site import Rows
 
-__all__ = ["DEBIASING_SCALE", "LASSO_SCALE", "lasso", "lasso_debiasing", "lasso_strength"]
-
 LASSO_SCALE: Final = 0.05
 """c_lambda of a task's own LASSO, in units of sigma_m, as J.1 tuned it."""
 DEBIASING_SCALE: Final = 0.35

@@ -30,8 +30,6 @@ from engram.molar.tables import (
     take_tasks,
 )
 
-__all__ = ["MultitaskModel"]
-
 
 class MultitaskModel(BaseEstimator):
     """Base of estimators with coefficients for each task and shared coefficients.

@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 from engram.molar.intervals import Intervals
 
-__all__ = ["Summary"]
-
 
 class Summary(NamedTuple):
     """Coefficients with intervals; ``print`` shows them as a table."""

@@ -10,16 +10,6 @@ from engram.arrays import Array, Ints
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.site import Rows
 
-__all__ = [
-    "Scaling",
-    "check_finite",
-    "codes_of",
-    "distinct",
-    "rows_of_tasks",
-    "shown",
-    "take_tasks",
-]
-
 Labels = npt.NDArray[Any]
 
 

@@ -5,8 +5,6 @@ import numpy as np
 from engram.arrays import Array
 from engram.checks import require
 
-__all__ = ["trimmed_mean"]
-
 
 def trimmed_mean(values: Array, proportion: float) -> Array:
     """Returns the trimmed mean of each coordinate.

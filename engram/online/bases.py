@@ -16,8 +16,6 @@ from engram.online.domains import Domain
 from engram.online.learner import Learner, checked
 from engram.online.steps import add_outer, descend, descend_in_norm
 
-__all__ = ["Descent", "Newton", "Pool", "descent_pool", "newton_pool", "single", "started"]
-
 S = TypeVar("S")
 
 

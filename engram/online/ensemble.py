@@ -9,8 +9,6 @@ from engram.arrays import Array
 from engram.checks import require
 from engram.online.learner import Learner, checked
 
-__all__ = ["Ensemble", "ensemble"]
-
 S = TypeVar("S")
 
 

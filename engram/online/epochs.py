@@ -16,8 +16,6 @@ from engram.arrays import Array
 from engram.checks import require
 from engram.online.learner import Learner, checked
 
-__all__ = ["Epoch", "in_epochs"]
-
 S = TypeVar("S")
 
 _FIRST = 64  # rounds of the first epoch, where T is unknown

@@ -18,8 +18,6 @@ from engram.online.domains import simplex
 from engram.online.learner import Learner, checked, positive
 from engram.online.weights import equalize, tilt
 
-__all__ = ["Hedge", "MsMwC", "Prod", "adapt_ml_prod", "hedge", "msmwc"]
-
 S = TypeVar("S")
 
 _ROUNDING = 1e-8  # by which losses may exceed their range

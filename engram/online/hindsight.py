@@ -12,8 +12,6 @@ import numpy as np
 
 from engram.arrays import Array
 
-__all__ = ["Best", "Total", "least_on_ball", "least_quadratic"]
-
 _STEPS: Final = 100  # of Newton's method, which takes some ten
 _ROUNDING: Final = 1e-13  # of a total, relative
 

@@ -29,17 +29,6 @@ from engram.online.learner import Learner
 from engram.online.losses import Loss
 from engram.online.universal import Universal, universal_ensemble
 
-__all__ = [
-    "LinearModel",
-    "LinearTask",
-    "RunningMoments",
-    "coefficients",
-    "learned",
-    "predictions",
-    "started",
-    "widened",
-]
-
 _HORIZON = 2**16
 _LENGTH = 2.0  # the longest z, in units of sqrt(d + 1), which is what it is in the mean square
 _FIRST_BOUND = 4.0  # of the squared loss, where a target is two standard deviations away

@@ -31,8 +31,6 @@ from engram.online.linear import (
 )
 from engram.online.losses import Loss
 
-__all__ = ["LARGEST", "StreamModel"]
-
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _BY_NAME = "a row by name, such as a dict"
 _MOST_EXP_CONCAVE = 64  # coefficients: a row takes half a millisecond, on the sphere ten times that

@@ -11,17 +11,6 @@ import numpy.typing as npt
 from engram.arrays import Array, Ints
 from engram.online.compiled import compiled
 
-__all__ = [
-    "BALL",
-    "BOX",
-    "SIMPLEX",
-    "add_outer",
-    "descend",
-    "descend_in_norm",
-    "pull",
-    "pull_in_norm",
-]
-
 Factor = npt.NDArray[np.floating[Any]]
 Fixed = npt.NDArray[np.int8]
 

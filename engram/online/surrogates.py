@@ -7,8 +7,6 @@ import numpy as np
 from engram.arrays import Array
 from engram.online.compiled import compiled
 
-__all__ = ["curvatures", "surrogate_gradients"]
-
 
 def curvatures(horizon: int) -> Array:
     """Returns the guesses of curvature (2.1): 1/T, 2/T, 4/T, ..., 1."""

@@ -7,8 +7,6 @@ import numpy as np
 from engram.arrays import Array
 from engram.online.compiled import compiled
 
-__all__ = ["equalize", "tilt", "weigh"]
-
 _MOST_STEPS: Final = 200  # of Newton's method, which takes some five
 
 

@@ -4,8 +4,6 @@ from pydantic import Field
 
 from federation.settings.fields import Float, Int, Settings
 
-__all__ = ["EvaluationSettings"]
-
 
 class EvaluationSettings(Settings):
     """How a model is personalized before it is scored."""

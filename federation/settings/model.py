@@ -6,8 +6,6 @@ from pydantic import BeforeValidator, Field
 
 from federation.settings.fields import Settings, widths
 
-__all__ = ["ModelSettings"]
-
 
 class ModelSettings(Settings):
     """The network."""

@@ -8,8 +8,6 @@ from pydantic import Field
 from engram.checks import must
 from federation.settings.fields import Float, Int, Settings
 
-__all__ = ["ProtectionSettings"]
-
 
 class ProtectionSettings(Settings):
     """What keeps clients private, and the common model safe from some of them."""

@@ -16,8 +16,6 @@ from engram.bandits.environments.environment import (
 from engram.bandits.policy import Array
 from engram.checks import require
 
-__all__ = ["ArmLayout", "LabeledRows", "classes", "laid_out"]
-
 ArmLayout = Literal["shift", "block"]
 
 

@@ -17,8 +17,6 @@ from engram.bandits.policy import Array
 from engram.checks import require
 from engram.online.loss_streams import directions
 
-__all__ = ["REWARDS", "grouped"]
-
 REWARDS: Final[Mapping[str, Callable[[Array], Array]]] = {
     "linear": lambda z: (1 + z) / 2,
     "quadratic": np.square,

@@ -11,8 +11,6 @@ from engram.bandits.environments.environment import Environment, Round, checked_
 from engram.bandits.policy import Array
 from engram.checks import require
 
-__all__ = ["Rated", "rated", "ratings"]
-
 
 class Rated(NamedTuple):
     """A table of ratings, with users and items numbered from 0."""

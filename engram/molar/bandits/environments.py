@@ -14,8 +14,6 @@ from engram.checks import require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 
-__all__ = ["BanditModel", "TaskEnvironment", "regret", "replay", "simulate", "sparse_environments"]
-
 BanditModel = Literal["C", "P"]
 
 

@@ -16,8 +16,6 @@ from engram.molar.shrinkage import Option, Shared, combine, personalize
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.trimmed_mean import trimmed_mean
 
-__all__ = ["TaskEstimator", "lasso", "molar", "ols", "robust_multitask"]
-
 Sent = TypeVar("Sent")
 Reply = TypeVar("Reply")
 

@@ -10,8 +10,6 @@ from engram.checks import require
 from engram.molar.bandits.environments import TaskEnvironment, regret
 from engram.molar.bandits.policies import MultitaskBandit
 
-__all__ = ["Batch", "batches", "play_tasks"]
-
 
 class Batch(NamedTuple):
     """Rounds t with ``start < t <= stop`` in which estimates do not change."""

@@ -17,17 +17,6 @@ from engram.molar.bandits.trace_norm import LeastSquaresMoments, trace_norm
 from engram.molar.shrinkage import Option, Shared
 from engram.molar.site import SiteEstimate
 
-__all__ = [
-    "MultitaskBandit",
-    "State",
-    "exchange",
-    "lasso_bandit",
-    "molar_bandit",
-    "ols_bandit",
-    "robust_multitask_bandit",
-    "trace_norm_bandit",
-]
-
 State = tuple[TaskState, ...]  # one per task
 
 Sent = TypeVar("Sent")

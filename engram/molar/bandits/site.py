@@ -14,8 +14,6 @@ from engram.checks import require
 from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
-__all__ = ["Buffer", "History", "TaskBandit", "TaskState"]
-
 History = Literal["batch", "all"]
 
 Sent = TypeVar("Sent")

@@ -13,8 +13,6 @@ from engram.checks import require
 from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
-__all__ = ["LeastSquaresMoments", "fit_trace_norm", "trace_norm"]
-
 _TOLERANCE: Final = 1e-8  # of the largest coefficient: how far a last step may move one
 _STEPS: Final = 5000
 
