@@ -49,9 +49,7 @@ def between(experiment: Experiment, arms: npt.NDArray[np.intp], sites: int) -> F
     return Found(int((arms == played).sum()), found["regret"], found["ms-per-round"])
 
 
-def main(
-    rounds: Annotated[int, typer.Option(min=1, help="Turns.")] = 2000,
-) -> None:
+def main(rounds: Annotated[int, typer.Option(min=1, help="Turns.")] = 2000) -> None:
     """Prints a table."""
     torch.set_num_threads(1)
     preset = read_settings(source_root() / "simulations" / "presets" / "bandits.toml")

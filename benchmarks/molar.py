@@ -21,12 +21,7 @@ from benchmarks.memory import forget_peak, peak
 from engram.arrays import Array
 from engram.molar.families import FamilyName
 from engram.molar.high_dim import high_dim, transfer_bounds
-from engram.molar.intervals import (
-    Intervals,
-    own_interval,
-    shared_half_width,
-    site_interval,
-)
+from engram.molar.intervals import Intervals, own_interval, shared_half_width, site_interval
 from engram.molar.lasso import lasso
 from engram.molar.pooled import condense
 from engram.molar.shrinkage import combine

@@ -38,10 +38,7 @@ def time_crowds(crowds: list[tuple[int, int]], *, rounds: int = 10) -> list[dict
         before = forget_peak("cpu")
         held = Split(x, y, list(rng.integers(0, _ROWS, (clients, _EACH))))
         e = experiment(
-            WORKLOADS["W1"],
-            method="fedavg",
-            num_clients=clients,
-            clients_per_round=each_round,
+            WORKLOADS["W1"], method="fedavg", num_clients=clients, clients_per_round=each_round
         )
         platforms.append(Platform(e, FederatedData(held, held, 10)))
         registered = forget_peak("cpu")

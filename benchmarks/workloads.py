@@ -108,11 +108,7 @@ class Platform:
         def train(server_round: int) -> None:
             cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
             self.trainer.train(
-                model,
-                [cohort],
-                server_round=server_round,
-                durable=server_round - 1,
-                combine=most,
+                model, [cohort], server_round=server_round, durable=server_round - 1, combine=most
             )
 
         return train

@@ -31,11 +31,7 @@ from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.config import flatten_dict, fuse_dicts
-from flwr.common.constant import (
-    FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
-    SUPERLINK_NODE_ID,
-    ErrorCode,
-)
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE, SUPERLINK_NODE_ID, ErrorCode
 from flwr.common.serde import (
     fab_from_proto,
     message_from_proto,

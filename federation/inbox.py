@@ -152,9 +152,7 @@ class Inbox:
         """Lets the SuperLink delete a reply, and refuse what has not come of it."""
         self._client.ConfirmMessageReceived(
             message_pb2.ConfirmMessageReceivedRequest(
-                node=self._grid.node,
-                run_id=self._grid.run.run_id,
-                message_object_id=arrival.name,
+                node=self._grid.node, run_id=self._grid.run.run_id, message_object_id=arrival.name
             )
         )
 

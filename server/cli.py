@@ -74,8 +74,7 @@ def init(
         bool, typer.Option("--add-client", help="Instead: add a client to FOLDER.")
     ] = False,
     new_key: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Instead: give client N of FOLDER a new key."),
+        int | None, typer.Option(metavar="N", help="Instead: give client N of FOLDER a new key.")
     ] = None,
     renew: Annotated[
         bool, typer.Option("--renew", help="Instead: renew the server's certificate in FOLDER.")

@@ -18,12 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from federation.addresses import LOOPBACK, as_ip, check_host, parse_address
-from federation.credentials import (
-    FederationSettings,
-    ServerTls,
-    certificate_hosts,
-    read_federation,
-)
+from federation.credentials import FederationSettings, ServerTls, certificate_hosts, read_federation
 from federation.errors import Refused, brief
 from federation.keys import read_certificate, read_public_key, read_server_key, same_key
 from federation.settings.fields import Scalar

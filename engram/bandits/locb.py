@@ -33,13 +33,7 @@ class Locb(NamedTuple):
 
 
 def locb(
-    dim: int,
-    *,
-    alpha: float,
-    lam: float,
-    alpha2: float = 1.0,
-    seeds: int = 20,
-    gamma: float = 0.2,
+    dim: int, *, alpha: float, lam: float, alpha2: float = 1.0, seeds: int = 20, gamma: float = 0.2
 ) -> Policy[Locb]:
     """Plays the arm with the largest LinUCB bound over all clusters that the user is in.
 

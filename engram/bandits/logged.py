@@ -67,12 +67,7 @@ def logged(
         arms.ndim == 3 and arms.size > 0, "arms' shape", arms.shape, "(n, K, d), none of them 0"
     )
     rounds, count, _ = arms.shape
-    columns = {
-        "users": users,
-        "chosen": chosen,
-        "rewards": rewards,
-        "propensities": propensities,
-    }
+    columns = {"users": users, "chosen": chosen, "rewards": rewards, "propensities": propensities}
     for name, column in columns.items():
         require(column.shape == (rounds,), f"{name}' shape", column.shape, f"({rounds},), as arms")
     require(users.dtype.kind in "iuU", "users", users.dtype, "numbers or strings")

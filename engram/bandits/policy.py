@@ -65,24 +65,15 @@ class BatchedPolicy(NamedTuple, Generic[S]):
     """
 
     init: Callable[[Sequence[np.random.Generator]], S]
-    choose: Callable[
-        [S, Ints, Array, Sequence[np.random.Generator]],
-        tuple[Ints, S],
-    ]
-    update: Callable[
-        [S, Ints, Array, Array, Sequence[np.random.Generator]],
-        S,
-    ]
+    choose: Callable[[S, Ints, Array, Sequence[np.random.Generator]], tuple[Ints, S]]
+    update: Callable[[S, Ints, Array, Array, Sequence[np.random.Generator]], S]
 
 
 def batched(policies: Sequence[Policy[S]]) -> BatchedPolicy[tuple[S, ...]]:
     """Returns a batch of policies, which play one after the other."""
 
     def choose(
-        states: tuple[S, ...],
-        users: Ints,
-        arms: Array,
-        rngs: Sequence[np.random.Generator],
+        states: tuple[S, ...], users: Ints, arms: Array, rngs: Sequence[np.random.Generator]
     ) -> tuple[Ints, tuple[S, ...]]:
         runs = zip(policies, states, users.tolist(), arms, rngs, strict=True)
         found = [policy.choose(*run) for policy, *run in runs]
@@ -245,12 +236,7 @@ def policy_server(
             open={other: kept for other, kept in state.open.items() if other != number},
         )
 
-    return PolicyServer(
-        dim=dim,
-        init=init,
-        choose=choose,
-        update=update,
-    )
+    return PolicyServer(dim=dim, init=init, choose=choose, update=update)
 
 
 def _checked_arms(arms: Array, dim: int) -> Array:

@@ -14,14 +14,7 @@ from torch import Tensor
 from engram.checks import require
 from engram.derivatives import LossWithDerivatives, gradient
 from engram.meta.meta_gradient import meta_gradient
-from engram.meta.single_node import (
-    Allocator,
-    Draw,
-    Episode,
-    MetaRule,
-    check_sampling,
-    in_memory,
-)
+from engram.meta.single_node import Allocator, Draw, Episode, MetaRule, check_sampling, in_memory
 from engram.stacks import expand, gather, mean_of_tasks, scatter
 from engram.tree import add_scaled, interpolate, norm
 from engram.types import Params, Scale

@@ -80,9 +80,5 @@ def nasa(
         return Averaging(add_scaled(state.w, -eta, z), u, z)
 
     return MetaRule(
-        lambda w: Averaging(w, None, None),
-        step,
-        ((draw,),),
-        memories=tasks,
-        resident=True,
+        lambda w: Averaging(w, None, None), step, ((draw,),), memories=tasks, resident=True
     )

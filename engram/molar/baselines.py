@@ -11,13 +11,7 @@ from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.high_dim import high_dim
-from engram.molar.lasso import (
-    DEBIASING_SCALE,
-    LASSO_SCALE,
-    lasso,
-    lasso_debiasing,
-    lasso_strength,
-)
+from engram.molar.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
 from engram.molar.model import MultitaskModel
 from engram.molar.pooled import pool
 from engram.molar.shrinkage import combine

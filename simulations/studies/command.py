@@ -47,8 +47,7 @@ _Ray = Annotated[
     ),
 ]
 _Resume = Annotated[
-    str | None,
-    typer.Option(metavar="RUN", help="Go on with one: its folder, or name in runs/."),
+    str | None, typer.Option(metavar="RUN", help="Go on with one: its folder, or name in runs/.")
 ]
 _COMMON: Final[dict[str, tuple[Any, Any]]] = {
     "processes": (_Processes, None),

@@ -93,9 +93,7 @@ class Pool:
     def _beside(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
         """Does jobs by joblib, and yields the rows of each when it is done."""
         from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
-        from joblib.externals.loky.process_executor import (  # noqa: PLC0415 - likewise
-            BrokenProcessPool,
-        )
+        from joblib.externals.loky.process_executor import BrokenProcessPool  # noqa: PLC0415 - likewise
 
         lost = (BrokenProcessPool, *([_join(self._ray)] if self._ray else []))
         self._begin()

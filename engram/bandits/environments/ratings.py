@@ -71,10 +71,7 @@ def rated(
     cells, rows = np.unique(who[kept] * shape[1] + what[kept], return_index=True)
     row, column, value = cells // shape[1], cells % shape[1], stars[kept][rows]
     require(
-        1 <= rank < min(shape),
-        "rank",
-        rank,
-        f"at least 1, and less than users and items, {shape}",
+        1 <= rank < min(shape), "rank", rank, f"at least 1, and less than users and items, {shape}"
     )
     require(1 <= groups <= shape[0], "groups", groups, f"in [1, {shape[0]}], the users")
     # PLC0415: slow to import, and not always needed.

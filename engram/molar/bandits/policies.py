@@ -128,11 +128,7 @@ def lasso_bandit(
 
 
 def robust_multitask_bandit(
-    *,
-    c: float = 0.175,
-    proportion: float = 0.1,
-    history: History = "batch",
-    c_rows: float = 1.0,
+    *, c: float = 0.175, proportion: float = 0.1, history: History = "batch", c_rows: float = 1.0
 ) -> MultitaskBandit[Array, Array]:
     """The robust multitask bandit (Xu and Bastani, 2024), lambda = c sqrt(ln(d) / n_m).
 

@@ -17,13 +17,7 @@ from engram.bandits.meta_ban import MetaBan, MetaBanState
 from engram.bandits.play import RoundContext, play_policy
 from engram.bandits.policy import BatchedPolicy
 from engram.bandits.recovery import group_recovery, true_groups
-from simulations.studies.meta_ban.methods import (
-    META_BAN,
-    METHODS,
-    Setting,
-    meta_bans,
-    runs_at_once,
-)
+from simulations.studies.meta_ban.methods import META_BAN, METHODS, Setting, meta_bans, runs_at_once
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_ban.worlds import Place, world
 from simulations.studies.pool import Job, Pool, Progress, Row

@@ -7,13 +7,7 @@ import numpy as np
 
 from engram.arrays import Array
 from engram.molar.families import FamilyName
-from engram.molar.lasso import (
-    DEBIASING_SCALE,
-    LASSO_SCALE,
-    lasso,
-    lasso_debiasing,
-    lasso_strength,
-)
+from engram.molar.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
 from engram.molar.pooled import pool
 from engram.molar.shrinkage import Option, Shared, combine, personalize
 from engram.molar.site import Rows, SiteEstimate, estimate_site
