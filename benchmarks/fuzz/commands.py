@@ -19,7 +19,7 @@ from simulations.cli import app
 from simulations.engine import simulate
 
 _DEFAULTS: Final = default_config()
-_TINY: Final[dict[str, Any]] = {
+SMALL: Final[dict[str, Any]] = {
     "num-clients": 4,
     "clients-per-round": 2,
     "num-rounds": 1,
@@ -29,8 +29,8 @@ _TINY: Final[dict[str, Any]] = {
     "rows-per-class": 4,
     "test-rows-per-class": 4,
     "hidden": "4",
-    "timeout": 1.0,
 }
+_TINY: Final = SMALL | {"timeout": 1.0}
 _TINY_OWN: Final[dict[str, dict[str, Any]]] = {
     "local-moml": {"initial-batch-size": 2},
     "meta-ban": {"meta-steps": 1, "user-steps": 1},

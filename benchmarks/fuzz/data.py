@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.fuzz.commands import SMALL
 from benchmarks.fuzz.spoil import spoil_bytes, spoil_file
 from client.hosts.molar import TableSites
 from client.memory import RamStore
@@ -168,21 +169,15 @@ def classes_npz(rng: random.Random, here: Path) -> None:
         arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
     path = here / "mine.npz"
     _write_npz(rng, path, arrays)
-    special = {
+    special = SMALL | {
         "dataset": f"npz:{path}",
         "partition": rng.choice(("halves", "iid", "natural", "blocks")),
-        "num-clients": 4,
-        "clients-per-round": 2,
-        "batch-size": 2,
         "initial-batch-size": 2,
-        "adapt-shots": 2,
         "rows-per-class": 2,
         "test-rows-per-class": 2,
         "num-classes": rng.choice((0, 0, 0, 3, 1000)),
         "model": rng.choice(("mlp", "linear", "cnn")),
-        "num-rounds": 1,
         "adapt-steps": 1,
-        "hidden": "4",
     }
     e = Experiment.from_config(special)
     way = rng.random()
