@@ -197,9 +197,6 @@ def _layers(network: nn.Sequential) -> list[nn.Linear]:
     return [module for module in network if isinstance(module, nn.Linear)]
 
 
-# --- Times -----------------------------------------------------------------------------------
-
-
 def time_rounds(play: Callable[[int, Round], None], rounds: Sequence[Round]) -> float:
     """Returns milliseconds of a core a round: the median over the second half of the rounds."""
     spent = []

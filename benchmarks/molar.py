@@ -48,9 +48,6 @@ LOGISTIC: Final = Setting("logistic", 20, 20, 1000, 2)
 _LOGISTIC_METHODS: Final = ("ols", "pool", "molar-soft", "molar")
 
 
-# --- Errors --------------------------------------------------------------------------------
-
-
 def compare(setting: Setting, methods: Sequence[str], *, trials: int) -> dict[str, Array]:
     """Returns, by method, the l1 errors of trials, each the mean over tasks."""
     found: dict[str, list[float]] = {name: [] for name in methods}
@@ -118,9 +115,6 @@ def _sparse_tasks(rng: np.random.Generator, dim: int, size: int) -> tuple[list[R
     return [linear_rows(rng, beta, size, _SIGMA) for beta in truth], truth
 
 
-# --- Intervals -----------------------------------------------------------------------------
-
-
 class Coverage(NamedTuple):
     """How often intervals of level 0.95 hold, and how long they are."""
 
@@ -160,9 +154,6 @@ def coverage(
 def _stacked(each: Iterable[Intervals]) -> Intervals:
     low, high = (np.stack(limits) for limits in zip(*each, strict=True))
     return Intervals(low, high)
-
-
-# --- Times ---------------------------------------------------------------------------------
 
 
 def time_server(tasks: int, dim: int) -> dict[str, float]:
@@ -206,9 +197,6 @@ def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
     begun = time.perf_counter()
     result = run()
     return time.perf_counter() - begun, result
-
-
-# --- Tables --------------------------------------------------------------------------------
 
 
 def _regression(trials: int) -> list[Table]:

@@ -34,8 +34,6 @@ Found = dict[str, dict[int, float]]  # mean regret, by learner and T
 HORIZONS: Final = (1000, 4000, 16_000)
 
 
-# --- Regret --------------------------------------------------------------------------------
-
 STREAMS: Final[Mapping[str, Callable[[np.random.Generator, int], LossStream]]] = {
     "strongly convex": loss_streams.strongly_convex,
     "absolute": loss_streams.absolute,
@@ -131,9 +129,6 @@ CLAIMS: Final = (
 )
 
 
-# --- Times ---------------------------------------------------------------------------------
-
-
 def time_rounds(learner: Learner[Any], gradients: Array, *, turns: int) -> float:
     """Returns microseconds of a core a round: the median of turns, each from the first round on.
 
@@ -169,9 +164,6 @@ def _timed(dim: int, horizon: int) -> dict[str, Learner[Any]]:
         "USC": usc(domain, gradient_bound=1.0, horizon=horizon),
         "MetaGrad": metagrad(domain, gradient_bound=1.0, horizon=horizon),
     }
-
-
-# --- Tables --------------------------------------------------------------------------------
 
 
 def _figures(seeds: int) -> list[Table]:

@@ -140,9 +140,6 @@ def time_step(dim: int, turns: int) -> dict[str, float]:
     return {name: statistics.median(spent[2:]) for name, spent in times.items()}
 
 
-# --- Tables --------------------------------------------------------------------------------
-
-
 def _show(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     heads = ["", "size", "after", "± seeds", "before", "loss at T/20", "T/4", "T"]

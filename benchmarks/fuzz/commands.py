@@ -186,9 +186,6 @@ def config_file(rng: random.Random, here: Path) -> None:
     Experiment.from_run_config(_DEFAULTS | read_settings(path))
 
 
-# --- Command lines ---------------------------------------------------------------------------
-
-
 def invoke(*words: str) -> None:
     """Runs a command of `engram` in this process."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -269,8 +269,6 @@ def _use_table(rng: random.Random, here: Path, dataset: str) -> None:
         simulate(e, here / "run")
 
 
-# --- Tables ----------------------------------------------------------------------------------
-
 _CELLS: Final = (
     "",
     "x",

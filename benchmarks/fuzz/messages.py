@@ -116,9 +116,6 @@ def _dtype(name: str) -> Any:
     return name if name in ("float32", "float64", "int64") else "float64"
 
 
-# --- Readers ---------------------------------------------------------------------------------
-
-
 def _documented(read: Callable[[], object], *errors: type[Exception]) -> None:
     """Reads what may raise these errors, as its callers know."""
     try:
@@ -171,9 +168,6 @@ def estimates(rng: random.Random, here: Path) -> None:
     for _ in range(rng.choice((1, 1, 2))):
         spoilt = _other_arrays(rng, spoilt)
     _documented(lambda: read(spoilt), KeyError, TypeError, ValueError)
-
-
-# --- Rounds ----------------------------------------------------------------------------------
 
 
 class _Spoiling(InProcessGrid):

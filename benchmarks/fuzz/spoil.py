@@ -51,9 +51,6 @@ def text(rng: random.Random) -> str:
     return hex(found) if type(found) is int and found.bit_length() > 9999 else str(found)
 
 
-# --- Bytes -----------------------------------------------------------------------------------
-
-
 def _flip(rng: random.Random, data: bytes) -> bytes:
     spoilt = bytearray(data)
     for _ in range(rng.choice((1, 1, 3, 30, 1000))):
@@ -97,9 +94,6 @@ def spoil_bytes(rng: random.Random, data: bytes) -> bytes:
     return rng.choice(_BYTES)(rng, data or b"x")
 
 
-# --- JSON ------------------------------------------------------------------------------------
-
-
 def spoil_json(rng: random.Random, found: Any) -> Any:
     """Returns an object, or a list, of which something is missing, too much, or of another type."""
     places = list(_places(found, 3))
@@ -137,9 +131,6 @@ def _json_file(rng: random.Random, path: Path) -> None:
         contents = spoil_json(rng, contents)
     lines[number] = json.dumps(contents, default=str)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-# --- Files -----------------------------------------------------------------------------------
 
 
 def _unix_socket(path: Path) -> None:

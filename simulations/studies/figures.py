@@ -16,9 +16,6 @@ from engram.arrays import Array
 COLORS: Final = list(mpl.color_sequences["tab10"])
 
 
-# --- Tables ----------------------------------------------------------------------------------
-
-
 def table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
     """Returns an empty table: columns of words, and then columns of numbers."""
     usual: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1)}
@@ -35,9 +32,6 @@ def plus_minus(value: float | None, error: float | None, digits: int = 2) -> str
     if value is None:
         return "-"
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
-
-
-# --- Pictures --------------------------------------------------------------------------------
 
 
 def panels(

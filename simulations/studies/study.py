@@ -141,9 +141,6 @@ def _plain(found: Any) -> Any:
     return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
-# --- Plans -----------------------------------------------------------------------------------
-
-
 def write_plan(folder: Path, name: str, settings: Settings) -> None:
     """Begins a folder with the settings of a study.
 

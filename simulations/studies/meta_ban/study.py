@@ -47,9 +47,6 @@ def _caption(s: MetaBanSettings) -> str:
     )
 
 
-# --- Rows ------------------------------------------------------------------------------------
-
-
 def summarize_runs(done: Sequence[Row]) -> list[Row]:
     """Returns a row for each method and setting, in the order in which they came.
 
@@ -104,9 +101,6 @@ def _tenths(runs: Sequence[Row], name: str) -> dict[str, float]:
     return {part: float(np.average(values[at], weights=widths[at])) for part, at in parts.items()}
 
 
-# --- Tables and words ------------------------------------------------------------------------
-
-
 def _table(rows: Sequence[Row]) -> Table:
     """Returns a row for each method; the caption says what is in it."""
     found = new_table(["policy", "setting"], ["regret", "of random", "ms"], **_LOOKS)
@@ -159,9 +153,6 @@ def in_words(rows: Sequence[Row]) -> str:
         names = (METHODS[row["method"]].title for row in others if row["meta-ban-less"] == count)
         parts.append(f"in {count} than {', '.join(names)}")
     return f"{text} Of {own['seeds']} worlds Meta-Ban has less regret {'; '.join(parts)}."
-
-
-# --- Pictures ----------------------------------------------------------------------------------
 
 
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:

@@ -122,9 +122,6 @@ def shared_rows(found: Coefficients) -> list[Row]:
     return rows
 
 
-# --- On the screen -------------------------------------------------------------------------
-
-
 def shared_table(found: Coefficients) -> Printed:
     """Returns the shared coefficients as a table."""
     title = f"Shared by {len(found.tasks)} tasks"
@@ -205,9 +202,6 @@ def unsure(found: Coefficients) -> Bools:
 
 def _interval(low: float, high: float) -> str:
     return f"{low:.4g} .. {high:.4g}" if np.isfinite([low, high]).all() else "-"
-
-
-# --- Figure 1 ------------------------------------------------------------------------------
 
 
 def heterogeneity(found: Coefficients, deviations: Array) -> Array:

@@ -91,8 +91,6 @@ METHODS: Final = {
 }
 
 
-# --- Settings ------------------------------------------------------------------------------
-
 Curves = Callable[[Method], list[Array]]  # regrets of a method's learners, at some rounds
 
 

@@ -151,9 +151,6 @@ def _curves_csv(curves: Sequence[_Curve]) -> bytes:
     return text.encode()
 
 
-# --- Tables ----------------------------------------------------------------------------------
-
-
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Returns a table of regrets, and one of exponents; the caption says what is in them."""
     return [_table(rows, "regret", _regret), _table(rows, "exponent", _exponent)]
@@ -179,9 +176,6 @@ def _regret(row: Row, least: bool) -> str:
 def _exponent(row: Row, least: bool) -> str:
     del least
     return "-" if row["exponent"] is None else f"{row['exponent']:.2f}"
-
-
-# --- Pictures --------------------------------------------------------------------------------
 
 
 def _draw(curves: Sequence[_Curve]) -> bytes:
