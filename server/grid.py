@@ -196,7 +196,8 @@ class PatientGrid(Grid):
         end = start + (timeout if timeout is not None else math.inf)
         self._sent = 0
         asked_for = [
-            _Asked(message, _clients(message), _training_of(message), "") for message in messages
+            _Asked(m, _clients(m), str(config_of(m.content).get(TRAINING, "")), "")
+            for m in messages
         ]
         self._hosted |= {_node(asked): named for asked in asked_for if (named := _named(asked))}
         kind = asked_for[0].message.metadata.message_type if asked_for else ""
@@ -388,7 +389,3 @@ def _named(asked: _Asked) -> list[int]:
     """Returns which clients a message names."""
     config = config_of(asked.message.content)
     return read_list(config, CLIENTS, int) if CLIENTS in config else []
-
-
-def _training_of(message: Message) -> str:
-    return str(config_of(message.content).get(TRAINING, ""))

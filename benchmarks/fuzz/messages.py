@@ -49,10 +49,6 @@ _LISTS: Final[tuple[Any, ...]] = (
 )
 
 
-def _value(rng: random.Random) -> Any:
-    return rng.choice(rng.choice((_PLAIN, _LISTS, HUGE[:6])))
-
-
 def spoil_content(rng: random.Random, content: RecordDict) -> RecordDict:
     """Returns a message's content in which something is not as it should be."""
     spoilt = RecordDict(dict(content))
@@ -69,7 +65,7 @@ def spoil_content(rng: random.Random, content: RecordDict) -> RecordDict:
     else:
         kept = {key: held for key, held in record.items() if what != 2 or rng.random() < 0.7}
         if kept or what == 3:
-            kept[rng.choice([*kept, "x"])] = _value(rng)
+            kept[rng.choice([*kept, "x"])] = rng.choice(rng.choice((_PLAIN, _LISTS, HUGE[:6])))
         spoilt[name] = _record(type(record), kept)
     return spoilt
 

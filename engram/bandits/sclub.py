@@ -87,15 +87,12 @@ def sclub(
         groups = [state.clusters[_cluster(state, user)]]
         return state._replace(stats=prune(state.stats, user, groups))
 
+    none = empty(dim, lam)
     return Policy(
-        init=lambda rng: _first(empty(dim, lam)),
+        init=lambda rng: Sclub(none, {0: frozenset()}, {0: none.unseen.ridge}, frozenset(), 0),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
-
-
-def _first(stats: UserStats) -> Sclub:
-    return Sclub(stats, {0: frozenset()}, {0: stats.unseen.ridge}, frozenset(), 0)
 
 
 def _with(state: Sclub, user: int) -> Sclub:

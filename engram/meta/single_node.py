@@ -101,13 +101,7 @@ Allocator = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, li
 
 
 def in_memory(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Allocates memories as zeros in RAM; the default ``Allocator``.
-
-    Args:
-        name: The leaf's name.
-        shape: (r, n, ...).
-        like: A tensor of the type and device that the memories should have.
-    """
+    """Allocates memories as zeros in RAM; the default ``Allocator``."""
     del name
     return like.new_zeros(shape)
 

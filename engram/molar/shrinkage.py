@@ -105,10 +105,7 @@ def combine(
 
     Tasks that do not determine a coefficient have no weight in its median.
 
-    Args:
-        sites: The tasks' estimates.
-        weights: See ``median_weights``.
-        max_weight: See ``median_weights``; it also bounds sizes.
+    For the arguments see ``median_weights``; ``max_weight`` also bounds sizes.
 
     Raises:
         ValueError: If a coefficient is determined by no task, or there is no task.

@@ -196,13 +196,7 @@ def _independent(r: Array) -> tuple[Ints, Bools]:
 
 
 def why_undetermined(rows: Rows, names: Sequence[str], *, family: FamilyName) -> str | None:
-    """Returns the reason why a task does not determine all coefficients; None if it does.
-
-    Args:
-        rows: The task's rows.
-        names: Names of the columns of x.
-        family: The family of models.
-    """
+    """Returns the reason why a task does not determine all coefficients; None if it does."""
     x, y, counts = rows.counted()
     n, d = x.shape
     if reason := FAMILIES[family].hopeless(y):

@@ -90,9 +90,7 @@ class Clipped(NamedTuple, Generic[S]):
 def clipped(learner: Learner[S], bound: float) -> Learner[Clipped[S]]:
     """Returns a learner that scales gradients longer than ``bound`` down to it, and counts them.
 
-    Args:
-        learner: A learner built for the same bound.
-        bound: G > 0.
+    The learner is built for the same bound, G > 0.
     """
     positive(bound=bound)
 

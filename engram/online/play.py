@@ -41,10 +41,6 @@ def vectorized(pool: Pool[Any], domain: Domain) -> Learner[Any]:
     """Returns a pool of N learners as one learner that needs gradients at all N decisions.
 
     So N learners that differ in a parameter play the same stream at once.
-
-    Args:
-        pool: The N learners.
-        domain: The set of decisions.
     """
     return Learner(
         dim=domain.dim,

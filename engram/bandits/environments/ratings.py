@@ -74,7 +74,6 @@ def rated(
         1 <= rank < min(shape), "rank", rank, f"at least 1, and less than users and items, {shape}"
     )
     require(1 <= groups <= shape[0], "groups", groups, f"in [1, {shape[0]}], the users")
-    # PLC0415: slow to import, and not always needed.
     from scipy.sparse.linalg import svds  # noqa: PLC0415 - slow to import, not always needed
     from sklearn.cluster import KMeans  # noqa: PLC0415 - slow to import, not always needed
 

@@ -59,8 +59,9 @@ class EpisodeSampler:
     def _begin(self, block: int) -> None:
         wanted = [self._draws(t) for t in range(block * _BLOCK, (block + 1) * _BLOCK)]
         count = max(len(draws) for draws in wanted)
-        numbers = max(sum(self._numbers(draw) for draw in draws) for draws in wanted)
-        order = np.tile(np.arange(self._tasks), (_BLOCK, 1))
+        tasks = self._tasks
+        numbers = max(sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in wanted)
+        order = np.tile(np.arange(tasks), (_BLOCK, 1))
         orders, uniforms = [], []
         for seed in self._seeds:
             streams = (generator(seed, Stream.EPISODE_TASKS, block, i) for i in range(count))
@@ -71,6 +72,3 @@ class EpisodeSampler:
         self._orders = torch.from_numpy(np.stack(orders))
         self._uniforms = torch.from_numpy(np.stack(uniforms))
         self._begun = block
-
-    def _numbers(self, draw: Draw) -> int:
-        return (self._tasks if draw.tasks is None else draw.tasks) * sum(draw.sizes)

@@ -237,7 +237,7 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
         (axes.yaxis, [str(task) for task in found.tasks], "tasks"),
     ):
         if len(names) <= _LABELED:
-            short = [_short(name) for name in names]
+            short = [name if len(name) <= 28 else f"{name[:27]}…" for name in names]
             axis.set_ticks(range(len(names)), short, fontsize=8, parse_math=False)
             axis.set_ticks(np.arange(len(names) + 1) - 0.5, minor=True)
         else:
@@ -248,7 +248,3 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     gray = "; gray: not determined" if np.isnan(values).any() else ""
     axes.set_title(f"white: below {_SURE:g} standard errors{gray}", fontsize=9)
     return png(figure)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 28 else f"{name[:27]}…"

@@ -62,14 +62,6 @@ def _pool(evidence: Evidence) -> Array:
     return np.tile(shared, (len(evidence.tasks), 1))
 
 
-def _rm(evidence: Evidence) -> Array:
-    return _debiased(evidence, trimmed_mean(evidence.own, _TRIMMED))
-
-
-def _ml(evidence: Evidence) -> Array:
-    return _debiased(evidence, evidence.shared.coef)
-
-
 def _debiased(evidence: Evidence, center: Array) -> Array:
     pairs = zip(evidence.tasks, evidence.sites, strict=True)
     around = [lasso_debiasing(r, center, _strength(site, DEBIASING_SCALE)) for r, site in pairs]
@@ -89,11 +81,11 @@ def _molar(option: Option) -> Callable[[Evidence], Array]:
 
 
 METHODS: Final = {
-    "ols": Method("OLS", lambda evidence: evidence.own),
+    "ols": Method("OLS", lambda e: e.own),
     "lasso": Method("LASSO", _lasso),
     "pool": Method("Pool", _pool),
-    "rm": Method("RM", _rm),
-    "ml": Method("ML", _ml),
+    "rm": Method("RM", lambda e: _debiased(e, trimmed_mean(e.own, _TRIMMED))),
+    "ml": Method("ML", lambda e: _debiased(e, e.shared.coef)),
     "molar-soft": Method("MOLAR, soft", _molar("soft")),
     "molar": Method("MOLAR", _molar("hard")),
 }
