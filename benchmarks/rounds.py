@@ -44,11 +44,7 @@ class Contender(NamedTuple):
 def time_workload(
     name: str, *, rounds: int, device: str, roofline: Roofline, methods: list[str]
 ) -> dict[str, Any]:
-    """Times a workload.
-
-    Returns:
-        ``rows``, one a contender, and ``notes``: who is left out, and why.
-    """
+    """Times a workload: ``rows``, one a contender, and ``notes``, who is left out and why."""
     workload = WORKLOADS[name]
     data = federation(workload, experiment(workload, device=device))
     ours = [

@@ -17,8 +17,6 @@ from server.identity import init_federation
 from server.launch import superlink_command
 from server.registration import register_clients
 
-__all__ = ["LocalFederation", "Nodes"]
-
 Nodes = Literal["engram", "stock"]
 _PATIENCE = 60.0  # seconds until a process must be up
 

@@ -21,7 +21,7 @@ def personalize_rows(
     option: Option = "hard",
     c: float = 1.0,
 ) -> Array:
-    """``personalize``, then refits the intercept to the task's rows.
+    """``personalize``, then refits the intercept to the task's rows; shape (d,).
 
     The paper has no intercept. Treated like any other coefficient it would be kept or shared
     regardless of the other coefficients, on which it depends, and results would depend on the
@@ -30,9 +30,6 @@ def personalize_rows(
 
     ``intercept`` says whether the last column of x consists of ones; for the rest see
     ``personalize``.
-
-    Returns:
-        Shape (d,).
     """
     coef = personalize(site, shared, option=option, c=c)
     if not intercept or not np.isfinite(site.sigma):

@@ -7,7 +7,7 @@ from engram.checks import require
 
 
 def trimmed_mean(values: Array, proportion: float) -> Array:
-    """Returns the trimmed mean of each coordinate.
+    """Returns the trimmed mean of each coordinate, shape (d,).
 
     Of m values, ``floor(proportion * m)`` are left out at either end: three at either end for 30
     tasks and a proportion of 0.1.
@@ -16,9 +16,6 @@ def trimmed_mean(values: Array, proportion: float) -> Array:
         values: Shape (M, d), one row per task. NaN where a task does not determine a coordinate,
             which reduces that coordinate's m.
         proportion: In [0, 0.5); 0 gives the mean. J.1 has 0.1.
-
-    Returns:
-        Shape (d,).
 
     Raises:
         ValueError: If the proportion is out of range, the shape is wrong, or no task determines

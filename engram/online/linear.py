@@ -116,11 +116,7 @@ def coefficients(task: LinearTask, model: LinearModel) -> Array:
 
 
 def predictions(task: LinearTask, model: LinearModel, x: Array) -> Array:
-    """Returns p of each row, in units of the target.
-
-    Returns:
-        Shape (n, m).
-    """
+    """Returns p of each row, in units of the target, shape (n, m)."""
     columns, targets = model.columns, model.targets
     w = coefficients(task, model)
     p = (x - columns.mean) / columns.scale @ w[:, :-1].T + w[:, -1]

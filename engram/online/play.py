@@ -64,16 +64,13 @@ def play_stream(learner: Learner[Any], stream: LossStream) -> PlayedStream:
 def play_game(
     game: Game, learner: Learner[Any], other: Learner[Any] | None, rounds: int
 ) -> tuple[Array, Array]:
-    """Plays a game.
+    """Plays a game; returns all x and y, shapes (T, n, d) and (T, n, e).
 
     Args:
         game: The game seen by ``learner``.
         learner: The player of x. With n points it is n players, each in a game of its own.
         other: The player of y, with n points; None: y is the best response to x.
         rounds: T >= 1.
-
-    Returns:
-        All x and y: shapes (T, n, d) and (T, n, e).
     """
     require(rounds >= 1, "rounds", rounds, "at least 1")
     transposed = game.transposed()

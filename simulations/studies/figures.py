@@ -16,7 +16,7 @@ from engram.arrays import Array
 COLORS: Final = list(mpl.color_sequences["tab10"])
 
 
-def table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
+def new_table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
     """Returns an empty table: columns of words, and then columns of numbers."""
     usual: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1)}
     found = Table(title_justify="left", **usual | looks)

@@ -191,10 +191,7 @@ def _without_signals() -> Iterator[None]:
 
 
 def _join(address: str) -> type[Exception]:
-    """Joins a Ray cluster until this process ends, and makes ``ray`` a name of a joblib backend.
-
-    Returns:
-        The error that is raised when a process of the cluster is lost.
+    """Joins a Ray cluster until this process ends, as joblib's backend ``ray``; returns its error.
 
     Raises:
         Refused: There is no cluster.

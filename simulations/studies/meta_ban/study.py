@@ -7,8 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from engram.arrays import Array
-from simulations.studies.figures import COLORS, draw_band, finish, panels, plus_minus
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import COLORS, draw_band, finish, new_table, panels, plus_minus
 from simulations.studies.meta_ban.methods import META_BAN, METHODS, RANDOM
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_ban.trials import RECOVERY, Found, work

@@ -9,8 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from federation.data.few_shot import WAYS, load_few_shot
-from simulations.studies.figures import plus_minus
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import new_table, plus_minus
 from simulations.studies.meta_learning.jobs import Case, measure
 from simulations.studies.meta_learning.one_shot_tasks import OneShot
 from simulations.studies.meta_learning.published import (

@@ -51,11 +51,7 @@ def cells(row: Row, tested: str) -> list[str]:
 
 
 def draw_convergence(done: Sequence[Row], label: str, *, log: bool) -> bytes:
-    """Draws the error on training tasks against rows seen: Figure 1 of the MOML paper.
-
-    Returns:
-        The picture, as PNG.
-    """
+    """Draws the error on training tasks against rows seen, as PNG: Figure 1 of the MOML paper."""
     groups = by_name(done)
     sizes = sorted({size for size, _ in groups})
     figure, all_axes = panels(len(sizes), size=(1.5 + 5 * len(sizes), 4.5))

@@ -6,8 +6,7 @@ from typing import Final
 import numpy as np
 from rich.table import Table
 
-from simulations.studies.figures import COLORS, finish, panels, plus_minus
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from simulations.studies.meta_learning.jobs import MATCHED, Case, measure
 from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS, TABLE_3
 from simulations.studies.meta_learning.report import (

@@ -13,7 +13,7 @@ from engram.arrays import Array, Bools
 from engram.molar.intervals import own_interval
 from engram.molar.shrinkage import threshold
 from engram.molar.site import SiteEstimate
-from simulations.studies.figures import png, table
+from simulations.studies.figures import new_table, png
 from simulations.studies.molar.comparison import Molar
 from simulations.studies.pool import Row
 
@@ -125,7 +125,7 @@ def shared_rows(found: Coefficients) -> list[Row]:
 def shared_table(found: Coefficients) -> Printed:
     """Returns the shared coefficients as a table."""
     title = f"Shared by {len(found.tasks)} tasks"
-    printed = table([], [], title=title, padding=(0, 1, 0, 0))
+    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
     for heading in ("column", "coefficient", f"{found.level:g} interval", "tasks that differ"):
         words = heading == "column"
         printed.add_column(heading, justify="left" if words else "right", no_wrap=not words)
@@ -148,7 +148,7 @@ def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
     lines = found.coef.size
     everything = everything or lines <= _FEW
     title = "Tasks" if everything else "Tasks, where they differ"
-    printed = table([], [], title=title, padding=(0, 1, 0, 0))
+    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
     for heading in ("task", "column", "coefficient", f"{found.level:g} interval", "shared", ""):
         words = heading in ("task", "column", "")
         printed.add_column(heading, justify="left" if words else "right", no_wrap=not words)

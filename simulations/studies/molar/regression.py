@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from rich.table import Table
 
-from simulations.studies.figures import COLORS, finish, log_ticks, panels
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import COLORS, finish, log_ticks, new_table, panels
 from simulations.studies.molar.methods import METHODS
 from simulations.studies.molar.regression_trials import FIGURES, run_trial
 from simulations.studies.molar.settings import MolarRegressionSettings

@@ -104,13 +104,10 @@ def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> I
 
 
 def tune(score: Callable[[float], float], default: float) -> dict[float, float]:
-    """Tries sizes, twice as large one as the last, until the best is not at an end.
+    """Returns scores of sizes, each twice the last, of which the best is not at an end.
 
     Scores are better if lower, and infinite if a run diverges. The first grid is around the
     default.
-
-    Returns:
-        The scores by size, ascending.
     """
     found: dict[int, float] = {}
 

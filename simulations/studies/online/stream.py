@@ -9,8 +9,7 @@ from rich.table import Table
 
 from engram.arrays import Array
 from federation.experiment import Experiment
-from simulations.studies.figures import COLORS, finish, panels
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import COLORS, finish, new_table, panels
 from simulations.studies.online.courses import (
     SHARES,
     Course,

@@ -10,8 +10,7 @@ import pandas as pd
 from rich.table import Table
 
 from engram.arrays import Array
-from simulations.studies.figures import COLORS, finish, panels
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import COLORS, finish, new_table, panels
 from simulations.studies.online.matches import METHODS, SETTINGS, run_match
 from simulations.studies.online.settings import UniversalSettings
 from simulations.studies.pool import Pool, Row
