@@ -4,6 +4,8 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
+__all__ = ["ROOMS", "fingerprint", "source_root"]
+
 # What server and clients both execute. simulations and benchmarks do not travel in a FAB.
 ROOMS = ("engram", "federation", "client", "strategies", "server")
 

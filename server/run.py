@@ -71,8 +71,7 @@ def run(
     if e.resume:
         record = RunRecord.open(folder)
         record.check_resumable(e, engine=engine)
-        training = record.config["training"]
-        kind = Kind.from_row(next(iter(record.rows()), {}))  # None if there is no row yet
+        training, kind = record.config["training"], _kind(record)
     attendance = attendance_of(grid, e, training=training, kind=kind)
     # A simulation's nodes are not waited for later, if one of them does not serve.
     attendance.wait(e.num_clients if attendance.fixed else e.min_clients)
@@ -215,6 +214,11 @@ class _Run(NamedTuple):
             row |= self.attendance.roster().kind.to_row()
         self.record.append(row)
         self.on_round(row)
+
+
+def _kind(record: RunRecord) -> Kind | None:
+    """Returns what the run's data are, as its first row says; None if there is none."""
+    return Kind.from_row(next(iter(record.rows()), {}))
 
 
 def train_round(

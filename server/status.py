@@ -22,12 +22,19 @@ class Member(NamedTuple):
 
 
 class ClientShare(NamedTuple):
-    """A client's part in a run."""
+    """A client's part in a run.
 
-    client: int  # the client
-    asked: int  # rounds in which it was asked
-    took_part: int  # rounds whose model learned from it
-    reasons: dict[str, int]  # why it did not, and how often: when it was asked, or could not be
+    Attributes:
+        client: The client.
+        asked: Rounds in which it was asked.
+        took_part: Rounds whose model learned from it.
+        reasons: Why it did not, and how often: when it was asked, or could not be.
+    """
+
+    client: int
+    asked: int
+    took_part: int
+    reasons: dict[str, int]
 
 
 def members(folder: Path, *, control: str | None = None) -> list[Member]:

@@ -18,6 +18,24 @@ from federation.settings.files import read_settings
 from federation.settings.shared import GROUPS
 from simulations.console import out as console
 
+__all__ = [
+    "SEE_SETTINGS",
+    "Config",
+    "Json",
+    "Out",
+    "Resume",
+    "Set",
+    "WithSettings",
+    "data_name",
+    "find_run",
+    "make_folder",
+    "new_folder",
+    "overrides_of",
+    "refuse_keys",
+    "settings_rows",
+]
+
+
 _LONGEST = 60  # characters of a data set's name in a folder's
 
 
