@@ -51,5 +51,4 @@ def bounded(weights: npt.ArrayLike, multiple: float) -> Array:
         weights: As for ``weight_limit``; negative numbers are allowed and left unchanged.
         multiple: c, at least 1.
     """
-    held: Array = np.minimum(weights, weight_limit(weights, multiple))
-    return held
+    return np.minimum(weights, weight_limit(weights, multiple))

@@ -28,8 +28,7 @@ def true_groups(expected_rewards: Array, user: int, tolerance: float = 0.0) -> B
         tolerance: Largest difference that counts as agreement, >= 0; 0 is the definition.
     """
     require(tolerance >= 0, "tolerance", tolerance, "at least 0")
-    found: Bools = np.abs(expected_rewards - expected_rewards[:, user, None]) <= tolerance
-    return found
+    return np.abs(expected_rewards - expected_rewards[:, user, None]) <= tolerance
 
 
 def group_recovery(inferred: Bools, true: Bools) -> Recovery:

@@ -94,5 +94,4 @@ def confidence_radius(rows: Ints) -> Array:
 
     It is F(T) = sqrt((1 + ln(1 + T)) / (1 + T)). CLUB and its successors tell users apart by it.
     """
-    found: Array = np.sqrt((1 + np.log1p(rows)) / (1 + rows))
-    return found
+    return np.sqrt((1 + np.log1p(rows)) / (1 + rows))

@@ -186,5 +186,4 @@ def _strength(rows: Rows, scale: float) -> float:
 def _least_squares(rows: Rows) -> Array:
     x, y, counts = rows.counted()
     root = np.sqrt(counts)
-    coef: Array = np.asarray(np.linalg.lstsq(root[:, None] * x, root * y)[0], dtype=np.float64)
-    return coef
+    return np.asarray(np.linalg.lstsq(root[:, None] * x, root * y)[0], dtype=np.float64)

@@ -73,8 +73,7 @@ def lasso_debiasing(
     moved = np.zeros(shape)
     moved[~free] = _penalized(rest, left - x[:, free] @ fit[:, -1], strength)
     moved[free] = fit[:, -1] - fit[:, :-1] @ moved[~free]
-    solution: Array = center + moved
-    return solution
+    return center + moved
 
 
 def _penalized(x: Array, y: Array, strength: float) -> Array:

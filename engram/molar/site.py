@@ -169,8 +169,7 @@ def _scale(r: Array) -> Array:
 
 def _triangle(x: Array) -> Array:
     """Returns R of the QR factorization."""
-    r: Array = np.asarray(np.linalg.qr(x, mode="r"))
-    return r
+    return np.asarray(np.linalg.qr(x, mode="r"))
 
 
 def _has_full_rank(r: Array) -> bool:

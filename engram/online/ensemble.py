@@ -41,8 +41,7 @@ def ensemble(meta: Learner[S], members: Sequence[Learner[Any]]) -> Learner[Ensem
 
     def act(state: Ensemble[S]) -> Array:
         decisions = [m.act(own) for m, own in zip(members, state.members, strict=True)]
-        mixed: Array = meta.act(state.weights) @ np.stack(decisions)
-        return mixed
+        return meta.act(state.weights) @ np.stack(decisions)
 
     def observe(state: Ensemble[S], gradient: Array) -> Ensemble[S]:
         g = checked(gradient, (dim,))

@@ -81,8 +81,7 @@ def adapt_ml_prod(size: int, *, loss_range: float = 1.0) -> Learner[Prod]:
 
     def weights(state: Prod) -> Array:
         shares = steps(state.squares) * np.exp(state.logs - np.max(state.logs))
-        normalized: Array = shares / np.sum(shares)
-        return normalized
+        return shares / np.sum(shares)
 
     def learn(state: Prod, losses: Array) -> Prod:
         eta = steps(state.squares)

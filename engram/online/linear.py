@@ -120,8 +120,7 @@ def predictions(task: LinearTask, model: LinearModel, x: Array) -> Array:
     columns, targets = model.columns, model.targets
     w = coefficients(task, model)
     p = (x - columns.mean) / columns.scale @ w[:, :-1].T + w[:, -1]
-    found: Array = targets.mean + targets.scale * p
-    return found
+    return targets.mean + targets.scale * p
 
 
 def learned(task: LinearTask, model: LinearModel, x: Array, y: Array, weight: float) -> LinearModel:

@@ -59,8 +59,7 @@ def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[
 
     def act(state: MetaGrad) -> Array:
         shares = etas * np.exp(state.logs)
-        mixed: Array = shares / np.sum(shares) @ state.slaves.decisions
-        return mixed
+        return shares / np.sum(shares) @ state.slaves.decisions
 
     def observe(state: MetaGrad, gradient: Array) -> MetaGrad:
         g = checked(gradient, (domain.dim,), gradient_bound)

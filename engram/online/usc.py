@@ -69,8 +69,7 @@ def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
         return np.concatenate([state.descents.decisions, state.newtons.decisions])
 
     def act(state: Usc) -> Array:
-        mixed: Array = meta.act(state.weights) @ decisions(state)
-        return mixed
+        return meta.act(state.weights) @ decisions(state)
 
     def observe(state: Usc, gradient: Array) -> Usc:
         g = checked(gradient, (domain.dim,), gradient_bound)

@@ -104,8 +104,7 @@ class OneShot(Problem):
 
     def error(self, w: Params, method: str) -> Tensor:
         """Returns the share (r,) of images of training tasks that are taken for another class."""
-        error: Tensor = 1 - self._accuracies(w, method, self._seen).mean(1)
-        return error
+        return 1 - self._accuracies(w, method, self._seen).mean(1)
 
     def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
         """Returns each run's accuracies in the episodes of test tasks."""

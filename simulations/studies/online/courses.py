@@ -43,8 +43,7 @@ class StreamOfRounds(NamedTuple):
         logits -= logits.max(axis=2, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=2, keepdims=True))
         picked = np.take_along_axis(logits, self.y[..., None], axis=2)[..., 0]
-        losses: Array = picked @ -self.weights
-        return losses
+        return picked @ -self.weights
 
 
 class Course(NamedTuple):
