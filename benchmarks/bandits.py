@@ -143,9 +143,7 @@ class PlainMetaBan:
                 for u, said in enumerate(predictions)
                 if abs(said - predictions[user]) <= threshold
             ]
-            network = _network(
-                [layer.weight.detach() for layer in self.meta if isinstance(layer, nn.Linear)]
-            )
+            network = _network([layer.weight.detach() for layer in _layers(self.meta)])
             for step in uniforms:
                 self._step(network, [_row(near, user, uniform) for uniform in step])
             output = network(arm)
@@ -193,6 +191,10 @@ def _network(weights: Sequence[torch.Tensor]) -> nn.Sequential:
         layer.weight.data.copy_(weight)
         modules += [layer, nn.ReLU()]
     return nn.Sequential(*modules[:-1])
+
+
+def _layers(network: nn.Sequential) -> list[nn.Linear]:
+    return [module for module in network if isinstance(module, nn.Linear)]
 
 
 def time_rounds(play: Callable[[int, Round], None], rounds: Sequence[Round]) -> float:
