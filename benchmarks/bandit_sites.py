@@ -28,21 +28,13 @@ from server.record import RunRecord
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
 
-__all__ = ["Found", "between", "main"]
-
 
 class Found(NamedTuple):
-    """What came of a run between sites.
+    """What came of a run between sites."""
 
-    Attributes:
-        alike: Turns in which the arm was that of one place.
-        regret: That was told.
-        ms: Median milliseconds of a turn.
-    """
-
-    alike: int
-    regret: float
-    ms: float
+    alike: int  # turns in which the arm was that of one place
+    regret: float  # that was told
+    ms: float  # median milliseconds of a turn
 
 
 def between(experiment: Experiment, arms: npt.NDArray[np.intp], sites: int) -> Found:
@@ -57,9 +49,7 @@ def between(experiment: Experiment, arms: npt.NDArray[np.intp], sites: int) -> F
     return Found(int((arms == played).sum()), found["regret"], found["ms-per-round"])
 
 
-def main(
-    rounds: Annotated[int, typer.Option(min=1, help="Turns.")] = 2000,
-) -> None:
+def main(rounds: Annotated[int, typer.Option(min=1, help="Turns.")] = 2000) -> None:
     """Prints a table."""
     torch.set_num_threads(1)
     preset = read_settings(source_root() / "simulations" / "presets" / "bandits.toml")

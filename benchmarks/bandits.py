@@ -32,27 +32,18 @@ from engram.bandits.policy import CHOOSE, INIT, UPDATE, BatchedPolicy, Policy, b
 from engram.bandits.replay import ReplayBuffer
 from engram.bandits.sclub import sclub
 
-__all__ = ["SIZES", "PlainMetaBan", "Size", "late", "main", "plain", "policies", "time_rounds"]
-
 _BUFFER: Final = 256  # rows of a user
 _GAMMA: Final = 0.4
 _OWN_WEIGHT, _USER_STEPS, _META_STEPS, _BATCH = 10.0, 4, 8, 16
 
 
 class Size(NamedTuple):
-    """What is timed.
+    """What is timed."""
 
-    Attributes:
-        users: How many there are.
-        dim: d.
-        hidden: Widths of hidden layers.
-        most: Milliseconds a round that Meta-Ban may take, at most.
-    """
-
-    users: int
-    dim: int
-    hidden: tuple[int, ...]
-    most: float
+    users: int  # how many there are
+    dim: int  # d
+    hidden: tuple[int, ...]  # widths of hidden layers
+    most: float  # milliseconds a round that Meta-Ban may take, at most
 
 
 SIZES: Final = (
@@ -204,9 +195,6 @@ def _network(weights: Sequence[torch.Tensor]) -> nn.Sequential:
 
 def _layers(network: nn.Sequential) -> list[nn.Linear]:
     return [module for module in network if isinstance(module, nn.Linear)]
-
-
-# --- Times -----------------------------------------------------------------------------------
 
 
 def time_rounds(play: Callable[[int, Round], None], rounds: Sequence[Round]) -> float:

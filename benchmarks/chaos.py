@@ -33,47 +33,30 @@ from simulations.deployed import run_deployed
 from simulations.engine import simulate
 from simulations.local import LocalFederation
 
-__all__ = ["Kill", "Outcome", "chaos", "main", "plan"]
-
 _CLIENTS = 3
 _TARGETS = ("client", "coordinator", "superlink")
 
 
 class Kill(NamedTuple):
-    """One kill.
+    """One kill."""
 
-    Attributes:
-        server_round: It comes when this round is first recorded,
-        delay: so many seconds later.
-        target: ``client-I``, ``coordinator`` or ``superlink``.
-        pause: Seconds until what was killed is started again. A coordinator is started by whoever
-            watches the run.
-    """
-
-    server_round: int
-    delay: float
-    target: str
+    server_round: int  # it comes when this round is first recorded,
+    delay: float  # so many seconds later
+    target: str  # ``client-I``, ``coordinator`` or ``superlink``
+    # Seconds until what was killed is started again. A coordinator is started by whoever watches
+    # the run.
     pause: float
 
 
 class Outcome(NamedTuple):
-    """What became of a run.
+    """What became of a run."""
 
-    Attributes:
-        kills: How often each was killed, by name.
-        seconds: How long the run took.
-        difference: Largest absolute difference between any two entries of the models.
-        memory_difference: The same, of the clients' memories.
-        memories_lost: Clients whose memory of the last round is missing or damaged.
-        rounds_lost: Rounds that were not recorded exactly once, or not with every client.
-    """
-
-    kills: dict[str, int]
-    seconds: float
-    difference: float
-    memory_difference: float
-    memories_lost: int
-    rounds_lost: int
+    kills: dict[str, int]  # how often each was killed, by name
+    seconds: float  # how long the run took
+    difference: float  # largest absolute difference between any two entries of the models
+    memory_difference: float  # the same, of the clients' memories
+    memories_lost: int  # clients whose memory of the last round is missing or damaged
+    rounds_lost: int  # rounds that were not recorded exactly once, or not with every client
 
     @property
     def unharmed(self) -> bool:

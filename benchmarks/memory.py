@@ -5,8 +5,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["forget_peak", "peak"]
-
 
 def forget_peak(device: str) -> float:
     """Starts a new measurement; returns what is held now."""

@@ -23,8 +23,6 @@ from simulations.studies.meta_learning.methods import METHODS, Setting
 from simulations.studies.meta_learning.sinewave_tasks import ALPHA, Sinewave
 from simulations.studies.meta_learning.sweep import episodes
 
-__all__ = ["loop", "main", "ours", "time_meta"]
-
 _BETA, _ETA, _TASKS, _ROWS = 0.3, 0.0002, 3, 1
 _PER_TURN: Final = 50  # iterations
 

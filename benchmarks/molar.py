@@ -12,21 +12,16 @@ from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import typer
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from benchmarks.memory import forget_peak, peak
+from engram.arrays import Array
 from engram.molar.families import FamilyName
 from engram.molar.high_dim import high_dim, transfer_bounds
-from engram.molar.intervals import (
-    Intervals,
-    own_interval,
-    shared_half_width,
-    site_interval,
-)
+from engram.molar.intervals import Intervals, own_interval, shared_half_width, site_interval
 from engram.molar.lasso import lasso
 from engram.molar.pooled import condense
 from engram.molar.shrinkage import combine
@@ -34,47 +29,23 @@ from engram.molar.simulation import linear_rows, logistic_rows, sparse_parameter
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 from simulations.studies.molar.methods import METHODS, errors, gather
 
-__all__ = [
-    "Coverage",
-    "Setting",
-    "compare",
-    "compare_high_dim",
-    "coverage",
-    "main",
-    "time_server",
-    "time_site",
-]
-
-Array = npt.NDArray[np.float64]
-
 _SIGMA: Final = 0.1  # of the noise of linear models (Sec. 4.1)
 
 
 class Setting(NamedTuple):
-    """A simulation.
+    """A simulation."""
 
-    Attributes:
-        family: linear, or logistic.
-        dim: d.
-        tasks: M.
-        size: n.
-        differing: s.
-    """
-
-    family: FamilyName
-    dim: int
-    tasks: int
-    size: int
-    differing: int
+    family: FamilyName  # linear, or logistic
+    dim: int  # d
+    tasks: int  # M
+    size: int  # n
+    differing: int  # s
 
 
 PAPER: Final = Setting("linear", 300, 30, 5000, 20)
 ALIKE: Final = PAPER._replace(differing=0)
 LOGISTIC: Final = Setting("logistic", 20, 20, 1000, 2)
 _LOGISTIC_METHODS: Final = ("ols", "pool", "molar-soft", "molar")
-
-
-# --- Errors --------------------------------------------------------------------------------
 
 
 def compare(setting: Setting, methods: Sequence[str], *, trials: int) -> dict[str, Array]:
@@ -144,21 +115,12 @@ def _sparse_tasks(rng: np.random.Generator, dim: int, size: int) -> tuple[list[R
     return [linear_rows(rng, beta, size, _SIGMA) for beta in truth], truth
 
 
-# --- Intervals -----------------------------------------------------------------------------
-
-
 class Coverage(NamedTuple):
-    """How often intervals of level 0.95 hold, and how long they are.
+    """How often intervals of level 0.95 hold, and how long they are."""
 
-    Attributes:
-        shared: Share of the shared coefficients that are in theirs.
-        differing: Of those in which a task differs.
-        length: Sum of the lengths, over that of least squares'.
-    """
-
-    shared: float
-    differing: float
-    length: float
+    shared: float  # share of the shared coefficients that are in theirs
+    differing: float  # of those in which a task differs
+    length: float  # sum of the lengths, over that of least squares'
 
 
 def coverage(
@@ -166,12 +128,8 @@ def coverage(
 ) -> Coverage:
     """Simulates intervals where tasks differ in five coefficients.
 
-    Args:
-        gap: By how much they do, in sigma / sqrt(n).
-        trials: How many simulations.
-        dim: d.
-        tasks: M.
-        size: n.
+    The difference is ``gap`` sigma / sqrt(n). In the paper's letters, the others are trials, d, M
+    and n.
     """
     found = []
     for trial in range(trials):
@@ -196,9 +154,6 @@ def coverage(
 def _stacked(each: Iterable[Intervals]) -> Intervals:
     low, high = (np.stack(limits) for limits in zip(*each, strict=True))
     return Intervals(low, high)
-
-
-# --- Times ---------------------------------------------------------------------------------
 
 
 def time_server(tasks: int, dim: int) -> dict[str, float]:
@@ -242,9 +197,6 @@ def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
     begun = time.perf_counter()
     result = run()
     return time.perf_counter() - begun, result
-
-
-# --- Tables --------------------------------------------------------------------------------
 
 
 def _regression(trials: int) -> list[Table]:

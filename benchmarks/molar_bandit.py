@@ -10,11 +10,11 @@ does not.
 from typing import Annotated, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from engram.arrays import Array
 from engram.molar.bandits.environments import BanditModel
 from engram.molar.bandits.policies import (
     MultitaskBandit,
@@ -26,10 +26,6 @@ from engram.molar.bandits.policies import (
 )
 from engram.molar.bandits.site import History
 from simulations.studies.molar.bandit_trials import SIGMA, TASKS, regrets, worlds
-
-__all__ = ["compare", "main"]
-
-Array = npt.NDArray[np.float64]
 
 _ACTIVATION: Final = 103  # a seed's purpose
 

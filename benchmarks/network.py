@@ -21,29 +21,19 @@ from server.record import RunRecord
 from simulations.deployed import run_deployed
 from simulations.local import LocalFederation, Nodes
 
-__all__ = ["SIZES", "Cost", "main", "measure"]
-
 _CLIENTS = 3
 SIZES: Final = {"31k": "200,85", "2.5M": "1540,1540"}
 """Parameters of the networks, and the widths of their hidden layers."""
 
 
 class Cost(NamedTuple):
-    """Medians over rounds, the first left out, in which nodes load their data.
+    """Medians over rounds, the first left out, in which nodes load their data."""
 
-    Attributes:
-        seconds: Of a round.
-        training: Of them, for the mean node.
-        transfer: Likewise.
-        waiting: Likewise.
-        mebibytes: Sent and received in a round.
-    """
-
-    seconds: float
-    training: float
-    transfer: float
-    waiting: float
-    mebibytes: float
+    seconds: float  # of a round
+    training: float  # of them, for the mean node
+    transfer: float  # likewise
+    waiting: float  # likewise
+    mebibytes: float  # sent and received in a round
 
 
 def measure(folder: Path, nodes: Nodes, hidden: str, rounds: int) -> Cost:

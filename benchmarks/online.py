@@ -11,12 +11,12 @@ from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import typer
 from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
+from engram.arrays import Array
 from engram.online import games, loss_streams
 from engram.online.descent import ogd
 from engram.online.domains import ball
@@ -29,15 +29,10 @@ from engram.online.play import game_regrets, least_totals, play_game, play_strea
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 
-__all__ = ["CLAIMS", "STREAMS", "Claim", "compare", "compare_game", "main", "time_rounds"]
-
-Array = npt.NDArray[np.float64]
 Found = dict[str, dict[int, float]]  # mean regret, by learner and T
 
 HORIZONS: Final = (1000, 4000, 16_000)
 
-
-# --- Regret --------------------------------------------------------------------------------
 
 STREAMS: Final[Mapping[str, Callable[[np.random.Generator, int], LossStream]]] = {
     "strongly convex": loss_streams.strongly_convex,
@@ -99,19 +94,12 @@ def _means(found: Mapping[str, Mapping[int, Sequence[float]]]) -> Found:
 
 
 class Claim(NamedTuple):
-    """What the ensemble should do.
+    """What the ensemble should do."""
 
-    Attributes:
-        setting: A name of ``STREAMS``, or ``bilinear game``.
-        what: In words.
-        value: Of what was found.
-        limit: The value is at most this.
-    """
-
-    setting: str
-    what: str
-    value: Callable[[Found], float]
-    limit: float
+    setting: str  # a name of ``STREAMS``, or ``bilinear game``
+    what: str  # in words
+    value: Callable[[Found], float]  # of what was found
+    limit: float  # the value is at most this
 
 
 def _growth(late: int, early: int) -> Callable[[Found], float]:
@@ -141,18 +129,13 @@ CLAIMS: Final = (
 )
 
 
-# --- Times ---------------------------------------------------------------------------------
-
-
 def time_rounds(learner: Learner[Any], gradients: Array, *, turns: int) -> float:
     """Returns microseconds of a core a round: the median of turns, each from the first round on.
 
     What else the machine does meanwhile is not counted.
 
-    Args:
-        learner: Who is told of gradients, and asked for a decision, in turns.
-        gradients: Shape (T, d).
-        turns: How many; one more goes before, and is not counted.
+    A turn acts and observes for each of the gradients (T, d); one more turn goes before, and is not
+    counted.
     """
     spent = []
     for _ in range(turns + 1):
@@ -181,9 +164,6 @@ def _timed(dim: int, horizon: int) -> dict[str, Learner[Any]]:
         "USC": usc(domain, gradient_bound=1.0, horizon=horizon),
         "MetaGrad": metagrad(domain, gradient_bound=1.0, horizon=horizon),
     }
-
-
-# --- Tables --------------------------------------------------------------------------------
 
 
 def _figures(seeds: int) -> list[Table]:

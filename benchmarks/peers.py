@@ -15,8 +15,6 @@ from federation.methods.local import FedAvg
 from federation.streams import Stream, generator, torch_generator
 from strategies.local import draw_cohort
 
-__all__ = ["PEERS", "PeerMissing", "fedjax_fedavg", "torch_loop"]
-
 Round = Callable[[int], object]
 
 

@@ -7,19 +7,12 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-__all__ = ["Roofline", "count_flops", "measure"]
-
 
 class Roofline(NamedTuple):
-    """The speed of a large matrix product and of a large copy, with the run's threads.
+    """The speed of a large matrix product and of a large copy, with the run's threads."""
 
-    Attributes:
-        flops: Floating-point operations a second, float32.
-        bytes: Bytes a second, read and written.
-    """
-
-    flops: float
-    bytes: float
+    flops: float  # floating-point operations a second, float32
+    bytes: float  # bytes a second, read and written
 
 
 def measure(device: str) -> Roofline:

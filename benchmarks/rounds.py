@@ -28,34 +28,23 @@ from federation.data.federated import has_device
 from federation.errors import EngramError, Refused
 from federation.methods import family
 
-__all__ = ["main", "time_workload"]
-
 _STEPS = {"alpha": 0.01, "eta": 0.01}
 _WARM_UP = 2
 
 
 class Contender(NamedTuple):
-    """Somebody who can run rounds.
+    """Somebody who can run rounds."""
 
-    Attributes:
-        name: In the table.
-        run: Runs a round.
-        bare: Runs a round of the trainer alone, without strategy and messages; None for peers.
-    """
-
-    name: str
-    run: Callable[[int], object]
+    name: str  # in the table
+    run: Callable[[int], object]  # runs a round
+    # Runs a round of the trainer alone, without strategy and messages; None for peers.
     bare: Callable[[int], object] | None = None
 
 
 def time_workload(
     name: str, *, rounds: int, device: str, roofline: Roofline, methods: list[str]
 ) -> dict[str, Any]:
-    """Times a workload.
-
-    Returns:
-        ``rows``, one a contender, and ``notes``: who is left out, and why.
-    """
+    """Times a workload: ``rows``, one a contender, and ``notes``, who is left out and why."""
     workload = WORKLOADS[name]
     data = federation(workload, experiment(workload, device=device))
     ours = [

@@ -16,8 +16,6 @@ from benchmarks.memory import forget_peak, peak
 from benchmarks.workloads import WORKLOADS, Platform, experiment
 from federation.data.federated import FederatedData, Split
 
-__all__ = ["main", "time_crowds"]
-
 _ROWS = 60_000
 _EACH = 40
 
@@ -25,9 +23,8 @@ _EACH = 40
 def time_crowds(crowds: list[tuple[int, int]], *, rounds: int = 10) -> list[dict[str, float]]:
     """Times FedAvg rounds of the MLP of W1 for several federations, which take turns.
 
-    Args:
-        crowds: For each federation its registered clients, and how many take part in a round.
-        rounds: Rounds that are timed, after two that are not.
+    Crowds are pairs of a federation's clients and those of a round; two more rounds go before,
+    untimed.
 
     Returns:
         For each ``ms`` of the median round, ``registered-mib`` (what the federation itself
@@ -41,10 +38,7 @@ def time_crowds(crowds: list[tuple[int, int]], *, rounds: int = 10) -> list[dict
         before = forget_peak("cpu")
         held = Split(x, y, list(rng.integers(0, _ROWS, (clients, _EACH))))
         e = experiment(
-            WORKLOADS["W1"],
-            method="fedavg",
-            num_clients=clients,
-            clients_per_round=each_round,
+            WORKLOADS["W1"], method="fedavg", num_clients=clients, clients_per_round=each_round
         )
         platforms.append(Platform(e, FederatedData(held, held, 10)))
         registered = forget_peak("cpu")

@@ -37,25 +37,18 @@ from federation.errors import EngramError
 from federation.experiment import Experiment
 from simulations.studies.online.server_steps import STEPS, play, tune
 
-__all__ = ["Outcome", "compare", "main", "time_step"]
-
 _MNIST = {"train": 6000, "test": 2000}  # rows, drawn at random
 _FACTOR = 4
 _SIZES = (14, 200, 650, 33_000, 1_000_000)
 
 
 class Outcome(NamedTuple):
-    """What came of a run.
+    """What came of a run."""
 
-    Attributes:
-        before: Accuracy of the common model, mean over clients.
-        after: After personalization.
-        losses: Of the common model on all training rows, in nats, after a twentieth, a quarter and
-            all of the rounds.
-    """
-
-    before: float
-    after: float
+    before: float  # accuracy of the common model, mean over clients
+    after: float  # after personalization
+    # Of the common model on all training rows, in nats, after a twentieth, a quarter and all of the
+    # rounds.
     losses: tuple[float, ...]
 
 
@@ -145,9 +138,6 @@ def time_step(dim: int, turns: int) -> dict[str, float]:
             times[name].append(1000 * (time.perf_counter() - begun))
     # The first turns only warm up.
     return {name: statistics.median(spent[2:]) for name, spent in times.items()}
-
-
-# --- Tables --------------------------------------------------------------------------------
 
 
 def _show(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:

@@ -22,23 +22,14 @@ from server.run import train_round
 from simulations.grid import InProcessGrid
 from strategies.local import Federated, draw_cohort
 
-__all__ = ["WORKLOADS", "Platform", "Workload", "experiment", "federation"]
-
 
 class Workload(NamedTuple):
-    """A federation, and what its clients do in a round.
+    """A federation, and what its clients do in a round."""
 
-    Attributes:
-        meaning: What it is, in a few words.
-        shape: Shape of one row; there are 10 classes.
-        settings: Those that differ from the platform's defaults.
-        rounds: Rounds that are timed, unless somebody says otherwise.
-    """
-
-    meaning: str
-    shape: tuple[int, ...]
-    settings: dict[str, Any]
-    rounds: int
+    meaning: str  # what it is, in a few words
+    shape: tuple[int, ...]  # shape of one row; there are 10 classes
+    settings: dict[str, Any]  # those that differ from the platform's defaults
+    rounds: int  # rounds that are timed, unless somebody says otherwise
 
 
 _MLP: Final = {"model": "mlp", "hidden": "40,40", "local-steps": 10, "batch-size": 5}
@@ -88,12 +79,7 @@ def federation(workload: Workload, e: Experiment) -> FederatedData:
 
 
 class Platform:
-    """The platform on a workload: its strategy and grid, or its trainer alone.
-
-    Args:
-        e: The experiment.
-        data: Its data.
-    """
+    """The platform on a workload: its strategy and grid, or its trainer alone."""
 
     def __init__(self, e: Experiment, data: FederatedData) -> None:
         self._experiment = e
@@ -122,11 +108,7 @@ class Platform:
         def train(server_round: int) -> None:
             cohort = draw_cohort(e.seed, server_round, e.num_clients, e.clients_per_round)
             self.trainer.train(
-                model,
-                [cohort],
-                server_round=server_round,
-                durable=server_round - 1,
-                combine=most,
+                model, [cohort], server_round=server_round, durable=server_round - 1, combine=most
             )
 
         return train

@@ -3,8 +3,6 @@
 import reprlib
 from typing import Final
 
-__all__ = ["brief"]
-
 
 def brief(value: object) -> str:
     """Returns the ``repr`` of a value, shortened if it is long."""

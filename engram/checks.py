@@ -7,8 +7,6 @@ from engram.brief import brief
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["must", "require"]
-
 
 def must(name: str, value: object, expected: str) -> str:
     """Returns the words for a bad argument: e.g. "beta must be in (0, 1], got 1.5"."""

@@ -16,29 +16,18 @@ from torch.func import vjp, vmap
 from engram.span import Span, SpannedRows
 from engram.types import Params
 
-__all__ = ["FeatureRows", "Features"]
-
 Features = Callable[[Params, Tensor], Tensor]
 
 
 class FeatureRows(NamedTuple):
-    """Inputs of the feature layers, as ``dense.InputRows``.
+    """Inputs of the feature layers, as ``dense.InputRows``."""
 
-    Attributes:
-        features: ``(params, inputs (k, ...)) -> (k, in)`` of one network.
-        names: The parameters that the features depend on.
-        span: The first dense layers. Its rows are zero where no gradient has been taken yet.
-        x: The inputs, (c, k, ...).
-        start: Row of the span that belongs to the first input.
-        known: Number of the span's rows up to the end of this step.
-    """
-
-    features: Features
-    names: tuple[str, ...]
-    span: Span
-    x: Tensor
-    start: int
-    known: int
+    features: Features  # ``(params, inputs (k, ...)) -> (k, in)`` of one network
+    names: tuple[str, ...]  # the parameters that the features depend on
+    span: Span  # the first dense layers. Its rows are zero where no gradient has been taken yet
+    x: Tensor  # the inputs, (c, k, ...)
+    start: int  # row of the span that belongs to the first input
+    known: int  # number of the span's rows up to the end of this step
 
     def part(self, start: int, stop: int) -> "FeatureRows":
         """See ``InputRows.part``."""

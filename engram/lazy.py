@@ -4,17 +4,13 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["attach"]
-
 
 def attach(
     package: str, names: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns a package's ``__getattr__`` and ``__dir__``.
 
-    Args:
-        package: The package's ``__name__``.
-        names: By name, the module that it stands in.
+    ``names`` has the module that each name stands in.
     """
 
     def get(name: str) -> Any:

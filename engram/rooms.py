@@ -4,8 +4,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-__all__ = ["check_rooms"]
-
 _ROOMS: Final = ("engram", "federation", "client", "strategies", "server", "simulations")
 
 

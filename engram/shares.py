@@ -6,11 +6,8 @@ A client's number of rows and its precision are known only from what it claims i
 import numpy as np
 import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
-
-__all__ = ["bounded", "weight_limit"]
-
-Array = npt.NDArray[np.float64]
 
 
 def weight_limit(weights: npt.ArrayLike, multiple: float) -> Array:
@@ -54,5 +51,4 @@ def bounded(weights: npt.ArrayLike, multiple: float) -> Array:
         weights: As for ``weight_limit``; negative numbers are allowed and left unchanged.
         multiple: c, at least 1.
     """
-    held: Array = np.minimum(weights, weight_limit(weights, multiple))
-    return held
+    return np.minimum(weights, weight_limit(weights, multiple))

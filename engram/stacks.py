@@ -90,10 +90,6 @@ def dense_stacks(layout: Layout, output: Output = CROSS_ENTROPY) -> LossWithDeri
     It equals ``stacked_loss`` of one network's loss, and is about ten times as fast; see
     ``engram.dense``. Batches are inputs (r, b, k, in) and targets (r, b, k, out), with classes as
     one-hot indicators.
-
-    Args:
-        layout: Layout of a network that has dense layers only.
-        output: The loss of the last layer's outputs.
     """
     loss = dense_loss(_layers(layout), output)
 

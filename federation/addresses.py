@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from federation.errors import Refused
 
-__all__ = ["CONTROL", "LOOPBACK", "Address", "as_ip", "check_host", "parse_address"]
-
 CONTROL = "127.0.0.1:8000"
 """Where a SuperLink's Control API listens unless it is told otherwise."""
 
@@ -45,9 +43,7 @@ class Address(NamedTuple):
 def parse_address(text: str, what: str) -> Address:
     """Reads HOST:PORT; an IPv6 address stands in brackets.
 
-    Args:
-        text: What was given.
-        what: What it is, for the message.
+    ``what`` names it in the message.
 
     Raises:
         Refused: If it is malformed.

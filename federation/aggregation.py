@@ -10,15 +10,9 @@ from federation.noise import Noise, secret_noise
 from federation.protection import protected
 from federation.settings.protection import ProtectionSettings
 
-__all__ = ["aggregate_of", "server_step_notes"]
-
 
 def aggregate_of(experiment: Experiment, noise: Noise = secret_noise) -> Aggregate:
     """Builds the server's part: the method's, with what protects it, and the server's step.
-
-    Args:
-        experiment: The settings.
-        noise: Where the noise of central privacy comes from.
 
     Raises:
         Refused: The method needs every client's model, and the settings are for a mean of them.

@@ -15,8 +15,6 @@ from federation.errors import Refused, brief, one_line
 from federation.flower import recorddict_from_bytes, recorddict_to_bytes
 from federation.memory_budget import MemoryBudget
 
-__all__ = ["PIECE", "bundle", "bundled_size", "is_bundled", "unbundle"]
-
 _ALL: Final = "engram.all"
 _ARRAYS: Final = "engram.arrays"
 _PIECE: Final = "engram.piece"  # of a large record's arrays, in a record after it,

@@ -23,102 +23,56 @@ from federation.keys import (
 )
 from federation.settings.files import read_settings
 
-__all__ = [
-    "FederationSettings",
-    "NodeCredentials",
-    "ServerCredentials",
-    "ServerTls",
-    "certificate_hosts",
-    "read_federation",
-    "read_node",
-    "read_server",
-    "renewal",
-]
-
 _FOLDERS = {"node.toml": "a federation's client-N", "federation.toml": "a federation's server"}
 
 
 class NodeCredentials(NamedTuple):
-    """What a client needs to take part. All paths are absolute.
+    """What a client needs to take part. All paths are absolute."""
 
-    Attributes:
-        federation: The federation's name.
-        superlink: HOST:PORT that the client connects to.
-        partition_id: Its number among the federation's clients.
-        num_partitions: How many clients the federation has.
-        insecure: Whether it connects without TLS and without proving who it is.
-        private_key: The file of its private key, for ``--auth-supernode-private-key``.
-        public_key: The file of the public half, which the server registers.
-        root_certificate: The file of the authority's certificate, for ``--root-certificates``;
-            None when insecure.
-    """
-
-    federation: str
-    superlink: str
-    partition_id: int
-    num_partitions: int
-    insecure: bool
-    private_key: Path
-    public_key: Path
+    federation: str  # the federation's name
+    superlink: str  # HOST:PORT that the client connects to
+    partition_id: int  # its number among the federation's clients
+    num_partitions: int  # how many clients the federation has
+    insecure: bool  # whether it connects without TLS and without proving who it is
+    private_key: Path  # the file of its private key, for ``--auth-supernode-private-key``
+    public_key: Path  # the file of the public half, which the server registers
+    # The file of the authority's certificate, for ``--root-certificates``; None when insecure.
     root_certificate: Path | None
 
 
 class FederationSettings(NamedTuple):
-    """What ``federation.toml`` says.
+    """What ``federation.toml`` says."""
 
-    Attributes:
-        federation: The federation's name.
-        superlink: HOST:PORT that clients connect to.
-        clients: How many there are.
-        insecure: Whether there is no TLS and nobody proves who he is.
-    """
-
-    federation: str
-    superlink: str
-    clients: int
-    insecure: bool
+    federation: str  # the federation's name
+    superlink: str  # HOST:PORT that clients connect to
+    clients: int  # how many there are
+    insecure: bool  # whether there is no TLS and nobody proves who he is
 
 
 class ServerTls(NamedTuple):
-    """A server's certificate, and what belongs to it. All paths are absolute.
+    """A server's certificate, and what belongs to it. All paths are absolute."""
 
-    Attributes:
-        root_certificate: The file of the authority's certificate.
-        certificate: The file of the server's own.
-        private_key: The file of its key.
-        hosts: The DNS names and IP addresses that it is for.
-        expires: When it does.
-    """
-
-    root_certificate: Path
-    certificate: Path
-    private_key: Path
-    hosts: tuple[str, ...]
-    expires: datetime
+    root_certificate: Path  # the file of the authority's certificate
+    certificate: Path  # the file of the server's own
+    private_key: Path  # the file of its key
+    hosts: tuple[str, ...]  # the DNS names and IP addresses that it is for
+    expires: datetime  # when it does
 
 
 class ServerCredentials(NamedTuple):
-    """What the coordinator needs to serve a federation. All paths are absolute.
+    """What the coordinator needs to serve a federation. All paths are absolute."""
 
-    Attributes:
-        folder: Where they are.
-        settings: What ``federation.toml`` says.
-        tls: The certificate; None when the federation is insecure.
-        public_keys: The files of the clients' public keys, in the order of the clients.
-    """
-
-    folder: Path
-    settings: FederationSettings
-    tls: ServerTls | None
+    folder: Path  # where they are
+    settings: FederationSettings  # what ``federation.toml`` says
+    tls: ServerTls | None  # the certificate; None when the federation is insecure
+    # The files of the clients' public keys, in the order of the clients.
     public_keys: tuple[Path, ...]
 
 
 def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
     """Reads and checks a client's folder.
 
-    Args:
-        folder: ``client-N`` as ``engram init-federation`` made it.
-        at: The time to judge certificates by, with a time zone; now, if None.
+    Certificates are judged by the time ``at``, with a time zone; now, if None.
 
     Raises:
         Refused: One line that says what is wrong with it, and what helps.
@@ -161,9 +115,7 @@ def read_node(folder: Path, *, at: datetime | None = None) -> NodeCredentials:
 def read_server(folder: Path, *, at: datetime | None = None) -> ServerCredentials:
     """Reads and checks the coordinator's folder.
 
-    Args:
-        folder: ``server`` as ``engram init-federation`` made it.
-        at: The time to judge certificates by, with a time zone; now, if None.
+    Certificates are judged by the time ``at``, with a time zone; now, if None.
 
     Raises:
         Refused: One line that says what is wrong with it, and what helps.

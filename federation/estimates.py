@@ -4,43 +4,23 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import ArrayRecord
 
+from engram.arrays import Array
 from engram.molar.families import FamilyName
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
 from federation.wire import floats_record, read_floats
-
-__all__ = [
-    "SHARED",
-    "SITES",
-    "SharedEstimate",
-    "impossible",
-    "parameters_record",
-    "read_parameters",
-    "read_shared",
-    "read_sites",
-    "shared_record",
-    "site_record",
-]
-
-Array = npt.NDArray[np.float64]
 
 SITES: Final = "sites"
 SHARED: Final = "shared"
 
 
 class SharedEstimate(NamedTuple):
-    """What a server sends back.
+    """What a server sends back."""
 
-    Attributes:
-        shared: The shared coefficients, and how many rows stand behind them.
-        half_width: Of their intervals, shape (d,); infinite where there is none.
-    """
-
-    shared: Shared
-    half_width: Array
+    shared: Shared  # the shared coefficients, and how many rows stand behind them
+    half_width: Array  # of their intervals, shape (d,); infinite where there is none
 
 
 def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:

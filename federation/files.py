@@ -11,8 +11,6 @@ from typing import Any, BinaryIO
 
 from federation.errors import Refused, one_line
 
-__all__ = ["NEW", "open_file", "read_file", "read_json", "replace_file", "sweep", "sync"]
-
 NEW = ".new-"
 """How the names begin of files that are not in their place yet."""
 
@@ -38,9 +36,7 @@ def open_file(path: Path) -> BinaryIO:
 def read_file(path: Path, *, most: int | None = None) -> bytes:
     """Returns what a regular file holds.
 
-    Args:
-        path: The file.
-        most: Bytes that such a file can have; None for no bound.
+    It can have ``most`` bytes, if given.
 
     Raises:
         OSError: As for ``open_file``; or it is larger.

@@ -31,11 +31,7 @@ from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.config import flatten_dict, fuse_dicts
-from flwr.common.constant import (
-    FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE,
-    SUPERLINK_NODE_ID,
-    ErrorCode,
-)
+from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE, SUPERLINK_NODE_ID, ErrorCode
 from flwr.common.serde import (
     fab_from_proto,
     message_from_proto,
@@ -133,17 +129,11 @@ _HEAD, _ID = 100, 65  # bytes of a part's head, and of each id in it
 
 
 class Parcel(NamedTuple):
-    """A message as it travels: bytes only, for sockets, pipes and files.
+    """A message as it travels: bytes only, for sockets, pipes and files."""
 
-    Attributes:
-        header: Its metadata, and its error if it is one, as Flower serializes them.
-        tree: The ids of the objects that its content is made of, likewise.
-        objects: Their bytes, by id.
-    """
-
-    header: bytes
-    tree: bytes
-    objects: dict[str, bytes]
+    header: bytes  # its metadata, and its error if it is one, as Flower serializes them
+    tree: bytes  # the ids of the objects that its content is made of, likewise
+    objects: dict[str, bytes]  # their bytes, by id
 
     @property
     def size(self) -> int:
@@ -195,9 +185,7 @@ def unpack(parcel: Parcel, limit: float = math.inf) -> Message:
     Who sent it, and in reply to what, is as its header says, which a SuperLink has checked, and not
     as the sender wrote into the message itself.
 
-    Args:
-        parcel: The message in parts, which may hold anything.
-        limit: Bytes that its arrays may have.
+    The parts may hold anything; arrays have at most ``limit`` bytes.
 
     Raises:
         Refused: It would take too much memory. What Flower raises of a message that cannot be put
@@ -368,12 +356,7 @@ def run_superlink(
 
 
 def forget_push(fleet: Any, session: str) -> None:
-    """Deletes a reply, and what of it was stored, that a node has begun to push.
-
-    Args:
-        fleet: Flower's Fleet API.
-        session: What it called the attempt.
-    """
+    """Deletes a reply, and what of it was stored, that a node has begun to push."""
     fleet.state_factory.state()._cleanup_push_session(session, cleanup_messages=True)
 
 

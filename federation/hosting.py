@@ -8,9 +8,6 @@ from typing import Any, NamedTuple
 from federation.errors import Refused, brief
 from federation.experiment import Experiment
 
-__all__ = ["NodeConfig", "hosted_clients", "memory_folder", "read_node_config", "run_folder"]
-
-
 _MOST = 2**40  # more than any of these numbers can be
 
 

@@ -19,25 +19,17 @@ from federation.flower import (
     unpack,
 )
 
-__all__ = ["Inbox", "Limits", "replies"]
-
 _SLICE: Final = 16  # parts of a reply that are fetched before it is another's turn
 _LOOK: Final = 2.0  # seconds after which a look ends, though there may be more to fetch
 _ENVELOPE: Final = 2**10  # bytes of an answer beside the part that is in it
 
 
 class Limits(NamedTuple):
-    """What a reply may be.
+    """What a reply may be."""
 
-    Attributes:
-        size: Bytes that it may have, both as it comes and unpacked.
-        parts: Objects that it may be made of.
-        seconds: How long it may take to come, from its header to its last part.
-    """
-
-    size: int
-    parts: int
-    seconds: float
+    size: int  # bytes that it may have, both as it comes and unpacked
+    parts: int  # objects that it may be made of
+    seconds: float  # how long it may take to come, from its header to its last part
 
 
 class _Arrival:
@@ -160,9 +152,7 @@ class Inbox:
         """Lets the SuperLink delete a reply, and refuse what has not come of it."""
         self._client.ConfirmMessageReceived(
             message_pb2.ConfirmMessageReceivedRequest(
-                node=self._grid.node,
-                run_id=self._grid.run.run_id,
-                message_object_id=arrival.name,
+                node=self._grid.node, run_id=self._grid.run.run_id, message_object_id=arrival.name
             )
         )
 

@@ -5,8 +5,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["end_at_once"]
-
 
 @contextmanager
 def end_at_once() -> Iterator[None]:

@@ -1,6 +1,8 @@
 """Keys and certificates on disk, one file at a time: read, and refused when they are unsafe."""
 
+import contextlib
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
@@ -18,10 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 from federation.errors import Refused
 from federation.files import read_file
 
-__all__ = ["read_certificate", "read_node_key", "read_public_key", "read_server_key", "same_key"]
-
 _AGAIN = "take it again from the folder that engram init-federation made"
-_Unreadable = (ValueError, TypeError, UnsupportedAlgorithm)
 _LARGEST = 2**20  # bytes
 _NIST = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 
@@ -33,12 +32,8 @@ def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
         Refused: If it is missing, others may read it, or it is no such key.
     """
     data = _read_secret(path)
-    try:
+    with _readable(path, "OpenSSH private key without a passphrase"):
         key = load_ssh_private_key(data, password=None)
-    except _Unreadable as error:
-        raise Refused(
-            f"{path} holds no OpenSSH private key without a passphrase: {_AGAIN}"
-        ) from error
     if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, _NIST)):
         raise Refused(f"{path} must hold a key on a NIST curve, as Flower asks: {_AGAIN}")
     return key
@@ -51,10 +46,8 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
         Refused: If it is missing or no such key.
     """
     data = _read(path)
-    try:
+    with _readable(path, "OpenSSH public key"):
         key = load_ssh_public_key(data)
-    except _Unreadable as error:
-        raise Refused(f"{path} holds no OpenSSH public key: {_AGAIN}") from error
     if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, _NIST)):
         raise Refused(f"{path} must hold a key on a NIST curve, as Flower asks: {_AGAIN}")
     return key
@@ -67,10 +60,8 @@ def read_server_key(path: Path) -> ec.EllipticCurvePrivateKey:
         Refused: If it is missing, others may read it, or it is no such key.
     """
     data = _read_secret(path)
-    try:
+    with _readable(path, "PEM private key without a passphrase"):
         key = load_pem_private_key(data, password=None)
-    except _Unreadable as error:
-        raise Refused(f"{path} holds no PEM private key without a passphrase: {_AGAIN}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise Refused(f"{path} must hold an elliptic-curve key: {_AGAIN}")
     return key
@@ -83,16 +74,22 @@ def read_certificate(path: Path) -> x509.Certificate:
         Refused: If it is missing or no certificate.
     """
     data = _read(path)
-    try:
+    with _readable(path, "PEM certificate"):
         return x509.load_pem_x509_certificate(data)
-    except _Unreadable as error:
-        raise Refused(f"{path} holds no PEM certificate: {_AGAIN}") from error
 
 
 def same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
     """Whether two public keys are the same one."""
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     return one.public_bytes(*form) == other.public_bytes(*form)
+
+
+@contextlib.contextmanager
+def _readable(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise Refused(f"{path} holds no {what}: {_AGAIN}") from error
 
 
 def _read_secret(path: Path) -> bytes:

@@ -8,25 +8,17 @@ from typing import NamedTuple
 from federation.errors import Refused
 from federation.fingerprint import ROOMS
 
-__all__ = ["Launch", "program"]
-
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 # Would open a second Control API, on all interfaces and without a password.
 _UNWANTED = "FLWR_INTERNAL_GRPC_CONTROL_API"
 
 
 class Launch(NamedTuple):
-    """A process to be: for ``subprocess.Popen(argv, env=env, cwd=cwd)`` or ``os.execve``.
+    """A process to be: for ``subprocess.Popen(argv, env=env, cwd=cwd)`` or ``os.execve``."""
 
-    Attributes:
-        argv: The program's absolute path and its arguments.
-        env: Its whole environment.
-        cwd: Its working directory.
-    """
-
-    argv: list[str]
-    env: dict[str, str]
-    cwd: Path
+    argv: list[str]  # the program's absolute path and its arguments
+    env: dict[str, str]  # its whole environment
+    cwd: Path  # its working directory
 
 
 def program(name: str, *arguments: str, home: Path) -> Launch:

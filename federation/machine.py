@@ -7,8 +7,6 @@ import psutil
 
 from federation.errors import Refused
 
-__all__ = ["available", "check_room"]
-
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -37,11 +35,7 @@ def available(device: str) -> int:
 def check_room(what: str, size: int, advice: str, *, kind: type[Refused] = Refused) -> None:
     """Refuses what does not fit into memory, before any of it is made.
 
-    Args:
-        what: What it is, for the message.
-        size: Bytes that it takes, at least.
-        advice: What to do about it.
-        kind: Of error.
+    ``what`` needs so many bytes at least; the error is of this kind, and ends with the advice.
 
     Raises:
         Refused: It needs more than is free.

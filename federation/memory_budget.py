@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused
 
-__all__ = ["MemoryBudget"]
-
 _MOST: Final = 2**26  # bytes that a message's objects may take, beside texts, bytes and arrays
 _RECORD, _VALUE, _NUMBER = 512, 96, 36  # bytes that a message, a field, a number of a list takes
 _JSON: Final = 32  # bytes of objects that a byte of JSON can make
@@ -40,10 +38,6 @@ class MemoryBudget:
 
     def take_protobuf(self, data: bytes | memoryview, kind: Any) -> None:
         """Counts the objects that a serialized message creates.
-
-        Args:
-            data: The message.
-            kind: Its descriptor.
 
         Raises:
             Refused: If the budget is exceeded, or the message is truncated.

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from federation.streams import Stream, generator
 
-__all__ = ["Noise", "secret_noise", "simulated_noise"]
-
 
 class Noise(Protocol):
     """A source of standard normal numbers."""

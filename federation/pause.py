@@ -1,7 +1,5 @@
 """How long to wait before looking whether something has come that comes in rounds."""
 
-__all__ = ["Pauses"]
-
 _SLOWER = 1.25
 _SOON = 0.8  # of the time that it took last time, before the first look
 _SOONER = 0.7  # of that, if the first look came too late
@@ -13,9 +11,7 @@ class Pauses:
     The first pause of a wait is a little shorter than the last wait, or than the first pause of
     it, if that was all of it. The next ones are short, and grow.
 
-    Args:
-        shortest: Of the pauses after the first, in seconds.
-        longest: Of all pauses.
+    The shortest is of those after the first, in seconds.
     """
 
     def __init__(self, shortest: float, longest: float) -> None:

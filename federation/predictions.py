@@ -9,32 +9,13 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from flwr.app import ArrayRecord
 
+from engram.arrays import Array
 from engram.bandits.networks import Weights
 from engram.bandits.replay import Drawn
 from federation.wire import floats_record, read_array, read_floats, to_record
-
-__all__ = [
-    "ARM",
-    "ARMS",
-    "ASKED",
-    "PREDICTIONS",
-    "Question",
-    "arms_record",
-    "network_record",
-    "predictions_record",
-    "question_for",
-    "question_record",
-    "read_arms",
-    "read_network",
-    "read_predictions",
-    "read_question",
-]
-
-Array = npt.NDArray[np.float64]
 
 ASKED: Final = "asked"  # config key: offer, predictions, gradients or play
 ARM: Final = "arm"  # config key: which one to play
@@ -46,15 +27,10 @@ _ROUNDING = 1e-9
 
 
 class Question(NamedTuple):
-    """A question for the loss's gradient on some rows, at given parameters of M networks.
+    """A question for the loss's gradient on some rows, at given parameters of M networks."""
 
-    Attributes:
-        weights: Shapes (M, out, in).
-        drawn: Numbers of the rows for each network; users are clients. Entries with share 0 are
-            ignored.
-    """
-
-    weights: Weights
+    weights: Weights  # shapes (M, out, in)
+    # Numbers of the rows for each network; users are clients. Entries with share 0 are ignored.
     drawn: Drawn
 
 
@@ -93,10 +69,7 @@ def network_record(weights: Weights) -> ArrayRecord:
 def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weights:
     """Reads what ``network_record`` wrote, of so many networks.
 
-    Args:
-        record: The record.
-        widths: d, and those of the hidden layers.
-        count: M.
+    ``widths`` are d, and those of the hidden layers.
 
     Raises:
         KeyError: If a layer is missing.

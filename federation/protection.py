@@ -17,8 +17,6 @@ from federation.settings.protection import ProtectionSettings
 from federation.settings.shared import SharedSettings
 from federation.streams import Stream
 
-__all__ = ["leave_client", "protected", "spent"]
-
 
 def protected(aggregate: Aggregate, e: SharedSettings, noise: Noise) -> Aggregate:
     """Returns an algorithm's aggregate with the experiment's merge, clipping and central noise.

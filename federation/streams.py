@@ -9,8 +9,6 @@ from enum import IntEnum
 import numpy as np
 import torch
 
-__all__ = ["Stream", "generator", "torch_generator"]
-
 
 class Stream(IntEnum):
     """What a stream is for. The numbers are part of the results: never change one."""

@@ -5,8 +5,6 @@ from safetensors.torch import load, save
 
 from engram.types import Params
 
-__all__ = ["difference", "tensors_from_bytes", "tensors_to_bytes"]
-
 
 def tensors_to_bytes(params: Params) -> bytes:
     """Returns tensors in the safetensors format."""

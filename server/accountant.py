@@ -10,8 +10,6 @@ from federation.experiment import Experiment
 from federation.protection import spent
 from strategies.local import draw_cohort
 
-__all__ = ["PrivacyAccountant"]
-
 
 class PrivacyAccountant:
     """Counts the rounds of a private run in which each client was asked.

@@ -15,8 +15,6 @@ from federation.roster import NodeEntry, read_entry
 from federation.wire import BUSY, CONFIG, REFUSED, ROSTER_QUERY, TRAINING
 from server.grid import PatientGrid
 
-__all__ = ["Answers"]
-
 _log = getLogger("flwr.engram")
 
 _SAID = (REFUSED, UNUSABLE, UNFINISHED)  # codes of errors that our own source reports
@@ -31,10 +29,6 @@ class Answers:
 
     Where the SuperLink knows nodes by names, a node hosts the clients of its name and no others,
     whatever it says.
-
-    Args:
-        grid: The nodes.
-        training: The training's name, which nodes keep memories under.
 
     Attributes:
         entries: Of nodes that serve, in the order in which they came.

@@ -14,8 +14,6 @@ from server.membership import membership_of
 from server.run import run
 from strategies import STRATEGIES
 
-__all__ = ["app"]
-
 _log = getLogger("flwr.engram")
 
 app = ServerApp()

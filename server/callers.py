@@ -15,8 +15,6 @@ from typing import Any
 
 from federation.addresses import Address, as_ip
 
-__all__ = ["SOCKETS", "is_from", "own_users", "private"]
-
 SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 """Where Linux writes this network's sockets, with their users."""
 
@@ -37,11 +35,7 @@ def is_from(
 ) -> bool:
     """Returns whether a connection's other end belongs to one of these users of this machine.
 
-    Args:
-        users: Their numbers.
-        client: The connection's other end.
-        server: Its end here.
-        sockets: The kernel's tables. What cannot be read has no connections.
+    ``sockets`` are the kernel's tables; one that cannot be read has no connections.
     """
     ends, tables = (_comparable(client), _comparable(server)), list(sockets)
     for _ in range(2):  # a table that changes while it is read may lack a row

@@ -17,8 +17,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from federation.addresses import as_ip
 
-__all__ = ["Authority", "certificate_pem", "key_pem", "new_authority", "new_key", "node_key_files"]
-
 # An authority cannot be replaced without visiting every client: it outlives all that it signs.
 _AUTHORITY_DAYS = 2 * 3650
 # So that a client whose clock is a little slow accepts a certificate that was just made.
@@ -34,13 +32,7 @@ class Authority(NamedTuple):
     def sign(
         self, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str], days: int
     ) -> x509.Certificate:
-        """Returns a certificate for a server.
-
-        Args:
-            key: The server's key.
-            hosts: DNS names and IP addresses by which it is reached.
-            days: For how long it is valid, from now on.
-        """
+        """Returns a certificate for a server's names and addresses, for so many days from now."""
         names = [_general_name(host) for host in hosts]
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
@@ -91,8 +83,7 @@ def node_key_files(owner: str) -> tuple[bytes, bytes]:
     Both are in OpenSSH's form, the only one that ``flower-supernode`` and ``flwr supernode
     register`` read.
 
-    Args:
-        owner: Whose it is, for the comment in the public file.
+    The public file's comment says whose key it is, ``owner``.
     """
     key = ec.generate_private_key(ec.SECP256R1())  # the fastest: every call is signed
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())

@@ -16,15 +16,6 @@ from typing import Any, Final
 from federation.errors import EngramError, Refused
 from federation.files import read_file, read_json, sync
 
-__all__ = [
-    "DamagedCheckpoint",
-    "drop_checkpoint",
-    "has_manifest",
-    "read_checkpoint",
-    "there",
-    "write_checkpoint",
-]
-
 _MANIFEST: Final = "manifest.json"
 _KEPT: Final = 2
 _NAME: Final = re.compile(r"round-(0|[1-9]\d{0,17})", re.ASCII)

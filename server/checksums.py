@@ -5,8 +5,6 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["Row", "checked", "read_row", "summed"]
-
 Row = dict[str, Any]
 
 _SUM: Final = "crc32"  # key of the checksum of what else an object holds

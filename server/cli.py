@@ -25,8 +25,6 @@ from server.record import RunRecord
 from server.registration import register_clients, unregister_client
 from server.status import costs, members, participation
 
-__all__ = ["app"]
-
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092
 _DAYS = 365
@@ -77,8 +75,7 @@ def init(
         bool, typer.Option("--add-client", help="Instead: add a client to FOLDER.")
     ] = False,
     new_key: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Instead: give client N of FOLDER a new key."),
+        int | None, typer.Option(metavar="N", help="Instead: give client N of FOLDER a new key.")
     ] = None,
     renew: Annotated[
         bool, typer.Option("--renew", help="Instead: renew the server's certificate in FOLDER.")

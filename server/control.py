@@ -13,8 +13,6 @@ from federation.errors import RunStopped, one_line
 from federation.launch import Launch
 from server.launch import flwr_command
 
-__all__ = ["Declined", "ask", "reason"]
-
 _PATIENCE = 60.0
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
 _BOX = re.compile(r"((?:^[│|].*[│|]\n)+)[╰+]", re.MULTILINE)  # its lines, down to the lower edge
@@ -29,13 +27,8 @@ def ask(
 ) -> dict[str, Any]:
     """Runs ``flwr WORDS --format json``; returns what it answers.
 
-    Args:
-        folder: The coordinator's folder.
-        words: The subcommand and its arguments.
-        control: HOST:PORT of the SuperLink's Control API; by default that of
-            ``superlink_command``.
-        what: What this is about, for errors.
-        patience: Seconds to wait for a SuperLink that is not there yet.
+    ``what`` is named in errors; ``patience`` are seconds to wait for a SuperLink that is not there
+    yet. ``control`` is by default that of ``superlink_command``.
 
     Raises:
         Refused: If the folder is not in order.
@@ -63,9 +56,6 @@ def reason(said: str) -> str:
     """Returns why Flower's command failed, in one line: what its last box of errors says.
 
     Where there is no box, it is the last line.
-
-    Args:
-        said: What the command wrote.
     """
     lines = [line.strip() for line in _COLOR.sub("", said).splitlines()]
     boxes = _BOX.findall("\n".join(lines))

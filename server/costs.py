@@ -2,26 +2,16 @@
 
 from typing import Any, NamedTuple
 
-__all__ = ["Exchange"]
-
 
 class Exchange(NamedTuple):
-    """What a round of messages and replies cost.
+    """What a round of messages and replies cost."""
 
-    Attributes:
-        seconds: How long it took.
-        latencies: Seconds until each node's reply was here.
-        training: Seconds of these that the node says it trained.
-        sent: Bytes of the models that were sent, again where they were sent again.
-        received: Bytes of the models that came back.
-        suspended: Nodes that are left out for a while, as ``Suspensions.current`` has them.
-    """
-
-    seconds: float
-    latencies: dict[int, float]
-    training: dict[int, float]
-    sent: int
-    received: int
+    seconds: float  # how long it took
+    latencies: dict[int, float]  # seconds until each node's reply was here
+    training: dict[int, float]  # seconds of these that the node says it trained
+    sent: int  # bytes of the models that were sent, again where they were sent again
+    received: int  # bytes of the models that came back
+    # Nodes that are left out for a while, as ``Suspensions.current`` has them.
     suspended: dict[int, dict[str, Any]]
 
     def summary(self) -> dict[str, Any]:

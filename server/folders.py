@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from federation.errors import Refused
-
-__all__ = ["make_folder", "replace_file"]
+from federation.files import sync
 
 
 def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -20,10 +19,6 @@ def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
     It is written beside its place and moved there at the end. What a killed call left beside
     it is removed by the next one. Whatever the umask, folders can be entered by their owner
     only, ``*.key`` files read by their owner only, and all others by everybody.
-
-    Args:
-        folder: A new or empty folder.
-        files: The contents of its files, by their paths in it.
 
     Raises:
         Refused: If it is in use, or cannot be made.
@@ -41,7 +36,7 @@ def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
                 _enter(new, Path(path).parent)
                 _write(new / path, data, _mode(path))
             new.rename(folder)
-            _sync(folder.parent)
+            sync(folder.parent)
     except OSError as error:
         raise Refused(f"{folder} cannot be made: {error.strerror}") from error
 
@@ -56,7 +51,7 @@ def replace_file(path: Path, data: bytes) -> None:
     try:
         _write(new, data, _mode(path.name))
         new.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error
 
@@ -109,12 +104,3 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         file.write(data)
         file.flush()
         os.fsync(descriptor)
-
-
-def _sync(folder: Path) -> None:
-    """Waits until a folder's entries are on the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

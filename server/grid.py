@@ -29,8 +29,6 @@ from server.costs import Exchange
 from server.membership import Membership
 from server.suspensions import Suspensions
 
-__all__ = ["PatientGrid"]
-
 _log = getLogger("flwr.engram")
 
 _EAGER, _IDLE = 0.03, 0.5  # seconds between looks for replies
@@ -198,7 +196,8 @@ class PatientGrid(Grid):
         end = start + (timeout if timeout is not None else math.inf)
         self._sent = 0
         asked_for = [
-            _Asked(message, _clients(message), _training_of(message), "") for message in messages
+            _Asked(m, _clients(m), str(config_of(m.content).get(TRAINING, "")), "")
+            for m in messages
         ]
         self._hosted |= {_node(asked): named for asked in asked_for if (named := _named(asked))}
         kind = asked_for[0].message.metadata.message_type if asked_for else ""
@@ -301,9 +300,8 @@ class PatientGrid(Grid):
     def _arrived(self, asked: Mapping[str, _Asked], patience: float = math.inf) -> list[Message]:
         """Returns the replies that are there; the word that a node is away is none.
 
-        Args:
-            asked: What they answer.
-            patience: Seconds that a reply may have been on its way, if that is less than usual.
+        ``patience`` is how many seconds a reply may have been on its way, if that is less than
+        usual.
         """
         found = []
         limits = self._limits._replace(seconds=min(self._limits.seconds, patience))
@@ -391,7 +389,3 @@ def _named(asked: _Asked) -> list[int]:
     """Returns which clients a message names."""
     config = config_of(asked.message.content)
     return read_list(config, CLIENTS, int) if CLIENTS in config else []
-
-
-def _training_of(message: Message) -> str:
-    return str(config_of(message.content).get(TRAINING, ""))

@@ -18,12 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from federation.addresses import LOOPBACK, as_ip, check_host, parse_address
-from federation.credentials import (
-    FederationSettings,
-    ServerTls,
-    certificate_hosts,
-    read_federation,
-)
+from federation.credentials import FederationSettings, ServerTls, certificate_hosts, read_federation
 from federation.errors import Refused, brief
 from federation.keys import read_certificate, read_public_key, read_server_key, same_key
 from federation.settings.fields import Scalar
@@ -37,8 +32,6 @@ from server.certificates import (
     node_key_files,
 )
 from server.folders import make_folder, replace_file
-
-__all__ = ["add_client", "init_federation", "new_client_key", "renew_server"]
 
 Settings = dict[str, Scalar]
 
@@ -94,9 +87,6 @@ def add_client(folder: Path) -> Path:
     that were handed out must be handed out again. A call that was interrupted is completed by
     the next one.
 
-    Args:
-        folder: The federation's folder.
-
     Raises:
         Refused: If it is not a federation's folder, or cannot be written.
     """
@@ -121,10 +111,6 @@ def add_client(folder: Path) -> Path:
 
 def new_client_key(folder: Path, number: int) -> Path:
     """Gives a client a new key, in the place of one that was lost or unregistered.
-
-    Args:
-        folder: The federation's folder.
-        number: The client's.
 
     Returns:
         Its folder, all of which but its memories is new.

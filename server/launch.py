@@ -15,28 +15,14 @@ from server.callers import SOCKETS
 from server.folders import replace_file
 from server.limits import Limits
 
-__all__ = [
-    "Addresses",
-    "check_free",
-    "flwr_command",
-    "superlink_addresses",
-    "superlink_command",
-    "warnings",
-]
-
 _SOON = timedelta(days=30)
 
 
 class Addresses(NamedTuple):
-    """Where a SuperLink listens.
+    """Where a SuperLink listens."""
 
-    Attributes:
-        fleet: For clients.
-        control: For users, who start runs and register clients, and for its own apps.
-    """
-
-    fleet: Address
-    control: Address
+    fleet: Address  # for clients
+    control: Address  # for users, who start runs and register clients, and for its own apps
 
 
 def superlink_command(
@@ -99,10 +85,7 @@ def flwr_command(folder: Path, *arguments: str, control: str | None = None) -> L
     The connection is the default one, and has the federation's name; it is written to
     ``flwr/config.toml`` in the folder.
 
-    Args:
-        folder: The coordinator's folder.
-        arguments: What the command is given, such as ``supernode list``.
-        control: HOST:PORT of the SuperLink's Control API; by default ``CONTROL``.
+    ``control`` is HOST:PORT of the SuperLink's Control API; by default ``CONTROL``.
 
     Raises:
         Refused: If the folder, the address, or the installation is not in order.
@@ -144,9 +127,7 @@ def superlink_addresses(
 def check_free(address: Address, option: str) -> None:
     """Checks that this process could listen at an address.
 
-    Args:
-        address: The address.
-        option: The option by which its user can name another one.
+    ``option`` is the one by which a user can name another address.
 
     Raises:
         Refused: It could not.

@@ -2,20 +2,14 @@
 
 from typing import NamedTuple
 
-__all__ = ["Limits"]
-
 
 class Limits(NamedTuple):
-    """What a node's reply may have.
+    """What a node's reply may have."""
 
-    Attributes:
-        records: Parts: records, their arrays, and the arrays' chunks. One of ``engram node`` has a
-            few, whatever the model.
-        mebibytes: MiB of all of them together.
-    """
-
+    # Parts: records, their arrays, and the arrays' chunks. One of ``engram node`` has a few,
+    # whatever the model.
     records: int = 1000
-    mebibytes: int = 1024
+    mebibytes: int = 1024  # MiB of all of them together
 
     @property
     def bytes(self) -> int:

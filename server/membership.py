@@ -16,23 +16,14 @@ from federation.flower import api_of
 from server.registration import unregistered
 from server.status import members
 
-__all__ = ["Membership", "membership_of"]
-
 
 class Membership(NamedTuple):
-    """A federation, as seen by its coordinator.
+    """A federation, as seen by its coordinator."""
 
-    Attributes:
-        folder: The coordinator's folder.
-        clients: How many clients the federation has.
-        insecure: Whether it takes nodes as they come, without names.
-        control: HOST:PORT of its SuperLink's Control API.
-    """
-
-    folder: Path
-    clients: int
-    insecure: bool = False
-    control: str | None = None
+    folder: Path  # the coordinator's folder
+    clients: int  # how many clients the federation has
+    insecure: bool = False  # whether it takes nodes as they come, without names
+    control: str | None = None  # HOST:PORT of its SuperLink's Control API
 
     def number(self, name: str) -> int | None:
         """Returns the number of the client that a node was registered as; None if it was not."""
@@ -71,9 +62,6 @@ class Membership(NamedTuple):
 
 def membership_of(grid: Grid) -> Membership | None:
     """Returns the federation whose SuperLink started this process; None if it has no folder.
-
-    Args:
-        grid: The connection to the SuperLink.
 
     Raises:
         Refused: If the folder is damaged.

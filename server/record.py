@@ -35,7 +35,6 @@ from server.checksums import Row, checked, read_row, summed
 if TYPE_CHECKING:
     from engram.types import Params
 
-__all__ = ["Checkpoint", "Memories", "RunRecord"]
 
 _log = getLogger("flwr.engram")
 

@@ -17,8 +17,6 @@ from federation.files import read_file
 from server.control import Declined, ask
 from server.folders import replace_file
 
-__all__ = ["Registration", "names", "register_clients", "unregister_client", "unregistered"]
-
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
 _DIGITS = 100  # of a node's number, and more
 _IN_USE = "[code: 23]"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
@@ -27,24 +25,16 @@ _GONE = re.compile(r"(client-\d+)\.(\d+)\.unregistered")
 
 
 class Registration(NamedTuple):
-    """What became of a client's key.
+    """What became of a client's key."""
 
-    Attributes:
-        client: The client, such as ``client-0``.
-        node_id: What Flower calls it from now on; None if the key was known already.
-    """
-
-    client: str
-    node_id: int | None
+    client: str  # the client, such as ``client-0``
+    node_id: int | None  # what Flower calls it from now on; None if the key was known already
 
 
 def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Registration]:
     """Registers every client's key with a running SuperLink, one after the other.
 
-    Args:
-        folder: The coordinator's folder.
-        control: HOST:PORT of the SuperLink's Control API; by default that of
-            ``superlink_command``.
+    ``control`` is HOST:PORT of its Control API; by default that of ``superlink_command``.
 
     Yields:
         What became of each, in the order of the clients. A key that is known already stays as it
@@ -69,10 +59,7 @@ def unregister_client(folder: Path, client: str, *, control: str | None = None) 
 
     What is done already is not done again, so that a call that was interrupted can be repeated.
 
-    Args:
-        folder: The coordinator's folder.
-        client: The client: its number, or ``client-N``.
-        control: HOST:PORT of the SuperLink's Control API.
+    The client is a number, or ``client-N``.
 
     Returns:
         The client, such as ``client-0``, and what Flower called its node.

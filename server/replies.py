@@ -19,8 +19,6 @@ from federation.errors import REFUSED, UNUSABLE
 from federation.flower import Parcel, error_instead, fleet_pb2, forget_push, message_pb2, pack
 from server.limits import Limits
 
-__all__ = ["GuardedFleet"]
-
 _log = getLogger("flwr.engram")
 
 _HEADER = 2**20  # bytes of what a reply says of itself, its error included
@@ -36,12 +34,7 @@ class _Reply:
 
 
 class GuardedFleet:
-    """Flower's Fleet API, which all else is left to, but for what nodes push.
-
-    Args:
-        fleet: Flower's.
-        limits: What a reply may have.
-    """
+    """Flower's Fleet API, which all else is left to, but for what nodes push."""
 
     def __init__(self, fleet: Any, limits: Limits) -> None:
         self._fleet = fleet

@@ -13,8 +13,6 @@ from federation.names import Names, checked_names
 from federation.roster import Kind, Roster
 from server.answers import Answers
 
-__all__ = ["Attendance", "attendance_of", "query_roster"]
-
 _log = getLogger("flwr.engram")
 
 _TOLD = 10  # reasons that an error names
@@ -149,12 +147,7 @@ class Attendance:
         return checked_names(given, self._num_clients)
 
     def left_out(self, cohort: Collection[int], others: Mapping[int, str]) -> dict[int, str]:
-        """Returns who had no part in a round, and why, ascending.
-
-        Args:
-            cohort: Who was asked.
-            others: Who of them had no part all the same.
-        """
+        """Returns who had no part in a round, and why, ascending."""
         absent = {client: why for client, why in self._absent.items() if client not in cohort}
         return dict(sorted({**absent, **others}.items()))
 
@@ -253,11 +246,6 @@ def attendance_of(grid: Grid, e: Experiment, *, training: str, kind: Kind | None
 
 def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:
     """Asks every node for its clients until each of ``0..num_clients-1`` is hosted.
-
-    Args:
-        grid: The nodes.
-        num_clients: Clients of the federation.
-        patience: As of ``Attendance``.
 
     Raises:
         RunStopped: If a client is hosted by nobody.

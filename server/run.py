@@ -23,8 +23,6 @@ from server.record import Checkpoint, Memories, RunRecord
 from server.roster import Attendance, attendance_of
 from strategies import STRATEGIES, Row, RunStrategy
 
-__all__ = ["Round", "run", "train_round"]
-
 
 class Round(NamedTuple):
     """The arrays that a round made, and the metrics, as ``Strategy.aggregate_train`` has them."""

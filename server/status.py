@@ -9,24 +9,16 @@ from federation.credentials import read_server
 from server.control import ask
 from server.registration import names
 
-__all__ = ["ClientShare", "Member", "costs", "members", "participation"]
-
 
 class Member(NamedTuple):
-    """A node that a SuperLink knows.
+    """A node that a SuperLink knows."""
 
-    Attributes:
-        name: Its client, such as ``client-0``; empty if that is not known here.
-        node_id: What Flower calls it.
-        status: ``registered`` (it has not come yet), ``online``, ``offline`` or ``unregistered``
-            (its key is refused for good).
-        since: When it came or went, in UTC; empty if it never did.
-    """
-
-    name: str
-    node_id: int
+    name: str  # its client, such as ``client-0``; empty if that is not known here
+    node_id: int  # what Flower calls it
+    # ``registered`` (it has not come yet), ``online``, ``offline`` or ``unregistered`` (its key is
+    # refused for good).
     status: str
-    since: str
+    since: str  # when it came or went, in UTC; empty if it never did
 
 
 class ClientShare(NamedTuple):
@@ -50,10 +42,6 @@ class ClientShare(NamedTuple):
 def members(folder: Path, *, control: str | None = None) -> list[Member]:
     """Asks a federation's SuperLink for its nodes.
 
-    Args:
-        folder: The coordinator's folder.
-        control: HOST:PORT of the SuperLink's Control API.
-
     Raises:
         Refused: If the folder is not in order.
         RunStopped: If the SuperLink cannot be reached, or declines.
@@ -70,11 +58,7 @@ def members(folder: Path, *, control: str | None = None) -> list[Member]:
 
 
 def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
-    """Counts in which rounds of a run every client that was asked, or was absent, took part.
-
-    Args:
-        rows: The run's metrics.
-    """
+    """Counts in which rounds of a run every client that was asked, or was absent, took part."""
     asked: Counter[int] = Counter()
     took_part: Counter[int] = Counter()
     reasons: dict[int, Counter[str]] = {}
@@ -101,8 +85,7 @@ def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
 def costs(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Adds up what a run's rounds have cost: bytes, and the mean node's seconds.
 
-    Args:
-        rows: The run's metrics. Those of a run in one process have none of this.
+    Runs in one process have none of this.
     """
     parts = ("training", "transfer", "waiting")
     kinds = ["bytes-sent", "bytes-received", *(f"seconds-{part}" for part in parts)]

@@ -10,8 +10,6 @@ from typing import Any
 
 from federation.flower import run_superexec
 
-__all__ = ["start"]
-
 _TOKEN = "--token"
 
 
@@ -19,10 +17,6 @@ def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Starts one of Flower's apps; its token, which every user's `ps` shows, goes by a file.
 
     The file has no name, is this user's alone, and is gone when those who have it open are.
-
-    Args:
-        arguments: The command, with ``--token TOKEN`` in it.
-        options: Those of ``subprocess.Popen``.
     """
     at = list(arguments).index(_TOKEN)
     before, token, after = arguments[:at], arguments[at + 1], arguments[at + 2 :]

@@ -23,8 +23,6 @@ from server.callers import own_users, private
 from server.limits import Limits
 from server.replies import GuardedFleet
 
-__all__ = ["compact", "main", "serve"]
-
 _log = getLogger("flwr.engram")
 _LARGEST = 2**24  # bytes of a message: Flower's app bundles have 10 MB, pieces of models less
 _DATABASE = {  # for each connection, of which a SuperLink has some ten

@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 
 from federation.errors import few
 
-__all__ = ["Suspensions"]
-
 _log = getLogger("flwr.engram")
 
 _FAULTS: Final = 2  # useless replies from which on a node is suspended
@@ -47,13 +45,7 @@ class Suspensions:
             del self._conduct[node]
 
     def note_fault(self, node: int, clients: Sequence[int], reason: str) -> None:
-        """Notes a useless reply, and warns if the node is suspended for it.
-
-        Args:
-            node: The node.
-            clients: Those that it hosts, as far as they are known.
-            reason: What was wrong with the reply, in one line.
-        """
+        """Notes a useless reply, and warns if the node is suspended for it."""
         faults = self._conduct[node].faults + 1 if node in self._conduct else 1
         if faults < _FAULTS:
             self._conduct[node] = _Conduct(faults)

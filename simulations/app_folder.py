@@ -9,8 +9,6 @@ from typing import Final
 from federation.experiment import default_config
 from federation.fingerprint import ROOMS, source_root
 
-__all__ = ["write_app"]
-
 _HEAD: Final = """\
 [project]
 name = "engram"

@@ -7,8 +7,6 @@ from typing import Any, Final
 from federation.errors import Refused
 from server.record import RunRecord
 
-__all__ = ["PLAN", "Runs", "find_runs", "read_plan"]
-
 Runs = dict[str, list[RunRecord]]  # by method, one record a seed
 PLAN: Final = "comparison.json"  # in a comparison's folder: each run's name and settings
 

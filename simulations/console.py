@@ -2,7 +2,5 @@
 
 from rich.console import Console
 
-__all__ = ["err", "out"]
-
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)

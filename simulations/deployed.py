@@ -23,8 +23,6 @@ from server.launch import flwr_command
 from server.record import RunRecord
 from simulations.app_folder import write_app
 
-__all__ = ["run_deployed"]
-
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
 _FRUITLESS = 5  # attempts in a row that make no progress, after which it is given up

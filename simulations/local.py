@@ -17,8 +17,6 @@ from server.identity import init_federation
 from server.launch import superlink_command
 from server.registration import register_clients
 
-__all__ = ["LocalFederation", "Nodes"]
-
 Nodes = Literal["engram", "stock"]
 _PATIENCE = 60.0  # seconds until a process must be up
 
@@ -29,12 +27,8 @@ class LocalFederation:
     Everything listens on the loopback interface only. What the processes print is in
     ``logs/NAME.log``; they are called ``superlink``, ``client-0``, ``client-1``, ...
 
-    Args:
-        folder: A new folder, or one of a federation that was here before.
-        clients: How many.
-        nodes: Resident nodes, or Flower's own.
-        insecure: Without TLS and identities.
-        options: What is in ``options`` of every node at first.
+    It may have been there before, in this folder. Nodes are resident, or Flower's own; ``options``
+    is what every node's options have at first.
 
     Attributes:
         options: By name, further arguments of an `engram node`, or further entries of a stock

@@ -14,8 +14,6 @@ from benchmarks.fuzz.entries import ENTRIES, shares
 from benchmarks.fuzz.folders import prepare
 from benchmarks.fuzz.harness import Found, fuzz
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Does so; returns the status."""

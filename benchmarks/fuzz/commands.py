@@ -18,10 +18,8 @@ from federation.settings.machine import MachineSettings
 from simulations.cli import app
 from simulations.engine import simulate
 
-__all__ = ["command", "config_file", "invoke", "node_config", "settings", "tiny_run"]
-
 _DEFAULTS: Final = default_config()
-_TINY: Final[dict[str, Any]] = {
+SMALL: Final[dict[str, Any]] = {
     "num-clients": 4,
     "clients-per-round": 2,
     "num-rounds": 1,
@@ -31,8 +29,8 @@ _TINY: Final[dict[str, Any]] = {
     "rows-per-class": 4,
     "test-rows-per-class": 4,
     "hidden": "4",
-    "timeout": 1.0,
 }
+_TINY: Final = SMALL | {"timeout": 1.0}
 _TINY_OWN: Final[dict[str, dict[str, Any]]] = {
     "local-moml": {"initial-batch-size": 2},
     "meta-ban": {"meta-steps": 1, "user-steps": 1},
@@ -186,9 +184,6 @@ def config_file(rng: random.Random, here: Path) -> None:
     if rng.random() < 0.2:
         spoil_file(rng, path)
     Experiment.from_run_config(_DEFAULTS | read_settings(path))
-
-
-# --- Command lines ---------------------------------------------------------------------------
 
 
 def invoke(*words: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.fuzz.commands import SMALL
 from benchmarks.fuzz.spoil import spoil_bytes, spoil_file
 from client.hosts.molar import TableSites
 from client.memory import RamStore
@@ -22,8 +23,6 @@ from federation.data.few_shot import load_few_shot
 from federation.data.tables import own_table, read_table, table_data
 from federation.experiment import Experiment
 from simulations.engine import simulate
-
-__all__ = ["bandit_table", "classes_npz", "ratings_csv", "table_csv", "table_npz"]
 
 _DTYPES: Final = (
     "f4",
@@ -170,21 +169,15 @@ def classes_npz(rng: random.Random, here: Path) -> None:
         arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
     path = here / "mine.npz"
     _write_npz(rng, path, arrays)
-    special = {
+    special = SMALL | {
         "dataset": f"npz:{path}",
         "partition": rng.choice(("halves", "iid", "natural", "blocks")),
-        "num-clients": 4,
-        "clients-per-round": 2,
-        "batch-size": 2,
         "initial-batch-size": 2,
-        "adapt-shots": 2,
         "rows-per-class": 2,
         "test-rows-per-class": 2,
         "num-classes": rng.choice((0, 0, 0, 3, 1000)),
         "model": rng.choice(("mlp", "linear", "cnn")),
-        "num-rounds": 1,
         "adapt-steps": 1,
-        "hidden": "4",
     }
     e = Experiment.from_config(special)
     way = rng.random()
@@ -275,8 +268,6 @@ def _use_table(rng: random.Random, here: Path, dataset: str) -> None:
     else:
         simulate(e, here / "run")
 
-
-# --- Tables ----------------------------------------------------------------------------------
 
 _CELLS: Final = (
     "",

@@ -6,8 +6,6 @@ from typing import Final
 from benchmarks.fuzz import commands, data, folders, messages
 from benchmarks.fuzz.harness import Case
 
-__all__ = ["ENTRIES", "shares"]
-
 _WEIGHTS: Final[dict[str, tuple[Case, int]]] = {
     "settings": (commands.settings, 14),
     "config files": (commands.config_file, 10),

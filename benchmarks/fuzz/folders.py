@@ -8,11 +8,11 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 
-from benchmarks.fuzz.commands import invoke
+from benchmarks.fuzz.commands import SMALL, invoke
 from benchmarks.fuzz.spoil import spoil_bytes, spoil_file
 from client.memory import DiskStore, RamStore
 from client.replies import Replies
@@ -26,22 +26,15 @@ from server.registration import names
 from simulations.cli import app
 from simulations.engine import simulate
 
-__all__ = ["checkpoint", "federation", "memory", "prepare", "quick_experiment", "run_folder"]
-
 _METHODS: Final = ("fedavg", "pfedme", "molar", "molar-bandit", "meta-ban", "compare")
-_SMALL: Final[dict[str, Any]] = {
-    "num-clients": 4,
-    "clients-per-round": 2,
+_SMALL: Final = SMALL | {
     "num-rounds": 2,
-    "local-steps": 1,
-    "batch-size": 2,
     "initial-batch-size": 2,
-    "rows-per-class": 4,
-    "test-rows-per-class": 4,
-    "adapt-shots": 2,
     "adapt-steps": 1,
-    "hidden": "4",
     "checkpoint-every": 1,
+}
+_DATASETS: Final = dict.fromkeys(("molar", "molar-bandit"), "sparse-linear") | {
+    "meta-ban": "linear-groups"
 }
 _OWN: Final = {"meta-ban": {"meta-steps": 1, "user-steps": 1}}
 _KEY: Final = b"k" * 32
@@ -50,16 +43,8 @@ _TRAINING: Final = "0123456789abcdef"
 
 def quick_experiment(method: str) -> Experiment:
     """Returns an experiment of two rounds and four clients."""
-    special = {
-        "molar": "sparse-linear",
-        "molar-bandit": "sparse-linear",
-        "meta-ban": "linear-groups",
-    }
-    dataset = special.get(method, "digits")
-    own = _OWN.get(method, {})
-    return Experiment.from_config(
-        {**read_by(method, _SMALL), **own, "method": method, "dataset": dataset}
-    )
+    named = {"method": method, "dataset": _DATASETS.get(method, "digits")}
+    return Experiment.from_config(read_by(method, _SMALL) | _OWN.get(method, {}) | named)
 
 
 @functools.cache

@@ -20,8 +20,6 @@ import psutil
 
 from federation.errors import EngramError, one_line
 
-__all__ = ["Case", "Finding", "Found", "fuzz", "judge"]
-
 Case = Callable[[random.Random, Path], None]
 """Does something with spoilt input in an empty folder, and may raise what users are to see."""
 
@@ -31,31 +29,19 @@ _VERDICTS: Final = ("accepted", "refused", "unclear", "traceback", "hang")
 
 
 class Finding(NamedTuple):
-    """A case that did not end as it should.
+    """A case that did not end as it should."""
 
-    Attributes:
-        entry: The entry point.
-        number: The case's number there.
-        verdict: ``unclear`` (a refusal that is no short line), ``traceback`` or ``hang``.
-        told: What was raised, and where.
-    """
-
-    entry: str
-    number: int
-    verdict: str
-    told: str
+    entry: str  # the entry point
+    number: int  # the case's number there
+    verdict: str  # ``unclear`` (a refusal that is no short line), ``traceback`` or ``hang``
+    told: str  # what was raised, and where
 
 
 class Found(NamedTuple):
-    """What came of all cases.
+    """What came of all cases."""
 
-    Attributes:
-        counts: By entry point, how many cases had which verdict.
-        findings: Those that did not end as they should.
-    """
-
-    counts: dict[str, Counter[str]]
-    findings: list[Finding]
+    counts: dict[str, Counter[str]]  # by entry point, how many cases had which verdict
+    findings: list[Finding]  # those that did not end as they should
 
 
 class _Hang(BaseException):
@@ -103,12 +89,8 @@ def fuzz(
 ) -> Found:
     """Runs cases of every entry point, one after the other, in a process beside this one.
 
-    Args:
-        entries: What to run, by name.
-        cases: The numbers of the cases of each.
-        seed: Of all cases. A case depends on it, its entry's name and its own number alone.
-        seconds: That a case may take.
-        tell: Is told how many cases are done.
+    A case depends on ``seed``, its entry's name and its number alone, and may take ``seconds``.
+    ``tell`` is called with how many cases are done.
     """
     left = [(entry, number) for entry, numbers in cases.items() for number in numbers]
     counts = {entry: Counter(dict.fromkeys(_VERDICTS, 0)) for entry in cases}

@@ -32,8 +32,6 @@ from federation.wire import to_record
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
 
-__all__ = ["bundles", "estimates", "rosters", "rounds"]
-
 _PLAIN: Final = tuple(
     v for v in VALUES if isinstance(v, bool | float | str | bytes) or type(v) is int
 )
@@ -49,10 +47,6 @@ _LISTS: Final[tuple[Any, ...]] = (
     [float("inf")],
     list(range(5000)),
 )
-
-
-def _value(rng: random.Random) -> Any:
-    return rng.choice(rng.choice((_PLAIN, _LISTS, HUGE[:6])))
 
 
 def spoil_content(rng: random.Random, content: RecordDict) -> RecordDict:
@@ -71,7 +65,7 @@ def spoil_content(rng: random.Random, content: RecordDict) -> RecordDict:
     else:
         kept = {key: held for key, held in record.items() if what != 2 or rng.random() < 0.7}
         if kept or what == 3:
-            kept[rng.choice([*kept, "x"])] = _value(rng)
+            kept[rng.choice([*kept, "x"])] = rng.choice(rng.choice((_PLAIN, _LISTS, HUGE[:6])))
         spoilt[name] = _record(type(record), kept)
     return spoilt
 
@@ -116,9 +110,6 @@ def _other_arrays(rng: random.Random, record: ArrayRecord) -> ArrayRecord:
 
 def _dtype(name: str) -> Any:
     return name if name in ("float32", "float64", "int64") else "float64"
-
-
-# --- Readers ---------------------------------------------------------------------------------
 
 
 def _documented(read: Callable[[], object], *errors: type[Exception]) -> None:
@@ -173,9 +164,6 @@ def estimates(rng: random.Random, here: Path) -> None:
     for _ in range(rng.choice((1, 1, 2))):
         spoilt = _other_arrays(rng, spoilt)
     _documented(lambda: read(spoilt), KeyError, TypeError, ValueError)
-
-
-# --- Rounds ----------------------------------------------------------------------------------
 
 
 class _Spoiling(InProcessGrid):

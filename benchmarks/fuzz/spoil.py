@@ -9,8 +9,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["HUGE", "VALUES", "spoil_bytes", "spoil_file", "spoil_json", "text", "value"]
-
 HUGE: Final = (10**9, 2**31, 2**32, 2**40, 2**63, 10**12, 10**18, 10**30, 10**400, 16**5000)
 _LONG: Final = "x" * 100_000
 _SMALL: Final = (0, 1, 2, 3, -1, True)
@@ -51,9 +49,6 @@ def text(rng: random.Random) -> str:
     """Returns a text, which may be of a number."""
     found = value(rng)
     return hex(found) if type(found) is int and found.bit_length() > 9999 else str(found)
-
-
-# --- Bytes -----------------------------------------------------------------------------------
 
 
 def _flip(rng: random.Random, data: bytes) -> bytes:
@@ -99,9 +94,6 @@ def spoil_bytes(rng: random.Random, data: bytes) -> bytes:
     return rng.choice(_BYTES)(rng, data or b"x")
 
 
-# --- JSON ------------------------------------------------------------------------------------
-
-
 def spoil_json(rng: random.Random, found: Any) -> Any:
     """Returns an object, or a list, of which something is missing, too much, or of another type."""
     places = list(_places(found, 3))
@@ -139,9 +131,6 @@ def _json_file(rng: random.Random, path: Path) -> None:
         contents = spoil_json(rng, contents)
     lines[number] = json.dumps(contents, default=str)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-# --- Files -----------------------------------------------------------------------------------
 
 
 def _unix_socket(path: Path) -> None:

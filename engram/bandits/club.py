@@ -26,15 +26,10 @@ __all__ = ["Club", "club"]
 
 
 class Club(NamedTuple):
-    """The state.
+    """The state."""
 
-    Attributes:
-        stats: Statistics of users and clusters.
-        graph: Graph of the users seen so far; clusters are its components.
-    """
-
-    stats: UserStats
-    graph: Graph
+    stats: UserStats  # statistics of users and clusters
+    graph: Graph  # graph of the users seen so far; clusters are its components
 
 
 def club(dim: int, *, alpha: float, lam: float, alpha2: float = 1.0) -> Policy[Club]:

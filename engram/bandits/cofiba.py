@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg.blas import dsymv
 
+from engram.arrays import Ints
 from engram.bandits import graph
-from engram.bandits.graph import Graph, Nodes
+from engram.bandits.graph import Graph
 from engram.bandits.policy import Array, Policy, best
 from engram.bandits.ridge import check_ridge, optimistic, widths
 from engram.bandits.user_stats import (
@@ -29,26 +30,17 @@ __all__ = ["Cofiba", "cofiba"]
 
 
 class Cofiba(NamedTuple):
-    """The state.
+    """The state."""
 
-    Attributes:
-        stats: Statistics of users and clusters.
-        items: Features of the items, shape (m, d).
-        similar: The graph of items; item clusters are its components.
-        graphs: The graph of users for each item cluster, by the cluster's label in ``similar``.
-            Before there is an item there is one graph, for cluster 0.
-        means: theta_i' x of each user i and item x, shape (n, m).
-        widths: sqrt(x' A_i^-1 x) of each user and item, shape (n, m).
-        rounds: t, the number of rewards so far.
-    """
-
-    stats: UserStats
-    items: Array
-    similar: Graph
+    stats: UserStats  # statistics of users and clusters
+    items: Array  # features of the items, shape (m, d)
+    similar: Graph  # the graph of items; item clusters are its components
+    # The graph of users for each item cluster, by the cluster's label in ``similar``. Before there
+    # is an item there is one graph, for cluster 0.
     graphs: Mapping[int, Graph]
-    means: Array
-    widths: Array
-    rounds: int
+    means: Array  # theta_i' x of each user i and item x, shape (n, m)
+    widths: Array  # sqrt(x' A_i^-1 x) of each user and item, shape (n, m)
+    rounds: int  # t, the number of rewards so far
 
 
 def cofiba(
@@ -130,7 +122,7 @@ def _distances(state: Cofiba, x: Array) -> Array:
     return found
 
 
-def _item_clusters(state: Cofiba, arms: Array) -> Nodes:
+def _item_clusters(state: Cofiba, arms: Array) -> Ints:
     """Returns the label of each arm's item cluster, shape (K,)."""
     if not len(state.items):
         return np.zeros(len(arms), dtype=np.intp)

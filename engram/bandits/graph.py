@@ -3,33 +3,25 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["EMPTY", "Graph", "Mask", "Nodes", "complete", "cut", "joined", "members"]
-
-Mask = npt.NDArray[np.bool_]
-Nodes = npt.NDArray[np.intp]
+from engram.arrays import Bools, Ints
 
 
 class Graph(NamedTuple):
-    """An undirected graph; nodes are some of the numbers from 0 to n - 1.
+    """An undirected graph; nodes are some of the numbers from 0 to n - 1."""
 
-    Attributes:
-        edges: Shape (n, n), symmetric; each node has an edge to itself.
-        labels: Shape (n,), the least number in a node's component; -1 for numbers that are no node.
-    """
-
-    edges: Mask
-    labels: Nodes
+    edges: Bools  # shape (n, n), symmetric; each node has an edge to itself
+    # Shape (n,), the least number in a node's component; -1 for numbers that are no node.
+    labels: Ints
 
 
-def complete(nodes: Mask) -> Graph:
+def complete(nodes: Bools) -> Graph:
     """Returns the complete graph on the nodes given by a mask of shape (n,)."""
     labels = np.where(nodes, nodes.argmax() if nodes.any() else 0, -1)
     return Graph(np.logical_and.outer(nodes, nodes), labels.astype(np.intp))
 
 
-def members(graph: Graph, node: int) -> Nodes:
+def members(graph: Graph, node: int) -> Ints:
     """Returns the nodes of a node's component, ascending."""
     return np.flatnonzero(graph.labels == graph.labels[node])
 
@@ -37,7 +29,7 @@ def members(graph: Graph, node: int) -> Nodes:
 EMPTY = complete(np.zeros(0, dtype=np.bool_))
 
 
-def joined(graph: Graph, node: int, to: Nodes) -> Graph:
+def joined(graph: Graph, node: int, to: Ints) -> Graph:
     """Adds a node with edges to the nodes in ``to``."""
     size, before = max(len(graph.labels), node + 1), len(graph.labels)
     edges = np.zeros((size, size), dtype=np.bool_)
@@ -51,13 +43,10 @@ def joined(graph: Graph, node: int, to: Nodes) -> Graph:
     return Graph(edges, labels)
 
 
-def cut(graph: Graph, node: int, off: Mask) -> Graph:
+def cut(graph: Graph, node: int, off: Bools) -> Graph:
     """Deletes edges of a node.
 
-    Args:
-        graph: The graph before.
-        node: One of its nodes.
-        off: Mask of shape (n,), the ends of the edges to delete; not the node itself.
+    ``off`` is a mask of the edges' other ends, shape (n,), without the node itself.
     """
     gone = graph.edges[node] & off
     if not gone.any():
@@ -73,7 +62,7 @@ def cut(graph: Graph, node: int, off: Mask) -> Graph:
     return Graph(edges, labels)
 
 
-def _reached(edges: Mask, start: int, among: Mask) -> Nodes:
+def _reached(edges: Bools, start: int, among: Bools) -> Ints:
     """Returns all that can be reached from a node, itself too, ascending."""
     waiting, found, fresh = among.copy(), [start], [start]
     waiting[start] = False

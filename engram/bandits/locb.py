@@ -26,25 +26,14 @@ __all__ = ["Locb", "locb"]
 
 
 class Locb(NamedTuple):
-    """The state.
+    """The state."""
 
-    Attributes:
-        stats: Statistics of users and clusters.
-        clusters: The users in the cluster of each seed, by the seed's number.
-    """
-
-    stats: UserStats
-    clusters: Mapping[int, Cluster]
+    stats: UserStats  # statistics of users and clusters
+    clusters: Mapping[int, Cluster]  # the users in the cluster of each seed, by the seed's number
 
 
 def locb(
-    dim: int,
-    *,
-    alpha: float,
-    lam: float,
-    alpha2: float = 1.0,
-    seeds: int = 20,
-    gamma: float = 0.2,
+    dim: int, *, alpha: float, lam: float, alpha2: float = 1.0, seeds: int = 20, gamma: float = 0.2
 ) -> Policy[Locb]:
     """Plays the arm with the largest LinUCB bound over all clusters that the user is in.
 

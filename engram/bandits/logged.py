@@ -9,12 +9,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from engram.arrays import Ints
 from engram.bandits.policy import ROUND, Array, PolicyServer, ServerState, generator
 from engram.checks import require
 
 __all__ = ["Logged", "Replayed", "logged", "replay"]
 
-Numbers = npt.NDArray[np.intp]
 S = TypeVar("S")
 
 
@@ -31,7 +31,7 @@ class Logged(NamedTuple):
 
     users: tuple[int | str, ...]
     arms: Array
-    chosen: Numbers
+    chosen: Ints
     rewards: Array
     propensities: Array
 
@@ -45,7 +45,7 @@ class Replayed(NamedTuple, Generic[S]):
         state: The policy's state after them.
     """
 
-    kept: Numbers
+    kept: Ints
     rewards: Array
     state: ServerState[S]
 
@@ -67,12 +67,7 @@ def logged(
         arms.ndim == 3 and arms.size > 0, "arms' shape", arms.shape, "(n, K, d), none of them 0"
     )
     rounds, count, _ = arms.shape
-    columns = {
-        "users": users,
-        "chosen": chosen,
-        "rewards": rewards,
-        "propensities": propensities,
-    }
+    columns = {"users": users, "chosen": chosen, "rewards": rewards, "propensities": propensities}
     for name, column in columns.items():
         require(column.shape == (rounds,), f"{name}' shape", column.shape, f"({rounds},), as arms")
     require(users.dtype.kind in "iuU", "users", users.dtype, "numbers or strings")

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engram.arrays import Ints
 from engram.bandits.meta_gradients import at_users, of_prefixes
 from engram.bandits.meta_learner import Exploration, Groups, MetaLearner, MetaState
 from engram.bandits.networks import Weights, descend, initial_of_runs
@@ -28,22 +28,15 @@ from engram.checks import require
 
 __all__ = ["MetaBan", "MetaBanState", "meta_ban"]
 
-Ints = npt.NDArray[np.intp]
 MetaGradient = Literal["adapt", "eq6", "alg4"]
 
 
 class MetaBanState(NamedTuple):
-    """State of R runs.
+    """State of R runs."""
 
-    Attributes:
-        meta: The meta-learner's state, with Theta_t.
-        site: Users' networks and rows.
-        known: Number of users seen so far, shape (R,); user numbers are below it.
-    """
-
-    meta: MetaState
-    site: UserSiteState
-    known: Ints
+    meta: MetaState  # the meta-learner's state, with Theta_t
+    site: UserSiteState  # users' networks and rows
+    known: Ints  # number of users seen so far, shape (R,); user numbers are below it
 
 
 class MetaBan(NamedTuple):

@@ -5,19 +5,14 @@ than random play: a direction of descent at theta-hat^u need not be one at Theta
 """
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engram.arrays import Array, Bools, Ints
 from engram.bandits.networks import Weights, forward, gradients, outer_parts
 from engram.bandits.replay import ReplayBuffer, kept_rows, of_each
 from engram.bandits.stacks import Stack
 from engram.bandits.training import penalized
-
-__all__ = ["at_users", "of_prefixes"]
-
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 
 def at_users(
@@ -52,7 +47,7 @@ def at_users(
 
 
 def of_prefixes(
-    lasts: Stack, rows: ReplayBuffer, runs: Ints, members: npt.NDArray[np.bool_], uniforms: Array
+    lasts: Stack, rows: ReplayBuffer, runs: Ints, members: Bools, uniforms: Array
 ) -> Weights:
     """Returns sums of gradients of 1/2 (f(x_j) - r_j)^2 at theta-hat^(u_j): Algorithm 4.
 

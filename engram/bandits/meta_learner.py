@@ -9,19 +9,15 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engram.arrays import Bools, Ints
 from engram.bandits.networks import Weights, difference_norms, forward, gradient_norms
 from engram.bandits.policy import Array, best_of_each
 from engram.bandits.replay import Drawn, draw
 from engram.bandits.site import Rngs, uniforms
 
-__all__ = ["DescentSteps", "Exploration", "Groups", "MetaLearner", "MetaState"]
-
-Ints = npt.NDArray[np.intp]
-Bools = npt.NDArray[np.bool_]
 Exploration = Literal["gradient-norm", "paper"]
 DescentSteps = Callable[[Weights, Drawn, Tensor, Tensor], Weights]
 """``(weights, drawn, eta, lam) -> weights``: M networks after J gradient steps on the rows drawn.
@@ -29,59 +25,34 @@ DescentSteps = Callable[[Weights, Drawn, Tensor, Tensor], Weights]
 
 
 class MetaState(NamedTuple):
-    """State of the meta-learner in R runs.
+    """State of the meta-learner in R runs."""
 
-    Attributes:
-        start: Theta_0, shapes (R, out, in).
-        theta: Theta_t, in the same shapes.
-        rounds: Number of rounds in which an arm was chosen.
-    """
-
-    start: Weights
-    theta: Weights
-    rounds: int
+    start: Weights  # theta_0, shapes (R, out, in)
+    theta: Weights  # theta_t, in the same shapes
+    rounds: int  # number of rounds in which an arm was chosen
 
 
 class Groups(NamedTuple):
-    """The M distinct relative groups of all runs.
+    """The M distinct relative groups of all runs."""
 
-    Attributes:
-        runs: Run of each group, shape (M,).
-        members: Which users are in each group, shape (M, U).
-        of_arms: Group of each arm, shape (R, K).
-    """
-
-    runs: Ints
-    members: Bools
-    of_arms: Ints
+    runs: Ints  # run of each group, shape (M,)
+    members: Bools  # which users are in each group, shape (M, U)
+    of_arms: Ints  # group of each arm, shape (R, K)
 
 
 class MetaLearner(NamedTuple):
-    """What the meta-learner does; see ``engram.bandits.meta_ban.meta_ban``.
+    """What the meta-learner does; see ``engram.bandits.meta_ban.meta_ban``."""
 
-    Attributes:
-        alpha: Weight of exploration, shape (R,), like the next three.
-        threshold: (nu - 1) / nu gamma.
-        lam: lambda.
-        eta: Step size eta_2.
-        exploration: The exploration bonus.
-        adapt_every: Theta adapts once in this many rounds.
-        group_cap: Maximum number of users in a group; None: no limit.
-        own_weight: Weight w_u of the user who is served.
-        steps: Gradient steps J_2.
-        batch: Rows per step.
-    """
-
-    alpha: Tensor
-    threshold: Tensor
-    lam: Tensor
-    eta: Tensor
-    exploration: Exploration
-    adapt_every: int
-    group_cap: int | None
-    own_weight: float
-    steps: int
-    batch: int
+    alpha: Tensor  # weight of exploration, shape (R,), like the next three
+    threshold: Tensor  # (nu - 1) / nu gamma
+    lam: Tensor  # lambda
+    eta: Tensor  # step size eta_2
+    exploration: Exploration  # the exploration bonus
+    adapt_every: int  # theta adapts once in this many rounds
+    group_cap: int | None  # maximum number of users in a group; None: no limit
+    own_weight: float  # weight w_u of the user who is served
+    steps: int  # gradient steps J_2
+    batch: int  # rows per step
 
     def groups(self, predictions: Tensor, users: Ints) -> Groups:
         """Infers relative groups (4).

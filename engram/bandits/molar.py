@@ -18,17 +18,11 @@ __all__ = ["Molar", "molar"]
 
 
 class Molar(NamedTuple):
-    """The state.
+    """The state."""
 
-    Attributes:
-        users: State of each user seen so far, by number.
-        rounds: Number of rewards so far, of all users.
-        close: Number of rewards at which the batch ends.
-    """
-
-    users: Mapping[int, TaskState]
-    rounds: int
-    close: int
+    users: Mapping[int, TaskState]  # state of each user seen so far, by number
+    rounds: int  # number of rewards so far, of all users
+    close: int  # number of rewards at which the batch ends
 
 
 def molar(

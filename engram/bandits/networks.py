@@ -16,19 +16,6 @@ from torch import Tensor
 
 from engram.checks import require
 
-__all__ = [
-    "Weights",
-    "descend",
-    "difference_norms",
-    "f_parts",
-    "forward",
-    "gradient_norms",
-    "gradients",
-    "initial",
-    "initial_of_runs",
-    "outer_parts",
-]
-
 Weights = tuple[Tensor, ...]
 Parts = list[tuple[Tensor, Tensor]]
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engram.arrays import Bools, Ints
 from engram.bandits.networks import Weights, f_parts, forward, initial_of_runs
 from engram.bandits.policy import Array, BatchedPolicy, best_of_each
 from engram.bandits.replay import ReplayBuffer, add, draw, empty, kept_rows, with_users
@@ -29,24 +29,16 @@ from engram.checks import require
 
 __all__ = ["NeuralBandit", "NeuralState", "neural_bandit"]
 
-Ints = npt.NDArray[np.intp]
 Rngs = Sequence[np.random.Generator]
 
 
 class NeuralState(NamedTuple):
-    """State of R runs, with U networks, or one for all users.
+    """State of R runs, with U networks, or one for all users."""
 
-    Attributes:
-        start: theta_0, shapes (R, out, in).
-        thetas: Current parameters, shapes (R, U, out, in).
-        squares: Diagonals of Z minus lam, in the shapes of ``thetas``.
-        rows: Users' replay buffers.
-    """
-
-    start: Weights
-    thetas: Stack
-    squares: Stack
-    rows: ReplayBuffer
+    start: Weights  # theta_0, shapes (R, out, in)
+    thetas: Stack  # current parameters, shapes (R, U, out, in)
+    squares: Stack  # diagonals of Z minus lam, in the shapes of ``thetas``
+    rows: ReplayBuffer  # users' replay buffers
 
 
 class NeuralBandit(NamedTuple):
@@ -155,8 +147,8 @@ class NeuralBandit(NamedTuple):
         )
 
 
-def _is(users: Ints, rows: ReplayBuffer) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = np.arange(rows.seen.shape[1]) == users[:, None]
+def _is(users: Ints, rows: ReplayBuffer) -> Bools:
+    found: Bools = np.arange(rows.seen.shape[1]) == users[:, None]
     return found
 
 

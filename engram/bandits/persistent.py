@@ -4,8 +4,6 @@ from typing import Any, Self
 
 from torch import Tensor
 
-__all__ = ["Persistent"]
-
 
 class Persistent:
     """One version of a tensor.

@@ -4,15 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Ints
 from engram.bandits.environments.environment import Environment, Round
 from engram.bandits.policy import CHOOSE, INIT, UPDATE, Array, BatchedPolicy, generator
 from engram.checks import require
 
 __all__ = ["PlayedRuns", "RoundContext", "play_policy"]
 
-Numbers = npt.NDArray[np.intp]
 S = TypeVar("S")
 
 
@@ -43,7 +42,7 @@ class PlayedRuns(NamedTuple):
     """
 
     regrets: Array
-    arms: Numbers
+    arms: Ints
     rewards: Array
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from engram.arrays import Array, Ints
 from engram.checks import require
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "single_run",
 ]
 
-Array = npt.NDArray[np.float64]
 Name = int | str
 S = TypeVar("S")
 
@@ -65,32 +65,23 @@ class BatchedPolicy(NamedTuple, Generic[S]):
     """
 
     init: Callable[[Sequence[np.random.Generator]], S]
-    choose: Callable[
-        [S, npt.NDArray[np.intp], Array, Sequence[np.random.Generator]],
-        tuple[npt.NDArray[np.intp], S],
-    ]
-    update: Callable[
-        [S, npt.NDArray[np.intp], Array, Array, Sequence[np.random.Generator]],
-        S,
-    ]
+    choose: Callable[[S, Ints, Array, Sequence[np.random.Generator]], tuple[Ints, S]]
+    update: Callable[[S, Ints, Array, Array, Sequence[np.random.Generator]], S]
 
 
 def batched(policies: Sequence[Policy[S]]) -> BatchedPolicy[tuple[S, ...]]:
     """Returns a batch of policies, which play one after the other."""
 
     def choose(
-        states: tuple[S, ...],
-        users: npt.NDArray[np.intp],
-        arms: Array,
-        rngs: Sequence[np.random.Generator],
-    ) -> tuple[npt.NDArray[np.intp], tuple[S, ...]]:
+        states: tuple[S, ...], users: Ints, arms: Array, rngs: Sequence[np.random.Generator]
+    ) -> tuple[Ints, tuple[S, ...]]:
         runs = zip(policies, states, users.tolist(), arms, rngs, strict=True)
         found = [policy.choose(*run) for policy, *run in runs]
         return np.array([arm for arm, _ in found]), tuple(state for _, state in found)
 
     def update(
         states: tuple[S, ...],
-        users: npt.NDArray[np.intp],
+        users: Ints,
         x: Array,
         rewards: Array,
         rngs: Sequence[np.random.Generator],
@@ -138,7 +129,7 @@ def best(scores: npt.NDArray[np.floating], rng: np.random.Generator) -> int:
     return int(np.where(scores >= top - slack, uniforms, -1.0).argmax())
 
 
-def best_of_each(scores: Tensor, rngs: Sequence[np.random.Generator]) -> npt.NDArray[np.intp]:
+def best_of_each(scores: Tensor, rngs: Sequence[np.random.Generator]) -> Ints:
     """Returns ``best`` of each run, (R,), from scores (R, K)."""
     return np.array([best(*each) for each in zip(scores.numpy(), rngs, strict=True)])
 
@@ -149,24 +140,15 @@ def generator(seed: int, round_: int, purpose: int) -> np.random.Generator:
 
 
 class ServerState(NamedTuple, Generic[S]):
-    """State of a ``PolicyServer``.
+    """State of a ``PolicyServer``."""
 
-    Attributes:
-        learned: The policy's own state.
-        dim: Features d of an arm.
-        seed: Seed of all random numbers.
-        chosen: Number of choices so far.
-        updated: Number of rewards so far.
-        users: Each user's number, by name, in order of arrival.
-        open: The arms last offered to each user whose reward is pending, by the user's number.
-    """
-
-    learned: S
-    dim: int
-    seed: int
-    chosen: int
-    updated: int
-    users: Mapping[Name, int]
+    learned: S  # the policy's own state
+    dim: int  # features d of an arm
+    seed: int  # seed of all random numbers
+    chosen: int  # number of choices so far
+    updated: int  # number of rewards so far
+    users: Mapping[Name, int]  # each user's number, by name, in order of arrival
+    # The arms last offered to each user whose reward is pending, by the user's number.
     open: Mapping[int, Array]
 
 
@@ -254,12 +236,7 @@ def policy_server(
             open={other: kept for other, kept in state.open.items() if other != number},
         )
 
-    return PolicyServer(
-        dim=dim,
-        init=init,
-        choose=choose,
-        update=update,
-    )
+    return PolicyServer(dim=dim, init=init, choose=choose, update=update)
 
 
 def _checked_arms(arms: Array, dim: int) -> Array:

@@ -3,31 +3,21 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Bools
 from engram.bandits.policy import Array
 from engram.checks import require
 
-__all__ = ["Recovery", "group_recovery", "true_groups"]
-
-Flags = npt.NDArray[np.bool_]
-
 
 class Recovery(NamedTuple):
-    """Agreement of inferred groups with the true ones.
+    """Agreement of inferred groups with the true ones."""
 
-    Attributes:
-        exact: Whether each inferred group equals the true one.
-        precision: Share of its users who belong to the true group.
-        recall: Share of the true group's users who are in it.
-    """
-
-    exact: Flags
-    precision: Array
-    recall: Array
+    exact: Bools  # whether each inferred group equals the true one
+    precision: Array  # share of its users who belong to the true group
+    recall: Array  # share of the true group's users who are in it
 
 
-def true_groups(expected_rewards: Array, user: int, tolerance: float = 0.0) -> Flags:
+def true_groups(expected_rewards: Array, user: int, tolerance: float = 0.0) -> Bools:
     """Returns which users expect the same of each arm as a user (Definition 3.1), shape (K, users).
 
     Args:
@@ -38,11 +28,10 @@ def true_groups(expected_rewards: Array, user: int, tolerance: float = 0.0) -> F
         tolerance: Largest difference that counts as agreement, >= 0; 0 is the definition.
     """
     require(tolerance >= 0, "tolerance", tolerance, "at least 0")
-    found: Flags = np.abs(expected_rewards - expected_rewards[:, user, None]) <= tolerance
-    return found
+    return np.abs(expected_rewards - expected_rewards[:, user, None]) <= tolerance
 
 
-def group_recovery(inferred: Flags, true: Flags) -> Recovery:
+def group_recovery(inferred: Bools, true: Bools) -> Recovery:
     """Compares inferred groups with the true ones; results have shape (...).
 
     Args:

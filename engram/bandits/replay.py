@@ -3,63 +3,34 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from engram.arrays import Array, Ints
 from engram.bandits.persistent import Persistent
 
-__all__ = [
-    "Drawn",
-    "ReplayBuffer",
-    "Sample",
-    "add",
-    "draw",
-    "drawn_rows",
-    "empty",
-    "kept_rows",
-    "of_each",
-    "with_rows",
-    "with_users",
-]
-
 _FIRST = 8  # initial capacity, in rows and in users
-Array = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.intp]
 
 
 class ReplayBuffer(NamedTuple):
-    """Each user's last rows T^u, in R runs.
+    """Each user's last rows T^u, in R runs."""
 
-    Attributes:
-        x: Features of the arms played, shape (R, U, B, d), with capacity for U users and B rows of
-            each; both double when they are exceeded.
-        rewards: Shape (R, U, B).
-        seen: mu^u, number of rows that each user has had, shape (R, U).
-        limit: Maximum number of rows kept per user; older ones are overwritten.
-    """
-
+    # Features of the arms played, shape (R, U, B, d), with capacity for U users and B rows of each;
+    # both double when they are exceeded.
     x: Persistent
-    rewards: Persistent
-    seen: Ints
-    limit: int
+    rewards: Persistent  # shape (R, U, B)
+    seen: Ints  # mu^u, number of rows that each user has had, shape (R, U)
+    limit: int  # maximum number of rows kept per user; older ones are overwritten
 
 
 class Drawn(NamedTuple):
-    """The numbers of n rows drawn for each of M learners.
+    """The numbers of n rows drawn for each of M learners."""
 
-    Attributes:
-        runs: The learner's run, shape (M,).
-        users: The user that each row belongs to, shape (M, n).
-        slots: The row's place in this user's buffer, shape (M, n).
-        shares: The row's weight in the mean loss, shape (M, n): 1 / n, or 0 if there was nothing to
-            draw.
-    """
-
-    runs: Ints
-    users: Ints
-    slots: Ints
+    runs: Ints  # the learner's run, shape (M,)
+    users: Ints  # the user that each row belongs to, shape (M, n)
+    slots: Ints  # the row's place in this user's buffer, shape (M, n)
+    # The row's weight in the mean loss, shape (M, n): 1 / n, or 0 if there was nothing to draw.
     shares: Array
 
     def step(self, number: int) -> "Drawn":
@@ -69,17 +40,11 @@ class Drawn(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """n rows drawn for each of M learners.
+    """n rows drawn for each of M learners."""
 
-    Attributes:
-        x: Features as columns, shape (M, d, n).
-        rewards: Shape (M, n).
-        shares: Weights in the mean loss, shape (M, n), as in ``Drawn``.
-    """
-
-    x: Tensor
-    rewards: Tensor
-    shares: Tensor
+    x: Tensor  # features as columns, shape (M, d, n)
+    rewards: Tensor  # shape (M, n)
+    shares: Tensor  # weights in the mean loss, shape (M, n), as in ``Drawn``
 
     def step(self, number: int) -> "Sample":
         """Returns the rows of one of J steps, counted from 0, if there are (M, J, n)."""
@@ -186,9 +151,7 @@ def drawn_rows(buffer: ReplayBuffer, drawn: Drawn) -> Sample:
 def of_each(buffer: ReplayBuffer, uniforms: Array) -> Sample:
     """Draws rows of each user for that user's own learner; learners have shape (R, U), not (M,).
 
-    Args:
-        buffer: The rows.
-        uniforms: Uniform numbers in [0, 1), shape (R, n).
+    Rows are drawn by uniform numbers in [0, 1), shape (R, n).
     """
     runs, users = buffer.seen.shape
     counts = kept_rows(buffer)[..., None]

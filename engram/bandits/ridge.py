@@ -15,23 +15,14 @@ from scipy.linalg.lapack import dpotrf, dpotri
 from engram.bandits.policy import Array
 from engram.checks import require
 
-__all__ = ["Ridge", "added", "check_ridge", "fitted", "fresh", "observed", "optimistic", "widths"]
-
 
 class Ridge(NamedTuple):
-    """A ridge estimate from rows (x, r), with A = lambda I + sum x x'. It is never changed.
+    """A ridge estimate from rows (x, r), with A = lambda I + sum x x'. It is never changed."""
 
-    Attributes:
-        rows: Number of rows.
-        moment: b = sum r x, shape (d,).
-        inverse: A^-1, shape (d, d), symmetric; only its upper triangle is kept.
-        theta: A^-1 b, shape (d,).
-    """
-
-    rows: int
-    moment: Array
-    inverse: Array
-    theta: Array
+    rows: int  # number of rows
+    moment: Array  # b = sum r x, shape (d,)
+    inverse: Array  # A^-1, shape (d, d), symmetric; only its upper triangle is kept
+    theta: Array  # A^-1 b, shape (d,)
 
 
 def check_ridge(dim: int, lam: float, **weights: float) -> None:
@@ -51,12 +42,7 @@ def fresh(dim: int, lam: float) -> Ridge:
 def observed(ridge: Ridge, x: Array, reward: float) -> Ridge:
     """Returns the estimate after one more row (Sherman and Morrison).
 
-        A^-1 <- A^-1 - A^-1 x x' A^-1 / (1 + x' A^-1 x),    theta = A^-1 b
-
-    Args:
-        ridge: The estimate before.
-        x: Shape (d,).
-        reward: The reward r.
+    Its inverse is A^-1 - A^-1 x x' A^-1 / (1 + x' A^-1 x), and theta = A^-1 b.
     """
     ahead = dsymv(1.0, ridge.inverse, x)
     inverse = dsyr(-1.0 / (1.0 + float(ahead @ x)), ahead, a=ridge.inverse)
@@ -73,9 +59,7 @@ def added(gram: Array, x: Array) -> Array:
 def fitted(several: Iterable[tuple[Array, Ridge]], lam: float) -> Ridge:
     """Returns the estimate from the rows of several estimates together, A = lambda I + sum x x'.
 
-    Args:
-        several: For each, at least one: sum x x' in the upper triangle, and the estimate.
-        lam: lambda > 0.
+    Each, of at least one, comes with its sum x x' in the upper triangle; lambda is positive.
     """
     (first, one), *others = several
     gram, moment, count = np.array(first, order="F"), one.moment.copy(), one.rows

@@ -26,22 +26,16 @@ __all__ = ["Sclub", "sclub"]
 
 
 class Sclub(NamedTuple):
-    """The state.
+    """The state."""
 
-    Attributes:
-        stats: Statistics of users and clusters.
-        clusters: The users of each cluster, by the cluster's number. New users start in cluster 0,
-            which exists even if it is empty.
-        pivots: Each cluster's estimate at the start of the phase, or when the cluster was made.
-        checked: The users served in this phase.
-        rounds: tau, the number of rewards so far.
-    """
-
-    stats: UserStats
+    stats: UserStats  # statistics of users and clusters
+    # The users of each cluster, by the cluster's number. New users start in cluster 0, which exists
+    # even if it is empty.
     clusters: Mapping[int, Cluster]
+    # Each cluster's estimate at the start of the phase, or when the cluster was made.
     pivots: Mapping[int, Ridge]
-    checked: Cluster
-    rounds: int
+    checked: Cluster  # the users served in this phase
+    rounds: int  # tau, the number of rewards so far
 
 
 def sclub(
@@ -93,15 +87,12 @@ def sclub(
         groups = [state.clusters[_cluster(state, user)]]
         return state._replace(stats=prune(state.stats, user, groups))
 
+    none = empty(dim, lam)
     return Policy(
-        init=lambda rng: _first(empty(dim, lam)),
+        init=lambda rng: Sclub(none, {0: frozenset()}, {0: none.unseen.ridge}, frozenset(), 0),
         choose=choose,
         update=lambda state, user, x, reward, rng: update(state, user, x, reward),
     )
-
-
-def _first(stats: UserStats) -> Sclub:
-    return Sclub(stats, {0: frozenset()}, {0: stats.unseen.ridge}, frozenset(), 0)
 
 
 def _with(state: Sclub, user: int) -> Sclub:

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from engram.arrays import Ints
 from engram.bandits.networks import Weights, gradients
 from engram.bandits.persistent import Persistent
 from engram.bandits.policy import Array
@@ -32,58 +32,30 @@ from engram.bandits.stacks import Stack, capacity_for, gather, initial_stack, sc
 from engram.bandits.training import trained
 from engram.checks import require
 
-__all__ = [
-    "Rngs",
-    "Start",
-    "Theta",
-    "UserSite",
-    "UserSiteState",
-    "recalled",
-    "remembered",
-    "uniforms",
-]
-
-Ints = npt.NDArray[np.intp]
 Rngs = Sequence[np.random.Generator]
 Theta = Literal["last", "draw"]
 Start = Literal["own", "meta", "initial"]
 
 
 class UserSiteState(NamedTuple):
-    """State of a site's users in R runs, with capacity for U users.
+    """State of a site's users in R runs, with capacity for U users."""
 
-    Attributes:
-        start: Theta_0, from which all networks start, shapes (R, out, in).
-        thetas: theta^u, from which groups are inferred, shapes (R, U, out, in).
-        lasts: theta-hat^u, users' last parameters; the same object as ``thetas`` unless theta^u is
-            drawn.
-        rows: Users' replay buffers.
-    """
-
-    start: Weights
-    thetas: Stack
+    start: Weights  # theta_0, from which all networks start, shapes (R, out, in)
+    thetas: Stack  # theta^u, from which groups are inferred, shapes (R, U, out, in)
+    # theta-hat^u, users' last parameters; the same object as ``thetas`` unless theta^u is drawn.
     lasts: Stack
-    rows: ReplayBuffer
+    rows: ReplayBuffer  # users' replay buffers
 
 
 class UserSite(NamedTuple):
-    """The functions of a site; see ``engram.bandits.meta_ban.meta_ban``.
+    """The functions of a site; see ``engram.bandits.meta_ban.meta_ban``."""
 
-    Attributes:
-        eta: Step size eta_1, shape (R,).
-        theta: Which parameters groups are inferred from.
-        user_start: The parameters from which a user's network is trained in each round.
-        steps: Gradient steps J_1.
-        batch: Rows per step.
-        buffer: Size of each user's replay buffer.
-    """
-
-    eta: Tensor
-    theta: Theta
-    user_start: Start
-    steps: int
-    batch: int
-    buffer: int
+    eta: Tensor  # step size eta_1, shape (R,)
+    theta: Theta  # which parameters groups are inferred from
+    user_start: Start  # the parameters from which a user's network is trained in each round
+    steps: int  # gradient steps J_1
+    batch: int  # rows per step
+    buffer: int  # size of each user's replay buffer
 
     def init(self, start: Weights) -> UserSiteState:
         """Returns the state before any user has arrived."""

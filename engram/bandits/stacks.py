@@ -1,15 +1,11 @@
 """Users' networks, stacked: shapes (R, U, out, in), with capacity for U users in R runs."""
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from engram.arrays import Ints
 from engram.bandits.networks import Weights
 from engram.bandits.persistent import Persistent
 
-__all__ = ["Stack", "capacity_for", "gather", "initial_stack", "scatter", "with_capacity"]
-
-Ints = npt.NDArray[np.intp]
 Stack = tuple[Persistent, ...]
 
 

@@ -3,17 +3,13 @@
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engram.arrays import Array
 from engram.bandits.networks import Weights, descend, forward, outer_parts
 from engram.bandits.replay import Drawn, ReplayBuffer, drawn_rows
 from engram.checks import require
-
-__all__ = ["descended", "penalized", "per_run", "trained"]
-
-Array = npt.NDArray[np.float64]
 
 
 def trained(

@@ -7,56 +7,32 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Ints
 from engram.bandits.policy import Array
 from engram.bandits.ridge import Ridge, added, fitted, fresh, observed
 
-__all__ = [
-    "Cluster",
-    "UserEstimate",
-    "UserStats",
-    "cluster_estimate",
-    "confidence_radius",
-    "empty",
-    "prune",
-    "with_row",
-    "with_user",
-]
-
 Cluster = frozenset[int]
-Ints = npt.NDArray[np.intp]
 
 
 class UserEstimate(NamedTuple):
-    """What is known of one user.
+    """What is known of one user."""
 
-    Attributes:
-        gram: Gram matrix sum x x', shape (d, d); only its upper triangle is kept.
-        ridge: The user's ridge estimate.
-    """
-
-    gram: Array
-    ridge: Ridge
+    gram: Array  # gram matrix sum x x', shape (d, d); only its upper triangle is kept
+    ridge: Ridge  # the user's ridge estimate
 
 
 class UserStats(NamedTuple):
-    """Statistics of users, and estimates for clusters of users.
+    """Statistics of users, and estimates for clusters of users."""
 
-    Attributes:
-        unseen: Prior for unseen users.
-        users: The estimate of each user seen so far, by number.
-        thetas: The users' coefficients, shape (n, d), n above the largest user number. Rows of
-            numbers that belong to no user are meaningless.
-        rows: Number of rows of each user, shape (n,).
-        clusters: Cached estimates of clusters, from the rows of all their users. They are kept up
-            to date by rank-one updates until the cluster ceases to exist.
-    """
-
-    unseen: UserEstimate
-    users: Mapping[int, UserEstimate]
+    unseen: UserEstimate  # prior for unseen users
+    users: Mapping[int, UserEstimate]  # the estimate of each user seen so far, by number
+    # The users' coefficients, shape (n, d), n above the largest user number. Rows of numbers that
+    # belong to no user are meaningless.
     thetas: Array
-    rows: Ints
+    rows: Ints  # number of rows of each user, shape (n,)
+    # Cached estimates of clusters, from the rows of all their users. They are kept up to date by
+    # rank-one updates until the cluster ceases to exist.
     clusters: Mapping[Cluster, Ridge]
 
 
@@ -67,13 +43,7 @@ def empty(dim: int, lam: float) -> UserStats:
 
 
 def with_user(stats: UserStats, user: int, to: Collection[Cluster]) -> UserStats:
-    """Adds a user without rows.
-
-    Args:
-        stats: The statistics before.
-        user: The new user's number.
-        to: The clusters that the user joins.
-    """
+    """Adds a user without rows, who joins some clusters."""
     more = max(0, user + 1 - len(stats.rows))
     return stats._replace(
         users={**stats.users, user: stats.unseen},
@@ -124,5 +94,4 @@ def confidence_radius(rows: Ints) -> Array:
 
     It is F(T) = sqrt((1 + ln(1 + T)) / (1 + T)). CLUB and its successors tell users apart by it.
     """
-    found: Array = np.sqrt((1 + np.log1p(rows)) / (1 + rows))
-    return found
+    return np.sqrt((1 + np.log1p(rows)) / (1 + rows))

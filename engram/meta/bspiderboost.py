@@ -19,19 +19,12 @@ __all__ = ["bsgd", "bspiderboost"]
 
 
 class Differences(NamedTuple):
-    """BSpiderBoost's state.
+    """BSpiderBoost's state."""
 
-    Attributes:
-        w: The meta-models, (r, ...).
-        before: The meta-models of the previous iteration.
-        z: The estimate of the gradient at w, (r, ...); None before the first iteration.
-        t: Iterations done.
-    """
-
-    w: Params
-    before: Params
-    z: Params | None
-    t: int
+    w: Params  # the meta-models, (r, ...)
+    before: Params  # the meta-models of the previous iteration
+    z: Params | None  # the estimate of the gradient at w, (r, ...); None before the first iteration
+    t: int  # iterations done
 
 
 def bsgd(

@@ -14,14 +14,7 @@ from torch import Tensor
 from engram.checks import require
 from engram.derivatives import LossWithDerivatives, gradient
 from engram.meta.meta_gradient import meta_gradient
-from engram.meta.single_node import (
-    Allocator,
-    Draw,
-    Episode,
-    MetaRule,
-    check_sampling,
-    in_memory,
-)
+from engram.meta.single_node import Allocator, Draw, Episode, MetaRule, check_sampling, in_memory
 from engram.stacks import expand, gather, mean_of_tasks, scatter
 from engram.tree import add_scaled, interpolate, norm
 from engram.types import Params, Scale
@@ -30,17 +23,11 @@ __all__ = ["StepSizes", "adaptive_steps", "constant_steps", "moml_v1", "moml_v2"
 
 
 class Remembering(NamedTuple):
-    """MOML v1's state.
+    """MOML v1's state."""
 
-    Attributes:
-        w: The meta-models, (r, ...).
-        u: The memories, (r, n, ...).
-        known: Which memories have been written, (r, n), boolean.
-    """
-
-    w: Params
-    u: Params
-    known: Tensor
+    w: Params  # the meta-models, (r, ...)
+    u: Params  # the memories, (r, n, ...)
+    known: Tensor  # which memories have been written, (r, n), boolean
 
 
 def moml_v1(
@@ -108,21 +95,13 @@ def moml_v1(
 
 
 class Tracking(NamedTuple):
-    """MOML v2's state. Task i's memory is ``u_i = center + shrink * offset_i``.
+    """MOML v2's state. Task i's memory is ``u_i = center + shrink * offset_i``."""
 
-    Attributes:
-        w: The meta-models, (r, ...).
-        center: The common part of all memories, (r, ...).
-        offset: The memories' own parts before shrinking, (r, n, ...).
-        shrink: Factor of the offsets, (r,), in (0, 1].
-        eta: Step size of the previous iteration, (r,).
-    """
-
-    w: Params
-    center: Params
-    offset: Params
-    shrink: Tensor
-    eta: Tensor
+    w: Params  # the meta-models, (r, ...)
+    center: Params  # the common part of all memories, (r, ...)
+    offset: Params  # the memories' own parts before shrinking, (r, n, ...)
+    shrink: Tensor  # factor of the offsets, (r,), in (0, 1]
+    eta: Tensor  # step size of the previous iteration, (r,)
 
 
 class StepSizes(NamedTuple):

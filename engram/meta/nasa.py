@@ -19,17 +19,12 @@ __all__ = ["nasa"]
 
 
 class Averaging(NamedTuple):
-    """NASA's state.
+    """NASA's state."""
 
-    Attributes:
-        w: The meta-models, (r, ...).
-        u: The averages of all tasks' adapted models, (r, n, ...); None before the first iteration.
-        z: The average of meta-gradients, (r, ...); None before the first iteration.
-    """
-
-    w: Params
+    w: Params  # the meta-models, (r, ...)
+    # The averages of all tasks' adapted models, (r, n, ...); None before the first iteration.
     u: Params | None
-    z: Params | None
+    z: Params | None  # the average of meta-gradients, (r, ...); None before the first iteration
 
 
 def nasa(
@@ -85,9 +80,5 @@ def nasa(
         return Averaging(add_scaled(state.w, -eta, z), u, z)
 
     return MetaRule(
-        lambda w: Averaging(w, None, None),
-        step,
-        ((draw,),),
-        memories=tasks,
-        resident=True,
+        lambda w: Averaging(w, None, None), step, ((draw,),), memories=tasks, resident=True
     )

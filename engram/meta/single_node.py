@@ -65,13 +65,9 @@ class HasModel(Protocol):
 
 
 class OnlyModel(NamedTuple):
-    """The state of an algorithm that has only meta-models.
+    """The state of an algorithm that has only meta-models."""
 
-    Attributes:
-        w: The meta-models, (r, ...).
-    """
-
-    w: Params
+    w: Params  # the meta-models, (r, ...)
 
 
 S = TypeVar("S", bound=HasModel)
@@ -105,13 +101,7 @@ Allocator = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, li
 
 
 def in_memory(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Allocates memories as zeros in RAM; the default ``Allocator``.
-
-    Args:
-        name: The leaf's name.
-        shape: (r, n, ...).
-        like: A tensor of the type and device that the memories should have.
-    """
+    """Allocates memories as zeros in RAM; the default ``Allocator``."""
     del name
     return like.new_zeros(shape)
 

@@ -111,12 +111,7 @@ def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
     filters = (channels * _KERNEL**2 + 1) * _CHANNELS[0]
     filters += (_CHANNELS[0] * _KERNEL**2 + 1) * _CHANNELS[1]
     return Model(
-        init,
-        apply,
-        features,
-        head.dense_layers,
-        maps + head.activations,
-        filters + head.parameters,
+        init, apply, features, head.dense_layers, maps + head.activations, filters + head.parameters
     )
 
 

@@ -1,22 +1,17 @@
 """Baselines for MOLAR (Section 4.1, Appendix E), as estimators with the same interface."""
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from sklearn.metrics import r2_score
 
+from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.high_dim import high_dim
-from engram.molar.lasso import (
-    DEBIASING_SCALE,
-    LASSO_SCALE,
-    lasso,
-    lasso_debiasing,
-    lasso_strength,
-)
+from engram.molar.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
 from engram.molar.model import MultitaskModel
 from engram.molar.pooled import pool
 from engram.molar.shrinkage import combine
@@ -26,11 +21,11 @@ from engram.molar.trimmed_mean import trimmed_mean
 
 __all__ = ["DebiasedRegressor", "IndividualRegressor", "LassoRegressor", "PooledRegressor"]
 
-Array = npt.NDArray[np.float64]
 Center = Literal["median", "trimmed-mean", "transfer"]
 Unseen = Literal["error", "shared"]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class _Linear(RegressorMixin, MultitaskModel):
     """A linear model for each task.
 
@@ -42,12 +37,16 @@ class _Linear(RegressorMixin, MultitaskModel):
     - ``unseen``: see ``MolarRegressor``.
     """
 
+    fit_intercept: bool = True
+    standardize: bool = False
+    unseen: Unseen = "error"
+
     @property
     def _family(self) -> FamilyName:
         return "linear"
 
     @property
-    def _free(self) -> npt.NDArray[np.bool_]:
+    def _free(self) -> Bools:
         """Which coefficients are not penalized: the intercept."""
         free = np.zeros(self.n_features_in_ + self.fit_intercept, dtype=bool)
         free[self.n_features_in_ :] = True
@@ -78,13 +77,6 @@ class _Linear(RegressorMixin, MultitaskModel):
 class IndividualRegressor(_Linear):
     """OLS of each task alone, of minimum norm; the shared coefficients are the median."""
 
-    def __init__(
-        self, *, fit_intercept: bool = True, standardize: bool = False, unseen: Unseen = "error"
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
-
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         own = np.stack([_least_squares(part) for part in rows])
         return own, np.median(own, axis=0)
@@ -92,13 +84,6 @@ class IndividualRegressor(_Linear):
 
 class PooledRegressor(_Linear):
     """One OLS fit to the rows of all tasks, with one intercept."""
-
-    def __init__(
-        self, *, fit_intercept: bool = True, standardize: bool = False, unseen: Unseen = "error"
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         site = pool(rows)
@@ -108,6 +93,7 @@ class PooledRegressor(_Linear):
         return np.tile(site.coef, (len(rows), 1)), site.coef
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LassoRegressor(_Linear):
     """The LASSO of each task alone, with lambda_m = c sigma_m sqrt(ln(d) / n_m).
 
@@ -121,20 +107,9 @@ class LassoRegressor(_Linear):
         unseen: Likewise.
     """
 
-    def __init__(
-        self,
-        *,
-        c: float = LASSO_SCALE,
-        sigma: float | None = None,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: Unseen = "error",
-    ) -> None:
-        self.c = c
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
+    c: float = LASSO_SCALE
+    sigma: float | None = None
+    standardize: bool = True
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         require(self.c >= 0, "c", self.c, "at least 0")
@@ -145,6 +120,7 @@ class LassoRegressor(_Linear):
         return np.stack(own), np.median(own, axis=0)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class DebiasedRegressor(_Linear):
     """LASSO debiasing around a shared center (Appendix E), with ``LassoRegressor``'s lambda_m.
 
@@ -162,24 +138,11 @@ class DebiasedRegressor(_Linear):
         unseen: Likewise.
     """
 
-    def __init__(
-        self,
-        *,
-        center: Center = "trimmed-mean",
-        c: float | None = None,
-        proportion: float = 0.1,
-        sigma: float | None = None,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        unseen: Unseen = "error",
-    ) -> None:
-        self.center = center
-        self.c = c
-        self.proportion = proportion
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.unseen = unseen
+    center: Center = "trimmed-mean"
+    c: float | None = None
+    proportion: float = 0.1
+    sigma: float | None = None
+    standardize: bool = True
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
         centers = ("median", "trimmed-mean", "transfer")
@@ -223,5 +186,4 @@ def _strength(rows: Rows, scale: float) -> float:
 def _least_squares(rows: Rows) -> Array:
     x, y, counts = rows.counted()
     root = np.sqrt(counts)
-    coef: Array = np.asarray(np.linalg.lstsq(root[:, None] * x, root * y)[0], dtype=np.float64)
-    return coef
+    return np.asarray(np.linalg.lstsq(root[:, None] * x, root * y)[0], dtype=np.float64)

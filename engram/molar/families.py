@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, xlogy
+
+from engram.arrays import Array, Bools
 
 __all__ = ["FAMILIES", "Family", "FamilyName", "NoEstimate"]
 
-Array = npt.NDArray[np.float64]
 FamilyName = Literal["linear", "logistic", "poisson"]
 
 _TOLERANCE: Final = 1e-10  # of the gradient of the mean log-likelihood
@@ -37,7 +37,7 @@ class Family(NamedTuple):
     """
 
     target: str
-    valid: Callable[[Array], npt.NDArray[np.bool_]]
+    valid: Callable[[Array], Bools]
     mean: Callable[[Array], Array]
     curvature: Callable[[Array], Array]
     hopeless: Callable[[Array], str | None]

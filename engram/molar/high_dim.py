@@ -7,53 +7,35 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.lasso import lasso, lasso_debiasing
 from engram.molar.pooled import condense
 from engram.molar.site import Rows
 
-__all__ = ["Bounds", "HighDim", "Reading", "Transfer", "high_dim", "transfer", "transfer_bounds"]
-
-Array = npt.NDArray[np.float64]
 Reading = Literal["symmetric", "paper"]
 
 
 class Bounds(NamedTuple):
-    """Bounds on gradients in Algorithm 3.
+    """Bounds on gradients in Algorithm 3."""
 
-    Attributes:
-        own: lambda_m = c sigma sqrt(ln(n_m d) / n_m), shape (M,).
-        total: lambda_all = c sigma sqrt(ln(d) / n_[M]). (The paper writes p for d.)
-    """
-
-    own: Array
-    total: float
+    own: Array  # lambda_m = c sigma sqrt(ln(n_m d) / n_m), shape (M,)
+    total: float  # lambda_all = c sigma sqrt(ln(d) / n_[M]). (The paper writes p for d.)
 
 
 class Transfer(NamedTuple):
-    """The solution of Algorithm 3.
+    """The solution of Algorithm 3."""
 
-    Attributes:
-        coef: The global parameter beta*, shape (d,).
-        differences: delta_m, shape (M, d).
-    """
-
-    coef: Array
-    differences: Array
+    coef: Array  # the global parameter beta*, shape (d,)
+    differences: Array  # delta_m, shape (M, d)
 
 
 class HighDim(NamedTuple):
-    """Debiased coefficients.
+    """Debiased coefficients."""
 
-    Attributes:
-        coefs: Each task's, shape (M, d).
-        center: The parameter that they were debiased around, shape (d,).
-    """
-
-    coefs: Array
-    center: Array
+    coefs: Array  # each task's, shape (M, d)
+    center: Array  # the parameter that they were debiased around, shape (d,)
 
 
 def transfer_bounds(sizes: Array, dim: int, scale: float) -> Bounds:

@@ -1,16 +1,12 @@
 """A task's own intercept, refitted after its other coefficients have been personalized."""
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import logsumexp
 
+from engram.arrays import Array
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.shrinkage import Option, Shared, personalize
 from engram.molar.site import Rows, SiteEstimate
-
-__all__ = ["personalize_rows"]
-
-Array = npt.NDArray[np.float64]
 
 _FARTHEST = 2.0**20  # from 0, where an intercept is looked for
 
@@ -25,24 +21,15 @@ def personalize_rows(
     option: Option = "hard",
     c: float = 1.0,
 ) -> Array:
-    """``personalize``, then refits the intercept to the task's rows.
+    """``personalize``, then refits the intercept to the task's rows; shape (d,).
 
     The paper has no intercept. Treated like any other coefficient it would be kept or shared
     regardless of the other coefficients, on which it depends, and results would depend on the
     columns' origins. (On reading scores of 41 countries errors were twice as large.) So it is the
     task's own, unless the task cannot estimate its noise and takes all coefficients from others.
 
-    Args:
-        rows: The task's rows.
-        site: The estimate from them.
-        shared: The result of ``combine``.
-        family: The family of models.
-        intercept: Whether the last column of x consists of ones.
-        option: See ``personalize``.
-        c: See ``personalize``.
-
-    Returns:
-        Shape (d,).
+    ``intercept`` says whether the last column of x consists of ones; for the rest see
+    ``personalize``.
     """
     coef = personalize(site, shared, option=option, c=c)
     if not intercept or not np.isfinite(site.sigma):

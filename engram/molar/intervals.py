@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.median import weighted_median
 from engram.molar.shrinkage import Shared, Weights, median_weights
@@ -23,7 +23,6 @@ from engram.molar.site import SiteEstimate
 
 __all__ = ["IntervalMethod", "Intervals", "own_interval", "shared_half_width", "site_interval"]
 
-Array = npt.NDArray[np.float64]
 IntervalMethod = Literal["practical", "paper"]
 
 _ODD: Final = 10.0  # times the usual: standard errors that are counted as no larger

@@ -3,14 +3,10 @@
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.site import Rows
-
-__all__ = ["DEBIASING_SCALE", "LASSO_SCALE", "lasso", "lasso_debiasing", "lasso_strength"]
-
-Array = npt.NDArray[np.float64]
 
 LASSO_SCALE: Final = 0.05
 """c_lambda of a task's own LASSO, in units of sigma_m, as J.1 tuned it."""
@@ -34,13 +30,13 @@ def lasso_strength(size: float, dim: int, scale: float) -> float:
     return float(scale * np.sqrt(np.log(dim) / size))
 
 
-def lasso(rows: Rows, strength: float, *, free: npt.NDArray[np.bool_] | None = None) -> Array:
+def lasso(rows: Rows, strength: float, *, free: Bools | None = None) -> Array:
     """Minimizes ``||X b - y||^2 / (2 n) + strength ||b||_1``: ``lasso_debiasing`` around zero."""
     return lasso_debiasing(rows, np.zeros(rows.x.shape[1]), strength, free=free)
 
 
 def lasso_debiasing(
-    rows: Rows, center: Array, strength: float, *, free: npt.NDArray[np.bool_] | None = None
+    rows: Rows, center: Array, strength: float, *, free: Bools | None = None
 ) -> Array:
     """Minimizes ``||X b - y||^2 / (2 n) + strength ||b - center||_1`` over b (Appendix E).
 
@@ -77,8 +73,7 @@ def lasso_debiasing(
     moved = np.zeros(shape)
     moved[~free] = _penalized(rest, left - x[:, free] @ fit[:, -1], strength)
     moved[free] = fit[:, -1] - fit[:, :-1] @ moved[~free]
-    solution: Array = center + moved
-    return solution
+    return center + moved
 
 
 def _penalized(x: Array, y: Array, strength: float) -> Array:

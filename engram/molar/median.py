@@ -1,13 +1,11 @@
 """The weighted median of each coordinate, which a minority cannot move far."""
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 
 __all__ = ["weighted_median"]
-
-Array = npt.NDArray[np.float64]
 
 
 def weighted_median(values: Array, weights: Array) -> Array:

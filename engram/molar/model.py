@@ -15,6 +15,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.site import INTERCEPT, Rows
@@ -28,10 +29,6 @@ from engram.molar.tables import (
     shown,
     take_tasks,
 )
-
-__all__ = ["MultitaskModel"]
-
-Array = npt.NDArray[np.float64]
 
 
 class MultitaskModel(BaseEstimator):

@@ -8,8 +8,6 @@ from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 
-__all__ = ["condense", "pool"]
-
 
 def condense(rows: Rows) -> Rows:
     """Returns at most d + 1 rows that are equivalent for linear models.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.metrics import accuracy_score, d2_tweedie_score, r2_score
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
+from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.intercept import personalize_rows
@@ -23,7 +25,6 @@ from engram.molar.tables import rows_of_tasks, shown
 
 __all__ = ["MolarClassifier", "MolarRegressor"]
 
-Array = npt.NDArray[np.float64]
 Undetermined = Literal["error", "shared"]
 
 
@@ -98,9 +99,9 @@ class _Molar(MultitaskModel):
         return np.stack([site.coef for site in self.sites_])[:, : self.n_features_in_]
 
     @property
-    def support_(self) -> npt.NDArray[np.bool_]:
+    def support_(self) -> Bools:
         """Whether a task's coefficient differs from the shared one, shape (M, d)."""
-        differs: npt.NDArray[np.bool_] = self.coef_ != self.shared_coef_
+        differs: Bools = self.coef_ != self.shared_coef_
         return differs
 
     @property
@@ -206,6 +207,7 @@ class _Molar(MultitaskModel):
         return more
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MolarRegressor(RegressorMixin, _Molar):
     """MOLAR (Algorithm 1, and 4 for counts): a linear model for each task, most of it shared.
 
@@ -241,26 +243,14 @@ class MolarRegressor(RegressorMixin, _Molar):
         [[False, False, False], [False, False, False], [True, False, False]]
     """
 
-    def __init__(
-        self,
-        *,
-        family: Literal["linear", "poisson"] = "linear",
-        option: Option = "hard",
-        c: float = 1.0,
-        sigma: float | Mapping[Any, float] | None = None,
-        fit_intercept: bool = True,
-        standardize: bool = False,
-        undetermined: Undetermined = "error",
-        unseen: Literal["error", "shared"] = "error",
-    ) -> None:
-        self.family = family
-        self.option = option
-        self.c = c
-        self.sigma = sigma
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.undetermined = undetermined
-        self.unseen = unseen
+    family: Literal["linear", "poisson"] = "linear"
+    option: Option = "hard"
+    c: float = 1.0
+    sigma: float | Mapping[Any, float] | None = None
+    fit_intercept: bool = True
+    standardize: bool = False
+    undetermined: Undetermined = "error"
+    unseen: Literal["error", "shared"] = "error"
 
     @property
     def _family(self) -> FamilyName:
@@ -283,6 +273,7 @@ class MolarRegressor(RegressorMixin, _Molar):
         return float(r2_score(y, found, sample_weight=sample_weight))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MolarClassifier(ClassifierMixin, _Molar):
     """MOLAR for two classes (Algorithm 4): a logistic regression for each task, most of it shared.
 
@@ -290,22 +281,12 @@ class MolarClassifier(ClassifierMixin, _Molar):
     sorted, and coefficients are those of the log-odds of the second class.
     """
 
-    def __init__(
-        self,
-        *,
-        option: Option = "hard",
-        c: float = 1.0,
-        fit_intercept: bool = True,
-        standardize: bool = False,
-        undetermined: Undetermined = "error",
-        unseen: Literal["error", "shared"] = "error",
-    ) -> None:
-        self.option = option
-        self.c = c
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.undetermined = undetermined
-        self.unseen = unseen
+    option: Option = "hard"
+    c: float = 1.0
+    fit_intercept: bool = True
+    standardize: bool = False
+    undetermined: Undetermined = "error"
+    unseen: Literal["error", "shared"] = "error"
 
     @property
     def _family(self) -> FamilyName:

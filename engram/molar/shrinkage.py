@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.median import weighted_median
 from engram.molar.site import SiteEstimate
@@ -23,7 +23,6 @@ __all__ = [
     "threshold",
 ]
 
-Array = npt.NDArray[np.float64]
 Option = Literal["hard", "soft"]
 Weights = Literal["precision", "equal"]
 
@@ -60,12 +59,10 @@ def median_weights(
     return bounded(_claimed_weights(sites, weights), max_weight)
 
 
-def outweighing(
-    sites: Sequence[SiteEstimate], weights: Weights, max_weight: float
-) -> npt.NDArray[np.bool_]:
+def outweighing(sites: Sequence[SiteEstimate], weights: Weights, max_weight: float) -> Bools:
     """Returns which tasks exceed ``max_weight`` in some coordinate, shape (M,)."""
     each = _claimed_weights(sites, weights)
-    above: npt.NDArray[np.bool_] = np.any(each > weight_limit(each, max_weight), axis=1)
+    above: Bools = np.any(each > weight_limit(each, max_weight), axis=1)
     return above
 
 
@@ -108,10 +105,7 @@ def combine(
 
     Tasks that do not determine a coefficient have no weight in its median.
 
-    Args:
-        sites: The tasks' estimates.
-        weights: See ``median_weights``.
-        max_weight: See ``median_weights``; it also bounds sizes.
+    For the arguments see ``median_weights``; ``max_weight`` also bounds sizes.
 
     Raises:
         ValueError: If a coefficient is determined by no task, or there is no task.

@@ -4,12 +4,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.site import Rows
 
 __all__ = ["disparate_sizes", "linear_rows", "logistic_rows", "sparse_parameters", "spread_root"]
-
-Array = npt.NDArray[np.float64]
 
 
 def sparse_parameters(rng: np.random.Generator, tasks: int, dim: int, differing: int) -> Array:
@@ -50,8 +49,7 @@ def spread_root(rng: np.random.Generator, dim: int) -> Array:
     from scipy.stats import ortho_group  # noqa: PLC0415 - slow to import, not always needed
 
     q = ortho_group.rvs(dim, random_state=rng) if dim > 1 else np.ones((1, 1))
-    root: Array = np.sqrt(1 + 4 * np.arange(dim) / dim)[:, None] * q.T
-    return root
+    return np.sqrt(1 + 4 * np.arange(dim) / dim)[:, None] * q.T
 
 
 def disparate_sizes(

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import qr, solve_triangular
 from scipy.linalg.lapack import dtrtri
 
+from engram.arrays import Array, Bools, Ints
 from engram.checks import require
 from engram.molar.families import FAMILIES, FamilyName, NoEstimate
 
 __all__ = ["INTERCEPT", "Rows", "SiteEstimate", "estimate_site", "why_undetermined"]
-
-Array = npt.NDArray[np.float64]
 
 INTERCEPT = "intercept"  # name of the coefficient of a column of ones
 
@@ -72,7 +70,7 @@ class SiteEstimate(NamedTuple):
     freedom: float = np.inf
 
     @property
-    def determined(self) -> npt.NDArray[np.bool_]:
+    def determined(self) -> Bools:
         """Which coefficients the rows determine, shape (d,)."""
         return np.isfinite(self.scale)
 
@@ -156,7 +154,7 @@ def _likelihood(x: Array, y: Array, counts: Array, family: FamilyName) -> SiteEs
     return _only(determined, coef, scale)._replace(size=float(counts.sum()))
 
 
-def _only(determined: npt.NDArray[np.bool_], coef: Array, scale: Array) -> SiteEstimate:
+def _only(determined: Bools, coef: Array, scale: Array) -> SiteEstimate:
     """Returns an estimate of unit size and noise."""
     own, error = np.where(determined, coef, 0.0), np.where(determined, scale, np.inf)
     return SiteEstimate(own, error, 1.0, 1.0)
@@ -171,8 +169,7 @@ def _scale(r: Array) -> Array:
 
 def _triangle(x: Array) -> Array:
     """Returns R of the QR factorization."""
-    r: Array = np.asarray(np.linalg.qr(x, mode="r"))
-    return r
+    return np.asarray(np.linalg.qr(x, mode="r"))
 
 
 def _has_full_rank(r: Array) -> bool:
@@ -182,7 +179,7 @@ def _has_full_rank(r: Array) -> bool:
     return bool((np.abs(np.diagonal(r)) > _DEPENDENT * lengths).all() and (lengths > 0).all())
 
 
-def _independent(r: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+def _independent(r: Array) -> tuple[Ints, Bools]:
     """Returns columns that span all columns, and which coefficients are determined."""
     lengths = np.linalg.norm(r, axis=0)
     scaled = r / np.where(lengths > 0, lengths, 1.0)
@@ -198,13 +195,7 @@ def _independent(r: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]
 
 
 def why_undetermined(rows: Rows, names: Sequence[str], *, family: FamilyName) -> str | None:
-    """Returns the reason why a task does not determine all coefficients; None if it does.
-
-    Args:
-        rows: The task's rows.
-        names: Names of the columns of x.
-        family: The family of models.
-    """
+    """Returns the reason why a task does not determine all coefficients; None if it does."""
     x, y, counts = rows.counted()
     n, d = x.shape
     if reason := FAMILIES[family].hopeless(y):

@@ -8,29 +8,17 @@ import numpy.typing as npt
 
 from engram.molar.intervals import Intervals
 
-__all__ = ["Summary"]
-
 
 class Summary(NamedTuple):
-    """Coefficients with intervals; ``print`` shows them as a table.
+    """Coefficients with intervals; ``print`` shows them as a table."""
 
-    Attributes:
-        title: Title of the table.
-        level: Level of the intervals, in (0, 1).
-        names: Names of the columns.
-        coef: Coefficients, shape (d,).
-        limits: The intervals.
-        heading: Heading of the marks.
-        marks: Remark on each column, or empty.
-    """
-
-    title: str
-    level: float
-    names: Sequence[str]
-    coef: npt.NDArray[np.float64]
-    limits: Intervals
-    heading: str
-    marks: Sequence[str]
+    title: str  # title of the table
+    level: float  # level of the intervals, in (0, 1)
+    names: Sequence[str]  # names of the columns
+    coef: npt.NDArray[np.float64]  # coefficients, shape (d,)
+    limits: Intervals  # the intervals
+    heading: str  # heading of the marks
+    marks: Sequence[str]  # remark on each column, or empty
 
     def __str__(self) -> str:
         width = max(map(len, ["column", *self.names]))

@@ -6,21 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engram.arrays import Array, Ints
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.site import Rows
 
-__all__ = [
-    "Scaling",
-    "check_finite",
-    "codes_of",
-    "distinct",
-    "rows_of_tasks",
-    "shown",
-    "take_tasks",
-]
-
-Array = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.intp]
 Labels = npt.NDArray[Any]
 
 
@@ -88,7 +77,7 @@ def _listed(task: Any) -> Labels:
     return labels if len(kinds) < 2 else np.asarray(task, dtype=object)
 
 
-def distinct(labels: Labels) -> tuple[Labels, Codes]:
+def distinct(labels: Labels) -> tuple[Labels, Ints]:
     """Returns the sorted tasks, and the position of each row's task among them.
 
     Raises:
@@ -135,7 +124,7 @@ def check_target(y: Array, labels: Labels, family: FamilyName) -> None:
 
 
 def rows_of_tasks(
-    x: Array, y: Array, weights: Array | None, codes: Codes, tasks: Labels
+    x: Array, y: Array, weights: Array | None, codes: Ints, tasks: Labels
 ) -> list[Rows]:
     """Returns each task's rows, in the order of ``tasks``, whose positions ``codes`` holds.
 
@@ -160,7 +149,7 @@ def rows_of_tasks(
     return parts
 
 
-def codes_of(labels: Labels, tasks: Labels, *, unseen: str) -> Codes:
+def codes_of(labels: Labels, tasks: Labels, *, unseen: str) -> Ints:
     """Returns the position of each row's task in ``tasks``; -1 for unknown tasks.
 
     Raises:

@@ -1,17 +1,13 @@
 """The trimmed mean of each coordinate, the global estimate of RM (Xu and Bastani, 2024)."""
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
-
-__all__ = ["trimmed_mean"]
-
-Array = npt.NDArray[np.float64]
 
 
 def trimmed_mean(values: Array, proportion: float) -> Array:
-    """Returns the trimmed mean of each coordinate.
+    """Returns the trimmed mean of each coordinate, shape (d,).
 
     Of m values, ``floor(proportion * m)`` are left out at either end: three at either end for 30
     tasks and a proportion of 0.1.
@@ -20,9 +16,6 @@ def trimmed_mean(values: Array, proportion: float) -> Array:
         values: Shape (M, d), one row per task. NaN where a task does not determine a coordinate,
             which reduces that coordinate's m.
         proportion: In [0, 0.5); 0 gives the mean. J.1 has 0.1.
-
-    Returns:
-        Shape (d,).
 
     Raises:
         ValueError: If the proportion is out of range, the shape is wrong, or no task determines

@@ -11,11 +11,7 @@ if TYPE_CHECKING:
     from engram.online.estimators import OnlineClassifier, OnlineRegressor
     from engram.online.universal import universal_ensemble
 
-__all__ = [
-    "OnlineClassifier",
-    "OnlineRegressor",
-    "universal_ensemble",
-]
+__all__ = ["OnlineClassifier", "OnlineRegressor", "universal_ensemble"]
 
 __getattr__, __dir__ = attach(
     __name__,

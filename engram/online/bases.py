@@ -9,51 +9,34 @@ from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.domains import Domain
 from engram.online.learner import Learner, checked
 from engram.online.steps import add_outer, descend, descend_in_norm
 
-__all__ = ["Descent", "Newton", "Pool", "descent_pool", "newton_pool", "single", "started"]
-
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 
 class Pool(NamedTuple, Generic[S]):
-    """N learners with the same domain, as pure functions.
+    """N learners with the same domain, as pure functions."""
 
-    Attributes:
-        init: ``start -> state``, from a decision of shape (d,).
-        decisions: ``state -> (N, d)``.
-        observe: ``(state, gradients) -> state``; gradients at the decisions, shape (N, d).
-    """
-
-    init: Callable[[Array], S]
-    decisions: Callable[[S], Array]
+    init: Callable[[Array], S]  # ``start -> state``, from a decision of shape (d,)
+    decisions: Callable[[S], Array]  # ``state -> (N, d)``
+    # ``(state, gradients) -> state``; gradients at the decisions, shape (N, d).
     observe: Callable[[S, Array], S]
 
 
 class Descent(NamedTuple):
-    """State of a pool of gradient descents.
+    """State of a pool of gradient descents."""
 
-    Attributes:
-        t: This round, from 1.
-        centers: Shape (N, d).
-        decisions: Shape (N, d).
-        gradients: Gradients of the last round, shape (N, d).
-        variations: V_t-1, the sum of squared changes of gradients between rounds, shape (N,).
-        steps: Step sizes eta_t, shape (N,).
-    """
-
-    t: int
-    centers: Array
-    decisions: Array
-    gradients: Array
-    variations: Array
-    steps: Array
+    t: int  # this round, from 1
+    centers: Array  # shape (N, d)
+    decisions: Array  # shape (N, d)
+    gradients: Array  # gradients of the last round, shape (N, d)
+    variations: Array  # V_t-1, the sum of squared changes of gradients between rounds, shape (N,)
+    steps: Array  # step sizes eta_t, shape (N,)
 
 
 def descent_pool(
@@ -87,19 +70,12 @@ def descent_pool(
 
 
 class Newton(NamedTuple):
-    """State of a pool of learners, each with its own norm.
+    """State of a pool of learners, each with its own norm."""
 
-    Attributes:
-        centers: Shape (N, d).
-        decisions: Shape (N, d).
-        metrics: U, shape (N, d, d).
-        inverses: U^-1, shape (N, d, d).
-    """
-
-    centers: Array
-    decisions: Array
-    metrics: Array
-    inverses: Array
+    centers: Array  # shape (N, d)
+    decisions: Array  # shape (N, d)
+    metrics: Array  # U, shape (N, d, d)
+    inverses: Array  # U^-1, shape (N, d, d)
 
 
 def newton_pool(domain: Domain, ridges: Array, scales: Array, *, optimistic: bool) -> Pool[Newton]:

@@ -9,8 +9,6 @@ from typing import Any, TypeVar, cast
 
 from numba import njit
 
-__all__ = ["compiled"]
-
 Function = TypeVar("Function", bound=Callable[..., object])
 
 

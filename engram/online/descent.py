@@ -4,16 +4,14 @@ from collections.abc import Callable
 from math import sqrt
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.bases import Descent, descent_pool, single
 from engram.online.domains import Domain
 from engram.online.learner import Learner, positive
 
 __all__ = ["ogd", "optimistic_ogd"]
-
-Array = npt.NDArray[np.float64]
 
 
 def ogd(

@@ -3,14 +3,12 @@
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.steps import BALL, BOX, SIMPLEX, pull, pull_in_norm
 
 __all__ = ["Domain", "ball", "box", "simplex"]
-
-Array = npt.NDArray[np.float64]
 
 
 class Domain(NamedTuple):

@@ -4,27 +4,19 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.learner import Learner, checked
 
-__all__ = ["Ensemble", "ensemble"]
-
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 
 class Ensemble(NamedTuple, Generic[S]):
-    """State of an ensemble.
+    """State of an ensemble."""
 
-    Attributes:
-        weights: State of the learner that weights the members.
-        members: State of each member.
-    """
-
-    weights: S
-    members: tuple[Any, ...]
+    weights: S  # state of the learner that weights the members
+    members: tuple[Any, ...]  # state of each member
 
 
 def ensemble(meta: Learner[S], members: Sequence[Learner[Any]]) -> Learner[Ensemble[S]]:
@@ -49,8 +41,7 @@ def ensemble(meta: Learner[S], members: Sequence[Learner[Any]]) -> Learner[Ensem
 
     def act(state: Ensemble[S]) -> Array:
         decisions = [m.act(own) for m, own in zip(members, state.members, strict=True)]
-        mixed: Array = meta.act(state.weights) @ np.stack(decisions)
-        return mixed
+        return meta.act(state.weights) @ np.stack(decisions)
 
     def observe(state: Ensemble[S], gradient: Array) -> Ensemble[S]:
         g = checked(gradient, (dim,))

@@ -11,35 +11,24 @@ from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.learner import Learner, checked
 
-__all__ = ["Epoch", "in_epochs"]
-
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 _FIRST = 64  # rounds of the first epoch, where T is unknown
 
 
 class Epoch(NamedTuple, Generic[S]):
-    """State of a learner in epochs.
+    """State of a learner in epochs."""
 
-    Attributes:
-        state: State of this epoch's learner.
-        horizon: Number of rounds that the learner was built for.
-        rounds: Number of these that have been played.
-        bound: G that the learner was built for; 0 as long as all gradients were 0.
-        number: Number of epochs so far, this one included.
-    """
-
-    state: S
-    horizon: int
-    rounds: int
-    bound: float
-    number: int
+    state: S  # state of this epoch's learner
+    horizon: int  # number of rounds that the learner was built for
+    rounds: int  # number of these that have been played
+    bound: float  # G that the learner was built for; 0 as long as all gradients were 0
+    number: int  # number of epochs so far, this one included
 
 
 def in_epochs(

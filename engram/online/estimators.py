@@ -5,6 +5,7 @@ and neither the length of the stream nor a bound on gradients need be known.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,15 +16,15 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import _check_partial_fit_first_call, check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
+from engram.arrays import Array, Ints
 from engram.checks import require
 from engram.online.losses import ABSOLUTE, HINGE, LOGISTIC, SQUARED, Loss, quantile
 from engram.online.model import LARGEST, StreamModel
 
 __all__ = ["OnlineClassifier", "OnlineRegressor"]
 
-Array = npt.NDArray[np.float64]
 
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class OnlineRegressor(RegressorMixin, StreamModel):
     """Linear regression on a stream.
 
@@ -49,18 +50,10 @@ class OnlineRegressor(RegressorMixin, StreamModel):
         True
     """
 
-    def __init__(
-        self,
-        *,
-        loss: Literal["squared", "absolute", "quantile"] = "squared",
-        quantile: float = 0.5,
-        radius: float = 3.0,
-        exp_concave: bool | None = None,
-    ) -> None:
-        self.loss = loss
-        self.quantile = quantile
-        self.radius = radius
-        self.exp_concave = exp_concave
+    loss: Literal["squared", "absolute", "quantile"] = "squared"
+    quantile: float = 0.5
+    radius: float = 3.0
+    exp_concave: bool | None = None
 
     def _loss(self) -> Loss:
         losses = {"squared": SQUARED, "absolute": ABSOLUTE, "quantile": quantile(self.quantile)}
@@ -139,6 +132,7 @@ def _has_probabilities(model: "OnlineClassifier") -> bool:
     return True
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class OnlineClassifier(ClassifierMixin, StreamModel):
     """Linear classification on a stream, one class against the rest if there are more than two.
 
@@ -149,16 +143,9 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
         exp_concave: See ``OnlineRegressor``; with several classes, all coefficients count.
     """
 
-    def __init__(
-        self,
-        *,
-        loss: Literal["logistic", "hinge"] = "logistic",
-        radius: float = 8.0,
-        exp_concave: bool | None = None,
-    ) -> None:
-        self.loss = loss
-        self.radius = radius
-        self.exp_concave = exp_concave
+    loss: Literal["logistic", "hinge"] = "logistic"
+    radius: float = 8.0
+    exp_concave: bool | None = None
 
     def _loss(self) -> Loss:
         losses = {"logistic": LOGISTIC, "hinge": HINGE}
@@ -266,7 +253,7 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
         return self._coefficients()[1]
 
 
-def _likeliest(scores: Array) -> npt.NDArray[np.intp]:
+def _likeliest(scores: Array) -> Ints:
     return np.argmax(scores, axis=1) if scores.shape[1] > 1 else np.intp(1) * (scores[:, 0] > 0)
 
 

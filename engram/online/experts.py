@@ -10,30 +10,23 @@ from math import log, sqrt
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.bases import started
 from engram.online.domains import simplex
 from engram.online.learner import Learner, checked, positive
 from engram.online.weights import equalize, tilt
 
-__all__ = ["Hedge", "MsMwC", "Prod", "adapt_ml_prod", "hedge", "msmwc"]
-
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 _ROUNDING = 1e-8  # by which losses may exceed their range
 
 
 class Hedge(NamedTuple):
-    """State of ``hedge``.
+    """State of ``hedge``."""
 
-    Attributes:
-        logs: log p, shape (N,).
-    """
-
-    logs: Array
+    logs: Array  # log p, shape (N,)
 
 
 def hedge(size: int, *, horizon: int, loss_range: float = 1.0) -> Learner[Hedge]:
@@ -61,15 +54,10 @@ def hedge(size: int, *, horizon: int, loss_range: float = 1.0) -> Learner[Hedge]
 
 
 class Prod(NamedTuple):
-    """State of ``adapt_ml_prod``.
+    """State of ``adapt_ml_prod``."""
 
-    Attributes:
-        logs: log w, shape (N,).
-        squares: Sum of squared regrets so far, shape (N,).
-    """
-
-    logs: Array
-    squares: Array
+    logs: Array  # log w, shape (N,)
+    squares: Array  # sum of squared regrets so far, shape (N,)
 
 
 def adapt_ml_prod(size: int, *, loss_range: float = 1.0) -> Learner[Prod]:
@@ -93,8 +81,7 @@ def adapt_ml_prod(size: int, *, loss_range: float = 1.0) -> Learner[Prod]:
 
     def weights(state: Prod) -> Array:
         shares = steps(state.squares) * np.exp(state.logs - np.max(state.logs))
-        normalized: Array = shares / np.sum(shares)
-        return normalized
+        return shares / np.sum(shares)
 
     def learn(state: Prod, losses: Array) -> Prod:
         eta = steps(state.squares)
@@ -106,17 +93,11 @@ def adapt_ml_prod(size: int, *, loss_range: float = 1.0) -> Learner[Prod]:
 
 
 class MsMwC(NamedTuple):
-    """State of ``msmwc``.
+    """State of ``msmwc``."""
 
-    Attributes:
-        logs: log p-hat, shape (N,).
-        hints: m, shape (N,).
-        weights: p, shape (N,).
-    """
-
-    logs: Array
-    hints: Array
-    weights: Array
+    logs: Array  # log p-hat, shape (N,)
+    hints: Array  # m, shape (N,)
+    weights: Array  # p, shape (N,)
 
 
 def msmwc(

@@ -8,16 +8,14 @@ payoff -f, so everything is written for x.
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.domains import Domain, ball, simplex
 from engram.online.loss_streams import directions
 from engram.online.steps import BALL
 
 __all__ = ["Game", "matrix_game", "saddle_game"]
-
-Array = npt.NDArray[np.float64]
 
 
 class Game(NamedTuple):
@@ -58,8 +56,7 @@ class Game(NamedTuple):
 
     def gradient(self, x: Array, y: Array) -> Array:
         """Returns the gradients of f in x for n pairs (x, y), shape (n, d)."""
-        found: Array = self.curvature * x + self.linear + y @ self.matrix.T
-        return found
+        return self.curvature * x + self.linear + y @ self.matrix.T
 
     def losses(self, x: Array, y: Array) -> Array:
         """Returns f without the terms in y alone for n pairs (x, y), shape (n,)."""
@@ -78,8 +75,7 @@ class Game(NamedTuple):
         if self.domain.kind == BALL:
             lengths = np.linalg.norm(linear, axis=1, keepdims=True)
             uphill = linear / np.where(lengths > 0, lengths, 1.0)
-            on_sphere: Array = self.domain.anchor - self.domain.size * uphill
-            return on_sphere
+            return self.domain.anchor - self.domain.size * uphill
         found: Array = self.domain.size * np.eye(self.domain.dim)[np.argmin(linear, axis=1)]
         return found
 

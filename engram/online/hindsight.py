@@ -9,42 +9,27 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["Best", "Total", "least_on_ball", "least_quadratic"]
-
-Array = npt.NDArray[np.float64]
+from engram.arrays import Array
 
 _STEPS: Final = 100  # of Newton's method, which takes some ten
 _ROUNDING: Final = 1e-13  # of a total, relative
 
 
 class Total(NamedTuple):
-    """A convex function F at a point x.
+    """A convex function F at a point x."""
 
-    Attributes:
-        value: F(x).
-        gradient: The gradient at x, shape (d,).
-        curvature: The Hessian at x, shape (d, d).
-    """
-
-    value: float
-    gradient: Array
-    curvature: Array
+    value: float  # F(x)
+    gradient: Array  # the gradient at x, shape (d,)
+    curvature: Array  # the Hessian at x, shape (d, d)
 
 
 class Best(NamedTuple):
-    """A minimizer on a ball.
+    """A minimizer on a ball."""
 
-    Attributes:
-        decision: x, shape (d,).
-        total: F(x).
-        gap: The least value on the ball is at least ``total - gap``.
-    """
-
-    decision: Array
-    total: float
-    gap: float
+    decision: Array  # x, shape (d,)
+    total: float  # F(x)
+    gap: float  # the least value on the ball is at least ``total - gap``
 
 
 def least_quadratic(form: Array, linear: Array, radius: float) -> Array:

@@ -9,13 +9,12 @@ from math import sqrt
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 
 __all__ = ["Clipped", "Learner", "checked", "clipped", "positive"]
 
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 _ROUNDING = 1e-9  # by which a gradient may exceed its bound
@@ -82,23 +81,16 @@ def _longest(gradients: Array) -> float:
 
 
 class Clipped(NamedTuple, Generic[S]):
-    """A learner's state, and how many gradients exceeded the bound.
+    """A learner's state, and how many gradients exceeded the bound."""
 
-    Attributes:
-        state: The learner's own state.
-        times: Number of gradients so far that exceeded the bound.
-    """
-
-    state: S
-    times: int
+    state: S  # the learner's own state
+    times: int  # number of gradients so far that exceeded the bound
 
 
 def clipped(learner: Learner[S], bound: float) -> Learner[Clipped[S]]:
     """Returns a learner that scales gradients longer than ``bound`` down to it, and counts them.
 
-    Args:
-        learner: A learner built for the same bound.
-        bound: G > 0.
+    The learner is built for the same bound, G > 0.
     """
     positive(bound=bound)
 

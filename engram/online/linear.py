@@ -22,25 +22,12 @@ from math import sqrt
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.online.domains import ball
 from engram.online.learner import Learner
 from engram.online.losses import Loss
 from engram.online.universal import Universal, universal_ensemble
-
-__all__ = [
-    "LinearModel",
-    "LinearTask",
-    "RunningMoments",
-    "coefficients",
-    "learned",
-    "predictions",
-    "started",
-    "widened",
-]
-
-Array = npt.NDArray[np.float64]
 
 _HORIZON = 2**16
 _LENGTH = 2.0  # the longest z, in units of sqrt(d + 1), which is what it is in the mean square
@@ -50,17 +37,11 @@ _CONSTANT = 1e-12  # a column that varies by less than this, in parts of its mea
 
 
 class RunningMoments(NamedTuple):
-    """Running mean and variance (Welford, 1962).
+    """Running mean and variance (Welford, 1962)."""
 
-    Attributes:
-        weight: Total weight of all rows.
-        mean: Shape (n,).
-        squares: Weighted sum of squared distances from the mean, shape (n,).
-    """
-
-    weight: float
-    mean: Array
-    squares: Array
+    weight: float  # total weight of all rows
+    mean: Array  # shape (n,)
+    squares: Array  # weighted sum of squared distances from the mean, shape (n,)
 
     @property
     def scale(self) -> Array:
@@ -82,23 +63,17 @@ class RunningMoments(NamedTuple):
 
 
 class LinearTask(NamedTuple):
-    """A learning task.
+    """A learning task."""
 
-    Attributes:
-        loss: Loss of one output; with several outputs, losses are added up.
-        outputs: Number of outputs m >= 1.
-        standardized: Whether targets are standardized.
-        radius: Upper bound on the Euclidean norm of an output's coefficients, the intercept
-            included (root mean square over outputs), in standard deviations of the target, if it is
-            standardized, per standard deviation of a column.
-        most_exp_concave: Maximum number of coefficients of all outputs with which the ensemble has
-            learners for exp-concave losses.
-    """
-
-    loss: Loss
-    outputs: int
-    standardized: bool
+    loss: Loss  # loss of one output; with several outputs, losses are added up
+    outputs: int  # number of outputs m >= 1
+    standardized: bool  # whether targets are standardized
+    # Upper bound on the Euclidean norm of an output's coefficients, the intercept included (root
+    # mean square over outputs), in standard deviations of the target, if it is standardized, per
+    # standard deviation of a column.
     radius: float
+    # Maximum number of coefficients of all outputs with which the ensemble has learners for
+    # exp-concave losses.
     most_exp_concave: float
 
     def exp_concave(self, dim: int) -> bool:
@@ -107,19 +82,12 @@ class LinearTask(NamedTuple):
 
 
 class LinearModel(NamedTuple):
-    """State of a linear model.
+    """State of a linear model."""
 
-    Attributes:
-        columns: Moments of the d columns.
-        targets: Moments of the m targets; empty if targets are not standardized.
-        derivative_bound: The largest derivative that is not cut; 0 before the first row.
-        ensemble: State of the ensemble for d + 1 coefficients per output.
-    """
-
-    columns: RunningMoments
-    targets: RunningMoments
-    derivative_bound: float
-    ensemble: Universal
+    columns: RunningMoments  # moments of the d columns
+    targets: RunningMoments  # moments of the m targets; empty if targets are not standardized
+    derivative_bound: float  # the largest derivative that is not cut; 0 before the first row
+    ensemble: Universal  # state of the ensemble for d + 1 coefficients per output
 
 
 @lru_cache(maxsize=256)
@@ -136,12 +104,7 @@ def _learner_of(task: LinearTask, dim: int, derivative_bound: float) -> Learner[
 
 
 def started(task: LinearTask, dim: int) -> LinearModel:
-    """Returns the model before the first row, which predicts 0.
-
-    Args:
-        task: The learning task.
-        dim: d >= 0.
-    """
+    """Returns the model before the first row, which predicts 0."""
     columns, targets = (RunningMoments(0.0, np.zeros(n), np.zeros(n)) for n in (dim, task.outputs))
     return LinearModel(columns, targets, 0.0, _learner_of(task, dim, 0.0).init(None))
 
@@ -153,21 +116,11 @@ def coefficients(task: LinearTask, model: LinearModel) -> Array:
 
 
 def predictions(task: LinearTask, model: LinearModel, x: Array) -> Array:
-    """Returns p of each row, in units of the target.
-
-    Args:
-        task: The learning task.
-        model: The model.
-        x: Rows, shape (n, d).
-
-    Returns:
-        Shape (n, m).
-    """
+    """Returns p of each row, in units of the target, shape (n, m)."""
     columns, targets = model.columns, model.targets
     w = coefficients(task, model)
     p = (x - columns.mean) / columns.scale @ w[:, :-1].T + w[:, -1]
-    found: Array = targets.mean + targets.scale * p
-    return found
+    return targets.mean + targets.scale * p
 
 
 def learned(task: LinearTask, model: LinearModel, x: Array, y: Array, weight: float) -> LinearModel:
@@ -215,11 +168,6 @@ def widened(task: LinearTask, model: LinearModel, dim: int) -> LinearModel:
     """Returns the model with more columns, which were 0 in all rows so far.
 
     Its predictions stay the same. The ensemble starts over from its current decision.
-
-    Args:
-        task: The learning task.
-        model: The model.
-        dim: New number of columns, at least the present one.
     """
     more = dim - len(model.columns.mean)
     w = np.insert(coefficients(task, model), [-1], np.zeros((task.outputs, more)), axis=1)

@@ -7,8 +7,8 @@ from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.domains import Domain, ball
 from engram.online.hindsight import Best, Total, least_on_ball
@@ -25,8 +25,6 @@ __all__ = [
     "squared",
     "strongly_convex",
 ]
-
-Array = npt.NDArray[np.float64]
 
 
 def _rounded(width: float) -> Loss:

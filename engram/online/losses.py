@@ -8,14 +8,12 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit
 
+from engram.arrays import Array
 from engram.checks import require
 
 __all__ = ["ABSOLUTE", "HINGE", "LOGISTIC", "NONE", "SQUARED", "Loss", "quantile"]
-
-Array = npt.NDArray[np.float64]
 
 
 class Loss(NamedTuple):

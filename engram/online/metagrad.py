@@ -8,8 +8,8 @@ from math import ceil, log2
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.bases import Newton, newton_pool, started
 from engram.online.domains import Domain
@@ -19,19 +19,12 @@ from engram.online.weights import tilt
 
 __all__ = ["MetaGrad", "metagrad"]
 
-Array = npt.NDArray[np.float64]
-
 
 class MetaGrad(NamedTuple):
-    """State of ``metagrad``.
+    """State of ``metagrad``."""
 
-    Attributes:
-        slaves: w_i, with the inverses of Sigma_i as metrics.
-        logs: log pi, shape (K,).
-    """
-
-    slaves: Newton
-    logs: Array
+    slaves: Newton  # w_i, with the inverses of Sigma_i as metrics
+    logs: Array  # log pi, shape (K,)
 
 
 def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[MetaGrad]:
@@ -66,8 +59,7 @@ def metagrad(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[
 
     def act(state: MetaGrad) -> Array:
         shares = etas * np.exp(state.logs)
-        mixed: Array = shares / np.sum(shares) @ state.slaves.decisions
-        return mixed
+        return shares / np.sum(shares) @ state.slaves.decisions
 
     def observe(state: MetaGrad, gradient: Array) -> MetaGrad:
         g = checked(gradient, (domain.dim,), gradient_bound)

@@ -17,6 +17,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.learner import positive
 from engram.online.linear import (
@@ -29,10 +30,6 @@ from engram.online.linear import (
     widened,
 )
 from engram.online.losses import Loss
-
-__all__ = ["LARGEST", "StreamModel"]
-
-Array = npt.NDArray[np.float64]
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _BY_NAME = "a row by name, such as a dict"

@@ -5,15 +5,13 @@ curved in the direction of its gradient.
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.online.bases import Newton, Pool, newton_pool, single
 from engram.online.domains import Domain
 from engram.online.learner import Learner, positive
 
 __all__ = ["newton_steps", "online_newton_step", "optimistic_newton"]
-
-Array = npt.NDArray[np.float64]
 
 
 def newton_steps(domain: Domain, gammas: Array) -> Pool[Newton]:

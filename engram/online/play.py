@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Ints
 from engram.checks import require
 from engram.online.bases import Pool, started
 from engram.online.domains import Domain
@@ -22,9 +22,6 @@ __all__ = [
     "regrets",
     "vectorized",
 ]
-
-Array = npt.NDArray[np.float64]
-Rounds = npt.NDArray[np.intp]
 
 
 class PlayedStream(NamedTuple):
@@ -44,10 +41,6 @@ def vectorized(pool: Pool[Any], domain: Domain) -> Learner[Any]:
     """Returns a pool of N learners as one learner that needs gradients at all N decisions.
 
     So N learners that differ in a parameter play the same stream at once.
-
-    Args:
-        pool: The N learners.
-        domain: The set of decisions.
     """
     return Learner(
         dim=domain.dim,
@@ -71,16 +64,13 @@ def play_stream(learner: Learner[Any], stream: LossStream) -> PlayedStream:
 def play_game(
     game: Game, learner: Learner[Any], other: Learner[Any] | None, rounds: int
 ) -> tuple[Array, Array]:
-    """Plays a game.
+    """Plays a game; returns all x and y, shapes (T, n, d) and (T, n, e).
 
     Args:
         game: The game seen by ``learner``.
         learner: The player of x. With n points it is n players, each in a game of its own.
         other: The player of y, with n points; None: y is the best response to x.
         rounds: T >= 1.
-
-    Returns:
-        All x and y: shapes (T, n, d) and (T, n, e).
     """
     require(rounds >= 1, "rounds", rounds, "at least 1")
     transposed = game.transposed()
@@ -103,19 +93,19 @@ def _told(learner: Learner[Any], state: Any, gradients: Array) -> Any:
 # --- Regret --------------------------------------------------------------------------------
 
 
-def log_spaced(horizon: int, per_decade: int = 10) -> Rounds:
+def log_spaced(horizon: int, per_decade: int = 10) -> Ints:
     """Returns rounds from 1 to T, both included, evenly spaced in the logarithm up to rounding."""
     require(horizon >= 1, "horizon", horizon, "at least 1")
     count = 1 + int(np.ceil(per_decade * np.log10(horizon)))
     return np.unique(np.geomspace(1, horizon, count).round().astype(np.intp))
 
 
-def least_totals(stream: LossStream, rounds: Rounds) -> Array:
+def least_totals(stream: LossStream, rounds: Ints) -> Array:
     """Returns min_x sum_s<=t f_s(x) for each of some rounds t, shape (r,)."""
     return np.array([stream.first(int(t)).best().total for t in rounds])
 
 
-def regrets(stream: LossStream, decisions: Array, rounds: Rounds, least: Array) -> Array:
+def regrets(stream: LossStream, decisions: Array, rounds: Ints, least: Array) -> Array:
     """Returns sum_s<=t f_s(x_s) - min_x sum_s<=t f_s(x) for each of some rounds t, shape (r,).
 
     Args:
@@ -128,7 +118,7 @@ def regrets(stream: LossStream, decisions: Array, rounds: Rounds, least: Array) 
     return totals[rounds - 1] - least
 
 
-def game_regrets(game: Game, xs: Array, ys: Array, rounds: Rounds) -> Array:
+def game_regrets(game: Game, xs: Array, ys: Array, rounds: Ints) -> Array:
     """Returns sum_s<=t f(x_s, y_s) - min_x sum_s<=t f(x, y_s) for some rounds t, shape (r,).
 
     Args:

@@ -11,10 +11,10 @@ from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from engram.aggregates import Aggregate, Update
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.domains import ball
 from engram.online.epochs import Epoch, in_epochs
@@ -25,8 +25,6 @@ from engram.tree import is_finite
 from engram.types import Params
 
 __all__ = ["MOST_EXP_CONCAVE", "has_exp_concave", "universal_step"]
-
-Array = npt.NDArray[np.float64]
 
 MOST_EXP_CONCAVE: Final = 200
 """Parameters with which a model may have base learners for exp-concave losses."""

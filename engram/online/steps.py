@@ -8,23 +8,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from engram.arrays import Array, Ints
 from engram.online.compiled import compiled
 
-__all__ = [
-    "BALL",
-    "BOX",
-    "SIMPLEX",
-    "add_outer",
-    "descend",
-    "descend_in_norm",
-    "pull",
-    "pull_in_norm",
-]
-
-Array = npt.NDArray[np.float64]
 Factor = npt.NDArray[np.floating[Any]]
 Fixed = npt.NDArray[np.int8]
-Indices = npt.NDArray[np.intp]
 
 BALL: Final = 0
 BOX: Final = 1
@@ -136,7 +124,7 @@ def _pull_to_ball(anchor: Array, size: float, y: Array, metric: Array, inverse: 
 
 
 @compiled
-def _free_step(metric: Array, gradient: Array, free: Indices, summed: bool) -> tuple[Array, float]:
+def _free_step(metric: Array, gradient: Array, free: Ints, summed: bool) -> tuple[Array, float]:
     """Returns the step to the best point if only ``free`` coordinates move, and the multiplier.
 
     The multiplier is that of the sum constraint: the gradient of all free coordinates after the
@@ -158,7 +146,7 @@ def _free_step(metric: Array, gradient: Array, free: Indices, summed: bool) -> t
 
 
 @compiled
-def _move(anchor: Array, top: Array, x: Array, fixed: Fixed, free: Indices, step: Array) -> None:
+def _move(anchor: Array, top: Array, x: Array, fixed: Fixed, free: Ints, step: Array) -> None:
     """Moves ``x`` along ``step`` up to the first limit, and fixes the coordinate that meets it."""
     length, met = 1.0, -1
     for a in range(len(free)):
@@ -221,15 +209,9 @@ def pull_in_norm(
 ) -> None:
     """Moves ``y`` to the point x of the domain with the least (x - y)' U (x - y).
 
-    Args:
-        kind: See ``Domain``.
-        anchor: See ``Domain``.
-        top: See ``Domain``.
-        size: See ``Domain``.
-        y: Shape (d,).
-        metric: U, symmetric and positive definite, shape (d, d).
-        inverse: U^-1.
-        start: A point of the domain, preferably near the solution.
+    ``metric`` is U, symmetric and positive definite, shape (d, d), and ``inverse`` its inverse.
+    ``start`` is a point of the domain, preferably near the solution; ``Domain`` has the other
+    arguments.
     """
     if kind == BALL:
         _pull_to_ball(anchor, size, y, metric, inverse)

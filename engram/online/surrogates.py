@@ -3,13 +3,9 @@
 from math import ceil, log2
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.online.compiled import compiled
-
-__all__ = ["curvatures", "surrogate_gradients"]
-
-Array = npt.NDArray[np.float64]
 
 
 def curvatures(horizon: int) -> Array:

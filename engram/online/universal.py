@@ -14,8 +14,8 @@ from math import sqrt
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.bases import Descent, Newton, descent_pool, newton_pool, started
 from engram.online.domains import Domain
@@ -25,7 +25,6 @@ from engram.online.weights import weigh
 
 __all__ = ["Constants", "Feedback", "Universal", "universal_ensemble"]
 
-Array = npt.NDArray[np.float64]
 Feedback = Literal["one-gradient", "multi-gradient"]
 Kind = Literal["practical", "theory"]
 
@@ -99,34 +98,21 @@ def theoretical(smoothness: float) -> Constants:
 
 
 class Universal(NamedTuple):
-    """State of the ensemble before a round, in units in which the ball has radius 1 and G is 1.
+    """State of the ensemble before a round, in units in which the ball has radius 1 and G is 1."""
 
-    Attributes:
-        descents: State of the base learners for strongly convex losses, and of the one for convex
-            losses.
-        newtons: State of the base learners for exp-concave losses; empty if there are none.
-        slopes: Linear losses <g, x_i - x> of the base learners in the last round, shape (N,).
-        moves: |x_i - x_i before|^2 of each base learner, shape (N,).
-        mid_moves: The same of each middle layer's decision, shape (K,).
-        mid_logs: log p-hat, up to a constant in each row, shape (K, N).
-        top_logs: log q-hat, shape (K,).
-        mid_weights: p, of this round, shape (K, N).
-        mid_decisions: x_k, shape (K, d).
-        top_weights: q, shape (K,).
-        decision: x, shape (d,).
-    """
-
+    # State of the base learners for strongly convex losses, and of the one for convex losses.
     descents: Descent
+    # State of the base learners for exp-concave losses; empty if there are none.
     newtons: Newton | tuple[()]
-    slopes: Array
-    moves: Array
-    mid_moves: Array
-    mid_logs: Array
-    top_logs: Array
-    mid_weights: Array
-    mid_decisions: Array
-    top_weights: Array
-    decision: Array
+    slopes: Array  # linear losses <g, x_i - x> of the base learners in the last round, shape (N,)
+    moves: Array  # |x_i - x_i before|^2 of each base learner, shape (N,)
+    mid_moves: Array  # the same of each middle layer's decision, shape (K,)
+    mid_logs: Array  # log p-hat, up to a constant in each row, shape (K, N)
+    top_logs: Array  # log q-hat, shape (K,)
+    mid_weights: Array  # p, of this round, shape (K, N)
+    mid_decisions: Array  # x_k, shape (K, d)
+    top_weights: Array  # q, shape (K,)
+    decision: Array  # x, shape (d,)
 
 
 def universal_ensemble(

@@ -9,8 +9,8 @@ in the worst case.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.online.bases import Descent, Newton, descent_pool, started
 from engram.online.domains import Domain
@@ -21,22 +21,14 @@ from engram.online.surrogates import curvatures, surrogate_gradients
 
 __all__ = ["Usc", "usc"]
 
-Array = npt.NDArray[np.float64]
-
 
 class Usc(NamedTuple):
-    """State of ``usc``.
+    """State of ``usc``."""
 
-    Attributes:
-        weights: State of Adapt-ML-Prod.
-        descents: State of the base learners for strongly convex losses, and of the one for convex
-            losses.
-        newtons: State of the base learners for exp-concave losses.
-    """
-
-    weights: Prod
+    weights: Prod  # state of Adapt-ML-Prod
+    # State of the base learners for strongly convex losses, and of the one for convex losses.
     descents: Descent
-    newtons: Newton
+    newtons: Newton  # state of the base learners for exp-concave losses
 
 
 def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
@@ -77,8 +69,7 @@ def usc(domain: Domain, *, gradient_bound: float, horizon: int) -> Learner[Usc]:
         return np.concatenate([state.descents.decisions, state.newtons.decisions])
 
     def act(state: Usc) -> Array:
-        mixed: Array = meta.act(state.weights) @ decisions(state)
-        return mixed
+        return meta.act(state.weights) @ decisions(state)
 
     def observe(state: Usc, gradient: Array) -> Usc:
         g = checked(gradient, (domain.dim,), gradient_bound)

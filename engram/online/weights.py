@@ -3,13 +3,9 @@
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.online.compiled import compiled
-
-__all__ = ["equalize", "tilt", "weigh"]
-
-Array = npt.NDArray[np.float64]
 
 _MOST_STEPS: Final = 200  # of Newton's method, which takes some five
 

@@ -6,8 +6,6 @@ from pydantic import Field
 
 from federation.settings.fields import Float, Int, Settings
 
-__all__ = ["DataSettings"]
-
 
 class DataSettings(Settings):
     """Which data there are, and who holds which rows."""

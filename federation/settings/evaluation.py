@@ -8,8 +8,6 @@ from engram.checks import require
 from engram.metrics import METRICS
 from federation.settings.fields import Float, Int, Settings, nearest
 
-__all__ = ["EvaluationSettings"]
-
 
 def _metrics(value: object) -> object:
     """Returns names with commas as text; lists of names are natural in Python."""

@@ -8,8 +8,6 @@ from pydantic import AfterValidator, Field
 from engram.checks import require
 from federation.settings.fields import Float, Int, Settings
 
-__all__ = ["MachineSettings"]
-
 
 def _known_device(value: str) -> str:
     require(bool(re.fullmatch(r"cpu|cuda(:\d+)?", value)), "device", value, "cpu, cuda or cuda:N")

@@ -9,8 +9,6 @@ from engram.networks import BUILT_IN, NETWORKS, is_known
 from engram.tasks import LOSSES, TASKS
 from federation.settings.fields import Settings, nearest, widths
 
-__all__ = ["ModelSettings"]
-
 
 def _network(value: str) -> str:
     known = [*BUILT_IN, *NETWORKS]

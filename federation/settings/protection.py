@@ -8,8 +8,6 @@ from pydantic import Field
 from engram.checks import must
 from federation.settings.fields import Float, Int, Settings
 
-__all__ = ["ProtectionSettings"]
-
 
 class ProtectionSettings(Settings):
     """What keeps clients private, and the common model safe from some of them."""
@@ -69,8 +67,7 @@ class ProtectionSettings(Settings):
     def protection_problems(self, asked: int) -> Iterator[str]:
         """Says which settings no round could meet, or would not protect anybody.
 
-        Args:
-            asked: Clients that are asked in a round.
+        ``asked`` clients are asked in a round.
         """
         least = {"trimmed-mean": 2 * self.num_malicious + 1, "krum": 2 * self.num_malicious + 3}
         if asked < least.get(self.merge, 1):

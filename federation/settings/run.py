@@ -4,8 +4,6 @@ from pydantic import Field
 
 from federation.settings.fields import Float, Int, Settings
 
-__all__ = ["RunSettings"]
-
 
 class RunSettings(Settings):
     """How long a run is, when it is looked at, and where its results are."""

@@ -8,8 +8,6 @@ from federation.settings.protection import ProtectionSettings
 from federation.settings.run import RunSettings
 from federation.settings.training import TrainingSettings
 
-__all__ = ["GROUPS", "SharedSettings"]
-
 GROUPS = (
     DataSettings,
     ModelSettings,

@@ -6,8 +6,6 @@ from pydantic import Field
 
 from federation.settings.fields import Int, Settings
 
-__all__ = ["TrainingSettings"]
-
 
 class TrainingSettings(Settings):
     """Who trains in a round, and on which rows."""

@@ -20,8 +20,6 @@ from simulations.studies.online.settings import UniversalSettings, UniversalStre
 from simulations.studies.settings import flag_of, option_of
 from simulations.studies.study import Study, run_study
 
-__all__ = ["STUDIES", "app", "command_of"]
-
 _ROOM: Final = "simulations.studies"
 
 STUDIES: Final = (
@@ -49,8 +47,7 @@ _Ray = Annotated[
     ),
 ]
 _Resume = Annotated[
-    str | None,
-    typer.Option(metavar="RUN", help="Go on with one: its folder, or name in runs/."),
+    str | None, typer.Option(metavar="RUN", help="Go on with one: its folder, or name in runs/.")
 ]
 _COMMON: Final[dict[str, tuple[Any, Any]]] = {
     "processes": (_Processes, None),

@@ -5,41 +5,19 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import matplotlib as mpl
-import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from rich import box
 from rich.table import Table
 
-__all__ = [
-    "COLORS",
-    "draw_band",
-    "finish",
-    "log_ticks",
-    "panels",
-    "plus_minus",
-    "png",
-    "table",
-]
-
-Array = npt.NDArray[np.float64]
+from engram.arrays import Array
 
 COLORS: Final = list(mpl.color_sequences["tab10"])
 
 
-# --- Tables ----------------------------------------------------------------------------------
-
-
-def table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
-    """Returns an empty table: columns of words, and then columns of numbers.
-
-    Args:
-        left: Headings of columns of words.
-        right: Headings of columns of numbers, which are aligned on the right.
-        looks: Further arguments of rich's ``Table``.
-    """
+def new_table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
+    """Returns an empty table: columns of words, and then columns of numbers."""
     usual: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1)}
     found = Table(title_justify="left", **usual | looks)
     for heading in left:
@@ -54,9 +32,6 @@ def plus_minus(value: float | None, error: float | None, digits: int = 2) -> str
     if value is None:
         return "-"
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
-
-
-# --- Pictures --------------------------------------------------------------------------------
 
 
 def panels(

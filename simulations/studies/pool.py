@@ -21,8 +21,6 @@ from threadpoolctl import threadpool_limits
 from federation.errors import Refused, RunStopped
 from federation.files import replace_file
 
-__all__ = ["Job", "Pool", "Progress", "Row", "Tell"]
-
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]  # how much of a job is done, and of how much
 Job = Callable[[Progress], list[Row]]  # returns rows, each with "errors"; it can be pickled
@@ -95,9 +93,7 @@ class Pool:
     def _beside(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
         """Does jobs by joblib, and yields the rows of each when it is done."""
         from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
-        from joblib.externals.loky.process_executor import (  # noqa: PLC0415 - likewise
-            BrokenProcessPool,
-        )
+        from joblib.externals.loky.process_executor import BrokenProcessPool  # noqa: PLC0415 - likewise
 
         lost = (BrokenProcessPool, *([_join(self._ray)] if self._ray else []))
         self._begin()
@@ -195,10 +191,7 @@ def _without_signals() -> Iterator[None]:
 
 
 def _join(address: str) -> type[Exception]:
-    """Joins a Ray cluster until this process ends, and makes ``ray`` a name of a joblib backend.
-
-    Returns:
-        The error that is raised when a process of the cluster is lost.
+    """Joins a Ray cluster until this process ends, as joblib's backend ``ray``; returns its error.
 
     Raises:
         Refused: There is no cluster.
@@ -234,11 +227,8 @@ def _join(address: str) -> type[Exception]:
 def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[Row]]:
     """Does a job.
 
-    Args:
-        news: A folder where progress is written, if this machine has it.
-        owner: The process that waits for the job and started this one; None on a cluster.
-        name: The job's.
-        job: What to do.
+    Progress is written to ``news``, if this machine has that folder. ``owner`` is the process that
+    waits for the job and started this one; None on a cluster.
     """
     told = -_PAUSE
     if owner is not None:

@@ -10,35 +10,24 @@ from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused
 
-__all__ = ["Option", "Settings", "argument", "flag_of", "option", "option_of"]
-
 _KEY: Final = "option"  # of a field's metadata
 
 
 class Option(NamedTuple):
-    """How a field is given on the command line, and which values it may have.
+    """How a field is given on the command line, and which values it may have."""
 
-    Attributes:
-        help: What the field means; printed by ``--help``.
-        flags: The option's names; none for the usual one (``flag_of``).
-        metavar: What stands for its value in ``--help``.
-        least: Smallest value of a number, or of each number of a tuple.
-        most: Largest value.
-        among: The names or numbers that are allowed, or where they are found, as
-            ``package.module:NAME``, for modules that are slow to import. Of a tuple of these, the
-            empty one stands for all of them.
-        positional: Whether it is an argument, without a flag.
-        kept: Whether it belongs to the plan that a folder is begun with. What does not may be
-            given again with ``--resume``.
-    """
-
-    help: str
-    flags: tuple[str, ...] = ()
-    metavar: str | None = None
-    least: float | None = None
-    most: float | None = None
+    help: str  # what the field means; printed by ``--help``
+    flags: tuple[str, ...] = ()  # the option's names; none for the usual one (``flag_of``)
+    metavar: str | None = None  # what stands for its value in ``--help``
+    least: float | None = None  # smallest value of a number, or of each number of a tuple
+    most: float | None = None  # largest value
+    # The names or numbers that are allowed, or where they are found, as ``package.module:NAME``,
+    # for modules that are slow to import. Of a tuple of these, the empty one stands for all of
+    # them.
     among: Collection[Any] | str | None = None
-    positional: bool = False
+    positional: bool = False  # whether it is an argument, without a flag
+    # Whether it belongs to the plan that a folder is begun with. What does not may be given again
+    # with ``--resume``.
     kept: bool = True
 
     @property
@@ -51,13 +40,7 @@ class Option(NamedTuple):
 
 
 def option(default: Any = MISSING, *, help: str, **more: Any) -> Any:  # noqa: A002 - typer's word
-    """Makes a field that is given as ``--name VALUE``; required if it has no default.
-
-    Args:
-        default: Its default.
-        help: As ``Option`` has it.
-        more: Further attributes of ``Option``.
-    """
+    """Makes a field that is given as ``--name VALUE``; required if it has no default."""
     return field(default=default, metadata={_KEY: Option(help, **more)})
 
 

@@ -18,44 +18,28 @@ from simulations.studies.settings import Settings, option_of
 from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console
 
-__all__ = ["Report", "Study", "read_plan", "run_study", "write_plan"]
-
 _PLAN: Final = "plan.json"
 
 
 class Study(NamedTuple):
-    """One of a paper's experiments.
+    """One of a paper's experiments."""
 
-    Attributes:
-        name: The name of its command.
-        settings: The class of its settings.
-        module: Where ``work`` and ``report`` are, as ``Body`` has them. It is imported when the
-            study is run, since torch and others take seconds.
-        unit: What the progress of a job counts.
-        whole: Whether it is done in one go: it has no jobs, and cannot be resumed.
-    """
-
-    name: str
-    settings: type[Settings]
+    name: str  # the name of its command
+    settings: type[Settings]  # the class of its settings
+    # Where ``work`` and ``report`` are, as ``Body`` has them. It is imported when the study is run,
+    # since torch and others take seconds.
     module: str
-    unit: str
-    whole: bool = False
+    unit: str  # what the progress of a job counts
+    whole: bool = False  # whether it is done in one go: it has no jobs, and cannot be resumed
 
 
 class Report(NamedTuple):
-    """What a study shows and records.
+    """What a study shows and records."""
 
-    Attributes:
-        shown: Texts and tables for standard output.
-        results: For ``results.json``; infinity and NaN become null.
-        files: Other files' contents, by name.
-        notes: Lines for standard error.
-    """
-
-    shown: Sequence[str | Table]
-    results: Mapping[str, Any]
-    files: Mapping[str, bytes]
-    notes: Sequence[str] = ()
+    shown: Sequence[str | Table]  # texts and tables for standard output
+    results: Mapping[str, Any]  # for ``results.json``; infinity and NaN become null
+    files: Mapping[str, bytes]  # other files' contents, by name
+    notes: Sequence[str] = ()  # lines for standard error
 
 
 class Body(Protocol):
@@ -155,9 +139,6 @@ def _plain(found: Any) -> Any:
     if isinstance(found, list | tuple):
         return [_plain(value) for value in found]
     return None if isinstance(found, float) and not math.isfinite(found) else found
-
-
-# --- Plans -----------------------------------------------------------------------------------
 
 
 def write_plan(folder: Path, name: str, settings: Settings) -> None:

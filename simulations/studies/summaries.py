@@ -4,13 +4,9 @@ from collections.abc import Hashable, Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from simulations.studies.pool import Row
-
-__all__ = ["grouped", "mean_and_error"]
-
-Array = npt.NDArray[np.float64]
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:

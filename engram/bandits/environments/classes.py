@@ -16,21 +16,14 @@ from engram.bandits.environments.environment import (
 from engram.bandits.policy import Array
 from engram.checks import require
 
-__all__ = ["ArmLayout", "LabeledRows", "classes", "laid_out"]
-
 ArmLayout = Literal["shift", "block"]
 
 
 class LabeledRows(NamedTuple):
-    """A data set for classification.
+    """A data set for classification."""
 
-    Attributes:
-        x: Inputs, shape (n, d), of any numeric type; neither copied nor changed.
-        y: Their classes, 0, ..., K - 1, shape (n,).
-    """
-
-    x: npt.NDArray[Any]
-    y: npt.NDArray[Any]
+    x: npt.NDArray[Any]  # inputs, shape (n, d), of any numeric type; neither copied nor changed
+    y: npt.NDArray[Any]  # their classes, 0, ..., K - 1, shape (n,)
 
 
 class _Drawn(NamedTuple):

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Bools, Ints
 from engram.bandits.environments.environment import (
     Environment,
     Round,
@@ -16,10 +16,6 @@ from engram.bandits.environments.environment import (
 from engram.bandits.policy import Array
 from engram.checks import require
 from engram.online.loss_streams import directions
-
-__all__ = ["REWARDS", "grouped"]
-
-Numbers = npt.NDArray[np.intp]
 
 REWARDS: Final[Mapping[str, Callable[[Array], Array]]] = {
     "linear": lambda z: (1 + z) / 2,
@@ -108,35 +104,28 @@ def grouped(
 
 
 class _Tastes(NamedTuple):
-    """The groups and their parameters.
+    """The groups and their parameters."""
 
-    Attributes:
-        parameters: a, shape (topics, groups, (d - 1) / topics).
-        group: Group of each user in each topic, shape (topics, users).
-        reward: phi.
-        gap: gamma.
-    """
+    parameters: Array  # a, shape (topics, groups, (d - 1) / topics)
+    group: Ints  # group of each user in each topic, shape (topics, users)
+    reward: Callable[[Array], Array]  # phi
+    gap: float  # gamma
 
-    parameters: Array
-    group: Numbers
-    reward: Callable[[Array], Array]
-    gap: float
-
-    def expected(self, topic: Numbers, z: Array) -> Array:
+    def expected(self, topic: Ints, z: Array) -> Array:
         """Returns what the groups of these topics expect of these arms, shape (n, groups)."""
         return self.reward(np.einsum("nqb,nb->nq", self.parameters[topic], z))
 
-    def expected_rewards(self, topic: Numbers, z: Array) -> Array:
+    def expected_rewards(self, topic: Ints, z: Array) -> Array:
         """Returns what users expect of them, shape (n, users)."""
         return np.take_along_axis(self.expected(topic, z), self.group[topic], axis=1)
 
-    def near(self, topic: Numbers, z: Array) -> npt.NDArray[np.bool_]:
+    def near(self, topic: Ints, z: Array) -> Bools:
         """Returns for which arms two groups are less than the gap apart."""
         between = np.diff(np.sort(self.expected(topic, z), axis=1), axis=1)
-        found: npt.NDArray[np.bool_] = between.min(axis=1, initial=np.inf) < self.gap
+        found: Bools = between.min(axis=1, initial=np.inf) < self.gap
         return found
 
-    def offer(self, rng: np.random.Generator, arms: int) -> tuple[Numbers, Array]:
+    def offer(self, rng: np.random.Generator, arms: int) -> tuple[Ints, Array]:
         """Draws arms: their topics, (K,), and z there, (K, (d - 1) / topics)."""
         topics, _, block = self.parameters.shape
         topic = rng.integers(topics, size=arms)
@@ -158,7 +147,7 @@ class _Tastes(NamedTuple):
         require(kept >= _LEAST, "gap", self.gap, less)
 
 
-def _placed(topic: Numbers, z: Array, topics: int) -> Array:
+def _placed(topic: Ints, z: Array, topics: int) -> Array:
     """Returns arms with all features, shape (K, d)."""
     arms, block = z.shape
     found = np.zeros((arms, topics, block))

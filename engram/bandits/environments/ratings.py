@@ -6,33 +6,22 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
 
+from engram.arrays import Ints
 from engram.bandits.environments.environment import Environment, Round, checked_length, drawing
 from engram.bandits.policy import Array
 from engram.checks import require
 
-__all__ = ["Rated", "rated", "ratings"]
-
-Numbers = npt.NDArray[np.intp]
-
 
 class Rated(NamedTuple):
-    """A table of ratings, with users and items numbered from 0.
+    """A table of ratings, with users and items numbered from 0."""
 
-    Attributes:
-        users: Vector of each user, of Euclidean norm 1, shape (n, r).
-        items: Vector of each item, shape (m, r).
-        bad: The items that each user has rated badly; these pay.
-        other: All other items that the user has rated.
-        groups: Group of each user by K-means, shape (n,).
-    """
+    users: Array  # vector of each user, of Euclidean norm 1, shape (n, r)
+    items: Array  # vector of each item, shape (m, r)
+    bad: tuple[Ints, ...]  # the items that each user has rated badly; these pay
+    other: tuple[Ints, ...]  # all other items that the user has rated
+    groups: Ints  # group of each user by K-means, shape (n,)
 
-    users: Array
-    items: Array
-    bad: tuple[Numbers, ...]
-    other: tuple[Numbers, ...]
-    groups: Numbers
-
-    def served(self, arms: int) -> Numbers:
+    def served(self, arms: int) -> Ints:
         """Returns the users with at least one item that pays and ``arms - 1`` that do not."""
         enough = [
             len(bad) >= 1 and len(other) >= arms - 1
@@ -82,13 +71,9 @@ def rated(
     cells, rows = np.unique(who[kept] * shape[1] + what[kept], return_index=True)
     row, column, value = cells // shape[1], cells % shape[1], stars[kept][rows]
     require(
-        1 <= rank < min(shape),
-        "rank",
-        rank,
-        f"at least 1, and less than users and items, {shape}",
+        1 <= rank < min(shape), "rank", rank, f"at least 1, and less than users and items, {shape}"
     )
     require(1 <= groups <= shape[0], "groups", groups, f"in [1, {shape[0]}], the users")
-    # PLC0415: slow to import, and not always needed.
     from scipy.sparse.linalg import svds  # noqa: PLC0415 - slow to import, not always needed
     from sklearn.cluster import KMeans  # noqa: PLC0415 - slow to import, not always needed
 
@@ -163,7 +148,7 @@ def ratings(
     return Environment(horizon, len(served), arms, width, round_)
 
 
-def _most(names: npt.NDArray[Any], count: int) -> Numbers:
+def _most(names: npt.NDArray[Any], count: int) -> Ints:
     """Numbers the names with the most rows by how many they have; -1 stands for the others."""
     require(count >= 1, "how many are kept", count, "at least 1")
     found, codes, sizes = np.unique(names, return_inverse=True, return_counts=True)

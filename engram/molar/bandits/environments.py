@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Bools, Ints
 from engram.checks import require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 
-__all__ = ["BanditModel", "TaskEnvironment", "regret", "replay", "simulate", "sparse_environments"]
-
-Array = npt.NDArray[np.float64]
 BanditModel = Literal["C", "P"]
 
 
@@ -31,7 +28,7 @@ class TaskEnvironment(NamedTuple):
             plays.
     """
 
-    active: npt.NDArray[np.bool_]
+    active: Bools
     contexts: Array
     means: Array
     rewards: Array
@@ -49,7 +46,7 @@ class TaskEnvironment(NamedTuple):
         )
 
 
-def regret(environment: TaskEnvironment, actions: npt.NDArray[np.intp]) -> Array:
+def regret(environment: TaskEnvironment, actions: Ints) -> Array:
     """Returns the regret of each round (Sections 3.2 and I.1), shape (T,).
 
     It is the loss in expected reward against the best arm, so never negative; 0 in rounds in which
@@ -160,7 +157,7 @@ def sparse_environments(
     ]
 
 
-def _activated(rng: np.random.Generator, activation: float, horizon: int) -> npt.NDArray[np.bool_]:
+def _activated(rng: np.random.Generator, activation: float, horizon: int) -> Bools:
     require(0 <= activation <= 1, "activation", activation, "in [0, 1]")
     require(horizon >= 1, "horizon", horizon, "at least 1")
     return rng.random(horizon) < activation

@@ -8,17 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.lasso import lasso_debiasing
 from engram.molar.shrinkage import Option, Shared, combine, personalize
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.trimmed_mean import trimmed_mean
-
-__all__ = ["TaskEstimator", "lasso", "molar", "ols", "robust_multitask"]
-
-Array = npt.NDArray[np.float64]
 
 Sent = TypeVar("Sent")
 Reply = TypeVar("Reply")

@@ -4,38 +4,23 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.bandits.environments import TaskEnvironment, regret
 from engram.molar.bandits.policies import MultitaskBandit
 
-__all__ = ["Batch", "batches", "play_tasks"]
-
-Array = npt.NDArray[np.float64]
-
 
 class Batch(NamedTuple):
-    """Rounds t with ``start < t <= stop`` in which estimates do not change.
+    """Rounds t with ``start < t <= stop`` in which estimates do not change."""
 
-    Attributes:
-        start: 0, or the last round of the previous batch.
-        stop: Its last round.
-        full: Whether estimates follow: not if the horizon has cut the batch short.
-    """
-
-    start: int
-    stop: int
-    full: bool
+    start: int  # 0, or the last round of the previous batch
+    stop: int  # its last round
+    full: bool  # whether estimates follow: not if the horizon has cut the batch short
 
 
 def batches(first: int, horizon: int) -> Iterator[Batch]:
-    """Yields H_0 and H_q = {t: 2^(q-1) H_0 < t <= min(2^q H_0, T)} of Algorithms 2 and 5.
-
-    Args:
-        first: The size of H_0, at least 1.
-        horizon: T, at least 1.
-    """
+    """Yields H_0 and H_q = {t: 2^(q-1) H_0 < t <= min(2^q H_0, T)} of Algorithms 2 and 5."""
     require(first >= 1, "first", first, "at least 1")
     require(horizon >= 1, "horizon", horizon, "at least 1")
     start, stop = 0, first
@@ -53,11 +38,8 @@ def play_tasks(
 ) -> Array:
     """Returns the cumulative regret of each task after each round, shape (M, T).
 
-    Args:
-        policy: The policy.
-        environments: The environment of each of M tasks, with T rounds.
-        rngs: Generator of each task, to break ties.
-        first: Size H_0 of the first batch; 1 in the paper.
+    Each of M environments has T rounds, and a generator to break ties. The first batch has
+    ``first`` rounds, H_0; 1 in the paper.
     """
     horizons = {len(environment.active) for environment in environments}
     require(len(horizons) == 1, "numbers of rounds", horizons, "the same for all tasks")

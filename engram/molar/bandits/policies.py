@@ -8,27 +8,15 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Ints
 from engram.checks import require
 from engram.molar.bandits import methods
-from engram.molar.bandits.site import Arms, History, TaskBandit, TaskState
+from engram.molar.bandits.site import History, TaskBandit, TaskState
 from engram.molar.bandits.trace_norm import LeastSquaresMoments, trace_norm
 from engram.molar.shrinkage import Option, Shared
 from engram.molar.site import SiteEstimate
 
-__all__ = [
-    "MultitaskBandit",
-    "State",
-    "exchange",
-    "lasso_bandit",
-    "molar_bandit",
-    "ols_bandit",
-    "robust_multitask_bandit",
-    "trace_norm_bandit",
-]
-
-Array = npt.NDArray[np.float64]
 State = tuple[TaskState, ...]  # one per task
 
 Sent = TypeVar("Sent")
@@ -36,35 +24,24 @@ Reply = TypeVar("Reply")
 
 
 class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
-    """M bandit instances in one process.
+    """M bandit instances in one process."""
 
-    Attributes:
-        site: The functions of a single task.
-    """
-
-    site: TaskBandit[Sent, Reply]
+    site: TaskBandit[Sent, Reply]  # the functions of a single task
 
     def init(self, tasks: int, parameters: int, dim: int) -> State:
         """Returns the state before the first round.
 
-        Args:
-            tasks: M, at least 1.
-            parameters: Number of parameters of each task: 1 under Model-C, K under Model-P.
-            dim: d.
+        M tasks, d features, and 1 parameter of each task under Model-C, or K under Model-P.
         """
         require(tasks >= 1, "tasks", tasks, "at least 1")
         return (self.site.init(parameters, dim),) * tasks
 
     def choose(
         self, state: State, contexts: Sequence[Array], rngs: Sequence[np.random.Generator]
-    ) -> list[Arms]:
+    ) -> list[Ints]:
         """Chooses arms for rounds of one batch; see ``TaskBandit.choose``.
 
-        Args:
-            state: The state before these rounds.
-            contexts: Contexts of each task in the n_m >= 0 rounds in which it is activated,
-                (n_m, K or 1, d).
-            rngs: A generator for each task.
+        Contexts (n_m, K or 1, d) are of the n_m >= 0 rounds in which a task is activated.
         """
         tasks = zip(state, contexts, rngs, strict=True)
         return [self.site.choose(own, seen, rng) for own, seen, rng in tasks]
@@ -73,7 +50,7 @@ class MultitaskBandit(NamedTuple, Generic[Sent, Reply]):
         self,
         state: State,
         contexts: Sequence[Array],
-        actions: Sequence[Arms],
+        actions: Sequence[Ints],
         rewards: Sequence[Array],
     ) -> State:
         """Stores the rows of these choices, which take effect at the end of the batch."""
@@ -151,11 +128,7 @@ def lasso_bandit(
 
 
 def robust_multitask_bandit(
-    *,
-    c: float = 0.175,
-    proportion: float = 0.1,
-    history: History = "batch",
-    c_rows: float = 1.0,
+    *, c: float = 0.175, proportion: float = 0.1, history: History = "batch", c_rows: float = 1.0
 ) -> MultitaskBandit[Array, Array]:
     """The robust multitask bandit (Xu and Bastani, 2024), lambda = c sqrt(ln(d) / n_m).
 

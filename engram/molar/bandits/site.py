@@ -8,16 +8,12 @@ from collections.abc import Sequence
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Bools, Ints
 from engram.checks import require
 from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
 
-__all__ = ["Buffer", "History", "TaskBandit", "TaskState"]
-
-Array = npt.NDArray[np.float64]
-Arms = npt.NDArray[np.intp]
 History = Literal["batch", "all"]
 
 Sent = TypeVar("Sent")
@@ -25,20 +21,15 @@ Reply = TypeVar("Reply")
 
 
 class Buffer(NamedTuple):
-    """Rows that a task has seen.
+    """Rows that a task has seen."""
 
-    Attributes:
-        x: Contexts of the arms chosen, shape (n, d), n >= 0.
-        y: Their rewards, shape (n,).
-        parameter: The parameter that each reward depends on, shape (n,): always 0 under Model-C,
-            the arm under Model-P.
-    """
+    x: Array  # contexts of the arms chosen, shape (n, d), n >= 0
+    y: Array  # their rewards, shape (n,)
+    # The parameter that each reward depends on, shape (n,): always 0 under Model-C, the arm under
+    # Model-P.
+    parameter: Ints
 
-    x: Array
-    y: Array
-    parameter: Arms
-
-    def select(self, kept: npt.NDArray[np.bool_]) -> "Buffer":
+    def select(self, kept: Bools) -> "Buffer":
         """Returns some of the rows, by a mask of shape (n,)."""
         return Buffer(self.x[kept], self.y[kept], self.parameter[kept])
 
@@ -49,18 +40,13 @@ class Buffer(NamedTuple):
 
 
 class TaskState(NamedTuple):
-    """State of one task.
+    """State of one task."""
 
-    Attributes:
-        coefs: Coefficients for choosing arms, shape (P, d): one parameter (P = 1) under Model-C,
-            one per arm (P = K) under Model-P.
-        fresh: Rows since the last estimate of their parameter.
-        past: Rows already used in estimates; empty if these are forgotten.
-    """
-
+    # Coefficients for choosing arms, shape (P, d): one parameter (P = 1) under Model-C, one per arm
+    # (P = K) under Model-P.
     coefs: Array
-    fresh: Buffer
-    past: Buffer
+    fresh: Buffer  # rows since the last estimate of their parameter
+    past: Buffer  # rows already used in estimates; empty if these are forgotten
 
 
 class TaskBandit(NamedTuple, Generic[Sent, Reply]):
@@ -91,7 +77,7 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         none = Buffer(np.empty((0, dim)), np.empty(0), np.empty(0, dtype=np.intp))
         return TaskState(np.zeros((parameters, dim)), none, none)
 
-    def choose(self, state: TaskState, contexts: Array, rng: np.random.Generator) -> Arms:
+    def choose(self, state: TaskState, contexts: Array, rng: np.random.Generator) -> Ints:
         """Chooses ``argmax_a <x_a, beta_a>`` in each round, ties at random.
 
         Args:
@@ -110,7 +96,7 @@ class TaskBandit(NamedTuple, Generic[Sent, Reply]):
         return np.asarray(np.where(best, uniforms, -1.0).argmax(axis=1))
 
     def observe(
-        self, state: TaskState, contexts: Array, actions: Arms, rewards: Array
+        self, state: TaskState, contexts: Array, actions: Ints, rewards: Array
     ) -> TaskState:
         """Stores the rows of the arms that were chosen.
 

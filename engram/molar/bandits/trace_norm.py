@@ -7,32 +7,22 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.checks import require
 from engram.molar.bandits.methods import TaskEstimator
 from engram.molar.site import Rows
-
-__all__ = ["LeastSquaresMoments", "fit_trace_norm", "trace_norm"]
-
-Array = npt.NDArray[np.float64]
 
 _TOLERANCE: Final = 1e-8  # of the largest coefficient: how far a last step may move one
 _STEPS: Final = 5000
 
 
 class LeastSquaresMoments(NamedTuple):
-    """The moments of a task that determine its least squares problem.
+    """The moments of a task that determine its least squares problem."""
 
-    Attributes:
-        gram: X'X / n, shape (d, d).
-        cross: X'y / n, shape (d,).
-        size: n, > 0.
-    """
-
-    gram: Array
-    cross: Array
-    size: float
+    gram: Array  # X'X / n, shape (d, d)
+    cross: Array  # X'y / n, shape (d,)
+    size: float  # n, > 0
 
 
 def trace_norm(*, c: float) -> TaskEstimator[LeastSquaresMoments, Array]:
@@ -59,10 +49,6 @@ def fit_trace_norm(tasks: Sequence[LeastSquaresMoments], c: float) -> Array:
 
     Solved by accelerated proximal gradient steps with singular value thresholding, until a step
     moves no coefficient by more than 1e-8 of the largest, or for at most 5000 steps.
-
-    Args:
-        tasks: The M tasks' moments.
-        c: Scale of the penalty, > 0.
     """
     strengths = np.array([c * np.sqrt((len(tasks) + len(t.cross)) / t.size) for t in tasks])
     grams = 2 * np.stack([task.gram for task in tasks]) / strengths[:, None, None]

@@ -18,8 +18,6 @@ from engram.bandits.policy import BatchedPolicy, Policy, batched
 from engram.bandits.sclub import sclub
 from engram.bandits.simple import epsilon_greedy, random_play
 
-__all__ = ["META_BAN", "METHODS", "RANDOM", "Method", "Setting", "meta_bans", "runs_at_once"]
-
 Setting = Mapping[str, Any]  # arguments of a policy, numbers and words, by name
 
 META_BAN: Final = "meta-ban"
@@ -36,18 +34,13 @@ _LINEAR: Final = 8  # runs at once of policies without networks, which gain noth
 
 
 class Method(NamedTuple):
-    """A policy.
+    """A policy."""
 
-    Attributes:
-        title: What tables call it.
-        grid: Settings that tuning tries.
-        make: ``(dim, settings) -> policy``, in as many runs as there are settings.
-        users: Whether there is a network for each user; None if there is no network at all.
-    """
-
-    title: str
-    grid: tuple[Setting, ...]
+    title: str  # what tables call it
+    grid: tuple[Setting, ...]  # settings that tuning tries
+    # ``(dim, settings) -> policy``, in as many runs as there are settings.
     make: Callable[[int, Sequence[Setting]], BatchedPolicy[Any]]
+    # Whether there is a network for each user; None if there is no network at all.
     users: bool | None = None
 
 

@@ -6,17 +6,14 @@ Needs obp: ``pip install -c constraints.txt -e '.[offline]'``.
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import KFold
 
+from engram.arrays import Array
 from engram.bandits.logged import Logged
 from engram.bandits.policy import PolicyServer, ServerState
 from federation.errors import Refused
 
-__all__ = ["ESTIMATORS", "Estimate", "estimate"]
-
-Array = npt.NDArray[np.float64]
 S = TypeVar("S")
 
 ESTIMATORS: Final = {
@@ -28,17 +25,12 @@ ESTIMATORS: Final = {
 
 
 class Estimate(NamedTuple):
-    """A policy's expected reward a round.
+    """A policy's expected reward a round."""
 
-    Attributes:
-        value: Point estimate; NaN if SNIPS finds no round in which the policy chooses as logged.
-        low: Lower limit of its 95 % interval, by the bootstrap.
-        high: Upper limit.
-    """
-
+    # Point estimate; NaN if SNIPS finds no round in which the policy chooses as logged.
     value: float
-    low: float
-    high: float
+    low: float  # lower limit of its 95 % interval, by the bootstrap
+    high: float  # upper limit
 
 
 def estimate(
@@ -50,11 +42,8 @@ def estimate(
     rewards that the doubly robust estimate takes for the other arms are those of a ridge regression
     on the arms' features, fitted to the other half of the rounds.
 
-    Args:
-        policy: The policy to be evaluated.
-        state: Its state, which is not changed. It must not have been learned from these rounds.
-        log: The logged rounds; at least two.
-        draws: Samples of the bootstrap.
+    The state is not changed, and must not have been learned from these rounds. ``draws`` are
+    samples of the bootstrap.
 
     Raises:
         Refused: obp is not installed, or there are fewer than two rounds.

@@ -6,8 +6,6 @@ from pathlib import Path
 from federation.errors import Refused
 from simulations.studies.settings import Settings, argument, option
 
-__all__ = ["MetaBanSettings"]
-
 
 @dataclass(frozen=True)
 class MetaBanSettings(Settings):
@@ -50,9 +48,7 @@ class MetaBanSettings(Settings):
     def __post_init__(self) -> None:
         """Checks also that the world has what it needs, and an ablation its method."""
         super().__post_init__()
-        from simulations.studies.meta_ban.worlds import (  # noqa: PLC0415 - slow to import
-            check_place,
-        )
+        from simulations.studies.meta_ban.worlds import check_place  # noqa: PLC0415 - slow to import
 
         check_place(self.world, self.sources, self.columns)
         if self.ablation and "meta-ban" not in self.methods:

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 
-from simulations.studies.figures import COLORS, draw_band, finish, panels, plus_minus
-from simulations.studies.figures import table as new_table
+from engram.arrays import Array
+from simulations.studies.figures import COLORS, draw_band, finish, new_table, panels, plus_minus
 from simulations.studies.meta_ban.methods import META_BAN, METHODS, RANDOM
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_ban.trials import RECOVERY, Found, work
@@ -17,9 +16,7 @@ from simulations.studies.pool import Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped
 
-__all__ = ["in_words", "recovery_lines", "report", "summarize", "summarize_runs", "work"]
-
-Array = npt.NDArray[np.float64]
+__all__ = ["report", "work"]  # what a study's module has
 
 _LOOKS: Final = {"show_edge": False, "pad_edge": False}
 
@@ -47,9 +44,6 @@ def _caption(s: MetaBanSettings) -> str:
         "core a round. Each policy has the best setting of as many in two worlds of\n"
         "other seeds. *: the least."
     )
-
-
-# --- Rows ------------------------------------------------------------------------------------
 
 
 def summarize_runs(done: Sequence[Row]) -> list[Row]:
@@ -106,9 +100,6 @@ def _tenths(runs: Sequence[Row], name: str) -> dict[str, float]:
     return {part: float(np.average(values[at], weights=widths[at])) for part, at in parts.items()}
 
 
-# --- Tables and words ------------------------------------------------------------------------
-
-
 def _table(rows: Sequence[Row]) -> Table:
     """Returns a row for each method; the caption says what is in it."""
     found = new_table(["policy", "setting"], ["regret", "of random", "ms"], **_LOOKS)
@@ -163,16 +154,11 @@ def in_words(rows: Sequence[Row]) -> str:
     return f"{text} Of {own['seeds']} worlds Meta-Ban has less regret {'; '.join(parts)}."
 
 
-# --- Pictures ----------------------------------------------------------------------------------
-
-
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
     """Draws regret and recovered groups against rounds; returns PNGs by their files' names.
 
-    Args:
-        done: Runs of all methods; for ``regret.png``, and ``groups.png`` if groups are known.
-        ablation: Runs of Meta-Ban by values of an argument, if any; for ``NAME.png``.
-        name: The argument's name.
+    ``groups.png`` is drawn if groups are known, and ``NAME.png`` of the ablation of an argument, if
+    any.
     """
     curves = [_curve(runs, METHODS[runs[0]["method"]].title) for runs in _alike(done)]
     found = {"regret.png": _draw(curves, "regret")}

@@ -10,28 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from engram.arrays import Array
 from engram.bandits.meta_ban import MetaBan, MetaBanState
 from engram.bandits.play import RoundContext, play_policy
 from engram.bandits.policy import BatchedPolicy
 from engram.bandits.recovery import group_recovery, true_groups
-from simulations.studies.meta_ban.methods import (
-    META_BAN,
-    METHODS,
-    Setting,
-    meta_bans,
-    runs_at_once,
-)
+from simulations.studies.meta_ban.methods import META_BAN, METHODS, Setting, meta_bans, runs_at_once
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_ban.worlds import Place, world
 from simulations.studies.pool import Job, Pool, Progress, Row
 from simulations.studies.summaries import grouped
-
-__all__ = ["RECOVERY", "Found", "choose", "run_trial", "work"]
-
-Array = npt.NDArray[np.float64]
 
 _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
 """By argument of Meta-Ban: the values of Figure 4, and what is fixed meanwhile."""
@@ -43,15 +33,10 @@ _POINTS: Final = 100  # of a curve
 
 
 class Found(NamedTuple):
-    """Rows of trials, as ``run_trial`` returns them.
+    """Rows of trials, as ``run_trial`` returns them."""
 
-    Attributes:
-        done: All methods' rows, each with its best setting.
-        ablated: Meta-Ban's rows by values of an argument; none without an ablation.
-    """
-
-    done: list[Row]
-    ablated: list[Row]
+    done: list[Row]  # all methods' rows, each with its best setting
+    ablated: list[Row]  # Meta-Ban's rows by values of an argument; none without an ablation
 
 
 def work(s: MetaBanSettings, pool: Pool) -> Found:
@@ -113,13 +98,8 @@ def run_trial(
 ) -> list[Row]:
     """Plays a method in some runs at once.
 
-    Args:
-        place: The worlds to play in.
-        horizon: T.
-        method: Name of ``METHODS``.
-        runs: Each run's setting, and its seed, of the world and of the policy.
-        watched: Whether inferred groups are compared with the true ones, where these are known.
-        report: Called with the number of rounds done, and of all.
+    Each run has a setting and a seed, of the world and of the policy. If ``watched``, inferred
+    groups are compared with the true ones, where these are known.
 
     Returns:
         A row for each run: ``method``, ``setting``, ``seed``, ``rounds``; ``errors``, the regret

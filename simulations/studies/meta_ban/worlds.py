@@ -12,37 +12,23 @@ from federation.data.arrivals import GROUPED, grouped_users
 from federation.data.bandits import read_classes, read_ratings
 from federation.errors import Refused
 
-__all__ = ["WORLDS", "Place", "check_place", "world"]
-
 
 class Place(NamedTuple):
-    """Where a policy is played.
+    """Where a policy is played."""
 
-    Attributes:
-        world: Name of ``WORLDS``.
-        sources: Data sets, as ``read_classes`` has them; or the path of a table of ratings.
-        columns: The table's columns of users, items and stars.
-        data_dir: Where torchvision's data sets are.
-    """
-
-    world: str
+    world: str  # name of ``WORLDS``
+    # Data sets, as ``read_classes`` has them; or the path of a table of ratings.
     sources: tuple[str, ...]
-    columns: tuple[str, ...]
-    data_dir: str
+    columns: tuple[str, ...]  # the table's columns of users, items and stars
+    data_dir: str  # where torchvision's data sets are
 
 
 class Kind(NamedTuple):
-    """A kind of world.
+    """A kind of world."""
 
-    Attributes:
-        title: What reports call it.
-        needs: What ``sources`` has to be; empty if there are none.
-        draw: ``(place, horizon, seed) -> world``.
-    """
-
-    title: str
-    needs: str
-    draw: Callable[[Place, int, int], Environment]
+    title: str  # what reports call it
+    needs: str  # what ``sources`` has to be; empty if there are none
+    draw: Callable[[Place, int, int], Environment]  # ``(place, horizon, seed) -> world``
 
 
 def _classes(place: Place, horizon: int, seed: int, groups: int | None = None) -> Environment:

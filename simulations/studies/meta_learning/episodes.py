@@ -14,21 +14,14 @@ from torch import Tensor
 from engram.meta.single_node import Draw
 from federation.streams import Stream, generator
 
-__all__ = ["Drawn", "EpisodeSampler"]
-
 _BLOCK: Final = 64  # iterations that are drawn at once; part of the results: never change it
 
 
 class Drawn(NamedTuple):
-    """One draw, for every run.
+    """One draw, for every run."""
 
-    Attributes:
-        tasks: (r, b), int64.
-        uniforms: (r, b, k), uniform in [0, 1): one for each row of each batch, in their order.
-    """
-
-    tasks: Tensor
-    uniforms: Tensor
+    tasks: Tensor  # (r, b), int64
+    uniforms: Tensor  # (r, b, k), uniform in [0, 1): one for each row of each batch, in their order
 
 
 class EpisodeSampler:
@@ -37,13 +30,7 @@ class EpisodeSampler:
     def __init__(
         self, seeds: Sequence[int], tasks: int, draws: Callable[[int], tuple[Draw, ...]]
     ) -> None:
-        """Prepares; nothing is drawn yet.
-
-        Args:
-            seeds: Each run's seed; >= 0.
-            tasks: Number of tasks.
-            draws: What an iteration draws, as ``MetaRule.draws`` says.
-        """
+        """Prepares; nothing is drawn yet."""
         self._seeds = sorted(set(seeds))
         alike = self._seeds == list(seeds)  # then no run has to look up what it draws
         self._run = None if alike else torch.tensor([self._seeds.index(seed) for seed in seeds])
@@ -72,8 +59,9 @@ class EpisodeSampler:
     def _begin(self, block: int) -> None:
         wanted = [self._draws(t) for t in range(block * _BLOCK, (block + 1) * _BLOCK)]
         count = max(len(draws) for draws in wanted)
-        numbers = max(sum(self._numbers(draw) for draw in draws) for draws in wanted)
-        order = np.tile(np.arange(self._tasks), (_BLOCK, 1))
+        tasks = self._tasks
+        numbers = max(sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in wanted)
+        order = np.tile(np.arange(tasks), (_BLOCK, 1))
         orders, uniforms = [], []
         for seed in self._seeds:
             streams = (generator(seed, Stream.EPISODE_TASKS, block, i) for i in range(count))
@@ -84,6 +72,3 @@ class EpisodeSampler:
         self._orders = torch.from_numpy(np.stack(orders))
         self._uniforms = torch.from_numpy(np.stack(uniforms))
         self._begun = block
-
-    def _numbers(self, draw: Draw) -> int:
-        return (self._tasks if draw.tasks is None else draw.tasks) * sum(draw.sizes)

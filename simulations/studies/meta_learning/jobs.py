@@ -17,28 +17,18 @@ from simulations.studies.pool import Pool, Progress, Row
 from simulations.studies.summaries import grouped
 from simulations.terminal import err
 
-__all__ = ["MATCHED", "Case", "choose", "final_sweeps", "measure", "tuning_sweeps"]
-
 MATCHED: Final = "maml-matched"
 """The row of MAML with the step size of MOML v1, from which it then differs in the memory alone."""
 
 
 class Case(NamedTuple):
-    """What distinguishes the two experiments.
+    """What distinguishes the two experiments."""
 
-    Attributes:
-        make: Makes the problem; it travels to other processes.
-        sizes: The batch sizes K.
-        alpha: Adaptation step size in training.
-        steps: Beta and eta by batch size and method, where they are not tuned.
-        grid: Values of eta that tuning tries.
-    """
-
-    make: Callable[[], Problem]
-    sizes: Sequence[int]
-    alpha: float
-    steps: Mapping[int, Steps]
-    grid: Sequence[float]
+    make: Callable[[], Problem]  # makes the problem; it travels to other processes
+    sizes: Sequence[int]  # the batch sizes K
+    alpha: float  # adaptation step size in training
+    steps: Mapping[int, Steps]  # beta and eta by batch size and method, where they are not tuned
+    grid: Sequence[float]  # values of eta that tuning tries
 
 
 def measure(settings: MetaLearningSettings, case: Case, pool: Pool) -> list[Row]:

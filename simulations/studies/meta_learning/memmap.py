@@ -14,8 +14,6 @@ from torch import Tensor
 from federation.errors import Refused
 from federation.machine import available
 
-__all__ = ["Allocator", "Need", "check_room", "mapped", "mib"]
-
 Allocator = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, like) -> zeros
 
 
@@ -46,17 +44,11 @@ def mapped(folder: Path) -> Allocator:
 
 
 class Need(NamedTuple):
-    """How much memory a sweep's task memories take.
+    """How much memory a sweep's task memories take."""
 
-    Attributes:
-        what: Which memories these are, in words.
-        size: In bytes.
-        resident: Whether they have to stay in memory, as in ``MetaRule``.
-    """
-
-    what: str
-    size: int
-    resident: bool
+    what: str  # which memories these are, in words
+    size: int  # in bytes
+    resident: bool  # whether they have to stay in memory, as in ``MetaRule``
 
 
 def check_room(needs: Sequence[Need], memory_dir: Path | None) -> None:

@@ -14,31 +14,19 @@ from engram.meta.protonet import protonet
 from engram.meta.single_node import MetaRule, maml, reptile, single_node
 from simulations.studies.meta_learning.memmap import Allocator
 
-__all__ = ["METHODS", "Method", "Setting", "maml_batches"]
-
 
 class Setting(NamedTuple):
-    """The arguments that all methods have in common.
+    """The arguments that all methods have in common."""
 
-    Attributes:
-        loss: The stacked loss that models are adapted to.
-        matching: ProtoNet's, which no model is adapted to; None where there are no classes.
-        tasks: n.
-        tasks_per_step: B.
-        batch_size: K, rows of a batch.
-        alpha: Adaptation step size.
-        hessian: One of ``curvature.HESSIANS``.
-        allocator: Makes the tensors that memories are kept in.
-    """
-
-    loss: LossWithDerivatives
+    loss: LossWithDerivatives  # the stacked loss that models are adapted to
+    # ProtoNet's, which no model is adapted to; None where there are no classes.
     matching: LossWithDerivatives | None
-    tasks: int
-    tasks_per_step: int
-    batch_size: int
-    alpha: float
-    hessian: str
-    allocator: Allocator
+    tasks: int  # n
+    tasks_per_step: int  # B
+    batch_size: int  # K, rows of a batch
+    alpha: float  # adaptation step size
+    hessian: str  # one of ``curvature.HESSIANS``
+    allocator: Allocator  # makes the tensors that memories are kept in
 
     @property
     def few(self) -> dict[str, Any]:
@@ -60,20 +48,14 @@ Build = Callable[[Setting, Tensor, Tensor], MetaRule[Any]]
 
 
 class Method(NamedTuple):
-    """A method of the comparison.
+    """A method of the comparison."""
 
-    Attributes:
-        title: Its name in the paper's tables.
-        build: ``(setting, beta, eta) -> rule``; beta and eta are (r,), one for each run.
-        betas: Values of beta that tuning tries; those of Sec. 6.1's code, or 1 if it has none.
-        decays: Whether eta is divided by 10 after 75 % of the iterations (Sec. 6.1).
-        local_steps: Local steps of an iteration, each of which the paper counts as an iteration.
-    """
-
-    title: str
-    build: Build
+    title: str  # its name in the paper's tables
+    build: Build  # ``(setting, beta, eta) -> rule``; beta and eta are (r,), one for each run
+    # Values of beta that tuning tries; those of Sec. 6.1's code, or 1 if it has none.
     betas: tuple[float, ...] = (1.0,)
-    decays: bool = True
+    decays: bool = True  # whether eta is divided by 10 after 75 % of the iterations (Sec. 6.1)
+    # Local steps of an iteration, each of which the paper counts as an iteration.
     local_steps: int = 1
 
 

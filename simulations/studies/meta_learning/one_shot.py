@@ -9,8 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from federation.data.few_shot import WAYS, load_few_shot
-from simulations.studies.figures import plus_minus
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import new_table, plus_minus
 from simulations.studies.meta_learning.jobs import Case, measure
 from simulations.studies.meta_learning.one_shot_tasks import OneShot
 from simulations.studies.meta_learning.published import (
@@ -24,8 +23,6 @@ from simulations.studies.meta_learning.settings import OneShotSettings
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import mean_and_error
-
-__all__ = ["GRID", "report", "summarize", "work"]
 
 # Of eta, on which the paper is silent; below, nothing moves.
 GRID: Final = (1.0, 0.3, 0.1, 0.05, 0.02)

@@ -20,8 +20,6 @@ from federation.streams import Stream, torch_generator
 from simulations.studies.meta_learning.problem import Problem
 from simulations.studies.meta_learning.published import Split
 
-__all__ = ["OneShot"]
-
 _STEPS: Final = 20  # of adapting in testing: of the authors' code, for Omniglot
 _ROOM: Final = 2**26  # bytes that episodes may take at once
 _CLASSES, _SEEN, _UNSEEN = 1, 2, 3  # keys of what is drawn for evaluation
@@ -106,8 +104,7 @@ class OneShot(Problem):
 
     def error(self, w: Params, method: str) -> Tensor:
         """Returns the share (r,) of images of training tasks that are taken for another class."""
-        error: Tensor = 1 - self._accuracies(w, method, self._seen).mean(1)
-        return error
+        return 1 - self._accuracies(w, method, self._seen).mean(1)
 
     def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
         """Returns each run's accuracies in the episodes of test tasks."""

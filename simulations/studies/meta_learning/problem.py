@@ -10,25 +10,15 @@ from engram.stacks import Layout
 from engram.types import Batch, Params
 from federation.streams import Stream, torch_generator
 
-__all__ = ["Problem"]
-
 
 class Problem:
-    """Training tasks, and tests on unseen ones. Models of r runs are stacked: (r, d).
+    """Training tasks, and tests on unseen ones. Models of r runs are stacked: (r, d)."""
 
-    Attributes:
-        tasks: Number of training tasks, n.
-        network: What learns them.
-        layout: The network's.
-        loss: The stacked loss, of flat parameters.
-        matching: ProtoNet's loss, where there are classes.
-    """
-
-    tasks: int
-    network: Model
-    layout: Layout
-    loss: LossWithDerivatives
-    matching: LossWithDerivatives | None = None
+    tasks: int  # number of training tasks, n
+    network: Model  # what learns them
+    layout: Layout  # the network's
+    loss: LossWithDerivatives  # the stacked loss, of flat parameters
+    matching: LossWithDerivatives | None = None  # ProtoNet's loss, where there are classes
 
     def start(self, seed: int) -> Params:
         """Returns the network that a seed begins with."""

@@ -3,18 +3,6 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-__all__ = [
-    "ONE_SHOT_PUBLISHED",
-    "ONE_SHOT_STEPS",
-    "SINEWAVE_PUBLISHED",
-    "SINEWAVE_STEPS",
-    "SPLITS",
-    "TABLE_3",
-    "TABLE_4",
-    "Split",
-    "Steps",
-]
-
 Steps = Mapping[str, tuple[float, float]]  # by method: beta, and eta
 
 
@@ -86,15 +74,10 @@ SINEWAVE_STEPS: Final[dict[str, dict[int, Steps]]] = {
 
 
 class Split(NamedTuple):
-    """How many tasks there are.
+    """How many tasks there are."""
 
-    Attributes:
-        training: Tasks to learn from; >= 1.
-        test: Tasks to be tested on; >= 1.
-    """
-
-    training: int
-    test: int
+    training: int  # tasks to learn from; >= 1
+    test: int  # tasks to be tested on; >= 1
 
 
 SPLITS: Final = {"omniglot": Split(25, 10), "cifar100": Split(17, 3)}

@@ -12,8 +12,6 @@ from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.pool import Row
 from simulations.studies.summaries import grouped
 
-__all__ = ["by_name", "cells", "draw_convergence", "figures_of", "title_of"]
-
 
 def title_of(name: str) -> str:
     """Returns what the runs of a name are called."""
@@ -53,16 +51,7 @@ def cells(row: Row, tested: str) -> list[str]:
 
 
 def draw_convergence(done: Sequence[Row], label: str, *, log: bool) -> bytes:
-    """Draws the error on training tasks against rows seen: Figure 1 of the MOML paper.
-
-    Args:
-        done: The runs.
-        label: What the error is.
-        log: Whether its axis is logarithmic.
-
-    Returns:
-        The picture, as PNG.
-    """
+    """Draws the error on training tasks against rows seen, as PNG: Figure 1 of the MOML paper."""
     groups = by_name(done)
     sizes = sorted({size for size, _ in groups})
     figure, all_axes = panels(len(sizes), size=(1.5 + 5 * len(sizes), 4.5))

@@ -8,8 +8,6 @@ from federation.errors import Refused
 from simulations.studies.meta_learning.published import ONE_SHOT_STEPS, SINEWAVE_STEPS, SPLITS
 from simulations.studies.settings import Settings, argument, option
 
-__all__ = ["MetaLearningSettings", "OneShotSettings", "SinewaveSettings"]
-
 _HESSIANS: Final = "engram.meta.curvature:HESSIANS"
 
 

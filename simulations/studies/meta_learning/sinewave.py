@@ -6,8 +6,7 @@ from typing import Final
 import numpy as np
 from rich.table import Table
 
-from simulations.studies.figures import COLORS, finish, panels, plus_minus
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from simulations.studies.meta_learning.jobs import MATCHED, Case, measure
 from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS, TABLE_3
 from simulations.studies.meta_learning.report import (
@@ -21,8 +20,6 @@ from simulations.studies.meta_learning.settings import SinewaveSettings
 from simulations.studies.meta_learning.sinewave_tasks import ALPHA, UNSEEN, Sinewave
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
-
-__all__ = ["GRID", "report", "summarize", "work"]
 
 # Of eta: that of Sec. 6.1, and three smaller ones, since with exact Hessians (and where there is a
 # memory, whose authors' code multiplies by beta) all of its values may diverge.

@@ -14,8 +14,6 @@ from engram.types import Batch, Params
 from federation.streams import Stream, torch_generator
 from simulations.studies.meta_learning.problem import Problem
 
-__all__ = ["ALPHA", "UNSEEN", "Sinewave", "UnseenError"]
-
 ALPHA: Final = 0.01  # of every adaptation, in training and in testing
 SHOTS: Final = 10
 UNSEEN: Final = (
@@ -31,14 +29,10 @@ _SETS: Final = 20  # of shots, drawn anew for each: a mean over them depends les
 
 
 class UnseenError(NamedTuple):
-    """What unseen tasks tell of meta-models.
+    """What unseen tasks tell of meta-models."""
 
-    Attributes:
-        errors: The mean squared error after adapting, for each task: (r, 5).
-        fits: What the models make of 100 inputs from -5 to 5 once they are adapted, (r, 5, 100).
-    """
-
-    errors: Tensor
+    errors: Tensor  # the mean squared error after adapting, for each task: (r, 5)
+    # What the models make of 100 inputs from -5 to 5 once they are adapted, (r, 5, 100).
     fits: Tensor
 
 

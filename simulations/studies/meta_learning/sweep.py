@@ -18,48 +18,29 @@ from simulations.studies.meta_learning.memmap import Allocator, Need, mapped
 from simulations.studies.meta_learning.methods import METHODS, Method, Setting, maml_batches
 from simulations.studies.meta_learning.problem import Problem
 
-__all__ = ["Run", "Sweep", "Trace", "check_sweep", "episodes", "run_sweep"]
-
 _LOOKS: Final = 40  # how often the training error is measured
 _PAUSE: Final = 25  # iterations between reports of progress
 
 
 class Run(NamedTuple):
-    """One run of a sweep.
+    """One run of a sweep."""
 
-    Attributes:
-        name: Its name in tables: the method's, or that with an addition.
-        method: One of ``METHODS``.
-        beta: Its memory's weight; 1 if it has none.
-        eta: Its initial meta step size.
-        seed: Seed of its network and of all that it draws.
-    """
-
-    name: str
-    method: str
-    beta: float
-    eta: float
-    seed: int
+    name: str  # its name in tables: the method's, or that with an addition
+    method: str  # one of ``METHODS``
+    beta: float  # its memory's weight; 1 if it has none
+    eta: float  # its initial meta step size
+    seed: int  # seed of its network and of all that it draws
 
 
 class Sweep(NamedTuple):
-    """Runs whose methods are built alike, and what they are all given.
+    """Runs whose methods are built alike, and what they are all given."""
 
-    Attributes:
-        runs: The runs.
-        batch_size: K.
-        tasks_per_step: B.
-        alpha: Adaptation step size.
-        hessian: One of ``curvature.HESSIANS``.
-        iterations: MAML's; the other methods make as many as see the same number of rows.
-    """
-
-    runs: tuple[Run, ...]
-    batch_size: int
-    tasks_per_step: int
-    alpha: float
-    hessian: str
-    iterations: int
+    runs: tuple[Run, ...]  # the runs
+    batch_size: int  # K
+    tasks_per_step: int  # B
+    alpha: float  # adaptation step size
+    hessian: str  # one of ``curvature.HESSIANS``
+    iterations: int  # MAML's; the other methods make as many as see the same number of rows
 
     @property
     def method(self) -> Method:
@@ -68,21 +49,14 @@ class Sweep(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The result of a sweep.
+    """The result of a sweep."""
 
-    Attributes:
-        w: The meta-models, flat, (r, d).
-        samples: Rows of all tasks seen when errors were measured.
-        errors: The training errors then, (r, looks); infinite for runs that have diverged.
-        iterations: Number of iterations of each run.
-        seconds: Core seconds that an iteration of one run took, without measuring errors.
-    """
-
-    w: Params
-    samples: list[int]
+    w: Params  # the meta-models, flat, (r, d)
+    samples: list[int]  # rows of all tasks seen when errors were measured
+    # The training errors then, (r, looks); infinite for runs that have diverged.
     errors: npt.NDArray[np.float64]
-    iterations: int
-    seconds: float
+    iterations: int  # number of iterations of each run
+    seconds: float  # core seconds that an iteration of one run took, without measuring errors
 
 
 def check_sweep(problem: Problem, sweep: Sweep) -> Need:
@@ -112,11 +86,8 @@ def run_sweep(
 ) -> Trace:
     """Runs a sweep. A run whose error is no longer finite is left where it is.
 
-    Args:
-        problem: What to learn.
-        sweep: The runs.
-        memory_dir: The folder in which memories are kept, if not in the machine's memory.
-        report: Called now and then with the number of iterations done, and of all.
+    Memories are kept in files of ``memory_dir``, if given. ``report`` is called now and then with
+    the number of iterations done, and of all.
 
     Raises:
         Refused: A value lies outside its range, or the memories have no room.

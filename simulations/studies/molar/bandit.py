@@ -5,11 +5,10 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 
-from simulations.studies.figures import COLORS, draw_band, finish, panels, plus_minus
-from simulations.studies.figures import table as new_table
+from engram.arrays import Array
+from simulations.studies.figures import COLORS, draw_band, finish, new_table, panels, plus_minus
 from simulations.studies.molar.bandit_trials import (
     ACTIVATION,
     POLICIES,
@@ -21,10 +20,6 @@ from simulations.studies.molar.settings import MolarBanditSettings
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
-
-__all__ = ["report", "summarize", "work"]
-
-Array = npt.NDArray[np.float64]
 
 _CAPTION: Final = """\
 Cumulative regret of the tasks with the largest, the middle and the smallest

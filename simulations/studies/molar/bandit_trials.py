@@ -7,8 +7,8 @@ probabilities are drawn once, so that a task is the same one in every trial.
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.molar.bandits.environments import BanditModel, TaskEnvironment, sparse_environments
 from engram.molar.bandits.play import play_tasks
 from engram.molar.bandits.policies import (
@@ -22,21 +22,6 @@ from engram.molar.bandits.policies import (
 from federation.errors import Refused
 from federation.machine import available
 from simulations.studies.pool import Progress, Row
-
-__all__ = [
-    "ACTIVATION",
-    "POLICIES",
-    "SHOWN",
-    "SIGMA",
-    "TASKS",
-    "Policy",
-    "check_room",
-    "regrets",
-    "run_trial",
-    "worlds",
-]
-
-Array = npt.NDArray[np.float64]
 
 TASKS: Final = 20
 DIM: Final = 30
@@ -59,15 +44,10 @@ _POINTS: Final = 250  # of a curve
 
 
 class Policy(NamedTuple):
-    """A policy.
+    """A policy."""
 
-    Attributes:
-        title: What the paper calls it.
-        bandit: How it plays.
-    """
-
-    title: str
-    bandit: MultitaskBandit[Any, Any]
+    title: str  # what the paper calls it
+    bandit: MultitaskBandit[Any, Any]  # how it plays
 
 
 POLICIES: Final = {
@@ -104,10 +84,6 @@ def regrets(policy: MultitaskBandit[Any, Any], drawn: list[TaskEnvironment], tri
 def check_room(horizon: int, at_once: int = 1) -> None:
     """Checks that the worlds of trials fit into memory.
 
-    Args:
-        horizon: T.
-        at_once: How many trials run beside each other.
-
     Raises:
         Refused: They do not fit.
     """
@@ -126,10 +102,7 @@ def check_room(horizon: int, at_once: int = 1) -> None:
 def run_trial(horizon: int, trial: int, report: Progress) -> list[Row]:
     """Draws the worlds of a trial, and lets all policies play in them.
 
-    Args:
-        horizon: T.
-        trial: Its number. All chance depends on it, and on nothing else.
-        report: Called with the number of policies done, and of all.
+    All chance depends on the trial's number.
 
     Returns:
         A row for each policy: ``policy``, ``trial``; ``errors``, the regret of each task in the

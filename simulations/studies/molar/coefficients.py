@@ -5,32 +5,17 @@ from typing import Any, Final, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 from rich.table import Table as Printed
 
+from engram.arrays import Array, Bools
 from engram.molar.intervals import own_interval
 from engram.molar.shrinkage import threshold
 from engram.molar.site import SiteEstimate
-from simulations.studies.figures import png, table
+from simulations.studies.figures import new_table, png
 from simulations.studies.molar.comparison import Molar
 from simulations.studies.pool import Row
-
-__all__ = [
-    "Coefficients",
-    "coefficients",
-    "draw_heterogeneity",
-    "frame",
-    "heterogeneity",
-    "records",
-    "shared_rows",
-    "shared_table",
-    "task_table",
-    "unsure",
-]
-
-Array = npt.NDArray[np.float64]
 
 _FEW: Final = 60  # lines that a table of all tasks may have
 _UNSURE: Final = """\
@@ -42,38 +27,24 @@ _LABELED: Final = 150  # tasks, or columns, whose names a picture has room for
 
 
 class Coefficients(NamedTuple):
-    """What was fitted, the intercept last; d' columns with it, and M tasks.
+    """What was fitted, the intercept last; d' columns with it, and M tasks."""
 
-    Attributes:
-        tasks: Labels, in order.
-        columns: Names.
-        level: Confidence level of the intervals.
-        shared: The shared coefficients, shape (d',).
-        shared_low: Lower limits of their intervals, shape (d',); infinite if there is no interval.
-        shared_high: Upper limits.
-        coef: Each task's, shape (M, d').
-        low: Lower limits of their intervals, shape (M, d').
-        high: Upper limits.
-        differs: Where a task's coefficient is not the shared one, shape (M, d); intercepts are
-            never shared.
-        own: Each task's estimate from its own rows, shape (M, d'); NaN if these determine none.
-        error: The standard errors of these estimates.
-        reach: How many standard errors from the shared coefficient a task's own estimate may be
-            and still be replaced by it, shape (M,); infinite of tasks that know nothing.
-    """
-
-    tasks: list[Any]
-    columns: Sequence[str]
-    level: float
-    shared: Array
+    tasks: list[Any]  # labels, in order
+    columns: Sequence[str]  # names
+    level: float  # confidence level of the intervals
+    shared: Array  # the shared coefficients, shape (d',)
+    # Lower limits of their intervals, shape (d',); infinite if there is no interval.
     shared_low: Array
-    shared_high: Array
-    coef: Array
-    low: Array
-    high: Array
-    differs: npt.NDArray[np.bool_]
-    own: Array
-    error: Array
+    shared_high: Array  # upper limits
+    coef: Array  # each task's, shape (M, d')
+    low: Array  # lower limits of their intervals, shape (M, d')
+    high: Array  # upper limits
+    # Where a task's coefficient is not the shared one, shape (M, d); intercepts are never shared.
+    differs: Bools
+    own: Array  # each task's estimate from its own rows, shape (M, d'); NaN if these determine none
+    error: Array  # the standard errors of these estimates
+    # How many standard errors from the shared coefficient a task's own estimate may be and still be
+    # replaced by it, shape (M,); infinite of tasks that know nothing.
     reach: Array
 
 
@@ -151,13 +122,10 @@ def shared_rows(found: Coefficients) -> list[Row]:
     return rows
 
 
-# --- On the screen -------------------------------------------------------------------------
-
-
 def shared_table(found: Coefficients) -> Printed:
     """Returns the shared coefficients as a table."""
     title = f"Shared by {len(found.tasks)} tasks"
-    printed = table([], [], title=title, padding=(0, 1, 0, 0))
+    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
     for heading in ("column", "coefficient", f"{found.level:g} interval", "tasks that differ"):
         words = heading == "column"
         printed.add_column(heading, justify="left" if words else "right", no_wrap=not words)
@@ -175,15 +143,12 @@ def shared_table(found: Coefficients) -> Printed:
 def task_table(found: Coefficients, *, everything: bool) -> list[Printed | str]:
     """Returns tasks' coefficients as a table, and remarks on it.
 
-    Args:
-        found: The coefficients.
-        everything: Whether all are shown, however many. Otherwise a long table has only those that
-            differ from the shared ones.
+    A long table has only those that differ from the shared ones, unless ``everything`` is shown.
     """
     lines = found.coef.size
     everything = everything or lines <= _FEW
     title = "Tasks" if everything else "Tasks, where they differ"
-    printed = table([], [], title=title, padding=(0, 1, 0, 0))
+    printed = new_table([], [], title=title, padding=(0, 1, 0, 0))
     for heading in ("task", "column", "coefficient", f"{found.level:g} interval", "shared", ""):
         words = heading in ("task", "column", "")
         printed.add_column(heading, justify="left" if words else "right", no_wrap=not words)
@@ -224,22 +189,19 @@ def _threshold(reach: Array) -> str:
     return f"A task differs from {' to '.join(ends)} standard errors on (it scales with --c)."
 
 
-def unsure(found: Coefficients) -> npt.NDArray[np.bool_]:
+def unsure(found: Coefficients) -> Bools:
     """Says which coefficients lie outside their intervals, shape (M, d').
 
     Shrinkage and Appendix F have different thresholds: the one calls such a coefficient shared,
     the other the task's own.
     """
-    outside: npt.NDArray[np.bool_] = (found.coef < found.low) | (found.coef > found.high)
+    outside: Bools = (found.coef < found.low) | (found.coef > found.high)
     outside[:, -1] = False
     return outside
 
 
 def _interval(low: float, high: float) -> str:
     return f"{low:.4g} .. {high:.4g}" if np.isfinite([low, high]).all() else "-"
-
-
-# --- Figure 1 ------------------------------------------------------------------------------
 
 
 def heterogeneity(found: Coefficients, deviations: Array) -> Array:
@@ -249,9 +211,7 @@ def heterogeneity(found: Coefficients, deviations: Array) -> Array:
     is 6 standard errors, which is the same in any unit. J.2's shared coefficients are the median
     of the estimates; here they are MOLAR's, their weighted median.
 
-    Args:
-        found: The coefficients.
-        deviations: Standard deviation of each column, shape (d,): what it is multiplied by.
+    ``deviations`` are the columns' standard deviations, shape (d,), which values are multiplied by.
 
     Returns:
         Shape (M, d), in the unit of the linear predictor; NaN where a task's rows determine none.
@@ -277,7 +237,7 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
         (axes.yaxis, [str(task) for task in found.tasks], "tasks"),
     ):
         if len(names) <= _LABELED:
-            short = [_short(name) for name in names]
+            short = [name if len(name) <= 28 else f"{name[:27]}…" for name in names]
             axis.set_ticks(range(len(names)), short, fontsize=8, parse_math=False)
             axis.set_ticks(np.arange(len(names) + 1) - 0.5, minor=True)
         else:
@@ -288,7 +248,3 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     gray = "; gray: not determined" if np.isnan(values).any() else ""
     axes.set_title(f"white: below {_SURE:g} standard errors{gray}", fontsize=9)
     return png(figure)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 28 else f"{name[:27]}…"

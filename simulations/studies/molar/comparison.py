@@ -22,19 +22,6 @@ from engram.molar.tables import Scaling, distinct, rows_of_tasks, shown
 from federation.data.tables import Table
 from federation.errors import DataError
 
-__all__ = [
-    "GRID",
-    "Molar",
-    "Score",
-    "Shares",
-    "compare",
-    "compare_once",
-    "complete",
-    "fit_all",
-    "lacking",
-    "methods_for",
-]
-
 Numbers = npt.NDArray[np.intp]  # of rows
 Make = Callable[[float], MultitaskModel]
 Molar = MolarRegressor | MolarClassifier
@@ -55,18 +42,13 @@ class Shares(NamedTuple):
 
 
 class Score(NamedTuple):
-    """How a method did on one split.
+    """How a method did on one split."""
 
-    Attributes:
-        c: Its constant; 0 if it has none.
-        loss: Mean over tasks of the loss (squared error, or deviance) on their test rows.
-        distance: Sum over tasks of the l1 distance of their coefficients (per standard deviation
-            of a column, without intercepts) to OLS on the test rows (J.2, Table 2), where these
-            determine it. Of linear models; otherwise 0.
-    """
-
-    c: float
-    loss: float
+    c: float  # its constant; 0 if it has none
+    loss: float  # mean over tasks of the loss (squared error, or deviance) on their test rows
+    # Sum over tasks of the l1 distance of their coefficients (per standard deviation of a column,
+    # without intercepts) to OLS on the test rows (J.2, Table 2), where these determine it. Of
+    # linear models; otherwise 0.
     distance: float
 
 

@@ -4,42 +4,25 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.molar.families import FamilyName
-from engram.molar.lasso import (
-    DEBIASING_SCALE,
-    LASSO_SCALE,
-    lasso,
-    lasso_debiasing,
-    lasso_strength,
-)
+from engram.molar.lasso import DEBIASING_SCALE, LASSO_SCALE, lasso, lasso_debiasing, lasso_strength
 from engram.molar.pooled import pool
 from engram.molar.shrinkage import Option, Shared, combine, personalize
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.trimmed_mean import trimmed_mean
 
-__all__ = ["METHODS", "Evidence", "Method", "errors", "gather"]
-
-Array = npt.NDArray[np.float64]
-
 _TRIMMED: Final = 0.1  # of the tasks, at either end (J.1)
 
 
 class Evidence(NamedTuple):
-    """The data that every method estimates coefficients from.
+    """The data that every method estimates coefficients from."""
 
-    Attributes:
-        tasks: Their rows.
-        sites: Each task's own estimate.
-        shared: Their weighted median.
-        family: The model.
-    """
-
-    tasks: Sequence[Rows]
-    sites: Sequence[SiteEstimate]
-    shared: Shared
-    family: FamilyName
+    tasks: Sequence[Rows]  # their rows
+    sites: Sequence[SiteEstimate]  # each task's own estimate
+    shared: Shared  # their weighted median
+    family: FamilyName  # the model
 
     @property
     def own(self) -> Array:
@@ -48,15 +31,10 @@ class Evidence(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A method.
+    """A method."""
 
-    Attributes:
-        title: What the paper calls it.
-        estimate: Returns all tasks' coefficients, shape (M, d).
-    """
-
-    title: str
-    estimate: Callable[[Evidence], Array]
+    title: str  # what the paper calls it
+    estimate: Callable[[Evidence], Array]  # returns all tasks' coefficients, shape (M, d)
 
 
 def gather(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> Evidence:
@@ -68,10 +46,7 @@ def gather(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> Evidence:
 def errors(evidence: Evidence, truth: Array, methods: Sequence[str]) -> dict[str, float]:
     """Returns, by method, the mean over tasks of the l1 error ``||b_m - beta_m||_1``.
 
-    Args:
-        evidence: The tasks' rows and estimates.
-        truth: Their parameters, shape (M, d).
-        methods: Names of ``METHODS``; all but LASSO, RM and ML are for any family.
+    The tasks' parameters ``truth`` have shape (M, d). LASSO, RM and ML are for linear models alone.
     """
     found = {name: METHODS[name].estimate(evidence) for name in methods}
     return {name: float(np.abs(b - truth).sum(axis=1).mean()) for name, b in found.items()}
@@ -85,14 +60,6 @@ def _lasso(evidence: Evidence) -> Array:
 def _pool(evidence: Evidence) -> Array:
     shared = pool(evidence.tasks, family=evidence.family).coef
     return np.tile(shared, (len(evidence.tasks), 1))
-
-
-def _rm(evidence: Evidence) -> Array:
-    return _debiased(evidence, trimmed_mean(evidence.own, _TRIMMED))
-
-
-def _ml(evidence: Evidence) -> Array:
-    return _debiased(evidence, evidence.shared.coef)
 
 
 def _debiased(evidence: Evidence, center: Array) -> Array:
@@ -114,11 +81,11 @@ def _molar(option: Option) -> Callable[[Evidence], Array]:
 
 
 METHODS: Final = {
-    "ols": Method("OLS", lambda evidence: evidence.own),
+    "ols": Method("OLS", lambda e: e.own),
     "lasso": Method("LASSO", _lasso),
     "pool": Method("Pool", _pool),
-    "rm": Method("RM", _rm),
-    "ml": Method("ML", _ml),
+    "rm": Method("RM", lambda e: _debiased(e, trimmed_mean(e.own, _TRIMMED))),
+    "ml": Method("ML", lambda e: _debiased(e, e.shared.coef)),
     "molar-soft": Method("MOLAR, soft", _molar("soft")),
     "molar": Method("MOLAR", _molar("hard")),
 }

@@ -8,16 +8,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from rich.table import Table
 
-from simulations.studies.figures import COLORS, finish, log_ticks, panels
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import COLORS, finish, log_ticks, new_table, panels
 from simulations.studies.molar.methods import METHODS
 from simulations.studies.molar.regression_trials import FIGURES, run_trial
 from simulations.studies.molar.settings import MolarRegressionSettings
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
-
-__all__ = ["report", "summarize", "work"]
 
 _CAPTION: Final = """\
 Mean l1 error of the tasks' coefficients, of OLS; and that of the other methods

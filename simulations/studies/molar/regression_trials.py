@@ -10,17 +10,13 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array
 from engram.molar.pooled import condense
 from engram.molar.simulation import disparate_sizes, sparse_parameters, spread_root
 from engram.molar.site import Rows
 from simulations.studies.molar.methods import errors, gather
 from simulations.studies.pool import Progress, Row
-
-__all__ = ["FIGURES", "SIGMA", "Design", "Point", "run_trial"]
-
-Array = npt.NDArray[np.float64]
 
 SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
 
@@ -28,39 +24,23 @@ _ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # what seeds are for
 
 
 class Point(NamedTuple):
-    """A point of a figure.
+    """A point of a figure."""
 
-    Attributes:
-        panel: What varies in its panel, or what is fixed there.
-        series: Which curve it is on; empty if every method has its own.
-        x: Where on the axis.
-        size: n, rows of a task, or their mean.
-        tasks: M.
-        differing: s.
-        dim: d.
-    """
-
-    panel: str
-    series: str
-    x: int
-    size: int
-    tasks: int
-    differing: int
-    dim: int
+    panel: str  # what varies in its panel, or what is fixed there
+    series: str  # which curve it is on; empty if every method has its own
+    x: int  # where on the axis
+    size: int  # n, rows of a task, or their mean
+    tasks: int  # M
+    differing: int  # s
+    dim: int  # d
 
 
 class Design(NamedTuple):
-    """What a figure shows.
+    """What a figure shows."""
 
-    Attributes:
-        points: Its points.
-        methods: Names of ``METHODS``.
-        disparate: Whether covariates are correlated and sizes unequal (J.3.2).
-    """
-
-    points: tuple[Point, ...]
-    methods: tuple[str, ...]
-    disparate: bool = False
+    points: tuple[Point, ...]  # its points
+    methods: tuple[str, ...]  # names of ``METHODS``
+    disparate: bool = False  # whether covariates are correlated and sizes unequal (J.3.2)
 
 
 def _varied(differing: int, tasks: int = 30, size: int = 5000, dim: int = 300) -> tuple[Point, ...]:
@@ -98,11 +78,7 @@ FIGURES: Final = {
 def run_trial(figure: int, design: Design, number: int, report: Progress) -> list[Row]:
     """Draws tasks, and measures every method's error at every point of a figure.
 
-    Args:
-        figure: Its number.
-        design: What it shows.
-        number: The trial's. All chance depends on it, and on nothing else.
-        report: Called with the number of steps done, and of all.
+    All chance depends on the trial's number.
 
     Returns:
         A row for each point, with its fields, ``figure``, ``trial``, and ``errors`` by method: the

@@ -10,12 +10,10 @@ from matplotlib.figure import Figure
 from rich.table import Table as Printed
 
 from engram.molar.families import FamilyName
-from simulations.studies.figures import COLORS, plus_minus, png, table
+from simulations.studies.figures import COLORS, new_table, plus_minus, png
 from simulations.studies.molar.comparison import GRID, Score, Shares
 from simulations.studies.pool import Row
 from simulations.studies.summaries import mean_and_error
-
-__all__ = ["caption", "comparison", "comparison_table", "draw_comparison", "in_words"]
 
 _LOSSES: Final = {"linear": "squared error", "logistic": "deviance", "poisson": "deviance"}
 _OTHERS: Final = """
@@ -79,7 +77,7 @@ def comparison_table(rows: Sequence[Row]) -> Printed:
     """Returns the methods as a table."""
     first, distances = rows[0]["method"], rows[0]["are"] is not None
     right = ["loss", f"of {first}'s", *["A.R.E."] * distances]
-    printed = table(["method"], right, padding=(0, 1, 0, 0))
+    printed = new_table(["method"], right, padding=(0, 1, 0, 0))
     printed.add_column("constants", no_wrap=True)
     for row in rows:
         cells = [f"{row['loss']:.4g}", plus_minus(row["of-first"], row["of-first-error"], 3)]

@@ -7,8 +7,6 @@ from typing import Final
 from federation.errors import Refused
 from simulations.studies.settings import Settings, argument, option
 
-__all__ = ["MolarBanditSettings", "MolarRegressionSettings", "MolarTableSettings"]
-
 _KINDS: Final = {".csv": "csv", ".npz": "npz"}
 
 

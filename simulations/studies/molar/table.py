@@ -13,8 +13,6 @@ from simulations.studies.molar.settings import MolarTableSettings
 from simulations.studies.pool import Pool, Tell
 from simulations.studies.study import Report
 
-__all__ = ["report", "work"]
-
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
 _TOLD: Final = [  # in results.json
     each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")
@@ -23,19 +21,13 @@ _SHOWN: Final = 20  # tasks without all coefficients that are named on the scree
 
 
 class Found(NamedTuple):
-    """The results of a table.
+    """The results of a table."""
 
-    Attributes:
-        table: Without missing values.
-        coefficients: MOLAR's, fitted to all rows.
-        lacking: Why the rows of some tasks do not determine all coefficients, by their labels.
-        splits: What each random split finds, by method.
-    """
-
-    table: Table
-    coefficients: Coefficients
+    table: Table  # without missing values
+    coefficients: Coefficients  # MOLAR's, fitted to all rows
+    # Why the rows of some tasks do not determine all coefficients, by their labels.
     lacking: dict[Any, str]
-    splits: list[dict[str, comparison.Score]]
+    splits: list[dict[str, comparison.Score]]  # what each random split finds, by method
 
 
 def work(settings: MolarTableSettings, pool: Pool) -> Found:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from engram.arrays import Array
 from engram.types import Params
 from federation.data.federated import FederatedData, federated_data
 from federation.errors import Refused, RunStopped
@@ -19,28 +20,19 @@ from federation.fingerprint import source_root
 from federation.settings.files import read_settings
 from simulations.studies.online.server_steps import STEPS, first_model, play, tune
 
-__all__ = ["Course", "StreamOfRounds", "best_fixed", "courses", "read_stream", "stream_of"]
-
-Array = npt.NDArray[np.float64]
 _PRESET: Final = source_root() / "simulations" / "presets" / "online.toml"
 SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since nobody knows the right one
 
 
 class StreamOfRounds(NamedTuple):
-    """The rows of all rounds.
+    """The rows of all rounds."""
 
-    Attributes:
-        x: Inputs, and 1, shape (rounds, rows, features + 1).
-        y: Classes, shape (rounds, rows).
-        weights: Weights of the rows of a round, shape (rows,). They add up to 1, and are
-            proportional to the number of rows that a row's client holds.
-        start: The model of round 1, shape (classes, features + 1).
-    """
-
-    x: Array
-    y: npt.NDArray[np.int64]
+    x: Array  # inputs, and 1, shape (rounds, rows, features + 1)
+    y: npt.NDArray[np.int64]  # classes, shape (rounds, rows)
+    # Weights of the rows of a round, shape (rows,). They add up to 1, and are proportional to the
+    # number of rows that a row's client holds.
     weights: Array
-    start: Array
+    start: Array  # the model of round 1, shape (classes, features + 1)
 
     def losses(self, models: Array) -> Array:
         """Returns each round's loss, in nats, (rounds,), of models (rounds, classes, features + 1).
@@ -51,34 +43,24 @@ class StreamOfRounds(NamedTuple):
         logits -= logits.max(axis=2, keepdims=True)
         logits -= np.log(np.exp(logits).sum(axis=2, keepdims=True))
         picked = np.take_along_axis(logits, self.y[..., None], axis=2)[..., 0]
-        losses: Array = picked @ -self.weights
-        return losses
+        return picked @ -self.weights
 
 
 class Course(NamedTuple):
-    """The losses of a server.
+    """The losses of a server."""
 
-    Attributes:
-        name: The server's, of ``STEPS``.
-        size: Its step size or radius.
-        way: ``default``, ``tuned``, or, of a radius, how many times the default it is.
-        losses: Losses of its rounds, in nats.
-        tried: Sums of losses by size, where it was tuned; infinite where it diverged.
-    """
-
-    name: str
-    size: float
-    way: str
-    losses: Array
+    name: str  # the server's, of ``STEPS``
+    size: float  # its step size or radius
+    way: str  # ``default``, ``tuned``, or, of a radius, how many times the default it is
+    losses: Array  # losses of its rounds, in nats
+    # Sums of losses by size, where it was tuned; infinite where it diverged.
     tried: dict[float, float]
 
 
 def read_stream(dataset: str, rounds: int | None) -> tuple[Experiment, FederatedData]:
     """Returns the federation of ``simulations/presets/online.toml`` on a data set's rows.
 
-    Args:
-        dataset: As the setting.
-        rounds: How many; all that no client has to begin anew for, if None.
+    Without a number of rounds, there are as many as no client has to begin anew for.
 
     Raises:
         Refused: There are fewer.
@@ -170,12 +152,7 @@ def courses(
     The ensemble is not tuned, but played with the default radius, a quarter of it, and four times
     it.
 
-    Args:
-        name: The server's, of ``STEPS``.
-        e: The settings.
-        data: Its data.
-        stream: Its rows.
-        tell: Called with the losses of each run when it is done.
+    ``tell`` is called with the losses of each run when it is done.
     """
     step, kept = STEPS[name], dict[float, Array]()
 

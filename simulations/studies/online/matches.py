@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from engram.arrays import Array, Ints
 from engram.online import games, loss_streams
 from engram.online.bases import descent_pool
 from engram.online.domains import Domain
@@ -32,11 +32,6 @@ from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 from simulations.studies.pool import Progress, Row
 
-__all__ = ["METHODS", "SETTINGS", "Method", "Setting", "run_match"]
-
-Array = npt.NDArray[np.float64]
-Rounds = npt.NDArray[np.intp]
-
 _DRAWS: Final = 301  # key of the random numbers that settings are drawn with
 
 # Factors of steps, to tune them in hindsight: 1 is what the theory says.
@@ -45,33 +40,20 @@ _NEWTON: Final = tuple(2.0**k for k in range(-10, 7))
 
 
 class Bounds(NamedTuple):
-    """What a learner knows in advance.
+    """What a learner knows in advance."""
 
-    Attributes:
-        domain: The set of decisions.
-        gradient: Bound of gradients, G.
-        smoothness: Bound of the gradients' change, L; None if there is none.
-        horizon: T.
-    """
-
-    domain: Domain
-    gradient: float
-    smoothness: float | None
-    horizon: int
+    domain: Domain  # the set of decisions
+    gradient: float  # bound of gradients, G
+    smoothness: float | None  # bound of the gradients' change, L; None if there is none
+    horizon: int  # T
 
 
 class Method(NamedTuple):
-    """A learner, or several that differ in the scale of their steps.
+    """A learner, or several that differ in the scale of their steps."""
 
-    Attributes:
-        title: What tables call it.
-        make: Builds it; with a point for each scale.
-        scales: What its steps are multiplied by.
-    """
-
-    title: str
-    make: Callable[[Bounds], Learner[Any]]
-    scales: tuple[float, ...] = (1.0,)
+    title: str  # what tables call it
+    make: Callable[[Bounds], Learner[Any]]  # builds it; with a point for each scale
+    scales: tuple[float, ...] = (1.0,)  # what its steps are multiplied by
 
 
 def _universal(constants: Literal["practical", "theory"], bounds: Bounds) -> Learner[Any]:
@@ -109,27 +91,20 @@ METHODS: Final = {
 }
 
 
-# --- Settings ------------------------------------------------------------------------------
-
 Curves = Callable[[Method], list[Array]]  # regrets of a method's learners, at some rounds
 
 
 class Setting(NamedTuple):
-    """What is played.
+    """What is played."""
 
-    Attributes:
-        title: What tables call it.
-        game: Whether it is a game.
-        begin: Draws it, for T rounds; the curves have points at the rounds it is given.
-    """
-
-    title: str
-    game: bool
-    begin: Callable[[np.random.Generator, int, Rounds], Curves]
+    title: str  # what tables call it
+    game: bool  # whether it is a game
+    # Draws it, for T rounds; the curves have points at the rounds it is given.
+    begin: Callable[[np.random.Generator, int, Ints], Curves]
 
 
 def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) -> Setting:
-    def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
+    def begin(rng: np.random.Generator, horizon: int, rounds: Ints) -> Curves:
         drawn = draw(rng, horizon)
         least = least_totals(drawn, rounds)
         bounds = Bounds(drawn.domain, drawn.gradient_bound, drawn.smoothness, horizon)
@@ -147,7 +122,7 @@ def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) 
 def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool) -> Setting:
     """Returns a game whose regret is that of both players if they are honest, or of one alone."""
 
-    def begin(rng: np.random.Generator, horizon: int, rounds: Rounds) -> Curves:
+    def begin(rng: np.random.Generator, horizon: int, rounds: Ints) -> Curves:
         drawn = draw(rng)
         transposed = drawn.transposed()
         one, two = (
@@ -205,11 +180,7 @@ SETTINGS: Final = {
 def run_match(name: str, horizon: int, seed: int, report: Progress) -> list[Row]:
     """Draws a setting, and lets all methods play it.
 
-    Args:
-        name: The setting's, of ``SETTINGS``.
-        horizon: T.
-        seed: All chance depends on it and the setting.
-        report: Called with the number of methods done, and of all.
+    All chance depends on the seed and the setting.
 
     Returns:
         A row for each method and scale: ``setting``, ``seed``, ``method``, ``scale``, ``rounds``,

@@ -28,23 +28,16 @@ from server.run import train_round
 from simulations.grid import InProcessGrid
 from strategies.local import Federated
 
-__all__ = ["STEPS", "Played", "ServerStep", "first_model", "play", "tune"]
-
 _WIDTH = 5  # a grid begins with 2^-5 to 2^5 times what is taken if nobody tunes
 _WIDEST = 20
 
 
 class ServerStep(NamedTuple):
-    """A way to the next model.
+    """A way to the next model."""
 
-    Attributes:
-        title: Its name in tables.
-        default: Its step size if nobody tunes it; a radius, if that is what it has.
-        build: ``(size, experiment, grid) -> strategy``, with a step size or radius.
-    """
-
-    title: str
-    default: float
+    title: str  # its name in tables
+    default: float  # its step size if nobody tunes it; a radius, if that is what it has
+    # ``(size, experiment, grid) -> strategy``, with a step size or radius.
     build: Callable[[float, Experiment, Grid], Strategy]
 
 
@@ -78,17 +71,11 @@ STEPS: Final[dict[str, ServerStep]] = {
 
 
 class Played(NamedTuple):
-    """A round of training.
+    """A round of training."""
 
-    Attributes:
-        server_round: Its number, from 1.
-        model: The model at its beginning.
-        merged: The model at its end.
-    """
-
-    server_round: int
-    model: Params
-    merged: Params
+    server_round: int  # its number, from 1
+    model: Params  # the model at its beginning
+    merged: Params  # the model at its end
 
 
 def first_model(e: Experiment, data: FederatedData) -> Params:
@@ -100,11 +87,7 @@ def first_model(e: Experiment, data: FederatedData) -> Params:
 def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> Iterator[Played]:
     """Plays an experiment's rounds with its method's clients, and the step given.
 
-    Args:
-        e: The settings.
-        data: Its data.
-        step: What becomes of a round's mean.
-        size: Its step size or radius.
+    ``size`` is the step's size or radius.
 
     Raises:
         RunStopped: It diverged.
@@ -121,14 +104,10 @@ def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> I
 
 
 def tune(score: Callable[[float], float], default: float) -> dict[float, float]:
-    """Tries sizes, twice as large one as the last, until the best is not at an end.
+    """Returns scores of sizes, each twice the last, of which the best is not at an end.
 
-    Args:
-        score: Scores a size; lower is better, and infinite if the run diverges.
-        default: In the middle of the first grid.
-
-    Returns:
-        The scores by size, ascending.
+    Scores are better if lower, and infinite if a run diverges. The first grid is around the
+    default.
     """
     found: dict[int, float] = {}
 

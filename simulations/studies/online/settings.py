@@ -5,8 +5,6 @@ from pathlib import Path
 
 from simulations.studies.settings import Settings, argument, option
 
-__all__ = ["UniversalSettings", "UniversalStreamSettings"]
-
 
 @dataclass(frozen=True)
 class UniversalSettings(Settings):

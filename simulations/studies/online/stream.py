@@ -5,12 +5,11 @@ from itertools import count
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from rich.table import Table
 
+from engram.arrays import Array
 from federation.experiment import Experiment
-from simulations.studies.figures import COLORS, finish, panels
-from simulations.studies.figures import table as new_table
+from simulations.studies.figures import COLORS, finish, new_table, panels
 from simulations.studies.online.courses import (
     SHARES,
     Course,
@@ -24,10 +23,6 @@ from simulations.studies.online.settings import UniversalStreamSettings
 from simulations.studies.pool import Pool, Row, Tell
 from simulations.studies.study import Report
 
-__all__ = ["report", "summarize", "work"]
-
-Array = npt.NDArray[np.float64]
-
 _RUNS: Final = 11  # of a grid, as it begins
 _CAPTION: Final = """\
 Sum over rounds of the mean loss (nats) of the round's rows at the round's
@@ -37,19 +32,12 @@ a grid of factors of 2; of the ensemble nothing is tuned."""
 
 
 class Found(NamedTuple):
-    """The results of all servers.
+    """The results of all servers."""
 
-    Attributes:
-        experiment: The federation's settings.
-        courses: Each server's losses.
-        best: Losses of the best fixed model, by rounds.
-        best_in_ball: Those of the best model within the default radius of the first one.
-    """
-
-    experiment: Experiment
-    courses: list[Course]
-    best: Array
-    best_in_ball: Array
+    experiment: Experiment  # the federation's settings
+    courses: list[Course]  # each server's losses
+    best: Array  # losses of the best fixed model, by rounds
+    best_in_ball: Array  # those of the best model within the default radius of the first one
 
 
 def work(settings: UniversalStreamSettings, pool: Pool) -> Found:
@@ -83,10 +71,7 @@ def report(settings: UniversalStreamSettings, found: Found) -> Report:
 def summarize(courses: Sequence[Course], best: Array, best_in_ball: Array) -> list[Row]:
     """Returns a row for each course.
 
-    Args:
-        courses: Each server's losses.
-        best: Losses of the best fixed model, by rounds.
-        best_in_ball: Those of the best model within the default radius.
+    Losses of the best fixed models are by rounds.
 
     Returns:
         ``server``, ``size`` (step size or radius), ``way`` (as ``Course`` has it), ``mean-loss``,

@@ -6,21 +6,16 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from rich.table import Table
 
-from simulations.studies.figures import COLORS, finish, panels
-from simulations.studies.figures import table as new_table
+from engram.arrays import Array
+from simulations.studies.figures import COLORS, finish, new_table, panels
 from simulations.studies.online.matches import METHODS, SETTINGS, run_match
 from simulations.studies.online.settings import UniversalSettings
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
-
-__all__ = ["exponent", "report", "summarize", "tables", "work"]
-
-Array = npt.NDArray[np.float64]
 
 _CAPTION: Final = """\
 Regret after all rounds, mean over seeds, and the power of t with which it grows:
@@ -75,21 +70,13 @@ _SHOWN: Final = tuple(
 
 
 class _Curve(NamedTuple):
-    """A learner's regret in a setting.
+    """A learner's regret in a setting."""
 
-    Attributes:
-        setting: Name of ``SETTINGS``.
-        shown: The column that it belongs to.
-        scale: The factor of its steps.
-        rounds: Where the curve has points.
-        regrets: Shape (seeds, r).
-    """
-
-    setting: str
-    shown: _Shown
-    scale: float
-    rounds: list[int]
-    regrets: Array
+    setting: str  # name of ``SETTINGS``
+    shown: _Shown  # the column that it belongs to
+    scale: float  # the factor of its steps
+    rounds: list[int]  # where the curve has points
+    regrets: Array  # shape (seeds, r)
 
 
 def _curves(done: Sequence[Row]) -> Iterator[_Curve]:
@@ -163,9 +150,6 @@ def _curves_csv(curves: Sequence[_Curve]) -> bytes:
     return text.encode()
 
 
-# --- Tables ----------------------------------------------------------------------------------
-
-
 def tables(rows: Sequence[Row]) -> list[Table]:
     """Returns a table of regrets, and one of exponents; the caption says what is in them."""
     return [_table(rows, "regret", _regret), _table(rows, "exponent", _exponent)]
@@ -191,9 +175,6 @@ def _regret(row: Row, least: bool) -> str:
 def _exponent(row: Row, least: bool) -> str:
     del least
     return "-" if row["exponent"] is None else f"{row['exponent']:.2f}"
-
-
-# --- Pictures --------------------------------------------------------------------------------
 
 
 def _draw(curves: Sequence[_Curve]) -> bytes:

@@ -27,4 +27,5 @@ def test_compiled_functions_call_those_of_their_own_file_only(module):
     # Numba would not see that another file has changed.
     tree = ast.parse((source_root() / f"{module.__name__.replace('.', '/')}.py").read_text())
     imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    assert [name for name in imported if name.startswith("engram")] == ["engram.online.compiled"]
+    ours = {name for name in imported if name.startswith("engram")}
+    assert ours - {"engram.arrays"} == {"engram.online.compiled"}  # the former has types alone
