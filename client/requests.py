@@ -97,7 +97,6 @@ def read_whole(config: ConfigRecord, key: str, default: int) -> int:
 def answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Message:
     """Returns the reply to a request, of the clients that it names; or says what failed."""
     try:
-        check_source(request.message.content)
         return Message(answer(asked_clients(request)), reply_to=request.message)
     except EngramError as error:
         return Message(Error(REFUSED, str(error)), reply_to=request.message)

@@ -16,6 +16,9 @@ _HEAD: Final = """\
 name = "engram"
 version = "{version}"
 
+[tool.uv]
+package = false
+
 [tool.flwr.app]
 publisher = "engram"
 

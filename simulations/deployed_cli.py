@@ -1,6 +1,7 @@
 """The commands that run experiments on a federation of processes."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +13,7 @@ from federation.errors import Refused
 from federation.experiment import Experiment, read_by
 from federation.interrupts import end_at_once
 from server.record import RunRecord
+from simulations.app_folder import write_app
 from simulations.deployed import run_deployed
 from simulations.local import LocalFederation, Nodes
 from simulations.options import (
@@ -70,6 +72,20 @@ def federation(
     with local:
         _follow(experiment, folder / "run", local.server, local.control, "run it anew")
     show_found(folder / "run", as_json)
+
+
+@app.command("app")
+def write(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+) -> None:
+    """Write the app that `flwr run FOLDER` runs, with the settings of all methods.
+
+    Those of plug-ins are among them, and their modules are not: name them in ENGRAM_PLUGINS where
+    Flower's processes are started.
+    """
+    make_folder(new_folder(folder, ""))
+    write_app(folder)
+    print(f"{folder}: flwr run {shlex.quote(str(folder))}")
 
 
 def run_on(
