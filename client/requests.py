@@ -71,8 +71,7 @@ def check_source(content: RecordDict) -> None:
     server = str(config_of(content).get("fingerprint", fingerprint()))
     if server != fingerprint():
         raise EngramError(
-            f"this node runs source {fingerprint()} from {source_root()}, "
-            f"but the server runs {server}"
+            f"this node runs {fingerprint()} from {source_root()}, but the server runs {server}"
         )
 
 

@@ -18,16 +18,18 @@ from engram.checks import must
 from federation.errors import Refused, one_line
 from federation.files import read_file
 
-__all__ = ["add_plugins", "load_plugins", "plugins", "project_plugins", "source_of"]
+__all__ = ["VARIABLE", "add_plugins", "load_plugins", "plugins", "project_plugins", "source_of"]
 
-_VARIABLE: Final = "ENGRAM_PLUGINS"  # NAME or FOLDER/NAME of each, with commas
+VARIABLE: Final = "ENGRAM_PLUGINS"
+"""Holds the plug-ins of a process, with commas: NAME of each, or FOLDER/NAME."""
+
 _PROJECT: Final = Path("pyproject.toml")
 _LARGEST: Final = 2**20  # bytes of a pyproject.toml
 
 
 def plugins() -> tuple[str, ...]:
     """Returns the plug-ins of this process: NAME, or FOLDER/NAME."""
-    return tuple(filter(None, os.environ.get(_VARIABLE, "").split(",")))
+    return tuple(filter(None, os.environ.get(VARIABLE, "").split(",")))
 
 
 def project_plugins() -> str:
@@ -63,7 +65,7 @@ def add_plugins(names: str) -> None:
     for name in filter(None, map(str.strip, names.split(","))):
         path = Path.cwd() / name
         found[str(source_of(str(path)).with_name(path.name))] = None
-    os.environ[_VARIABLE] = ",".join(found)
+    os.environ[VARIABLE] = ",".join(found)
 
 
 def load_plugins() -> None:

@@ -12,6 +12,7 @@ from federation.credentials import read_server
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
 from federation.interrupts import end_at_once
+from federation.plugins import VARIABLE, plugins
 from server.record import RunRecord
 from simulations.app_folder import write_app
 from simulations.deployed import run_deployed
@@ -80,12 +81,15 @@ def write(
 ) -> None:
     """Write the app that `flwr run FOLDER` runs, with the settings of all methods.
 
-    Those of plug-ins are among them, and their modules are not: name them in ENGRAM_PLUGINS where
-    Flower's processes are started.
+    Those of plug-ins are among them. Their modules are not: Flower's processes find those that
+    ENGRAM_PLUGINS names.
     """
-    make_folder(new_folder(folder, ""))
+    if folder.exists():
+        raise Refused(f"{folder} is there already: name a new folder")
+    make_folder(folder)
     write_app(folder)
-    print(f"{folder}: flwr run {shlex.quote(str(folder))}")
+    named = f"{VARIABLE}={shlex.quote(','.join(plugins()))} " if plugins() else ""
+    print(f"{named}flwr run {shlex.quote(str(folder))}")
 
 
 def run_on(

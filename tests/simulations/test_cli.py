@@ -19,29 +19,11 @@ from rich.console import Console
 from federation.fingerprint import source_root
 from server.record import RunRecord
 from simulations import terminal
-from simulations.__main__ import main
 from tests.support import write_npz
 
 QUICK = "num-rounds=4 clients-per-round=4 local-steps=2 hidden=8 eval-every=2 checkpoint-every=2"
 SETS = [word for pair in QUICK.split() for word in ("--set", pair)]
 PRESETS = source_root() / "simulations" / "presets"
-
-
-@pytest.fixture
-def engram(monkeypatch, capsys):
-    """Runs the command in this process; returns exit status, standard output and error."""
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["engram", *map(str, args)])
-        try:
-            main()
-            status = 0
-        except SystemExit as end:
-            status = end.code
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 def test_run_records_what_it_shows(engram):
