@@ -78,8 +78,9 @@ def plug_ins(monkeypatch):
     monkeypatch.setenv("ENGRAM_PLUGINS", "")
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
-    for plugin in plugins():
-        sys.modules.pop(Path(plugin).name, None)
+    packages = {Path(plugin).name.partition(".")[0] for plugin in plugins()}
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
     for known, names in zip(registries, before, strict=True):
         known.clear()
         known.update(names)
