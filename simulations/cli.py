@@ -102,8 +102,8 @@ def _engram(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Import a module that registers methods of your own; may be repeated. Also: "
-            "`plugin` in [tool.engram] of the pyproject.toml in this folder.",
+            help="Import a module that registers methods of your own; may be repeated. Also "
+            "imported: what tool.engram.plugin of the pyproject.toml in this folder names.",
         ),
     ] = None,
     versions: Annotated[
