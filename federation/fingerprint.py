@@ -21,21 +21,18 @@ def source_root() -> Path:
 def fingerprint() -> str:
     """Returns 16 hex digits that change when any module of the platform does.
 
-    Where there are plug-ins, their names and digits follow: "0123456789abcdef with plug-in
-    hospitals 89abcdef01234567".
+    Each plug-in's name and digits follow: "0123456789abcdef with plug-in hospitals
+    89abcdef01234567". Computed once, so that a long-lived process describes the source it has
+    loaded and not what an editor has done to the files since.
 
     Raises:
-        Refused: There is no source of a plug-in.
+        Refused: If a plug-in has no source here.
     """
     return _fingerprint(plugins())
 
 
 @lru_cache(maxsize=1)
-def _fingerprint(named: Iterable[str]) -> str:
-    """Computed once, so that a long-lived process describes the source it has loaded.
-
-    And not what an editor has done to the files since.
-    """
+def _fingerprint(named: tuple[str, ...]) -> str:
     sources = {plugin.rpartition("/")[2]: source_of(plugin) for plugin in named}
     ours = _digest(source_root() / room for room in ROOMS)
     return " with plug-in ".join([ours, *(f"{n} {_digest([sources[n]])}" for n in sorted(sources))])

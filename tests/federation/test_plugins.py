@@ -13,15 +13,7 @@ from federation.fingerprint import fingerprint
 from federation.methods import METHODS
 from federation.plugins import add_plugins, load_plugins, plugins, project_plugins
 from server.app import main
-
-METHOD = """
-from federation.methods import register
-from federation.methods.local import FedAvg
-
-@register
-class Own(FedAvg):
-    name = {name!r}
-"""
+from tests.support import write_plug_in
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
 
@@ -33,9 +25,9 @@ def write(path, text):
 
 
 def test_names_come_with_commas_and_count_once():
-    write("one.py", METHOD.format(name="first"))
+    write_plug_in(Path("one.py"), "first")
     write("two/__init__.py", "")
-    write("two/rules.py", METHOD.format(name="second"))
+    write_plug_in(Path("two/rules.py"), "second")
     add_plugins(" one, two.rules,")
     add_plugins("one")
     assert plugins() == (f"{Path.cwd()}/one", f"{Path.cwd()}/two.rules")
@@ -46,9 +38,9 @@ def test_names_come_with_commas_and_count_once():
 
 
 def test_a_process_that_is_started_elsewhere_finds_them(tmp_path):
-    write("here/outside.py", METHOD.format(name="first"))
     # A name of ours, which would hide it from whoever looks here first.
     write("here/client.py", "raise SystemExit('not ours')")
+    write_plug_in(Path("here/outside.py"), "first")
     add_plugins("here/outside")
     code = (
         "from federation.plugins import load_plugins; load_plugins(); import client.app; "
@@ -70,7 +62,7 @@ def test_a_module_that_is_nowhere_is_refused(name):
 
 
 def test_a_folder_is_looked_through_only_if_it_is_named(monkeypatch):
-    write("one.py", METHOD.format(name="first"))
+    write_plug_in(Path("one.py"), "first")
     monkeypatch.setenv("ENGRAM_PLUGINS", "one")
     with pytest.raises(
         Refused, match="plug-in one cannot be imported: ModuleNotFoundError: No mod"
@@ -85,7 +77,6 @@ def test_a_folder_is_looked_through_only_if_it_is_named(monkeypatch):
         ("1 +", r"SyntaxError: invalid syntax \(one.py, line 1\)"),
         ("import sys; sys.exit('a script')", "SystemExit: a script"),
         ("raise RuntimeError('two\\nlines')", r"RuntimeError: two\\nlines"),
-        (METHOD.format(name="fedavg"), "ValueError: name must be a name that no other method has"),
     ],
 )
 def test_what_cannot_be_imported_is_refused_in_one_line(text, reason):
@@ -95,8 +86,15 @@ def test_what_cannot_be_imported_is_refused_in_one_line(text, reason):
         load_plugins()
 
 
+def test_the_name_of_a_method_that_there_is_already_is_refused():
+    write_plug_in(Path("one.py"), "fedavg")
+    add_plugins("one")
+    with pytest.raises(Refused, match="ValueError: name must be a name that no other"):
+        load_plugins()
+
+
 def test_the_front_door_loads_them():
-    write("one.py", METHOD.format(name="first"))
+    write_plug_in(Path("one.py"), "first")
     add_plugins("one")
     assert "first" in engram.methods()
 

@@ -23,17 +23,10 @@ from federation.flower import flatten_dict
 from federation.methods import METHODS
 from server.record import RunRecord
 from simulations import terminal
-from tests.support import write_npz
+from tests.support import write_npz, write_plug_in
 
 QUICK = "num-rounds=4 clients-per-round=4 local-steps=2 hidden=8 eval-every=2 checkpoint-every=2"
 SETS = [word for pair in QUICK.split() for word in ("--set", pair)]
-OWN = """
-from federation.methods import local, register
-
-@register
-class Own(local.FedAvg):
-    name = "own"
-"""
 PRESETS = source_root() / "simulations" / "presets"
 
 
@@ -142,7 +135,7 @@ def test_resume_by_another_source_is_said(engram, monkeypatch):
 
 
 def test_a_run_of_an_unknown_method_asks_for_its_plug_in(engram, plug_ins, monkeypatch):
-    Path("one.py").write_text(OWN)
+    write_plug_in(Path("one.py"), "own")
     assert engram("--plugin", "one", "run", "own", *SETS, "--out", "mine")[0] == 0
     (source,) = RunRecord.open(Path("mine")).config["sources"]
     assert re.fullmatch("[0-9a-f]{16} with plug-in one [0-9a-f]{16}", source)
@@ -160,7 +153,7 @@ def test_a_run_of_an_unknown_method_asks_for_its_plug_in(engram, plug_ins, monke
 
 
 def test_the_app_for_flower_has_the_settings_of_all_methods(engram, plug_ins):
-    Path("one.py").write_text(OWN)
+    write_plug_in(Path("one.py"), "own")
     status, out, _ = engram("--plugin", "one", "app", "apps/mine")
     assert (status, out) == (0, f"ENGRAM_PLUGINS={Path.cwd()}/one flwr run apps/mine\n")
     config = tomllib.loads(Path("apps/mine/pyproject.toml").read_text())["tool"]["flwr"]["app"]
