@@ -1,9 +1,5 @@
-"""A family of methods from outside, which nothing of the house knows: this file is its plug-in.
+"""A family of methods from outside, which nothing of the house knows: this file is its plug-in."""
 
-A client sends the means of its columns, and is scored by their distance from the mean of all.
-"""
-
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +9,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from client.hosts import hosts
 from client.hosts.rows import read_tables
 from client.requests import answered, round_of, split
+from engram.metrics import Metric
 from federation.methods import register
 from federation.methods.base import NO_NETWORK, Method
 from federation.roster import describe_node
@@ -24,13 +21,18 @@ from simulations.reports.sites import draw_curve
 from strategies import strategies
 from strategies.sites import SiteStrategy, read_split
 
+DISTANCE = Metric("distance", lambda own, all_: np.linalg.norm(own - all_), low=0, better="lower")
+
 
 class Means(Method):
     name = plug_in = "column-means"
-    meaning = "the mean of all clients' column means"
+    meaning = "the mean of clients' column means; they are scored by their distance from it"
     source = "this file"
     unread = NO_NETWORK
     keep: Float = 0.5
+
+    def metrics(self, shared):
+        return [DISTANCE]
 
 
 class Sites:
@@ -87,8 +89,7 @@ class Averaging(SiteStrategy):
         self.found |= dict(zip(ids, means, strict=True))
 
     def scores(self):
-        each = [np.linalg.norm(own - self.shared) for own in self.found.values()]
-        return {"distance": float(np.mean(each))}
+        return {"distance": np.mean([DISTANCE.score(x, self.shared) for x in self.found.values()])}
 
     def results(self, arrays, row):
         return {**row, "means": self.shared.tolist()}
@@ -102,7 +103,7 @@ def show(folder, as_json):
     record = RunRecord.open(folder)
     found = {row["round"]: row["distance"] for row in record.rows() if "distance" in row}
     draw_curve(folder / "distance.png", [*found], [*found.values()], "o-", {"xlabel": "round"})
-    print(json.dumps(record.results))
+    print(record.results["means"])
 
 
 if __name__ == "test_fifth_family":  # as a plug-in, and not as pytest imports it
@@ -113,7 +114,7 @@ if __name__ == "test_fifth_family":  # as a plug-in, and not as pytest imports i
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
 PLUG = ["--plugin", Path(__file__).with_suffix("")]
-SETS = [f"--set={text}" for text in ("dataset=sparse-linear", "num-clients=2", "num-rounds=4")]
+SETS = ["-smethod=column-means", "-sdataset=sparse-linear", "-snum-clients=2", "-snum-rounds=4"]
 
 
 def means(folder):
@@ -121,24 +122,23 @@ def means(folder):
 
 
 def test_it_runs_resumes_and_is_shown(engram):
-    engram(*PLUG, "run", "column-means", *SETS, "--out=whole")
+    engram(*PLUG, "run", *SETS, "--out=whole")
     rows = RunRecord.open(Path("whole")).rows()
     assert rows[4]["distance"] < rows[0]["distance"]
-    engram(*PLUG, "run", "column-means", *SETS, "--set=num-rounds=2", "--out=parts")
-    engram(*PLUG, "run", "--resume=parts", "--set=num-rounds=4")
-    assert json.loads(engram(*PLUG, "show", "parts")[1])["means"] == means("whole")
+    engram(*PLUG, "run", *SETS, "-snum-rounds=2", "--out=parts")
+    engram(*PLUG, "run", "--resume=parts", "-snum-rounds=4")
+    assert engram(*PLUG, "show", "parts")[1] == f"{means('whole')}\n"
     assert Path("parts/distance.png").read_bytes().startswith(b"\x89PNG")
     # From zero, each round halves what is left to the mean, which keep=0 reaches at once.
-    engram(*PLUG, "run", "column-means", *SETS, "--set=keep=0", "--out=at-once")
+    engram(*PLUG, "run", *SETS, "-skeep=0", "--out=at-once")
     assert means("whole") == pytest.approx(np.multiply(means("at-once"), 1 - 0.5**4))
 
 
 @pytest.mark.parametrize("engine", ["ray", pytest.param("grpc", marks=pytest.mark.network)])
 def test_it_runs_on_other_engines(engram, engine, tmp_path):
-    engram(*PLUG, "run", "column-means", *SETS, "--out=here")
+    engram(*PLUG, "run", *SETS, "--out=here")
     if engine == "grpc":
-        sets = [*SETS, "--set=method=column-means"]
-        engram(*PLUG, "federation", *sets, "--clients=2", "--out=there")
+        engram(*PLUG, "federation", *SETS, "--clients=2", "--out=there")
     else:
         from tests.simulations.test_ray import SuperLink, toml
 
