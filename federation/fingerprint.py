@@ -39,7 +39,7 @@ def _fingerprint(named: tuple[str, ...]) -> str:
 
 
 def _digest(places: Iterable[Path]) -> str:
-    """Returns 16 hex digits of files, and of the modules in folders; where these are is no part."""
+    """Returns 16 hex digits of files and of the modules in folders, wherever these are."""
     digest = hashlib.sha256()
     for place in places:
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
