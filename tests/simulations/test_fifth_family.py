@@ -12,7 +12,7 @@ from client.requests import answered, round_of, split
 from engram.metrics import Metric
 from federation.methods import register
 from federation.methods.base import NO_NETWORK, Method
-from federation.roster import describe_node
+from federation.roster import Kind, describe_node
 from federation.settings.fields import Float
 from federation.wire import CLIENTS, floats_record, read_floats
 from server.record import RunRecord
@@ -41,7 +41,7 @@ class Sites:
 
     def describe(self, hosted):
         rows = {client: len(self.data.train[client].y) for client in hosted}
-        return describe_node(rows, (len(self.data.columns),), 0, self.data.columns)
+        return describe_node(rows, Kind(columns=tuple(self.data.columns)))
 
     def train(self, requests):
         return [answered(r, lambda clients, r=r: self._means(r, clients)) for r in requests]
