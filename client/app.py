@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from client.hosts import Host, Opening, host_of
 from client.memory import DiskStore
 from client.replies import Replies
-from client.requests import Request
+from client.requests import Request, check_source
 from client.sealed import read_key
 from client.trainings import prune
 from federation.bundle import bundle, is_bundled, unbundle
@@ -22,6 +22,7 @@ from federation.data.sources import FILES, PERMUTED
 from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
+from federation.plugins import load_plugins
 from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
 
 __all__ = ["app"]
@@ -79,7 +80,9 @@ def _answer(
 ) -> Message:
     bundled = is_bundled(message.content)
     try:
+        load_plugins()
         message.content = unbundle(message.content)
+        check_source(message.content)  # first: another source may have other settings
         config = read_node_config(context.node_config)
         experiment = Experiment.from_run_config(context.run_config).on_machine(
             _own(context.node_config, config)

@@ -4,6 +4,7 @@
 run. The families' own learners stand in ``engram.molar``, ``engram.online``, ``engram.bandits``.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from engram.lazy import attach
@@ -48,4 +49,5 @@ _get, __dir__ = attach(
 
 def __getattr__(name: str) -> Any:
     check_rooms()
+    import_module("federation.plugins").load_plugins()
     return _get(name)

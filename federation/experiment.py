@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
 
-from engram.checks import must
 from federation.errors import Refused, one_line
-from federation.methods import METHODS, Method
+from federation.methods import METHODS, Method, unknown_method
 from federation.settings.fields import Scalar, Settings, key_of, nearest, wrong_values
 from federation.settings.machine import MachineSettings
 from federation.settings.shared import SharedSettings
@@ -200,7 +199,7 @@ def _read(config: Mapping[str, Any]) -> tuple[SharedSettings, Method]:
     given = {key: value for key, value in config.items() if key in keys}
     others = {key: value for key, value in config.items() if key not in keys and key != "method"}
     if method is None:
-        wrong = [must("method", name, f"one of {', '.join(METHODS)}{nearest(str(name), METHODS)}")]
+        wrong = [unknown_method("method", name)]
         _validated(SharedSettings, given, "", wrong)
         wrong += _strange([key for key in others if not _owners(key)], None)
         raise Refused("; ".join(wrong))

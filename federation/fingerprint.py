@@ -1,8 +1,11 @@
 """Which source is running: a digest that two processes can compare."""
 
 import hashlib
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+
+from federation.plugins import plugins, source_of
 
 __all__ = ["ROOMS", "fingerprint", "source_root"]
 
@@ -15,16 +18,31 @@ def source_root() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-@lru_cache(maxsize=1)
 def fingerprint() -> str:
     """Returns 16 hex digits that change when any module of the platform does.
 
-    Computed once, so that a long-lived process describes the source it has loaded and not
-    what an editor has done to the files since.
+    Each plug-in's name and digits follow: "0123456789abcdef with plug-in hospitals
+    89abcdef01234567". Computed once, so that a long-lived process describes the source it has
+    loaded and not what an editor has done to the files since.
+
+    Raises:
+        Refused: If a plug-in has no source here.
     """
-    root = source_root()
+    return _fingerprint(plugins())
+
+
+@lru_cache(maxsize=1)
+def _fingerprint(named: tuple[str, ...]) -> str:
+    sources = {plugin.rpartition("/")[2]: source_of(plugin) for plugin in named}
+    ours = _digest(source_root() / room for room in ROOMS)
+    return " with plug-in ".join([ours, *(f"{n} {_digest([sources[n]])}" for n in sorted(sources))])
+
+
+def _digest(places: Iterable[Path]) -> str:
+    """Returns 16 hex digits of files and of the modules in folders, wherever these are."""
     digest = hashlib.sha256()
-    for path in sorted(file for room in ROOMS for file in (root / room).rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
+    for place in places:
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            digest.update(path.relative_to(place.parent).as_posix().encode() + b"\0")
+            digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

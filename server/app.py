@@ -9,6 +9,7 @@ from flwr.serverapp import Grid, ServerApp
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.hosting import run_folder
+from federation.plugins import load_plugins
 from server.grid import PatientGrid
 from server.membership import membership_of
 from server.run import run
@@ -27,6 +28,7 @@ def main(grid: Grid, context: Context) -> None:
         EngramError: If it cannot be run; logged as one line before it goes up.
     """
     try:
+        load_plugins()
         experiment = Experiment.from_run_config(context.run_config)
         folder = run_folder(experiment, context.run_id)
         membership = membership_of(grid)

@@ -18,10 +18,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from engram.metrics import Metric
-from federation.errors import Refused, few, one_line
+from federation.errors import Refused, brief, few, one_line
 from federation.experiment import Experiment
 from federation.files import NEW, read_file, read_json, replace_file
 from federation.fingerprint import fingerprint
+from federation.methods import METHODS
 from server.checkpoints import (
     DamagedCheckpoint,
     drop_checkpoint,
@@ -165,6 +166,12 @@ class RunRecord:
             raise Refused(
                 f"{self.folder} was written by an earlier version of Engram, whose runs this one "
                 "neither shows nor goes on with"
+            )
+        method = config["settings"]["method"]
+        if method not in METHODS:
+            raise Refused(
+                f"{self.folder} is a run of {brief(method)}, and no method here is called so: name "
+                "the plug-in that has it, engram --plugin NAME"
             )
         return config
 

@@ -14,6 +14,9 @@ _HEAD: Final = """\
 name = "engram"
 version = "{version}"
 
+[tool.uv]
+package = false
+
 [tool.flwr.app]
 publisher = "engram"
 

@@ -15,6 +15,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from federation.plugins import add_plugins, load_plugins, project_plugins
+
 __all__ = ["COMMANDS", "app"]
 
 _RUN, _SERVER, _CLIENT = "simulations.run_cli", "server.cli", "client.cli"
@@ -32,6 +34,10 @@ COMMANDS: Final = {
     "federation": (
         "simulations.deployed_cli",
         "Run an experiment on a federation of processes on this machine, over gRPC.",
+    ),
+    "app": (
+        "simulations.deployed_cli",
+        "Write the app that `flwr run FOLDER` runs, with the settings of all methods.",
     ),
     "init-federation": (
         _SERVER,
@@ -91,6 +97,15 @@ app = typer.Typer(
 
 @app.callback()
 def _engram(
+    context: typer.Context,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Import a module that registers methods of your own; may be repeated. Also "
+            "imported: what tool.engram.plugin of the pyproject.toml in this folder names.",
+        ),
+    ] = None,
     versions: Annotated[
         bool,
         typer.Option(
@@ -103,3 +118,7 @@ def _engram(
 ) -> None:
     """Personalized federated learning: every client gets its own model, and remembers it."""
     del versions
+    add_plugins(",".join([project_plugins(), *(plugin or ())]))
+    module, _ = COMMANDS[str(context.invoked_subcommand)]
+    if module not in (_SERVER, _CLIENT):  # which leave it to the processes that they start
+        load_plugins()

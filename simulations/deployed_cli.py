@@ -1,6 +1,7 @@
 """The commands that run experiments on a federation of processes."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +12,9 @@ from federation.credentials import read_server
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
 from federation.interrupts import end_at_once
+from federation.plugins import VARIABLE, plugins
 from server.record import RunRecord
+from simulations.app_folder import write_app
 from simulations.deployed import run_deployed
 from simulations.local import LocalFederation, Nodes
 from simulations.options import (
@@ -70,6 +73,23 @@ def federation(
     with local:
         _follow(experiment, folder / "run", local.server, local.control, "run it anew")
     show_found(folder / "run", as_json)
+
+
+@app.command("app")
+def write(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+) -> None:
+    """Write the app that `flwr run FOLDER` runs, with the settings of all methods.
+
+    Those of plug-ins are among them. Their modules are not: Flower's processes find those that
+    ENGRAM_PLUGINS names.
+    """
+    if folder.exists():
+        raise Refused(f"{folder} is there already: name a new folder")
+    make_folder(folder)
+    write_app(folder)
+    named = f"{VARIABLE}={shlex.quote(','.join(plugins()))} " if plugins() else ""
+    print(f"{named}flwr run {shlex.quote(str(folder))}")
 
 
 def run_on(

@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from engram.checks import must
 from federation.errors import Refused
-from federation.methods import METHODS
-from federation.settings.fields import key_of, nearest
+from federation.methods import METHODS, unknown_method
+from federation.settings.fields import key_of
 from federation.settings.shared import SharedSettings
 from simulations.console import out
 from simulations.options import Json, settings_rows
@@ -30,8 +29,7 @@ def methods(
     elif method in METHODS:
         _show(method, as_json)
     else:
-        expected = f"one of {', '.join(METHODS)}{nearest(method, METHODS)}"
-        raise Refused(must("METHOD", method, expected))
+        raise Refused(unknown_method("METHOD", method))
 
 
 def _list(as_json: bool) -> None:

@@ -1,11 +1,21 @@
 """Deterministic tests: no deadlines, the same examples every time, one thread."""
 
 import logging
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
+
+from client.hosts import HOSTS
+from engram.metrics import METRICS
+from federation.methods import METHODS
+from federation.plugins import plugins
+from simulations.__main__ import main
+from simulations.reports import REPORTS
+from strategies import STRATEGIES
 
 settings.register_profile("engram", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("engram")
@@ -42,3 +52,36 @@ def warnings_of_engram(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     caplog.set_level(logging.INFO, "flwr.engram")
     return caplog
+
+
+@pytest.fixture
+def engram(monkeypatch, capsys):
+    """Runs the command in this process; returns exit status, standard output and error."""
+
+    def call(*args):
+        monkeypatch.setattr(sys, "argv", ["engram", *map(str, args)])
+        try:
+            main()
+            status = 0
+        except SystemExit as end:
+            status = end.code
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+@pytest.fixture
+def plug_ins(monkeypatch):
+    """Forgets what a test's plug-ins have registered, and that there were any."""
+    registries = (METHODS, METRICS, HOSTS, STRATEGIES, REPORTS)
+    before = [dict(known) for known in registries]
+    monkeypatch.setenv("ENGRAM_PLUGINS", "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    packages = {Path(plugin).name.partition(".")[0] for plugin in plugins()}
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
+    for known, names in zip(registries, before, strict=True):
+        known.clear()
+        known.update(names)

@@ -95,3 +95,12 @@ def write_npz(path: Path, **arrays) -> str:
 
     np.savez(path, **arrays)
     return f"npz:{path}"
+
+
+def write_plug_in(path: Path, name: str) -> None:
+    """Writes a module that registers a method: fedavg under a name of its own."""
+    path.write_text(
+        "from federation.methods import local, register\n\n"
+        f"@register\nclass Own(local.FedAvg):\n    name = {name!r}\n",
+        encoding="utf-8",
+    )

@@ -9,7 +9,6 @@ from client.hosts.base import Opening, hosts
 from client.requests import (
     Request,
     asked_clients,
-    check_source,
     durable_of,
     read_whole,
     round_of,
@@ -128,7 +127,6 @@ def _in_groups(
 def _check(content: RecordDict) -> None:
     if ARRAYS not in content.array_records:
         raise EngramError(f"a message must hold the model, as an array record {ARRAYS!r}")
-    check_source(content)
 
 
 def _model(content: RecordDict) -> Params:

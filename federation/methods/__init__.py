@@ -1,6 +1,16 @@
 """The methods: one file for each family. Importing this package makes all of them known."""
 
 from federation.methods import local, meta_ban, molar, molar_bandit
-from federation.methods.base import METHODS, Method, family, register
+from federation.methods.base import METHODS, Method, family, register, unknown_method
 
-__all__ = ["METHODS", "Method", "family", "local", "meta_ban", "molar", "molar_bandit", "register"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "family",
+    "local",
+    "meta_ban",
+    "molar",
+    "molar_bandit",
+    "register",
+    "unknown_method",
+]

@@ -6,12 +6,20 @@ from typing import ClassVar, Self, TypeVar
 from engram.checks import must
 from engram.metrics import Metric
 from federation.settings.evaluation import EvaluationSettings
-from federation.settings.fields import Settings
+from federation.settings.fields import Settings, nearest
 from federation.settings.model import ModelSettings
 from federation.settings.shared import SharedSettings
 from federation.settings.training import TrainingSettings
 
-__all__ = ["LEAST_REPORTED", "METHODS", "NO_NETWORK", "Method", "family", "register"]
+__all__ = [
+    "LEAST_REPORTED",
+    "METHODS",
+    "NO_NETWORK",
+    "Method",
+    "family",
+    "register",
+    "unknown_method",
+]
 
 NO_NETWORK = frozenset(
     {
@@ -106,6 +114,12 @@ def register(method: _M) -> _M:
         raise ValueError(must("name", method.name, "a name that no other method has"))
     METHODS[method.name] = method
     return method
+
+
+def unknown_method(what: str, name: object) -> str:
+    """Returns the words for a method that there is not: what is wrong, and what helps."""
+    known = f"one of {', '.join(METHODS)}, or a plug-in's (--plugin NAME)"
+    return must(what, name, known + nearest(str(name), METHODS))
 
 
 def family(plug_in: str) -> list[str]:

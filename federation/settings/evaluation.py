@@ -19,7 +19,8 @@ def _metrics(value: object) -> object:
     names = [str(name).strip() for name in names]
     unknown = next((name for name in names if name not in METRICS), None)
     if unknown is not None:
-        known = f"some of {', '.join(METRICS)}{nearest(unknown, METRICS)}"
+        known = f"some of {', '.join(METRICS)}, or a plug-in's (--plugin NAME)"
+        known += nearest(unknown, METRICS)
         require(False, "metrics", unknown, known)
     require(len(set(names)) == len(names) > 0, "metrics", names, "different names, at least one")
     return ",".join(names)

@@ -10,6 +10,7 @@ from client.hosts.local import LocalHost
 from client.memory import DiskStore
 from client.trainings import kept
 from federation.bundle import bundle, is_bundled, unbundle
+from federation.fingerprint import fingerprint, source_root
 from federation.flower import local_run, name_message, node_context
 from federation.roster import read_entry
 from federation.wire import ARRAYS, CLIENTS, CONFIG, REFUSED, ROSTER_QUERY, to_params, to_record
@@ -48,6 +49,27 @@ def train(node_config, *, server_round=1, durable=0, clients=(0, 3), model=None,
 def test_a_nodes_own_memory_budget_counts_whatever_the_run_says():
     reply = train({"memory-budget": 1e-6}, memory_budget=100.0)
     assert "KiB are allowed" in reply.error.reason
+
+
+def test_a_node_of_another_source_names_both_before_it_reads_the_settings():
+    theirs = "0123456789abcdef with plug-in hospitals 89abcdef01234567"
+    reply = of_outsiders({"fingerprint": theirs})
+    ours = f"this node runs {fingerprint()} from {source_root()}"
+    assert reply.error.code == REFUSED
+    assert reply.error.reason == f"{ours}, but the server runs {theirs}"
+
+
+def test_a_node_says_why_a_plug_in_cannot_be_imported(monkeypatch):
+    monkeypatch.setenv("ENGRAM_PLUGINS", "/srv/nowhere")
+    assert of_outsiders({}).error.reason.startswith("plug-in nowhere cannot be imported: Module")
+
+
+def of_outsiders(config):
+    """What the app answers to a run of a method that is not known here."""
+    message = Message(RecordDict({CONFIG: ConfigRecord(config)}), 7, ROSTER_QUERY)
+    name_message(message, message.object_id)
+    node = {"partition-id": 0, "num-partitions": 1}
+    return app(message, node_context(1, 7, node, {"method": "outside", "outside.eta": 0.1}))
 
 
 def model_of(reply):

@@ -19,6 +19,7 @@ from tests.support import write_npz
 ROOT = source_root()
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
+RULE = "class SignSGD(LocalMethod)"  # the example of a plug-in
 ROOT_FOLDERS = {*ROOMS, "benchmarks", "docker", "docs", "tests"}
 
 
@@ -128,19 +129,10 @@ def written(defaults):
 # --- Examples -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def registry():
-    """Forgets the methods that an example adds."""
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
-
-
-@pytest.mark.usefixtures("registry")
+@pytest.mark.usefixtures("plug_ins")
 @pytest.mark.parametrize("block", examples("python"))
 def test_the_python_runs(block, request):
-    exec(compile(block, request.node.callspec.id, "exec"), {"__name__": "example"})
+    exec(compile(block, request.node.callspec.id, "exec"), {"__name__": "__main__"})
 
 
 @pytest.mark.parametrize("block", examples("toml"))
@@ -150,6 +142,7 @@ def test_the_settings_are_valid(block, tmp_path):
     Experiment.from_config(read_settings(path))
 
 
+@pytest.mark.usefixtures("plug_ins")
 @pytest.mark.parametrize("line", commands(), ids=str)
 def test_the_commands_run(line, tmp_path, monkeypatch, capsys):
     command, *words = shlex.split(line)
@@ -214,6 +207,9 @@ def own_data(folder):
     rng = np.random.default_rng(0)
     x, y, task = rng.normal(size=(600, 3)), rng.integers(0, 2, 600), np.repeat(range(20), 30)
     (folder / "simulations").symlink_to(ROOT / "simulations")
+    (plug_in,) = (text for text in blocks(ROOT / "docs" / "extending.md", "python") if RULE in text)
+    assert plug_in.count("\n") <= 30
+    (folder / "sign_sgd.py").write_text(plug_in)
     write_npz(folder / "mine.npz", x=x, y=y, task=task)
     data = pd.DataFrame(x, columns=["age", "dose", "weight"])
     data = data.assign(patient=np.arange(600), hospital=task, died=y)
@@ -227,6 +223,8 @@ def shortened(words, folder):
     """Returns a command that takes seconds: fewer rounds, seeds or iterations of the same."""
     if "--help" in words:
         return words
+    if words[0] == "--plugin":
+        return [*words[:2], *shortened(words[2:], folder)]
     if words[0] in ("run", "compare"):
         # MOLAR has one round, which no setting says.
         return [*words, *([] if "molar" in words else ["--set", "num-rounds=2"])]

@@ -12,6 +12,8 @@ from benchmarks.chaos import chaos, plan
 from client.memory import DiskStore
 from federation.errors import RunStopped
 from federation.experiment import Experiment, read_by
+from federation.fingerprint import source_root
+from federation.plugins import add_plugins, load_plugins
 from federation.settings.files import read_settings
 from server.record import RunRecord
 from server.status import members, participation
@@ -19,7 +21,7 @@ from simulations.deployed import run_deployed
 from simulations.engine import simulate
 from simulations.local import LocalFederation
 from tests.network.support import free_port
-from tests.support import assert_same
+from tests.support import assert_same, write_plug_in
 
 pytestmark = pytest.mark.network
 
@@ -220,6 +222,23 @@ def test_turns_of_a_bandit_are_those_of_one_process(tmp_path):
         RunRecord.open(tmp_path / "here").load_checkpoint().model,
         atol=1e-9,
     )
+
+
+def test_a_node_without_the_runs_plug_in_is_left_out_and_named(tmp_path, plug_ins, monkeypatch):
+    write_plug_in(tmp_path / "outside.py", "own")
+    add_plugins("outside")
+    load_plugins()
+    experiment = settings(method="own", **{"num-rounds": 1, "min-clients": 2, "timeout": 20.0})
+    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as federation:
+        federation.kill("client-1")
+        with monkeypatch.context() as patch:
+            patch.setenv("ENGRAM_PLUGINS", "")
+            federation.start("client-1")
+        record = run(federation, experiment, tmp_path / "run")
+    (source,) = record.config["sources"]
+    ours, _ = source.split(" with plug-in outside ")
+    reason = f"this node runs {ours} from {source_root()}, but the server runs {source}"
+    assert reason in record.rows()[1]["absent"]["1"]
 
 
 def test_work_that_nobody_waits_for_keeps_no_run_waiting(tmp_path):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,32 +17,17 @@ import pytest
 from matplotlib.axes import Axes
 from rich.console import Console
 
+from federation.experiment import default_config
 from federation.fingerprint import source_root
+from federation.flower import flatten_dict
+from federation.methods import METHODS
 from server.record import RunRecord
 from simulations import terminal
-from simulations.__main__ import main
-from tests.support import write_npz
+from tests.support import write_npz, write_plug_in
 
 QUICK = "num-rounds=4 clients-per-round=4 local-steps=2 hidden=8 eval-every=2 checkpoint-every=2"
 SETS = [word for pair in QUICK.split() for word in ("--set", pair)]
 PRESETS = source_root() / "simulations" / "presets"
-
-
-@pytest.fixture
-def engram(monkeypatch, capsys):
-    """Runs the command in this process; returns exit status, standard output and error."""
-
-    def call(*args):
-        monkeypatch.setattr(sys, "argv", ["engram", *map(str, args)])
-        try:
-            main()
-            status = 0
-        except SystemExit as end:
-            status = end.code
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 def test_run_records_what_it_shows(engram):
@@ -146,6 +132,36 @@ def test_resume_by_another_source_is_said(engram, monkeypatch):
     _, _, err = engram("run", "--resume", "parts", "--set", "num-rounds=4")
     assert "goes on with another, whose numbers may differ" in err
     assert RunRecord.open(Path("parts")).config["sources"][1:] == ["another"]
+
+
+def test_a_run_of_an_unknown_method_asks_for_its_plug_in(engram, plug_ins, monkeypatch):
+    write_plug_in(Path("one.py"), "own")
+    assert engram("--plugin", "one", "run", "own", *SETS, "--out", "mine")[0] == 0
+    (source,) = RunRecord.open(Path("mine")).config["sources"]
+    assert re.fullmatch("[0-9a-f]{16} with plug-in one [0-9a-f]{16}", source)
+    del METHODS["own"], sys.modules["one"]
+    monkeypatch.setenv("ENGRAM_PLUGINS", "")
+    for words in (["show", "mine"], ["run", "--resume", "mine"]):
+        status, _, err = engram(*words)
+        assert status == 2
+        assert re.fullmatch("engram: mine is a run of 'own', .* engram --plugin NAME\n", err)
+    assert engram("run", "own")[2].startswith("engram: method must be one of local-moml, ")
+    assert engram("status", "mine")[0] == 0
+    Path("pyproject.toml").write_text('[tool.engram]\nplugin = "one"\n')
+    assert engram("run", "--resume", "mine", "--set", "num-rounds=6")[0] == 0
+    assert RunRecord.open(Path("mine")).config["sources"] == [source]
+
+
+def test_the_app_for_flower_has_the_settings_of_all_methods(engram, plug_ins):
+    write_plug_in(Path("one.py"), "own")
+    status, out, _ = engram("--plugin", "one", "app", "apps/mine")
+    assert (status, out) == (0, f"ENGRAM_PLUGINS={Path.cwd()}/one flwr run apps/mine\n")
+    config = tomllib.loads(Path("apps/mine/pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    assert flatten_dict(config["config"]) == default_config()
+    assert config["config"]["own"]["eta"] == 0.1
+    assert (
+        engram("app", "apps/mine")[2] == "engram: apps/mine is there already: name a new folder\n"
+    )
 
 
 def test_compare_runs_algorithms_side_by_side(engram):

@@ -25,6 +25,8 @@ LIGHT = [  # words, exit status
     (["--help"], 0),
     (["--version"], 0),
     (["rnu"], 2),
+    (["--plugin", "nowhere", "run", "pfedme"], 2),
+    (["--plugin", "nowhere", "node", "none"], 2),
     (["--vers"], 2),
     (["run", "--help"], 0),
     (["run", "--sed", "3"], 2),

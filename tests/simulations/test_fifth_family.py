@@ -1,83 +1,68 @@
-"""A family of methods that is registered from outside: nothing of the house knows it.
+"""A family of methods from outside, which nothing of the house knows: this file is its plug-in."""
 
-Each client sends the means of its columns, and the server answers with the mean of these. The
-distance of a client's own means from the shared ones is its score.
-"""
-
-import json
-from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MessageType, RecordDict
-from rich.table import Table
 
-from client.hosts import HOSTS, hosts
+from client.hosts import hosts
 from client.hosts.rows import read_tables
 from client.requests import answered, round_of, split
-from federation.data.tables import table_data
-from federation.experiment import Experiment
-from federation.methods import METHODS, register
+from engram.metrics import Metric
+from federation.methods import register
 from federation.methods.base import NO_NETWORK, Method
 from federation.roster import Kind, describe_node
-from federation.settings.fields import Float, Int
+from federation.settings.fields import Float
 from federation.wire import CLIENTS, floats_record, read_floats
 from server.record import RunRecord
-from simulations.engine import simulate
-from simulations.reports import REPORTS, reports
-from simulations.reports.sites import draw_curve, show_sites
-from simulations.terminal import show_found
-from strategies import STRATEGIES, strategies
-from strategies.sites import SiteStrategy, read_split, sites_in_words
+from simulations.reports import reports
+from simulations.reports.sites import draw_curve
+from strategies import strategies
+from strategies.sites import SiteStrategy, read_split
 
-MEANS = "means"
+DISTANCE = Metric("distance", lambda own, all_: np.linalg.norm(own - all_), low=0, better="lower")
 
 
 class Means(Method):
-    """The method: its name, and a setting of its own."""
-
     name = plug_in = "column-means"
-    meaning = "the mean of all clients' column means"
+    meaning = "the mean of clients' column means; they are scored by their distance from it"
     source = "this file"
     unread = NO_NETWORK
     keep: Float = 0.5
-    rows_at_most: Int = 100
+
+    def metrics(self, shared):
+        return [DISTANCE]
 
 
 class Sites:
-    """Clients with tables."""
-
     def __init__(self, opening):
-        self.own = opening.experiment.of(Means)
         self.data = read_tables(opening)
 
     def describe(self, hosted):
-        clients = {client: len(self.data.train[client].y) for client in hosted}
-        return describe_node(clients, Kind(columns=tuple(self.data.columns)))
+        rows = {client: len(self.data.train[client].y) for client in hosted}
+        return describe_node(rows, Kind(columns=tuple(self.data.columns)))
 
     def train(self, requests):
-        return [answered(request, partial(self._reply, request)) for request in requests]
+        return [answered(r, lambda clients, r=r: self._means(r, clients)) for r in requests]
 
     evaluate = train
 
-    def _reply(self, request, clients):
-        rows = [self.data.train[client].x[: self.own.rows_at_most] for client in clients]
-        details = split(round_of(request.message.content), clients, {})
-        found = floats_record(means=np.array([x.mean(axis=0) for x in rows]))
-        return RecordDict({MEANS: found, CLIENTS: ConfigRecord(details)})
+    def _means(self, request, clients):
+        means = np.array([self.data.train[client].x.mean(axis=0) for client in clients])
+        details = ConfigRecord(split(round_of(request.message.content), clients, {}))
+        return RecordDict({"means": floats_record(means=means), CLIENTS: details})
 
 
 class Averaging(SiteStrategy):
-    """The server: it moves what is shared towards the mean of what clients send."""
-
-    def __init__(self, sites, *, least, keep):
-        super().__init__(sites, least=least)
-        self.keep, self.found, self.state = keep, {}, {}
+    keep, state = 0.0, {}
+    evaluated = property(lambda self: bool(self.found))
 
     @classmethod
     def build(cls, experiment, roster, noise):
-        keep = experiment.of(Means).keep
-        return cls(roster.sites(), least=experiment.min_clients, keep=keep)
+        made = cls(roster.sites(), least=experiment.min_clients)
+        made.keep = experiment.of(Means).keep
+        return made
 
     def init(self):
         return floats_record(means=np.zeros(len(self.sites.columns)))
@@ -86,93 +71,79 @@ class Averaging(SiteStrategy):
         self.shared = read_floats(arrays, "means", (len(self.sites.columns),))
         return self.ask(MessageType.TRAIN, server_round, config, grid, lambda clients: {})
 
-    def aggregate_train(self, server_round, replies):
-        self._gather(server_round, replies)
-        self.check_enough(len(self.found))
-        mean = np.mean(list(self.found.values()), axis=0)
-        shared = self.keep * self.shared + (1 - self.keep) * mean
-        return floats_record(means=shared), {"sites": len(self.found)}
+    configure_evaluate = configure_train
 
-    def configure_evaluate(self, server_round, arrays, config, grid):
-        return self.configure_train(server_round, arrays, config, grid)
+    def aggregate_train(self, server_round, replies):
+        self.aggregate_evaluate(server_round, replies)
+        self.check_enough(len(self.found))
+        mean = np.mean([*self.found.values()], axis=0)
+        return floats_record(means=mean + self.keep * (self.shared - mean)), {}
 
     def aggregate_evaluate(self, server_round, replies):
-        self._gather(server_round, replies)
-
-    def _gather(self, server_round, replies):
         self.found = {}
         self.left_out = self.gather(server_round, replies, self._read)
 
     def _read(self, content, clients):
         ids, _, _ = read_split(content, clients)
-        means = read_floats(content[MEANS], "means", (len(ids), len(self.sites.columns)))
+        means = read_floats(content["means"], "means", (len(ids), len(self.sites.columns)))
         self.found |= dict(zip(ids, means, strict=True))
 
-    @property
-    def evaluated(self):
-        return bool(self.found)
-
     def scores(self):
-        each = [np.linalg.norm(own - self.shared) for own in self.found.values()]
-        return {"distance": float(np.mean(each))}
+        return {"distance": np.mean([DISTANCE.score(x, self.shared) for x in self.found.values()])}
 
     def results(self, arrays, row):
-        means = dict(zip(self.sites.columns, self.shared.tolist(), strict=True))
-        return {"sites": row["sites"], "left-out": row["absent"], **self.scores(), "means": means}
+        return {**row, "means": self.shared.tolist()}
 
     @staticmethod
     def in_words(row):
-        return f"{sites_in_words(row)}, distance {row['distance']:.4g}" if "distance" in row else ""
+        return f"distance {row['distance']:.4g}" if "distance" in row else ""
 
 
-def table(found, settings):
-    made = Table("column", "mean")
-    for column, mean in found["means"].items():
-        made.add_row(column, f"{mean:.4g}")
-    return made
+def show(folder, as_json):
+    record = RunRecord.open(folder)
+    found = {row["round"]: row["distance"] for row in record.rows() if "distance" in row}
+    draw_curve(folder / "distance.png", [*found], [*found.values()], "o-", {"xlabel": "round"})
+    print(record.results["means"])
 
 
-def draw(record, found):
-    rows = [row for row in record.rows() if row["round"]]
-    x, y = ([row[name] for row in rows] for name in ("round", "distance"))
-    draw_curve(record.folder / "distance.png", x, y, "o-", {"xlabel": "round"})
-    return ["distance.png"]
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch):
-    for known in (METHODS, HOSTS, STRATEGIES, REPORTS):  # and forgotten after the test
-        monkeypatch.setitem(known, Means.plug_in, None)
-    del METHODS[Means.plug_in]
+if __name__ == "test_fifth_family":  # as a plug-in, and not as pytest imports it
     register(Means)
     hosts(Means.plug_in)(Sites)
     strategies(Means.plug_in)(Averaging)
-    reports(Means.plug_in)(lambda folder, as_json: show_sites(folder, as_json, table, draw))
+    reports(Means.plug_in)(show)
+
+pytestmark = pytest.mark.usefixtures("plug_ins")
+PLUG = ["--plugin", Path(__file__).with_suffix("")]
+SETS = ["-smethod=column-means", "-sdataset=sparse-linear", "-snum-clients=2", "-snum-rounds=4"]
 
 
-def experiment(**settings):
-    given = {"dataset": "sparse-linear", "num_clients": 6, "num_rounds": 5, "eval_every": 1}
-    return Experiment(method="column-means", **given | settings)
+def means(folder):
+    return RunRecord.open(Path(folder)).results["means"]
 
 
-def test_it_runs_resumes_and_is_shown(tmp_path, capsys):
-    whole = simulate(experiment(), tmp_path / "whole")
-    rows = RunRecord.open(tmp_path / "whole").rows()
-    # From zero, each round halves what is left to the mean of all clients' means.
-    assert rows[5]["distance"] < rows[1]["distance"] < rows[0]["distance"]
-    simulate(experiment(num_rounds=2), tmp_path / "parts")
-    resume = str(tmp_path / "parts")
-    parts = simulate(experiment(resume=resume), tmp_path / "parts")
-    assert parts["means"] == whole["means"]
-    show_found(tmp_path / "parts", as_json=True)
-    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert shown["distance"] == whole["distance"]
-    assert (tmp_path / "parts" / "distance.png").read_bytes().startswith(b"\x89PNG")
+def test_it_runs_resumes_and_is_shown(engram):
+    engram(*PLUG, "run", *SETS, "--out=whole")
+    rows = RunRecord.open(Path("whole")).rows()
+    assert rows[4]["distance"] < rows[0]["distance"]
+    engram(*PLUG, "run", *SETS, "-snum-rounds=2", "--out=parts")
+    engram(*PLUG, "run", "--resume=parts", "-snum-rounds=4")
+    assert engram(*PLUG, "show", "parts")[1] == f"{means('whole')}\n"
+    assert Path("parts/distance.png").read_bytes().startswith(b"\x89PNG")
+    # From zero, each round halves what is left to the mean, which keep=0 reaches at once.
+    engram(*PLUG, "run", *SETS, "-skeep=0", "--out=at-once")
+    assert means("whole") == pytest.approx(np.multiply(means("at-once"), 1 - 0.5**4))
 
 
-def test_its_settings_are_its_own(tmp_path):
-    other = simulate(experiment(keep=0.0, num_rounds=1), tmp_path / "other")
-    data = [rows.x[:100].mean(axis=0) for rows in table_data(experiment()).train]
-    np.testing.assert_allclose(list(other["means"].values()), np.mean(data, axis=0))
-    with pytest.raises(ValueError, match="keep is a setting of column-means, and the method is"):
-        Experiment(method="fedavg", keep=0.5)
+@pytest.mark.parametrize("engine", ["ray", pytest.param("grpc", marks=pytest.mark.network)])
+def test_it_runs_on_other_engines(engram, engine, tmp_path):
+    engram(*PLUG, "run", *SETS, "--out=here")
+    if engine == "grpc":
+        engram(*PLUG, "federation", *SETS, "--clients=2", "--out=there")
+    else:
+        from tests.simulations.test_ray import SuperLink, toml
+
+        engram(*PLUG, "app", "app")
+        settings = RunRecord.open(Path("here")).config["settings"]
+        with SuperLink(tmp_path) as superlink:
+            superlink.run("app", toml(settings | {"out": f"{tmp_path}/there/run"}))
+    assert means("there/run") == pytest.approx(means("here"))

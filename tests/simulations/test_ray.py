@@ -31,10 +31,12 @@ def free_port():
 class SuperLink:
     """A local simulation SuperLink of our own: `flwr run` attaches to whatever it finds."""
 
-    def __init__(self, home, cwd):
+    def __init__(self, folder, cwd=None):
         http, control = free_port(), free_port()
+        # A Ray worker's path begins with the folder it was started in: one that is empty.
+        (folder / "empty").mkdir()
         self.env = os.environ | {
-            "FLWR_HOME": str(home),
+            "FLWR_HOME": str(folder / "home"),
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
             "FLWR_LOCAL_CONTROL_API_PORT": str(control),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -52,7 +54,7 @@ class SuperLink:
                 "--control-api-address",
                 f"127.0.0.1:{control}",
             ],
-            cwd=cwd,
+            cwd=cwd or folder / "empty",
             env=self.env,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -88,17 +90,18 @@ class SuperLink:
         )
         return done.stdout + done.stderr
 
-    def stop(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
         self.process.terminate()
         self.process.wait(timeout=30)
 
 
 @pytest.fixture(scope="module")
 def superlink(tmp_path_factory):
-    # Started in an empty folder: a Ray worker's path begins with the folder it was started in.
-    link = SuperLink(tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("empty"))
-    yield link
-    link.stop()
+    with SuperLink(tmp_path_factory.mktemp("ray")) as link:
+        yield link
 
 
 def toml(settings):
@@ -213,13 +216,10 @@ def test_nodes_that_run_something_else_are_named_at_the_roster_query(tmp_path):
         shutil.copytree(source_root() / room, decoy / room)
     with (decoy / "client" / "app.py").open("a") as file:
         file.write("\n# an older state\n")
-    link = SuperLink(tmp_path / "home", decoy)
-    try:
+    with SuperLink(tmp_path, decoy) as link:
         printed = link.run(source_root(), toml({"out": str(tmp_path / "run")}))
-    finally:
-        link.stop()
     lines = [line for line in printed.splitlines() if "engram: 0 of 20 clients" in line]
     assert lines, printed
-    assert re.search(rf"node \d+ runs [0-9a-f]{{16}} from {decoy}; this coordinator", lines[0])
-    assert f"runs {fingerprint()} from" in lines[0]
+    assert re.search(rf"node \d+ cannot .*: this node runs [0-9a-f]{{16}} from {decoy}", lines[0])
+    assert f"but the server runs {fingerprint()}" in lines[0]
     assert not (tmp_path / "run").exists()
