@@ -1,15 +1,14 @@
 """Named columns of figures, one a client: what nodes and the server agree on."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf, isinf, isnan
 from typing import Final, NamedTuple
-
-import numpy as np
 
 from engram.metrics import Metric
 
 __all__ = ["Column", "columns_of"]
 
-_LARGEST: Final = float(np.finfo(np.float32).max)  # of finite values: sums of them are finite
+_LARGEST: Final = 3.4028234663852886e38  # of float32: sums of finite values are finite
 _ROUNDING: Final = 1e-6  # of values at an end of the range
 
 
@@ -28,20 +27,23 @@ class Column(NamedTuple):
 
     def impossible(self, values: Sequence[float]) -> str | None:
         """Returns what is wrong with values that somebody sent, if anything is."""
-        metric, table = self.metric, np.array(values, dtype=np.float64)
-        inside = (table >= metric.low - _ROUNDING) & (table <= metric.high + _ROUNDING)
-        allowed = inside & ((np.abs(table) <= _LARGEST) | np.isinf(table))
-        if self.optional:
-            allowed |= np.isnan(table)
-        if allowed.all():
+        metric = self.metric
+        low, high = metric.low - _ROUNDING, metric.high + _ROUNDING
+
+        def allowed(value: float) -> bool:
+            if isnan(value):
+                return self.optional
+            return low <= value <= high and (abs(value) <= _LARGEST or isinf(value))
+
+        wrong = next((value for value in values if not allowed(value)), None)
+        if wrong is None:
             return None
-        wrong = table[~allowed][0]
         return f"{self.name} must lie between {metric.low:g} and {metric.high:g}, got {wrong:g}"
 
     def counted(self, values: Sequence[float]) -> list[float]:
         """Returns possible values as they count in means: see ``Metric.most``."""
         most = self.metric.most
-        return [most if most < value < np.inf else value for value in values]
+        return [most if most < value < inf else value for value in values]
 
 
 def columns_of(metrics: Iterable[Metric], models: Mapping[str, bool]) -> list[Column]:
