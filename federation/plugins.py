@@ -23,6 +23,7 @@ __all__ = ["VARIABLE", "add_plugins", "load_plugins", "plugins", "project_plugin
 VARIABLE: Final = "ENGRAM_PLUGINS"
 """Holds the plug-ins of a process, with commas: NAME of each, or FOLDER/NAME."""
 
+_OURS: Final = str(Path(__file__).resolve().parents[1])
 _PROJECT: Final = Path("pyproject.toml")
 _LARGEST: Final = 2**20  # bytes of a pyproject.toml
 
@@ -76,8 +77,11 @@ def load_plugins() -> None:
     """
     for plugin in plugins():
         folder, _, name = plugin.rpartition("/")
-        if folder and folder not in sys.path:
-            sys.path.append(folder)  # last: nothing beside a plug-in hides a module of others
+        # Last, so that nothing beside a plug-in hides a module of others; ours before it, since an
+        # editable installation finds them only after all of these folders.
+        for place in (_OURS, folder) if folder else ():
+            if place not in sys.path:
+                sys.path.append(place)
         try:
             import_module(name)
         except (Exception, SystemExit) as error:
