@@ -1,8 +1,11 @@
 """Gradients and Hessian-vector products of a loss: by autograd, or by the loss's own formulas."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.func import grad, vjp
 
@@ -33,6 +36,57 @@ class LossWithDerivatives:
     def __call__(self, params: Params, batch: Batch) -> Tensor:
         """Returns the loss."""
         return self.value(params, batch)
+
+
+def by_autograd(loss: LossFn) -> LossWithDerivatives:
+    """Builds the derivatives of one model's loss by torch's autograd, without ``torch.func``.
+
+    They are the same, and cost what a training loop in plain torch costs.
+    """
+
+    def leaves(w: Params) -> Params:
+        return {name: leaf.detach().requires_grad_() for name, leaf in w.items()}
+
+    def gradient(w: Params, batch: Batch) -> Params:
+        at = leaves(w)
+        found = torch.autograd.grad(loss(at, batch), list(at.values()), materialize_grads=True)
+        return dict(zip(at, found, strict=True))
+
+    def product(w: Params, batch: Batch, v: Params) -> Params:
+        at = leaves(w)
+        inputs, directions = list(at.values()), [v[name] for name in at]
+        with _twice():
+            first = torch.autograd.grad(
+                loss(at, batch), inputs, create_graph=True, materialize_grads=True
+            )
+            pairs = zip(first, directions, strict=True)
+            moved = [(slope, d) for slope, d in pairs if slope.requires_grad]
+            found = torch.autograd.grad(
+                [slope for slope, _ in moved],
+                inputs,
+                [d for _, d in moved],
+                materialize_grads=True,
+            )
+        return dict(zip(at, found, strict=True))
+
+    return LossWithDerivatives(loss, gradient, product, leading=0)
+
+
+_TWICE = threading.local()
+
+
+@contextmanager
+def _twice() -> Iterator[None]:
+    _TWICE.depth = getattr(_TWICE, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _TWICE.depth -= 1
+
+
+def differentiates_twice() -> bool:
+    """Returns whether a loss is being computed whose gradient is differentiated again."""
+    return getattr(_TWICE, "depth", 0) > 0
 
 
 def gradient(loss: LossFn) -> Callable[[Params, Batch], Params]:

@@ -25,6 +25,7 @@ __all__ = [
     "ROSTER_QUERY",
     "SECONDS",
     "TRAINING",
+    "WAYS",
     "config_of",
     "floats_record",
     "read_array",
@@ -47,6 +48,8 @@ TRAINING: Final = "training"  # config key: which memories a message is about
 SECONDS: Final = "seconds"  # of a reply's clients: how long the node trained
 ROSTER_QUERY: Final = "query.roster"
 _NUMPY: Final = "numpy.ndarray"  # how Flower calls numpy's format
+WAYS: Final = ("dense", "vmap", "in-turn")
+"""How a node trains its clients: by formulas, by ``torch.func.vmap``, or one after the other."""
 DIVERGED: Final = 1001  # error code of a node all of whose clients' models became non-finite
 
 

@@ -102,6 +102,7 @@ class Federated(RunStrategy):
         self._asked: list[tuple[Message, list[int]]] = []
         self.state: Params = {}
         self._begun = False
+        self._ways: Counter[str] = Counter()
         self.evaluation: Evaluation | None = None
         self.left_out: dict[int, str] = {}
 
@@ -150,6 +151,11 @@ class Federated(RunStrategy):
     def meet(self, roster: Roster) -> None:
         """Takes in which clients there are, and on which nodes."""
         self.roster = roster
+
+    def row(self, absent: Mapping[int, str]) -> Row:
+        """Returns how many nodes have trained their clients in which way."""
+        del absent
+        return {"ways": dict(sorted(self._ways.items()))} if self._ways else {}
 
     @property
     def evaluated(self) -> bool:
@@ -303,6 +309,7 @@ class Federated(RunStrategy):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
         self.state = state
         kinds = others + Counter(reply.kind for _, reply in rejected)
+        self._ways = Counter(reply.way for _, reply in accepted if reply.way)
         rows = {c: self.roster.examples[c] for _, reply in accepted for c in reply.clients}
         bounded = self._weights.bounded(rows, server_round)
         return to_record(model), MetricRecord(

@@ -13,7 +13,16 @@ from engram.tree import add_scaled, is_finite, norm
 from engram.types import Params
 from federation.columns import Column
 from federation.errors import brief, few, one_line
-from federation.wire import ARRAYS, CLIENTS, DIVERGED, METRICS, read_array, read_int, read_list
+from federation.wire import (
+    ARRAYS,
+    CLIENTS,
+    DIVERGED,
+    METRICS,
+    WAYS,
+    read_array,
+    read_int,
+    read_list,
+)
 from strategies.evaluation import Impossible, Scored, read_scores
 
 __all__ = [
@@ -57,12 +66,14 @@ class Accepted(NamedTuple):
         losses: Their training losses, in nats, none above 104.
         failed: Clients of the same node that trained without a usable result, and why, in one
             line each.
+        way: How they were trained, of ``WAYS``; empty if it does not say.
     """
 
     clients: list[int]
     updates: list[Update]
     losses: list[float]
     failed: dict[int, str]
+    way: str
 
 
 class Rejected(NamedTuple):
@@ -184,7 +195,9 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
             for i, weight in enumerate(weights)
         ]
     failed = dict(zip(details.failed, map(one_line, details.reasons), strict=True))
-    return Accepted(ids, updates, [min(loss, _MOST_LOSS) for loss in details.losses], failed)
+    way = reply.content.config_records[CLIENTS].get("way")
+    losses = [min(loss, _MOST_LOSS) for loss in details.losses]
+    return Accepted(ids, updates, losses, failed, str(way) if way in WAYS else "")
 
 
 def implausible(

@@ -168,6 +168,7 @@ def _train_reply(
                     "losses": trained.losses,
                     "failed": failed,
                     "reasons": [trained.failures[client] for client in failed],
+                    "way": trained.way,
                 }
             ),
         }

@@ -201,12 +201,13 @@ def each_in_turn(
         ClientRaised: A client's step raised; it says whose, and which.
     """
     initial, steps = task.draws.initial_batch(), list(task.draws.steps())
+    common = {name: _images(leaf) for name, leaf in task.model.items()}
     models, states, losses, broken = [], [], [], {}
     for i, memory in enumerate(task.memories):
         h = 0
         try:
             first = None if initial is None else _slice(initial, i)
-            w, u = task.model, rule.init(task.model, first)
+            w, u = common, rule.init(common, first)
             u = memory or u
             start = w, u
             for h, batches in enumerate(steps, start=1):  # noqa: B007 - the handler below needs it
@@ -239,7 +240,12 @@ def _pick(tree: Params, i: int) -> Params:
 
 
 def _slice(batch: Batch, i: int) -> Batch:
-    return tree_map(lambda leaf: leaf[i], batch)
+    return tree_map(lambda leaf: _images(leaf[i]), batch)
+
+
+def _images(leaf: Tensor) -> Tensor:
+    # In this order CPUs pool ten times as fast, and nothing is slower.
+    return leaf.contiguous(memory_format=torch.channels_last) if leaf.ndim == 4 else leaf
 
 
 def _stack(trees: Sequence[Params]) -> Params:

@@ -6,7 +6,8 @@ at a time, as many as caches and memory allow (one, where a large network leaves
 sequential engine runs the same pure functions client by client, and says which one fails, where.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -28,7 +29,9 @@ from client.training.cohort import (
 )
 from client.training.dense_cohort import cost, dense, pays
 from client.training.scoring import Scores, Scoring
+from engram.derivatives import by_autograd
 from engram.models import dense_loss_of, mean_loss
+from engram.networks import FLAT
 from engram.tasks import task_of
 from engram.tree import interpolate
 from engram.types import Params
@@ -47,6 +50,9 @@ Engine = Literal["vectorized", "sequential"]
 # As measured in benchmarks/NOTES.md:
 _BLOCK = 2**25  # numbers that a block of clients holds on a CPU; with more, caches help less
 _LARGE = 2**18  # parameters of a network that a CPU trains client by client
+_TRIES = 2  # of each way: a first one takes longer
+
+Way = Callable[[CohortTask], LocalRound]
 
 
 class ClientFailed(EngramError):
@@ -64,6 +70,7 @@ class Trained(NamedTuple):
         losses: Their losses on the last local batch, after the last step, in nats.
         failures: Those whose model or loss became non-finite, and what happened. They are in
             none of the above, and their memories are as they were.
+        way: How they were trained: see ``federation.wire.WAYS``.
     """
 
     clients: list[int]
@@ -71,6 +78,7 @@ class Trained(NamedTuple):
     examples: list[int]
     losses: list[float]
     failures: dict[int, str]
+    way: str
 
 
 class Trainer:
@@ -109,7 +117,8 @@ class Trainer:
         self._remembers = self._own.keeps_memory and self._rule.state_is_model
         self._reads = self._remembers and self._rule.reads_state
         model = self._network.init(torch.Generator())
-        self._way = self._choose_way(engine, model)
+        self._ways = self._choose_ways(engine, model)
+        self._times: dict[str, list[float]] = {name: [] for name in self._ways}
         self._block = self._choose_block(model)
         self._scoring = Scoring(experiment, self._network, data, vectorized=engine == "vectorized")
 
@@ -119,19 +128,35 @@ class Trainer:
         e = self.experiment
         return self._own.initial_rows + e.local_steps * self._rule.batches_per_step * e.batch_size
 
-    def _choose_way(self, engine: Engine, model: Params) -> partial[LocalRound]:
-        network, rule = self._network, self._rule
-        statistics = network.statistics
+    def _choose_ways(self, engine: Engine, model: Params) -> Mapping[str, Way]:
+        """Returns the ways to run a cohort that may be the fastest, by name."""
+        network, rule, statistics = self._network, self._rule, self._network.statistics
+        alone = by_autograd(self._loss)
+        in_turn = {
+            "in-turn": partial(each_in_turn, self._own.rule(alone), alone, statistics=statistics)
+        }
+        together = {"vmap": partial(vmapped, rule, self._loss, statistics=statistics)}
         if engine == "sequential":
-            return partial(each_in_turn, rule, self._loss, statistics=statistics)
+            return in_turn
         features, ends_dense = network.features, network.dense_layers > 0
         learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
         if rule.affine and ends_dense and (features is None or learned):
             loss, targets = dense_loss_of(self._task, network.dense_layers, self.data.outputs)
-            return partial(dense, self._own.rule(loss), loss, targets=targets, features=features)
-        # A large network fills the caches: a CPU is faster when it finishes one client first.
-        large = self.experiment.device == "cpu" and sum(x.numel() for x in model.values()) > _LARGE
-        return partial(each_in_turn if large else vmapped, rule, self._loss, statistics=statistics)
+            way = partial(dense, self._own.rule(loss), loss, targets=targets, features=features)
+            return {"dense": way}
+        if self.experiment.device != "cpu":
+            return together
+        if self.experiment.model in FLAT:
+            # A large network fills the caches: it is faster to finish one client first.
+            return in_turn if sum(x.numel() for x in model.values()) > _LARGE else together
+        return in_turn | together  # which is found out while training
+
+    def _next_way(self) -> str:
+        """Returns the fastest way; each is tried twice first, where there are several."""
+        untried = [name for name, times in self._times.items() if len(times) < _TRIES]
+        if untried and len(self._ways) > 1:
+            return min(untried, key=lambda name: len(self._times[name]))
+        return min(self._ways, key=lambda name: min(self._times[name], default=0.0))
 
     def _choose_block(self, model: Params) -> int:
         """Returns how many clients to train at once."""
@@ -139,13 +164,13 @@ class Trainer:
         size = sum(leaf.numel() for leaf in model.values())
         step = self._rule.batches_per_step * e.batch_size
         numbers = 4 * step * self._network.activations
-        if self._way.func is dense:
+        if "dense" in self._ways:
             numbers += cost(model, self._rows)
         else:
             numbers += self._rows * self.data.train.numbers + 16 * size
         numbers += 10 * size if e.clip else 0  # copies in float64
         block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
-        if self._way.func is each_in_turn:
+        if "vmap" not in self._ways and "dense" not in self._ways:
             return 1
         if e.device != "cpu":
             return block
@@ -183,20 +208,23 @@ class Trainer:
         """
         model = self._receive(model)
         results = [_Group(combine, self.data.names) for _ in groups]
+        way = self._next_way()
         queue = [(number, client) for number, group in enumerate(groups) for client in group]
         for start in range(0, len(queue), self._block):
             members = queue[start : start + self._block]
             clients = [client for _, client in members]
-            done = self._run(model, clients, server_round)
+            done = self._run(model, clients, server_round, way)
             self._remember(done, clients, server_round, durable)
             if self.experiment.clip:
                 done = self._protect(done, model, clients, server_round)
             examples = [len(self.data.train.rows[client]) for client in clients]
             for number, some in groupby(range(len(members)), key=lambda i: members[i][0]):
                 results[number].add(list(some), done, clients, examples, server_round)
-        return [result.trained() for result in results]
+        return [result.trained(way) for result in results]
 
-    def _run(self, model: Params, clients: Sequence[int], server_round: int) -> LocalRound:
+    def _run(
+        self, model: Params, clients: Sequence[int], server_round: int, way: str
+    ) -> LocalRound:
         memories = [
             self._store.load(client, model, before=server_round) if self._reads else None
             for client in clients
@@ -204,8 +232,9 @@ class Trainer:
         anew = self._rule.needs_initial_batch and any(memory is None for memory in memories)
         draws = self._draw(clients, server_round, initial=anew)
         task = CohortTask(model, memories, draws)
+        start = time.perf_counter()
         try:
-            return self._way(task)
+            done = self._ways[way](task)
         except ClientRaised as error:
             client = clients[error.position]
             called = self.data.names.get(client, client)
@@ -213,6 +242,9 @@ class Trainer:
                 f"client {called} failed in round {server_round} at step {error.step}: "
                 f"{error.__cause__!r}"
             ) from error
+        if len(self._times[way]) < _TRIES:
+            self._times[way].append((time.perf_counter() - start) / len(clients))
+        return done
 
     def _remember(
         self, done: LocalRound, clients: Sequence[int], server_round: int, durable: int
@@ -352,9 +384,9 @@ class _Group:
         before = self._models or [mean]
         self._models = [interpolate(before[0], mean, total / self._weight)]
 
-    def trained(self) -> Trained:
+    def trained(self, way: str) -> Trained:
         """Returns what came of the whole group."""
         params = self._models[0] if len(self._models) == 1 else {}
         if len(self._models) > 1:
             params = {k: torch.cat([part[k] for part in self._models]) for k in self._models[0]}
-        return Trained(self._clients, params, self._examples, self._losses, self._failures)
+        return Trained(self._clients, params, self._examples, self._losses, self._failures, way)

@@ -60,10 +60,11 @@ def settings_of(settings):
 def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, monkeypatch):
     e = settings_of(settings)
     fast, slow = trainer(e), trainer(e, engine="sequential")
-    assert (fast._way.func, slow._way.func) == (way, each_in_turn)
+    (name, run), (slow_run,) = *fast._ways.items(), slow._ways.values()
+    assert (run.func, slow_run.func) == (way, each_in_turn)
     frames = []
-    run = fast._way
-    monkeypatch.setattr(fast, "_way", lambda task: frames.append(run(task)) or frames[-1])
+    watched = {name: lambda task: frames.append(run(task)) or frames[-1]}
+    monkeypatch.setattr(fast, "_ways", watched)
     results = []
     for t in (fast, slow):
         model = initial_model(t)

@@ -185,3 +185,13 @@ def test_a_classifier_with_too_few_outputs_is_refused_with_both_shapes(tmp_path)
     with pytest.raises(Refused, match=words):
         simulate(e, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
+    simulate(experiment("group norm", method="fedavg", num_rounds=6), tmp_path / "run")
+    found = [row["ways"] for row in RunRecord.open(tmp_path / "run").rows()[1:]]
+    # Each is tried twice, in turn; the faster one is taken from then on.
+    assert [list(ways) for ways in found[:4]] == [["in-turn"], ["vmap"]] * 2
+    assert found[4] == found[5]
+    simulate(experiment("sequential", method="fedavg"), tmp_path / "dense")
+    assert RunRecord.open(tmp_path / "dense").rows()[1]["ways"] == {"dense": 1}
