@@ -19,7 +19,7 @@ from engram.derivatives import differentiates_twice
 
 __all__ = ["NORMS", "Pure", "Statistics", "decomposes", "uniform"]
 
-Statistics = Literal["average", "local", "fixed"]
+Statistics = Literal["average", "fixed"]
 
 NORMS: Final = (nn.modules.batchnorm._BatchNorm,)
 

@@ -51,9 +51,9 @@ class Given(TypedDict, total=False):
     """what it learns: classification, regression, multi-label or next-token."""
     loss: str
     """a loss of your own, by its name, in place of the task's."""
-    statistics: Literal["average", "local", "fixed"]
-    """running statistics of batch norm: average (of the clients' ones), local (each client
-    keeps its own) or fixed (they stay, and are used in training, too)."""
+    statistics: Literal["average", "fixed"]
+    """running statistics of batch norm: average (of the clients' ones) or fixed (they stay, and
+    are used in training, too)."""
     num_rounds: int
     """communication rounds."""
     eval_every: int

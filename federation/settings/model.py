@@ -46,10 +46,10 @@ class ModelSettings(Settings):
     loss: Annotated[str, AfterValidator(_loss)] = Field(
         "", description="a loss of your own, by its name, in place of the task's"
     )
-    statistics: Literal["average", "local", "fixed"] = Field(
+    statistics: Literal["average", "fixed"] = Field(
         "average",
-        description="running statistics of batch norm: average (of the clients' ones), local (each "
-        "client keeps its own) or fixed (they stay, and are used in training, too)",
+        description="running statistics of batch norm: average (of the clients' ones) or fixed "
+        "(they stay, and are used in training, too)",
     )
 
     @property
