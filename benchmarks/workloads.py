@@ -10,13 +10,14 @@ from flwr.app import ConfigRecord
 from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.training.trainer import Trainer
+from engram.types import Params
 from federation.aggregation import aggregate_of
 from federation.data.arrays import Arrays
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.partitions import partition
 from federation.experiment import Experiment, read_by
 from federation.streams import Stream, torch_generator
-from federation.wire import to_record
+from federation.wire import to_params, to_record
 from server.roster import query_roster
 from server.run import train_round
 from simulations.grid import InProcessGrid
@@ -99,6 +100,11 @@ class Platform:
         self._arrays, _ = train_round(
             self._grid, self._strategy, server_round, self._arrays, config, timeout=3600
         )
+
+    @property
+    def model(self) -> Params:
+        """The model after the last round."""
+        return to_params(self._arrays)
 
     def bare(self) -> Callable[[int], None]:
         """Returns a round of the trainer alone, from one and the same model."""

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import meta, peers
+from benchmarks import meta, modules, peers
 from benchmarks.chaos import Outcome, plan
 from benchmarks.roofline import measure
 from benchmarks.rounds import time_workload
@@ -168,3 +168,12 @@ def test_server_steps_are_compared_on_the_same_federation(monkeypatch):
 
 def test_the_time_of_a_servers_step_is_a_number():
     assert all(0 < ms < 60_000 for ms in time_step(10, turns=2).values())
+
+
+@pytest.mark.parametrize("name", ["cnn 8-16, batch 5", "lstm 2 x 128"])
+def test_a_plain_loop_and_ours_train_the_same_module(name, monkeypatch):
+    monkeypatch.setitem(modules.CASES, name, modules.CASES[name]._replace(steps=1, batch=2))
+    monkeypatch.setattr(modules, "_WARM_UP", 0)
+    found = modules.time_case(name, rounds=1)
+    assert found["apart"] < 1e-5
+    assert found["ratio"] > 0
