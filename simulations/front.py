@@ -13,7 +13,7 @@ from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
 from client.training.scoring import Scoring
 from engram.checks import must
-from engram.networks import model
+from engram.networks import NETWORKS, model
 from engram.tasks import LOSSES, REGRESSION, loss
 from engram.types import Params
 from federation.data.federated import federated_data, model_for
@@ -22,8 +22,9 @@ from federation.errors import Refused, few_names
 from federation.experiment import FIRST, Experiment, lists_settings, read_by
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
+from federation.roster import Kind
 from federation.settings.fields import key_of
-from server.record import RunRecord
+from server.record import Checkpoint, RunRecord
 from simulations import plots
 from simulations.comparison import Runs
 from simulations.engine import simulate as run_in_process
@@ -98,11 +99,26 @@ class Run:
 
     @property
     def model(self) -> Params:
-        """The arrays that all clients share after the last checkpoint, by name."""
+        """The arrays that all clients share after the last checkpoint, by name.
+
+        Of a network of your own, these are its parameters, as ``load_state_dict`` takes them.
+        """
+        return self._as_named(self._checkpoint.model)
+
+    @property
+    def _checkpoint(self) -> Checkpoint:
         checkpoint = self._record.load_checkpoint()
         if checkpoint is None:
             raise Refused(f"{self.folder} has no checkpoint yet")
-        return checkpoint.model
+        return checkpoint
+
+    def _as_named(self, model: Params) -> Params:
+        """Returns a network's arrays by the names that its module has for them."""
+        kind = Kind.from_row(next(iter(self._record.rows()), {}))
+        if kind is None or self.experiment.model not in NETWORKS:
+            return model
+        names = model_for(self.experiment, kind).names
+        return {names.get(name, name): leaf for name, leaf in model.items()}
 
     def _number(self, client: int | str) -> int:
         """Returns a client's number."""
@@ -129,23 +145,20 @@ class Run:
             Refused: If there is no such client, or its memories are on nodes of their own.
         """
         e = self.experiment
-        client = self._number(client)
-        checkpoint = self._record.load_checkpoint()
-        if checkpoint is None:
-            raise Refused(f"{self.folder} has no checkpoint yet")
+        client, checkpoint = self._number(client), self._checkpoint
         if checkpoint.memories is None:
             raise Refused(f"{self.folder} was run by `flwr run`: its memories are on the nodes")
         store = RamStore()
         store.restore(checkpoint.memories)
         kept = store.load(client, None, before=checkpoint.server_round + 2)
         if kept is not None:
-            return kept
+            return self._as_named(kept)
         if not isinstance(e.own, LocalMethod):
             raise Refused(f"client {self._record.names.get(client, client)} keeps no model")
         data = federated_data(e)
         network = model_for(e, data.kind)
         scoring = Scoring(e, network, data, vectorized=False)
-        return scoring.personalized(checkpoint.model, client)
+        return self._as_named(scoring.personalized(checkpoint.model, client))
 
     def plot(self, metric: str = "") -> "Figure":
         """Draws a metric against rounds.

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from engram.networks import NETWORKS, model
-from engram.tasks import LOSSES, loss
+from engram.networks import model
+from engram.tasks import loss
 from federation.data.in_memory import hold
 from federation.errors import Refused
 from federation.methods import family
@@ -129,14 +129,8 @@ CASES = {
 
 
 @pytest.fixture(autouse=True)
-def _registered(monkeypatch):
-    monkeypatch.setattr("engram.networks.NETWORKS", NETWORKS)
-    kept, losses = dict(NETWORKS), dict(LOSSES)
+def _registered(plug_ins):
     loss(nn.functional.huber_loss)
-    yield
-    for known, before in ((NETWORKS, kept), (LOSSES, losses)):
-        known.clear()
-        known.update(before)
 
 
 def experiment(case, **settings):

@@ -12,6 +12,7 @@ import engram
 import engram.bandits
 import engram.molar
 import engram.online
+from engram.networks import NETWORKS
 from federation.errors import DataError, Refused
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "eval_every": 1}
@@ -175,3 +176,34 @@ def test_a_file_that_hides_one_of_our_packages_is_named(tmp_path):
         timeout=60,
     )
     assert f"got {tmp_path / 'client.py'}: rename that file" in done.stderr
+
+
+@pytest.mark.usefixtures("plug_ins")
+@pytest.mark.parametrize("method", ["fedavg", "pfedme"])
+def test_models_of_a_module_are_its_own_parameters(method, tmp_path):
+    def net():
+        layers = (torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        return torch.nn.Sequential(torch.nn.Flatten(), *layers)
+
+    run = engram.simulate(clients(), method=method, model=net, out=tmp_path / "run", **QUICK)
+    for found in (run.model, run.personal_model(1)):
+        module = net()
+        module.load_state_dict(found)  # all names, and no others
+    x = torch.from_numpy(clients()[1][0])
+    assert module(x).shape == (40, 2)
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_a_run_of_an_unknown_network_can_be_looked_at(tmp_path, monkeypatch):
+    run = engram.simulate(
+        clients(),
+        method="fedavg",
+        model=lambda: torch.nn.Linear(5, 2),
+        out=tmp_path / "run",
+        **QUICK,
+    )
+    monkeypatch.delitem(NETWORKS, "<lambda>")
+    again = engram.load_run(run.folder)
+    assert again.metrics["accuracy"].notna().any()
+    with pytest.raises(Refused, match=r"model must be one of .*, got '<lambda>'"):
+        _ = again.model
