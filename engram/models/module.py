@@ -71,6 +71,7 @@ def from_module(
         train=skeleton.train,
         noisy=skeleton.noisy,
         statistics=skeleton.statistics if running else None,
+        least_rows=skeleton.least_rows(example),
     )
     _check_pure(model, example)
     return _with_dense_layers(model, module, example) or model
@@ -137,7 +138,7 @@ class _Skeleton:
         for part in self._modes[1].modules():
             if isinstance(part, NORMS):
                 part.num_batches_tracked = None  # it would be counted up, in place
-        params = _parameters(module, running)
+        self._start = params = _parameters(module, running)
         self._places = [_places(mode, params) for mode in self._modes]
         self._running, self._fixed, self._turn = list(running), fixed, threading.Lock()
         # What a forward pass calls, it says itself.
@@ -158,6 +159,17 @@ class _Skeleton:
                 for slots in places.values():
                     for holder, at in slots:
                         holder[at] = None  # whose graph is not kept
+
+    def least_rows(self, example: Inputs) -> int:
+        """Returns how many rows a batch needs in training: one may be too few to normalize by."""
+        params = {name: leaf.detach() for name, leaf in self._start.items()}
+        one = tree_map(lambda leaf: leaf[:1], example)
+        try:
+            with torch.no_grad():
+                self.train(params, one, torch.zeros((), dtype=torch.int64))
+        except ValueError:
+            return 2
+        return 1
 
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
         if not decomposes() and not self._running:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from engram.checks import require
 from engram.models import Model, check_fit, network
 from engram.models.base import Inputs
 from engram.networks import FLAT
@@ -129,6 +130,8 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
         # Float32, of which there are three at least: the server's, a client's, and its gradient.
         size = model.parameters
         check_room(f"a model of {size} parameters", 12 * size, "take a smaller network")
+        least = f"at least {model.least_rows} for this network, which normalizes by its batches"
+        require(e.batch_size >= model.least_rows, "batch-size", e.batch_size, least)
         check_fit(model, task_of(e.task, e.loss), example(kind.inputs), kind.outputs)
     except ValueError as error:
         raise Refused(one_line(str(error))) from error

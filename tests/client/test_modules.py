@@ -189,3 +189,11 @@ def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
     assert found[4] == found[5]
     simulate(experiment("sequential", method="fedavg"), tmp_path / "dense")
     assert RunRecord.open(tmp_path / "dense").rows()[1]["ways"] == {"dense": 1}
+
+
+def test_batch_norm_with_a_batch_of_one_row_is_refused(tmp_path):
+    model(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3)), "normed")
+    with pytest.raises(Refused, match=r"batch-size must be at least 2 for this network.*, got 1"):
+        simulate(experiment("convolutions", model="normed", batch_size=1), tmp_path / "run")
+    fixed = experiment("convolutions", model="normed", batch_size=1, statistics="fixed")
+    assert simulate(fixed, tmp_path / "fixed")["accuracy"] >= 0
