@@ -32,6 +32,7 @@ class Model(NamedTuple):
             ``dense0`` and so on; 0 if it does not end so.
         activations: Number of activations for one example.
         parameters: Number of parameters.
+        running: Names of running statistics, which are no parameters, though among ``init``'s.
         names: What a module calls its parameters, where they have other names here.
     """
 
@@ -44,4 +45,5 @@ class Model(NamedTuple):
     train: Callable[[Params, Inputs, Tensor | None], Outputs] | None = None
     noisy: bool = False
     statistics: Callable[[Params, Inputs], Params] | None = None
+    running: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes

@@ -72,6 +72,7 @@ def from_module(
         train=skeleton.train,
         noisy=noisy,
         statistics=skeleton.statistics if running else None,
+        running=frozenset(running),
     )
     _check_pure(model, example)
     return _with_dense_layers(model, module) or model
