@@ -92,8 +92,9 @@ def test_the_first_step_of_adam_goes_by_signs(rule, name):
 @pytest.mark.parametrize("name", TORCH)
 def test_the_numbers_are_torchs(name, clip, decay):
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
-    x, y = torch.randn(12, 8, 4), torch.randn(12, 8)
+    # In float64: Adam divides by gradients' sizes, so near zero it enlarges rounding errors.
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    x, y = draw(1, 12, 8, 4), draw(2, 12, 8)
     network = from_module(module, x[0])
     loss = mean_loss(network, REGRESSION)
     rule = with_optimizer(fedavg(loss, eta=0.02), name, weight_decay=decay, clip=clip)
@@ -108,7 +109,7 @@ def test_the_numbers_are_torchs(name, clip, decay):
             nn.utils.clip_grad_norm_(module.parameters(), clip)
         optimizer.step()
     expected = {network.names.get(n, n): leaf for n, leaf in w.items()}
-    assert_same(expected, {n: p.detach() for n, p in module.named_parameters()}, atol=1e-6)
+    assert_same(expected, {n: p.detach() for n, p in module.named_parameters()}, atol=1e-10)
 
 
 def test_running_statistics_do_not_decay():
@@ -124,7 +125,7 @@ def test_many_clients_at_once_equal_one_at_a_time(rule, name):
     rule = with_optimizer(rule, name, weight_decay=0.1, clip=0.3)
     w = {"w": draw(10, 4, DIM)}
     u = vmap(rule.init)(w, batch(9, 4))
-    assert {key: leaf.shape for key, leaf in (rule.moments or dict)(w).items()}.keys() <= u.keys()
+    assert rule.moments is None or rule.moments(w).keys() <= u.keys()
     for h in range(3):
         batches = tuple(batch(h + b, 4) for b in range(rule.batches_per_step))
         before = [({"w": w["w"][i]}, {k: v[i] for k, v in u.items()}) for i in range(4)]
