@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from client.memory import DiskStore, RamStore
 from client.training.cohort import each_in_turn, vmapped
@@ -14,7 +15,13 @@ from federation.errors import Refused
 from federation.methods import family
 from federation.streams import Stream, generator
 from simulations.engine import simulate
-from tests.client.test_modules import experiment
+from tests.client.test_modules import (  # noqa: F401 - a fixture is used by being here
+    CASES,
+    IMAGES,
+    Normed,
+    _registered,
+    experiment,
+)
 from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
 
 OPTIMIZERS = {
@@ -60,9 +67,18 @@ def test_both_engines_compute_the_same(method, name, state, steps):
     assert trained.failures == {}
 
 
+class NoBias(Normed):
+    """Adam enlarges the rounding error of a bias before batch norm, whose gradient is zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1, bias=False)
+
+
 @pytest.mark.parametrize("settings", [{"optimizer": "adamw", "weight_decay": 0.1}, {}])
 @pytest.mark.parametrize("case", ["batch norm and dropout", "lstm", "tied transformer"])
-def test_networks_of_users_train_by_epochs(case, settings, tmp_path):
+def test_networks_of_users_train_by_epochs(case, settings, tmp_path, monkeypatch):
+    monkeypatch.setitem(CASES, "batch norm and dropout", (NoBias, IMAGES, {}))
     found = []
     for engine in ("vectorized", "sequential"):
         # 18 training rows of a client: 7, 7 and 4.
@@ -137,7 +153,7 @@ def test_epochs_are_those_of_a_loop_over_torchs_loader(engine):
         optimizer = torch.optim.SGD(w.values(), lr=0.1, momentum=0.8)
         for order in orders:
             own = torch.utils.data.Subset(
-                list(zip(*t.data.train.take(torch.from_numpy(rows)))), order.tolist()
+                list(zip(*t.data.train.take(torch.from_numpy(rows)), strict=True)), order.tolist()
             )
             for batch in torch.utils.data.DataLoader(own, batch_size=7):
                 optimizer.zero_grad()
@@ -221,7 +237,7 @@ def test_a_model_that_is_kept_is_served_without_the_optimizers_part(method, tmp_
         ),
         (
             {"optimizer_state": "kept"},
-            "optimizer-state must be fresh where optimizer is sgd, which has none, got kept",
+            "optimizer-state must be fresh where optimizer is sgd, which has none, got 'kept'",
         ),
         ({"momentum": 1.0}, "momentum must be less than 1, got 1.0"),
     ],

@@ -20,7 +20,7 @@ RULES = {
     "pfedme": pfedme(quadratic, alpha=0.05, eta=0.1, strength=3.0, inner_steps=2),
 }
 TORCH = {
-    "sgd": lambda p, **o: torch.optim.SGD(p, **o),
+    "sgd": torch.optim.SGD,
     "momentum": lambda p, **o: torch.optim.SGD(p, momentum=0.9, **o),
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
