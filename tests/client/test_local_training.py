@@ -203,6 +203,17 @@ def test_what_is_kept_goes_on_where_it_stopped(engine, state, tmp_path):
     )
 
 
+def test_a_run_that_is_resumed_goes_on_with_what_optimizers_kept(tmp_path):
+    import engram
+
+    own = {"method": "fedavg", "optimizer": "adam", "optimizer_state": "kept", "eta": 0.01}
+    own |= {"clients_per_round": 20, "hidden": "6", "local_epochs": 1, "progress": False}
+    engram.simulate(**own, num_rounds=2, out=tmp_path / "run")
+    resumed = engram.simulate(**own, num_rounds=4, resume=tmp_path / "run")
+    whole = engram.simulate(**own, num_rounds=4, out=tmp_path / "whole")
+    assert_same(resumed.model, whole.model)
+
+
 @pytest.mark.parametrize("method", ["local-moml", "pfedme"])
 def test_a_model_that_is_kept_is_served_without_the_optimizers_part(method, tmp_path):
     import engram
