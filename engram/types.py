@@ -33,7 +33,7 @@ class LocalRule(NamedTuple):
         batches_per_step: Number of independent batches that one ``step`` consumes.
         needs_initial_batch: Whether ``init`` reads data.
         state_is_model: Whether u is a personal model that the client could serve. If so, it has
-            the names and shapes of w; if not, it may be empty.
+            the names and shapes of w, beside ``moments``; if not, it may be empty.
         reads_state: Whether ``step`` reads u; if not, it may start from any u.
         affine: Whether the rule uses parameters only in these ways: it takes derivatives by
             ``engram.derivatives``, mixes models with weights that add up to 1 (differences of
@@ -41,6 +41,11 @@ class LocalRule(NamedTuple):
             not affine: it scales a model.
         single_use: Whether ``init`` and ``step`` take exactly one gradient of each batch, and no
             other derivative.
+        direction: ``(w, u, batches) -> (d, u)``, the direction of a step, which moves w to
+            ``w - eta d``; None if no optimizer can take its place.
+        eta: That step size.
+        moments: ``w -> u``, the part of the state that an optimizer adds, before the first step;
+            None if there is none. See ``engram.optimizers``.
     """
 
     init: Callable[[Params, Batch | None], Params]
@@ -51,3 +56,6 @@ class LocalRule(NamedTuple):
     reads_state: bool = True
     affine: bool = False
     single_use: bool = False
+    direction: Callable[[Params, Params, tuple[Batch, ...]], tuple[Params, Params]] | None = None
+    eta: Scale = 0.0
+    moments: Callable[[Params], Params] | None = None

@@ -159,7 +159,8 @@ class Experiment(SharedSettings):
 
     def identity(self) -> dict[str, Scalar]:
         """Returns the settings that bear on the numbers: all but how far, how and where to run."""
-        aside = {key_of(name) for name in _ASIDE - self.own.decisive}
+        ahead = {"num_rounds"} if self.schedule != "constant" else set()
+        aside = {key_of(name) for name in _ASIDE - self.own.decisive - ahead}
         return {key: value for key, value in self.to_config().items() if key not in aside}
 
 

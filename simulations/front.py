@@ -14,6 +14,7 @@ from client.memory import RamStore
 from client.training.scoring import Scoring
 from engram.checks import must
 from engram.networks import NETWORKS, model
+from engram.optimizers import model_part
 from engram.tasks import LOSSES, REGRESSION, loss
 from engram.types import Params
 from federation.data.federated import federated_data, model_for
@@ -151,8 +152,8 @@ class Run:
         store = RamStore()
         store.restore(checkpoint.memories)
         kept = store.load(client, None, before=checkpoint.server_round + 2)
-        if kept is not None:
-            return self._as_named(kept)
+        if own := model_part(kept or {}):
+            return self._as_named(own)
         if not isinstance(e.own, LocalMethod):
             raise Refused(f"client {self._record.names.get(client, client)} keeps no model")
         data = federated_data(e)

@@ -7,8 +7,10 @@ for rounding. Everything that belongs to a client has a leading client axis.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import vmap
@@ -31,6 +33,24 @@ __all__ = [
 ]
 
 
+Who = slice | Tensor  # some clients of a cohort: all of them, or those at these positions
+_ALL: Final = slice(None)
+
+
+class Step(NamedTuple):
+    """A step of some clients of a cohort.
+
+    Attributes:
+        who: Which.
+        batches: Inputs (c, k, ...), targets (c, k, ...), and keys (c,) if there are any.
+        last: Whether it is their last one.
+    """
+
+    who: Who
+    batches: tuple[Batch, ...]
+    last: bool
+
+
 class Draws(NamedTuple):
     """The rows that a cohort draws in a round.
 
@@ -42,6 +62,8 @@ class Draws(NamedTuple):
         size: Rows in a batch.
         keys: A key for each batch, (c, 1 + batches): the initial one, whether or not it is drawn,
             then those of each step in turn; None unless the network drops something at random.
+        sizes: For each client and step, how many rows of its batches count, (c, steps), the others
+            being padding; 0 if it has fewer steps. None if all of them do.
     """
 
     split: Split
@@ -50,25 +72,51 @@ class Draws(NamedTuple):
     batches: int
     size: int
     keys: Tensor | None = None
+    sizes: npt.NDArray[np.int64] | None = None
 
     @property
     def step_size(self) -> int:
         """Rows in a step."""
         return self.batches * self.size
 
-    def steps(self) -> Iterator[tuple[Batch, ...]]:
-        """Gathers each step's batches: inputs (c, k, ...), targets (c, k, ...), keys (c,)."""
-        drawn = range(self.initial, self.rows.shape[1], self.size)
-        batches = (self._batch(at, self.size, number) for number, at in enumerate(drawn, start=1))
-        yield from zip(*[batches] * self.batches, strict=True)
+    def of(self, i: int) -> Self:
+        """Returns those of one client."""
+        one = slice(i, i + 1)
+        keys = None if self.keys is None else self.keys[one]
+        sizes = None if self.sizes is None else self.sizes[one]
+        return self._replace(rows=self.rows[one], keys=keys, sizes=sizes)
+
+    def steps(self) -> Iterator[Step]:
+        """Gathers each step's batches, of those clients together whose batches are of one size."""
+        count = (self.rows.shape[1] - self.initial) // self.step_size
+        for h in range(count):
+            for who, size, last in self._alike(h, last=h + 1 == count):
+                number = h * self.batches
+                starts = (self.initial + (number + b) * self.size for b in range(self.batches))
+                batches = (
+                    self._batch(who, at, size, number + b + 1) for b, at in enumerate(starts)
+                )
+                yield Step(who, tuple(batches), last)
 
     def initial_batch(self) -> Batch | None:
         """Gathers the batch that memories start from, if there is one."""
-        return self._batch(0, self.initial, 0) if self.initial else None
+        return self._batch(_ALL, 0, self.initial, 0) if self.initial else None
 
-    def _batch(self, start: int, size: int, number: int) -> Batch:
-        batch = self.split.take(self.rows[:, start : start + size])
-        return batch if self.keys is None else (*batch, self.keys[:, number])
+    def _alike(self, h: int, *, last: bool) -> Iterator[tuple[Who, int, bool]]:
+        """Parts the clients that have a step h by the size of its batches."""
+        if self.sizes is None:
+            yield _ALL, self.size, last
+            return
+        final = (self.sizes > 0).sum(1) == h + 1
+        kinds = self.sizes[:, h] * 2 + final
+        for kind in np.unique(kinds[kinds > 1]).tolist():
+            who = np.flatnonzero(kinds == kind)
+            every = len(who) == len(kinds)
+            yield _ALL if every else torch.from_numpy(who).to(self.rows.device), *divmod(kind, 2)
+
+    def _batch(self, who: Who, start: int, size: int, number: int) -> Batch:
+        batch = self.split.take(self.rows[who, start : start + size])
+        return batch if self.keys is None else (*batch, self.keys[who, number])
 
 
 class CohortTask(NamedTuple):
@@ -173,14 +221,16 @@ def vmapped(
     initial = task.draws.initial_batch()
     u = vmap(rule.init, in_dims=(0, None if initial is None else 0))(w, initial)
     if any(memory is not None for memory in task.memories):
-        u = _stack([memory or _pick(u, i) for i, memory in enumerate(task.memories)])
+        u = _stack([_pick(u, i) | (memory or {}) for i, memory in enumerate(task.memories)])
     step, update = vmap(rule.step), vmap(statistics) if statistics else None
-    batches: tuple[Batch, ...] = ()
-    for batches in task.draws.steps():
-        w, u = step(w, u, batches)
+    losses = next(iter(w.values())).new_zeros(count)
+    for who, batches, last in task.draws.steps():
+        own, state = step(_pick(w, who), _pick(u, who), batches)
         if update is not None:
-            w = update(w, batches[-1][0])
-    losses = vmap(loss)(w, batches[-1])
+            own = update(own, batches[-1][0])
+        w, u = _put(w, who, own), _put(u, who, state)
+        if last:
+            losses[who] = vmap(loss)(own, batches[-1])
     finite = vmap(is_finite)(w) & losses.isfinite()
     broken = {i: 0 for i, fine in enumerate(finite.tolist()) if not fine}
     return LocalRound(CohortModels(w), CohortModels(u), losses.tolist(), broken)
@@ -200,47 +250,56 @@ def each_in_turn(
     Raises:
         ClientRaised: A client's step raised; it says whose, and which.
     """
-    initial, steps = task.draws.initial_batch(), list(task.draws.steps())
     common = {name: _images(leaf) for name, leaf in task.model.items()}
     models, states, losses, broken = [], [], [], {}
     for i, memory in enumerate(task.memories):
-        h = 0
+        h, draws = 0, task.draws.of(i)
         try:
-            first = None if initial is None else _slice(initial, i)
-            w, u = common, rule.init(common, first)
-            u = memory or u
+            w, u = common, rule.init(common, _only(draws.initial_batch()))
+            u = u | (memory or {})
             start = w, u
-            for h, batches in enumerate(steps, start=1):  # noqa: B007 - the handler below needs it
-                own = tuple(_slice(batch, i) for batch in batches)
-                w, u = rule.step(w, u, own)
+            batches: tuple[Batch, ...] = ()
+            for h, step in enumerate(draws.steps(), start=1):  # noqa: B007 - the handler needs it
+                batches = _only(step.batches)
+                w, u = rule.step(w, u, batches)
                 if statistics is not None:
-                    w = statistics(w, own[-1][0])
-            value = loss(w, _slice(steps[-1][-1], i))
+                    w = statistics(w, batches[-1][0])
+            value = loss(w, batches[-1])
         except Exception as error:  # a rule may be anybody's; its error is the cause of ours
             raise ClientRaised(i, h) from error
         if not (is_finite(w) and value.isfinite()):
-            broken[i] = _first_broken(rule, *start, [[_slice(b, i) for b in bs] for bs in steps])
+            broken[i] = _first_broken(rule, *start, draws)
         models.append(w)
         states.append(u)
         losses.append(float(value))
     return LocalRound(CohortModels(_stack(models)), CohortModels(_stack(states)), losses, broken)
 
 
-def _first_broken(rule: LocalRule, w: Params, u: Params, steps: Sequence[Sequence[Batch]]) -> int:
+def _first_broken(rule: LocalRule, w: Params, u: Params, draws: Draws) -> int:
     """Returns the first step after which the model is not finite; the last if only its loss."""
-    for h, batches in enumerate(steps, start=1):
-        w, u = rule.step(w, u, tuple(batches))
+    number = 0
+    for step in draws.steps():
+        w, u = rule.step(w, u, _only(step.batches))
+        number += 1
         if not is_finite(w):
-            return h
-    return len(steps)
+            break
+    return number
 
 
-def _pick(tree: Params, i: int) -> Params:
-    return {name: leaf[i] for name, leaf in tree.items()}
+def _pick(tree: Params, who: int | Who) -> Params:
+    return tree if who is _ALL else {name: leaf[who] for name, leaf in tree.items()}
 
 
-def _slice(batch: Batch, i: int) -> Batch:
-    return tree_map(lambda leaf: _images(leaf[i]), batch)
+def _put(tree: Params, who: Who, some: Params) -> Params:
+    """Returns a tree with the leaves of some clients in place of theirs."""
+    if isinstance(who, slice):
+        return some
+    return {name: leaf.index_copy(0, who, some[name]) for name, leaf in tree.items()}
+
+
+def _only(stacked: Any) -> Any:
+    """Returns what is there, if anything is, of the only client."""
+    return None if stacked is None else tree_map(lambda leaf: _images(leaf[0]), stacked)
 
 
 def _images(leaf: Tensor) -> Tensor:

@@ -61,8 +61,8 @@ def dense(
     if carried:
         have = [i for i, memory in enumerate(task.memories) if memory is not None]
         u = {name: leaf.clone() for name, leaf in u.items()}
-        for name, leaf in u.items():
-            leaf[have] = brought[name]
+        for name, leaf in brought.items():
+            u[name][have] = leaf
     batches: tuple[Examples, ...] = ()
     for batches in zip(*[stream] * task.draws.batches, strict=True):
         w, u = rule.step(_fit(w, batches[-1]), _fit(u, batches[-1]), batches)
@@ -100,7 +100,7 @@ def _hold(coordinates: FirstLayerCoordinates, memories: Sequence[Params | None])
 
 
 def _fit(held: Params, batch: Examples) -> Params:
-    return held | {FIRST: batch.rows.fit(held[FIRST])} if FIRST in held else held
+    return {k: batch.rows.fit(v) if k.endswith(FIRST) else v for k, v in held.items()}
 
 
 def _examples(

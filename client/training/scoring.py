@@ -14,6 +14,7 @@ from engram.meta.fine_tune import fine_tune
 from engram.metrics import Metric
 from engram.models import Model, dense_loss_of, mean_loss
 from engram.models.base import Inputs
+from engram.optimizers import AFFINE
 from engram.span import make_coordinates
 from engram.tasks import task_of
 from engram.types import Batch, LossFn, Params
@@ -77,6 +78,7 @@ class Scoring:
         self._vectorized = vectorized
         self._metrics = experiment.of(LocalMethod).metrics(experiment)
         self._dense = vectorized and network.features is None and network.dense_layers > 0
+        self._dense &= experiment.adapt_optimizer in AFFINE
         task = task_of(experiment.task, experiment.loss)
         # Personalized as it will serve: nothing is dropped, and no statistics are taken of the few.
         loss: LossFn = mean_loss(network._replace(train=None), task)
@@ -86,6 +88,7 @@ class Scoring:
             loss,
             lr=experiment.adapt_lr,
             steps=experiment.adapt_steps,
+            optimizer=experiment.adapt_optimizer,
         )
 
     def scores(

@@ -7,7 +7,7 @@ sequential engine runs the same pure functions client by client, and says which 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -32,10 +32,12 @@ from client.training.scoring import Scores, Scoring
 from engram.derivatives import by_autograd
 from engram.models import dense_loss_of, mean_loss
 from engram.networks import FLAT
+from engram.optimizers import scaled, step_factor, with_optimizer
 from engram.tasks import task_of
 from engram.tree import interpolate
-from engram.types import Params
+from engram.types import LocalRule, LossFn, Params
 from federation.data.federated import FederatedData, model_for
+from federation.data.partitions import Rows
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
@@ -52,7 +54,7 @@ _BLOCK = 2**25  # numbers that a block of clients holds on a CPU; with more, cac
 _LARGE = 2**18  # parameters of a network that a CPU trains client by client
 _TRIES = 2  # of each way: a first one takes longer
 
-Way = Callable[[CohortTask], LocalRound]
+Way = partial[LocalRound]
 
 
 class ClientFailed(EngramError):
@@ -113,8 +115,9 @@ class Trainer:
         self._task = task_of(experiment.task, experiment.loss)
         self._loss = mean_loss(self._network, self._task)
         self._own = experiment.of(LocalMethod)
-        self._rule = self._own.rule(self._loss)
+        self._rule = self._rule_on(self._loss)
         self._remembers = self._own.keeps_memory and self._rule.state_is_model
+        self._keeps = experiment.optimizer_state == "kept" and self._rule.moments is not None
         self._reads = self._remembers and self._rule.reads_state
         model = self._network.init(torch.Generator())
         self._ways = self._choose_ways(engine, model)
@@ -124,25 +127,37 @@ class Trainer:
 
     @property
     def _rows(self) -> int:
-        """Rows that a client draws in a round, at most."""
+        """Rows that a client draws in a round of ``local-steps``, at most."""
         e = self.experiment
         return self._own.initial_rows + e.local_steps * self._rule.batches_per_step * e.batch_size
+
+    def _rule_on(self, loss: LossFn) -> LocalRule:
+        e = self.experiment
+        return with_optimizer(
+            self._own.rule(loss),
+            e.optimizer,
+            momentum=e.momentum,
+            weight_decay=e.weight_decay,
+            clip=e.gradient_clip,
+            undecayed=self._network.running,
+        )
 
     def _choose_ways(self, engine: Engine, model: Params) -> Mapping[str, Way]:
         """Returns the ways to run a cohort that may be the fastest, by name."""
         network, rule, statistics = self._network, self._rule, self._network.statistics
         alone = by_autograd(self._loss)
         in_turn = {
-            "in-turn": partial(each_in_turn, self._own.rule(alone), alone, statistics=statistics)
+            "in-turn": partial(each_in_turn, self._rule_on(alone), alone, statistics=statistics)
         }
         together = {"vmap": partial(vmapped, rule, self._loss, statistics=statistics)}
         if engine == "sequential":
             return in_turn
         features, ends_dense = network.features, network.dense_layers > 0
         learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
-        if rule.affine and ends_dense and (features is None or learned):
+        held = rule.affine and not self._keeps and not self.experiment.local_epochs
+        if held and ends_dense and (features is None or learned):
             loss, targets = dense_loss_of(self._task, network.dense_layers, self.data.outputs)
-            way = partial(dense, self._own.rule(loss), loss, targets=targets, features=features)
+            way = partial(dense, self._rule_on(loss), loss, targets=targets, features=features)
             return {"dense": way}
         if self.experiment.device != "cpu":
             return together
@@ -168,7 +183,9 @@ class Trainer:
         if "dense" in self._ways:
             numbers += cost(model, self._rows)
         else:
-            numbers += self._rows * self.data.train.numbers + 16 * size
+            rows = step if e.local_epochs else self._rows
+            numbers += rows * self.data.train.numbers + 16 * size
+        numbers += 4 * size if self._rule.moments else 0
         numbers += 10 * size if e.clip else 0  # copies in float64
         block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
         if "vmap" not in self._ways and "dense" not in self._ways:
@@ -226,16 +243,18 @@ class Trainer:
     def _run(
         self, model: Params, clients: Sequence[int], server_round: int, way: str
     ) -> LocalRound:
-        memories = [
-            self._store.load(client, model, before=server_round) if self._reads else None
-            for client in clients
-        ]
-        anew = self._rule.needs_initial_batch and any(memory is None for memory in memories)
+        memories: list[Params | None] = [None] * len(clients)
+        if self._reads or self._keeps:
+            memories = [
+                self._store.load(c, self._like(model), before=server_round) for c in clients
+            ]
+        began = self._reads and all(memory is not None for memory in memories)
+        anew = self._rule.needs_initial_batch and not began
         draws = self._draw(clients, server_round, initial=anew)
         task = CohortTask(model, memories, draws)
         start = time.perf_counter()
         try:
-            done = self._ways[way](task)
+            done = self._way_in(way, server_round)(task)
         except ClientRaised as error:
             client = clients[error.position]
             called = self.data.names.get(client, client)
@@ -247,14 +266,30 @@ class Trainer:
             self._times[way].append((time.perf_counter() - start) / len(clients))
         return done
 
+    def _way_in(self, name: str, server_round: int) -> Way:
+        """Returns a way to train, with the step size of a round."""
+        e = self.experiment
+        factor = step_factor(e.schedule, server_round, e.num_rounds)
+        way = self._ways[name]
+        if factor == 1:
+            return way
+        rule, *rest = way.args
+        return partial(way.func, scaled(rule, factor), *rest, **way.keywords)
+
+    def _like(self, model: Params) -> Params:
+        """Returns what has the names and shapes of a client's memory."""
+        own = model if self._remembers else {}
+        return own | (self._rule.moments(model) if self._keeps and self._rule.moments else {})
+
     def _remember(
         self, done: LocalRound, clients: Sequence[int], server_round: int, durable: int
     ) -> None:
-        if not self._remembers:
+        names = self._like(done.models.leaves)
+        if not names:
             return
         kept = [i for i in range(len(clients)) if i not in done.broken]
         states = done.states.of(kept).stack() if kept else {}
-        states = {name: leaf.cpu() for name, leaf in states.items()}
+        states = {name: leaf.cpu() for name, leaf in states.items() if name in names}
         for position, i in enumerate(kept):
             memory = {name: leaf[position].clone() for name, leaf in states.items()}
             self._store.save(clients[i], memory, server_round=server_round, durable=durable)
@@ -279,38 +314,64 @@ class Trainer:
         return {name: leaf.to(device, torch.float32) for name, leaf in model.items()}
 
     def _draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
-        """Draws with replacement, for each client from streams of its own; or takes the next rows.
+        """Draws rows, for each client from streams of its own; or takes the next ones.
 
         Where rows come in order, those of a round are the same whether or not it begins a memory.
         """
         e, rule = self.experiment, self._rule
-        begin, steps = self._own.initial_rows, e.local_steps * rule.batches_per_step * e.batch_size
-        plan = [(Stream.LOCAL_STEPS, steps)]
-        if initial:
-            plan.insert(0, (Stream.INITIAL_BATCH, begin))
-        rows = np.empty((len(clients), sum(size for _, size in plan)), dtype=np.int64)
+        sizes = self._sizes(clients) if e.local_epochs else None
+        count = e.local_steps if sizes is None else sizes.shape[1]
+        begin, steps = self._own.initial_rows, count * rule.batches_per_step * e.batch_size
+        start = begin if initial else 0
+        rows = np.zeros((len(clients), start + steps), dtype=np.int64)
         for i, client in enumerate(clients):
             if e.order == "stream":
                 size = steps + (begin if rule.needs_initial_batch else 0)
                 rows[i] = self.data.train.next_rows(client, server_round, size)[-rows.shape[1] :]
                 continue
-            own, at = self.data.train.rows[client], 0
-            for stream, size in plan:
-                rng = generator(e.seed, stream, server_round, client)
-                rows[i, at : at + size] = own[rng.integers(len(own), size=size)]
-                at += size
+            own = self.data.train.rows[client]
+            if initial:
+                rng = generator(e.seed, Stream.INITIAL_BATCH, server_round, client)
+                rows[i, :begin] = own[rng.integers(len(own), size=begin)]
+            rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
+            drawn = (
+                self._epochs(rng, len(own))
+                if sizes is not None
+                else rng.integers(len(own), size=steps)
+            )
+            rows[i, start : start + len(drawn)] = own[drawn]
         return Draws(
             split=self.data.train,
             rows=torch.from_numpy(rows).to(e.device),
-            initial=begin if initial else 0,
+            initial=start,
             batches=rule.batches_per_step,
             size=e.batch_size,
-            keys=self._keys(clients, server_round) if self._network.noisy else None,
+            keys=self._keys(clients, server_round, count) if self._network.noisy else None,
+            sizes=sizes,
         )
 
-    def _keys(self, clients: Sequence[int], server_round: int) -> Tensor:
+    def _sizes(self, clients: Sequence[int]) -> Rows:
+        """Returns how many rows there are in a batch of each step, (c, steps): see ``Draws``."""
+        e = self.experiment
+        counts = np.array([[len(self.data.train.rows[client])] for client in clients])
+        each = -(-counts // e.batch_size)  # steps in an epoch
+        step = np.arange(e.local_epochs * each.max())
+        left = counts - step % each * e.batch_size
+        return np.where(step < e.local_epochs * each, np.minimum(left, e.batch_size), 0)
+
+    def _epochs(self, rng: np.random.Generator, count: int) -> Rows:
+        """Permutes ``count`` rows for each epoch and each batch of a step; batches are padded."""
+        e, batches = self.experiment, self._rule.batches_per_step
+        each = -(-count // e.batch_size)
+        passes = np.zeros((e.local_epochs, batches, each * e.batch_size), dtype=np.int64)
+        passes[..., :count] = rng.permuted(
+            np.broadcast_to(np.arange(count), (e.local_epochs, batches, count)), axis=-1
+        )
+        return passes.reshape(e.local_epochs, batches, each, -1).swapaxes(1, 2).ravel()
+
+    def _keys(self, clients: Sequence[int], server_round: int, steps: int) -> Tensor:
         """Returns what determines what a network drops: a key for each client's batches."""
-        count = 1 + self.experiment.local_steps * self._rule.batches_per_step
+        count = 1 + steps * self._rule.batches_per_step
         keys = [
             generator(self.experiment.seed, Stream.DROPOUT, server_round, client).integers(
                 2**32, size=count
@@ -332,7 +393,7 @@ class Trainer:
         def memory(client: int) -> Params | None:
             if not self._remembers:
                 return None
-            return self._store.load(client, model, before=server_round + 1)
+            return self._store.load(client, self._like(model), before=server_round + 1)
 
         return self._scoring.scores(model, clients, memory)
 

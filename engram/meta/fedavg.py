@@ -6,7 +6,7 @@ Networks from Decentralized Data. AISTATS 2017.
 
 from engram.checks import require
 from engram.derivatives import gradient
-from engram.tree import add_scaled
+from engram.optimizers import descent
 from engram.types import Batch, LocalRule, LossFn, Params, Scale
 
 __all__ = ["fedavg"]
@@ -25,17 +25,19 @@ def fedavg(loss: LossFn, *, eta: Scale) -> LocalRule:
         del w, batch
         return {}
 
-    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+    def direction(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         (batch,) = batches
-        return add_scaled(w, -eta, grad(w, batch)), u
+        return grad(w, batch), u
 
     return LocalRule(
         init=init,
-        step=step,
+        step=descent(direction, eta),
         batches_per_step=1,
         needs_initial_batch=False,
         state_is_model=False,
         reads_state=False,
         affine=True,
         single_use=True,
+        direction=direction,
+        eta=eta,
     )

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 
 from engram.checks import require
-from engram.derivatives import gradient
-from engram.tree import add_scaled
+from engram.meta.fedavg import fedavg
+from engram.optimizers import Name, with_optimizer
 from engram.types import Batch, LossFn, Params
 
 __all__ = ["fine_tune"]
 
 
-def fine_tune(loss: LossFn, *, lr: float, steps: int) -> Callable[[Params, Batch], Params]:
+def fine_tune(
+    loss: LossFn, *, lr: float, steps: int, optimizer: Name = "sgd"
+) -> Callable[[Params, Batch], Params]:
     """Builds ``(w, support) -> params``: ``steps`` full-batch gradient steps from w.
 
     w itself is not changed, so one model can be personalized for any number of clients.
@@ -19,17 +21,19 @@ def fine_tune(loss: LossFn, *, lr: float, steps: int) -> Callable[[Params, Batch
         loss: Mean loss over one batch.
         lr: Step size; > 0.
         steps: Number of steps; >= 0, where 0 returns w.
+        optimizer: Of ``engram.optimizers``, with a momentum of 0.9.
 
     Raises:
         ValueError: If a value is out of range.
     """
     require(lr > 0, "adapt-lr", lr, "positive")
     require(steps >= 0, "adapt-steps", steps, "at least 0")
-    grad = gradient(loss)
+    rule = with_optimizer(fedavg(loss, eta=lr), optimizer)
 
     def personalize(w: Params, support: Batch) -> Params:
+        u = rule.init(w, None)
         for _ in range(steps):
-            w = add_scaled(w, -lr, grad(w, support))
+            w, u = rule.step(w, u, (support,))
         return w
 
     return personalize

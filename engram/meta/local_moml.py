@@ -9,7 +9,8 @@ import torch
 
 from engram.checks import require
 from engram.meta.meta_gradient import meta_gradient
-from engram.tree import add_scaled, interpolate
+from engram.optimizers import descent
+from engram.tree import interpolate
 from engram.types import Batch, LocalRule, LossFn, Params, Scale
 
 __all__ = ["local_moml", "per_fedavg"]
@@ -58,20 +59,22 @@ def local_moml(
         # With beta = 1 the first step replaces u whatever it was, and no sample is drawn.
         return w if batch is None else meta.adapt(w, batch)
 
-    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+    def direction(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         first, *others = batches
         u = interpolate(u, meta.adapt(w, first), beta)
-        return add_scaled(w, -eta, meta.at(w, u, others)), u
+        return meta.at(w, u, others), u
 
     return LocalRule(
         init=init,
-        step=step,
+        step=descent(direction, eta),
         batches_per_step=1 + meta.batches,
         needs_initial_batch=remembers,
         state_is_model=remembers,
         reads_state=remembers,
         affine=hessian != "finite-difference",  # which takes norms
         single_use=meta.batches == 1,
+        direction=direction,
+        eta=eta,
     )
 
 

@@ -53,12 +53,22 @@ def pfedme(
         del batch
         return w
 
-    def step(w: Params, theta: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+    def proximal(w: Params, batches: tuple[Batch, ...]) -> Params:
         (batch,) = batches
         theta = w
         for _ in range(inner_steps):
             # theta - alpha strength (theta - w) is a point on the line through theta and w.
             theta = add_scaled(interpolate(theta, w, alpha * strength), -alpha, grad(theta, batch))
+        return theta
+
+    def direction(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        del u
+        theta = proximal(w, batches)
+        return {name: strength * (leaf - theta[name]) for name, leaf in w.items()}, theta
+
+    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        del u
+        theta = proximal(w, batches)
         return interpolate(w, theta, eta * strength), theta
 
     return LocalRule(
@@ -69,4 +79,6 @@ def pfedme(
         state_is_model=True,
         reads_state=False,
         affine=True,
+        direction=direction,
+        eta=eta,
     )

@@ -33,6 +33,7 @@ class Model(NamedTuple):
         activations: Number of activations for one example.
         parameters: Number of parameters.
         least_rows: Rows that a batch must have in training, at least; 2 with batch norm.
+        running: Names of running statistics, which are no parameters, though among ``init``'s.
         names: What a module calls its parameters, where they have other names here.
     """
 
@@ -46,4 +47,5 @@ class Model(NamedTuple):
     noisy: bool = False
     statistics: Callable[[Params, Inputs], Params] | None = None
     least_rows: int = 1
+    running: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes

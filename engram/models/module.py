@@ -72,6 +72,7 @@ def from_module(
         noisy=skeleton.noisy,
         statistics=skeleton.statistics if running else None,
         least_rows=skeleton.least_rows(example),
+        running=frozenset(running),
     )
     _check_pure(model, example)
     return _with_dense_layers(model, module, example) or model

@@ -99,6 +99,10 @@ class LocalMethod(Method):
             yield must("shards", shared.shards, f"a divisor of clients-per-round = {asked}")
         if shared.min_clients > asked:
             yield must("min-clients", shared.min_clients, f"at most clients-per-round = {asked}")
+        if shared.local_epochs and shared.order == "stream":
+            yield must("local-epochs", shared.local_epochs, "0 where order is stream")
+        if shared.optimizer == "sgd" and shared.optimizer_state == "kept":
+            yield must("optimizer-state", "kept", "fresh where optimizer is sgd, which has none")
         yield from shared.protection_problems(asked)
 
 

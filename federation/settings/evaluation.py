@@ -1,6 +1,6 @@
 """How a model is personalized before it is scored, and by what it is scored."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -34,6 +34,9 @@ class EvaluationSettings(Settings):
     )
     adapt_steps: Int = Field(10, ge=0, description="evaluation: gradient steps on them")
     adapt_lr: Float = Field(0.02, gt=0, description="evaluation: their step size")
+    adapt_optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
+        "sgd", description="evaluation: their optimizer"
+    )
     metrics: Annotated[str, BeforeValidator(_metrics)] = Field(
         "",
         description="evaluation: what models are scored by besides the loss, with commas; the "

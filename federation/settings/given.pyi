@@ -74,12 +74,31 @@ class Given(TypedDict, total=False):
     trains in a round; as many as nodes: every node has the same to do."""
     local_steps: int
     """local steps of a client in a round (H)."""
+    local_epochs: int
+    """epochs of a client in a round, in place of local-steps: each of a step's batches goes
+    once through all of the client's rows, in random order, and the last one is smaller if need
+    be. 0: local-steps."""
     batch_size: int
     """rows in each batch of a local step (K)."""
     order: Literal["shuffled", "stream"]
     """rows of a batch: shuffled (drawn at random, with replacement) or stream (the client's
     next ones; a round passes for all clients, whether they train or not, and after the last row
     comes the first again)."""
+    optimizer: Literal["sgd", "momentum", "adam", "adamw"]
+    """what moves the common model along the directions of the local steps."""
+    momentum: float
+    """momentum: its weight; adam and adamw: their beta1."""
+    weight_decay: float
+    """what part of the parameters is added to their gradients; adamw: taken off them, times the
+    step size."""
+    gradient_clip: float
+    """largest norm of a local step's gradient; 0: no bound."""
+    optimizer_state: Literal["fresh", "kept"]
+    """whether optimizers begin anew each round (fresh), or each client keeps what its own
+    remembers (kept)."""
+    schedule: Literal["constant", "cosine", "step"]
+    """the step size over the rounds: constant, cosine (towards 0 after the last one) or step (a
+    tenth after half of them, a hundredth after three quarters)."""
     merge: Literal["mean", "median", "trimmed-mean", "krum"]
     """what a round's models are merged into: their mean, the median or the trimmed-mean of each
     coordinate, or (krum) the one that is nearest to most others; with any but the mean every
@@ -115,6 +134,8 @@ class Given(TypedDict, total=False):
     """evaluation: gradient steps on them."""
     adapt_lr: float
     """evaluation: their step size."""
+    adapt_optimizer: Literal["sgd", "momentum", "adam", "adamw"]
+    """evaluation: their optimizer."""
     metrics: str
     """evaluation: what models are scored by besides the loss, with commas; the first is shown
     first; empty: what suits the task."""

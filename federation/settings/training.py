@@ -1,14 +1,14 @@
-"""Who trains in a round, and on which rows."""
+"""Who trains in a round, on which rows, and by which steps."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from federation.settings.fields import Int, Settings
+from federation.settings.fields import Float, Int, Settings
 
 
 class TrainingSettings(Settings):
-    """Who trains in a round, and on which rows."""
+    """Who trains in a round, on which rows, and by which steps."""
 
     clients_per_round: Int = Field(10, ge=1, description="clients that train in a round (B)")
     shards: Int = Field(
@@ -18,10 +18,42 @@ class TrainingSettings(Settings):
         "the same number trains in a round; as many as nodes: every node has the same to do",
     )
     local_steps: Int = Field(5, ge=1, description="local steps of a client in a round (H)")
+    local_epochs: Int = Field(
+        0,
+        ge=0,
+        description="epochs of a client in a round, in place of local-steps: each of a step's "
+        "batches goes once through all of the client's rows, in random order, and the last one is "
+        "smaller if need be. 0: local-steps",
+    )
     batch_size: Int = Field(5, ge=1, description="rows in each batch of a local step (K)")
     order: Literal["shuffled", "stream"] = Field(
         "shuffled",
         description="rows of a batch: shuffled (drawn at random, with replacement) or stream (the "
         "client's next ones; a round passes for all clients, whether they train or not, and after "
         "the last row comes the first again)",
+    )
+    optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
+        "sgd", description="what moves the common model along the directions of the local steps"
+    )
+    momentum: Float = Field(
+        0.9, ge=0, lt=1, description="momentum: its weight; adam and adamw: their beta1"
+    )
+    weight_decay: Float = Field(
+        0.0,
+        ge=0,
+        description="what part of the parameters is added to their gradients; adamw: taken off "
+        "them, times the step size",
+    )
+    gradient_clip: Float = Field(
+        0.0, ge=0, description="largest norm of a local step's gradient; 0: no bound"
+    )
+    optimizer_state: Literal["fresh", "kept"] = Field(
+        "fresh",
+        description="whether optimizers begin anew each round (fresh), or each client keeps what "
+        "its own remembers (kept)",
+    )
+    schedule: Literal["constant", "cosine", "step"] = Field(
+        "constant",
+        description="the step size over the rounds: constant, cosine (towards 0 after the last "
+        "one) or step (a tenth after half of them, a hundredth after three quarters)",
     )

@@ -1,0 +1,191 @@
+"""Optimizers of local steps: how far, and where, a model moves along a local rule's directions.
+
+Every rule steps from w to ``w - eta d`` along a direction d: a gradient, or what its method has in
+place of one. An optimizer replaces that move, with the equations and constants of ``torch.optim``;
+a schedule scales it. Adam: Kingma, Ba. ICLR 2015; its decoupled weight decay: Loshchilov, Hutter.
+ICLR 2019.
+"""
+
+import math
+from collections.abc import Callable, Set
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from engram.checks import require
+from engram.tree import add_scaled, interpolate, norm
+from engram.types import Batch, LocalRule, Params, Scale
+
+__all__ = [
+    "AFFINE",
+    "Name",
+    "Schedule",
+    "descent",
+    "model_part",
+    "scaled",
+    "step_factor",
+    "with_optimizer",
+]
+
+Name = Literal["sgd", "momentum", "adam", "adamw"]
+Schedule = Literal["constant", "cosine", "step"]
+Direction = Callable[[Params, Params, tuple[Batch, ...]], tuple[Params, Params]]
+
+AFFINE: Final = frozenset({"sgd", "momentum"})
+"""Optimizers that leave an affine rule affine; see ``LocalRule.affine``."""
+
+_MARK: Final = "optimizer/"  # before the names of an optimizer's part of a rule's state
+_FIRST, _SECOND, _STEPS = (f"{_MARK}{part}" for part in ("first/", "second/", "steps"))
+_BETA2, _EPSILON = 0.999, 1e-8
+
+
+def descent(direction: Direction, eta: Scale) -> Direction:
+    """Builds ``(w, u, batches) -> (w - eta d, u)`` of ``(w, u, batches) -> (d, u)``."""
+
+    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        d, u = direction(w, u, batches)
+        return add_scaled(w, -eta, d), u
+
+    return step
+
+
+def scaled(rule: LocalRule, factor: float) -> LocalRule:
+    """Returns a rule each of whose steps goes ``factor`` times as far: a schedule's step size."""
+
+    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        moved, u = rule.step(w, u, batches)
+        return interpolate(w, moved, factor), u
+
+    return rule if factor == 1 else rule._replace(step=step)
+
+
+def step_factor(schedule: Schedule, server_round: int, rounds: int) -> float:
+    """Returns by what a schedule multiplies the step size in a round.
+
+    Args:
+        schedule: constant; cosine, from 1 in the first round towards 0 after the last one; or step,
+            a tenth after half of the rounds, and a hundredth after three quarters.
+        server_round: The round, in 1..rounds.
+        rounds: How many there are.
+    """
+    passed = (server_round - 1) / rounds
+    if schedule == "cosine":
+        return (1 + math.cos(math.pi * passed)) / 2
+    if schedule == "step":
+        return 0.1 ** ((passed >= 0.5) + (passed >= 0.75))
+    return 1.0
+
+
+def model_part(u: Params) -> Params:
+    """Returns the part of a state that is the rule's own, without the optimizer's."""
+    return {name: leaf for name, leaf in u.items() if not name.startswith(_MARK)}
+
+
+def with_optimizer(
+    rule: LocalRule,
+    name: Name = "sgd",
+    *,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    clip: float = 0.0,
+    undecayed: Set[str] = frozenset(),
+) -> LocalRule:
+    """Returns a rule that moves along the same directions by an optimizer.
+
+    With ``g`` for the direction d, clipped, the optimizers do this::
+
+        sgd       w <- w - eta g
+        momentum  m <- momentum m + g;   w <- w - eta m
+        adam      m <- momentum m + (1 - momentum) g;   v <- 0.999 v + 0.001 g^2
+                  w <- w - eta m' / (sqrt(v') + 1e-8),  m' and v' corrected for their start at zero
+        adamw     the same, of w (1 - eta weight_decay)
+
+    All but adamw first add ``weight_decay w`` to g. What is remembered is part of the rule's state,
+    with names of its own, beside a personal model if it has one.
+
+    Args:
+        rule: The rule. It is returned as it is for sgd without decay and clipping.
+        name: The optimizer.
+        momentum: In [0, 1); sgd does not read it.
+        weight_decay: >= 0.
+        clip: Largest Euclidean norm of d, over all parameters; longer ones are scaled down to it.
+            0: no bound.
+        undecayed: Names of w that are no parameters, and do not decay.
+
+    Raises:
+        ValueError: If a value is out of range, or the rule has no direction.
+    """
+    require(0 <= momentum < 1, "momentum", momentum, "at least 0, below 1")
+    require(weight_decay >= 0, "weight-decay", weight_decay, "at least 0")
+    require(clip >= 0, "gradient-clip", clip, "at least 0")
+    if name == "sgd" and not weight_decay and not clip:
+        return rule
+    direction, eta = rule.direction, rule.eta
+    if direction is None:
+        raise ValueError("optimizer must be sgd, without decay and clipping: the method's own step")
+
+    def moments(w: Params) -> Params:
+        if name == "sgd":
+            return {}
+        zeros = {_FIRST + key: torch.zeros_like(leaf) for key, leaf in w.items()}
+        if name == "momentum":
+            return zeros
+        zeros |= {_SECOND + key: torch.zeros_like(leaf) for key, leaf in w.items()}
+        return zeros | {_STEPS: next(iter(w.values())).new_zeros(())}
+
+    def init(w: Params, batch: Batch | None) -> Params:
+        return rule.init(w, batch) | moments(w)
+
+    def decayed(w: Params) -> Params:
+        return {key: leaf for key, leaf in w.items() if key not in undecayed}
+
+    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        g, own = direction(w, model_part(u), batches)
+        if clip:
+            g = _clipped(g, clip)
+        if weight_decay and name == "adamw":
+            w = w | add_scaled(decayed(w), -eta * weight_decay, w)
+        elif weight_decay:
+            g = g | {key: g[key] + weight_decay * leaf for key, leaf in decayed(w).items()}
+        if name == "sgd":
+            return add_scaled(w, -eta, g), own
+        first = {key: u[_FIRST + key] for key in w}
+        if name == "momentum":
+            first = add_scaled(g, momentum, first)
+            return add_scaled(w, -eta, first), own | _named(_FIRST, first)
+        first = interpolate(g, first, momentum)
+        second = {key: torch.lerp(g[key] ** 2, u[_SECOND + key], _BETA2) for key in w}
+        steps = u[_STEPS] + 1
+        d = _normalized(first, second, _correction(momentum, steps), _correction(_BETA2, steps))
+        found = _named(_FIRST, first) | _named(_SECOND, second) | {_STEPS: steps}
+        return add_scaled(w, -eta, d), own | found
+
+    return rule._replace(
+        init=init,
+        step=step,
+        moments=moments if name != "sgd" else None,
+        direction=None,
+        affine=rule.affine and name in AFFINE and not weight_decay and not clip,
+    )
+
+
+def _named(mark: str, leaves: Params) -> Params:
+    return {mark + key: leaf for key, leaf in leaves.items()}
+
+
+def _clipped(g: Params, most: float) -> Params:
+    # As torch.nn.utils.clip_grad_norm_ has it.
+    factor = (most / (norm(g) + 1e-6)).clamp(max=1.0)
+    return {key: leaf * factor for key, leaf in g.items()}
+
+
+def _correction(beta: float, steps: Tensor) -> Tensor:
+    """Returns ``1 - beta^steps``, to float32's precision though beta be near 1."""
+    return -torch.expm1(steps * math.log(beta)) if beta else torch.ones_like(steps)
+
+
+def _normalized(first: Params, second: Params, one: Tensor, two: Tensor) -> Params:
+    return {
+        key: leaf / one / ((second[key] / two).sqrt() + _EPSILON) for key, leaf in first.items()
+    }

@@ -1,0 +1,279 @@
+"""Local steps by any optimizer and epochs of unequal clients: all engines compute the same."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client.memory import DiskStore, RamStore
+from client.training.cohort import each_in_turn, vmapped
+from client.training.dense_cohort import dense
+from engram.meta.fedavg import fedavg
+from engram.models import cross_entropy
+from engram.optimizers import scaled, with_optimizer
+from federation.errors import Refused
+from federation.methods import family
+from federation.streams import Stream, generator
+from simulations.engine import simulate
+from tests.client.test_modules import (  # noqa: F401 - a fixture is used by being here
+    CASES,
+    IMAGES,
+    Normed,
+    _registered,
+    experiment,
+)
+from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
+
+OPTIMIZERS = {
+    "momentum": {"optimizer": "momentum"},
+    "clipped": {"optimizer": "momentum", "gradient_clip": 0.5},
+    "decayed": {"weight_decay": 0.1},
+    "adam": {"optimizer": "adam", "weight_decay": 0.1, "schedule": "cosine"},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1, "gradient_clip": 0.5},
+}
+UNEQUAL = {"partition": "dirichlet", "num_clients": 8, "batch_size": 7, "adapt_shots": 2}
+EPOCHS = UNEQUAL | {"local_epochs": 2}
+
+
+def rounds(t, cohorts=([3, 0, 2], [0, 1], [2, 3, 0])):
+    model = initial_model(t)
+    for server_round, clients in enumerate(cohorts, start=1):
+        trained = train_clients(
+            t, model, clients, server_round=server_round, durable=server_round - 1
+        )
+        model = {name: leaf.mean(dim=0) for name, leaf in trained.params.items()}
+    return trained, model
+
+
+def both(e):
+    (one, model), (other, _) = (
+        rounds(trainer(e, engine=engine)) for engine in ("vectorized", "sequential")
+    )
+    assert_same(one.params, other.params, atol=1e-5)
+    assert one.losses == pytest.approx(other.losses, abs=1e-5)
+    return one, model
+
+
+@pytest.mark.parametrize("steps", [{}, EPOCHS], ids=["steps", "epochs"])
+@pytest.mark.parametrize("state", ["fresh", "kept"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("method", family("local"))
+def test_both_engines_compute_the_same(method, name, state, steps):
+    own = OPTIMIZERS[name] | steps
+    if "optimizer" in own:
+        own["optimizer_state"] = state
+    eta = 0.01 if "adam" in name else 0.05
+    trained, _ = both(small_of_any(method=method, memory="carry", eta=eta, **own))
+    assert trained.failures == {}
+
+
+class NoBias(Normed):
+    """Adam enlarges the rounding error of a bias before batch norm, whose gradient is zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1, bias=False)
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adamw", "weight_decay": 0.1}, {}])
+@pytest.mark.parametrize("case", ["batch norm and dropout", "lstm", "tied transformer"])
+def test_networks_of_users_train_by_epochs(case, settings, tmp_path, monkeypatch):
+    monkeypatch.setitem(CASES, "batch norm and dropout", (NoBias, IMAGES, {}))
+    found = []
+    for engine in ("vectorized", "sequential"):
+        # 18 training rows of a client: 7, 7 and 4.
+        e = experiment(case, method="fedavg", local_epochs=2, batch_size=7, eta=0.01, **settings)
+        found.append(simulate(e, tmp_path / engine, engine=engine))
+    assert found[0]["loss"] == pytest.approx(found[1]["loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [
+        ({}, dense),
+        ({"schedule": "step"}, dense),
+        ({"optimizer": "momentum"}, dense),
+        ({"optimizer": "momentum", "optimizer_state": "kept"}, vmapped),
+        ({"optimizer": "adam"}, vmapped),
+        ({"weight_decay": 0.1}, vmapped),
+        ({"gradient_clip": 0.1}, vmapped),
+        ({"local_epochs": 1}, vmapped),
+    ],
+)
+def test_fast_ways_are_taken_where_they_are_right(settings, way):
+    for engine, expected in (("vectorized", way), ("sequential", each_in_turn)):
+        e = small_of_any(method="fedavg", **settings)
+        (found,) = trainer(e, engine=engine)._ways.values()
+        assert found.func is expected
+
+
+# --- Epochs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", family("local"))
+def test_an_epoch_has_every_row_once(method):
+    t = trainer(small_of_any(method=method, **EPOCHS))
+    clients = list(range(8))
+    draws = t._draw(clients, 3, initial=False)
+    sizes = [len(t.data.train.rows[client]) for client in clients]
+    assert len(set(sizes)) > 4
+    assert any(size % 7 for size in sizes)
+    for i, client in enumerate(clients):
+        one = t._draw([client], 3, initial=False)
+        whole = [t.data.train.take(torch.from_numpy(t.data.train.rows[client]))[0]]
+        (rows,) = (x.flatten(1).sort(0).values for x in whole)
+        for alone in (draws.of(i), one):  # whoever else takes part
+            steps = list(alone.steps())
+            each = -(-sizes[i] // 7)
+            assert len(steps) == 2 * each
+            assert [step.last for step in steps] == [False] * (2 * each - 1) + [True]
+            for number in range(draws.batches):
+                batches = [step.batches[number][0][0].flatten(1) for step in steps]
+                assert [len(x) for x in batches[: each - 1]] == [7] * (each - 1)
+                first, second = torch.cat(batches[:each]), torch.cat(batches[each:])
+                torch.testing.assert_close(first.sort(0).values, rows)
+                torch.testing.assert_close(second.sort(0).values, rows)
+                assert not torch.equal(first, second)
+    again = t._draw(clients, 4, initial=False)
+    assert not torch.equal(draws.rows, again.rows)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_epochs_are_those_of_a_loop_over_torchs_loader(engine):
+    t = trainer(
+        small_of_any(method="fedavg", eta=0.1, momentum=0.8, optimizer="momentum", **EPOCHS),
+        engine=engine,
+    )
+    model = initial_model(t)
+    trained = train_clients(t, model, [3, 0, 2], server_round=5, durable=0)
+    for i, client in enumerate([3, 0, 2]):
+        rows = t.data.train.rows[client]
+        orders = generator(0, Stream.LOCAL_STEPS, 5, client).permuted(
+            np.tile(np.arange(len(rows)), (2, 1)), axis=1
+        )
+        w = {name: leaf.clone().requires_grad_() for name, leaf in model.items()}
+        optimizer = torch.optim.SGD(w.values(), lr=0.1, momentum=0.8)
+        for order in orders:
+            own = torch.utils.data.Subset(
+                list(zip(*t.data.train.take(torch.from_numpy(rows)), strict=True)), order.tolist()
+            )
+            for batch in torch.utils.data.DataLoader(own, batch_size=7):
+                optimizer.zero_grad()
+                cross_entropy(t._network)(w, tuple(batch)).backward()
+                optimizer.step()
+        expected = {name: leaf.detach() for name, leaf in w.items()}
+        assert_same({k: v[i] for k, v in trained.params.items()}, expected, atol=1e-6)
+
+
+def test_who_else_trains_does_not_matter():
+    e = experiment("lstm", local_epochs=1, batch_size=7, method="local-moml", num_clients=4)
+    t = trainer(e)
+    model = initial_model(t)
+    t.data.train.rows[0] = t.data.train.rows[0][:9]
+    together = train_clients(t, model, [0, 2, 1], server_round=1, durable=0)
+    alone = train_clients(t, model, [0], server_round=1, durable=0)
+    assert_same({k: v[:1] for k, v in together.params.items()}, alone.params, atol=1e-6)
+
+
+# --- An optimizer's state --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+@pytest.mark.parametrize("state", ["fresh", "kept"])
+def test_what_is_kept_goes_on_where_it_stopped(engine, state, tmp_path):
+    e = small_of_any(
+        method="fedavg", optimizer="adam", optimizer_state=state, eta=0.01, schedule="cosine"
+    )
+    t = trainer(e, DiskStore(tmp_path), engine=engine)
+    rule = with_optimizer(fedavg(cross_entropy(t._network), eta=0.01), "adam")
+    w = model = initial_model(t)
+    u = rule.init(w, None)
+    for server_round, factor in ((1, 1.0), (2, 0.8535533905932737)):  # (1 + cos(pi / 4)) / 2
+        if state == "fresh":
+            u = rule.init(w, None)
+        for step in t._draw([4], server_round, initial=False).of(0).steps():
+            ((x, y),) = step.batches
+            w, u = scaled(rule, factor).step(w, u, ((x[0], y[0]),))
+        trained = train_clients(t, model, [4], server_round=server_round, durable=0)
+        model = {name: leaf[0] for name, leaf in trained.params.items()}
+        assert_same(model, w, atol=1e-6)
+    again = train_clients(t, initial_model(t), [4], server_round=1, durable=0)  # as if resumed
+    first = trainer(e, RamStore(), engine=engine)
+    assert_same(
+        again.params,
+        train_clients(first, initial_model(first), [4], server_round=1, durable=0).params,
+    )
+
+
+def test_a_run_that_is_resumed_goes_on_with_what_optimizers_kept(tmp_path):
+    import engram
+
+    own = {"method": "fedavg", "optimizer": "adam", "optimizer_state": "kept", "eta": 0.01}
+    own |= {"clients_per_round": 20, "hidden": "6", "local_epochs": 1, "progress": False}
+    engram.simulate(**own, num_rounds=2, out=tmp_path / "run")
+    resumed = engram.simulate(**own, num_rounds=4, resume=tmp_path / "run")
+    whole = engram.simulate(**own, num_rounds=4, out=tmp_path / "whole")
+    assert_same(resumed.model, whole.model)
+
+
+@pytest.mark.parametrize("method", ["local-moml", "pfedme"])
+def test_a_model_that_is_kept_is_served_without_the_optimizers_part(method, tmp_path):
+    import engram
+
+    run = engram.simulate(
+        method=method,
+        **({"memory": "carry"} if method == "local-moml" else {}),
+        optimizer="adam",
+        optimizer_state="kept",
+        num_rounds=2,
+        clients_per_round=20,
+        hidden="6",
+        local_steps=2,
+        eta=0.01,
+        out=tmp_path / "run",
+        progress=False,
+    )
+    own = run.personal_model(3)
+    assert {k: v.shape for k, v in own.items()} == {k: v.shape for k, v in run.model.items()}
+    assert "accuracy-own" in run.metrics
+
+
+# --- Settings --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"local_epochs": 2, "order": "stream"},
+            "local-epochs must be 0 where order is stream, got 2",
+        ),
+        (
+            {"optimizer_state": "kept"},
+            "optimizer-state must be fresh where optimizer is sgd, which has none, got 'kept'",
+        ),
+        ({"momentum": 1.0}, "momentum must be less than 1, got 1.0"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_told_in_one_line(settings, words):
+    with pytest.raises(Refused, match=words):
+        small_of_any(**settings)
+
+
+def test_a_schedules_length_is_part_of_the_run():
+    for schedule, same in (("constant", True), ("cosine", False)):
+        one, other = (small_of_any(schedule=schedule, num_rounds=n).identity() for n in (4, 8))
+        assert (one == other) == same
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
+def test_models_are_adapted_by_an_optimizer(name):
+    scores = []
+    for engine in ("vectorized", "sequential"):
+        t = trainer(small_of_any(adapt_optimizer=name, adapt_lr=0.01), engine=engine)
+        scores.append(t.evaluate(initial_model(t), range(4), server_round=0).columns["loss"])
+    torch.testing.assert_close(*scores, rtol=0, atol=1e-5)
+    plain = trainer(small_of_any(adapt_lr=0.01))
+    assert not torch.equal(
+        plain.evaluate(initial_model(plain), range(4), server_round=0).columns["loss"], scores[0]
+    )
