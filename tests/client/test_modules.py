@@ -103,7 +103,7 @@ CASES = {
     "batch norm and dropout": (Normed, IMAGES, {}),
     "fixed statistics": (Normed, IMAGES, {"statistics": "fixed"}),
     "group norm": (lambda: Normed(lambda width: nn.GroupNorm(2, width)), IMAGES, {}),
-    "lstm": (Characters, TEXT, {"task": "next-token"}),
+    "lstm": (Characters, TEXT, {"task": "next-token", "metrics": "perplexity,ece"}),
     "tied transformer": (TiedCharacters, TEXT, {"task": "next-token"}),
     "two inputs": (
         TwoInputs,
@@ -118,7 +118,7 @@ CASES = {
     "multi-label": (
         lambda: nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)),
         {"x": numbers(5), "y": whole(2, 4)},
-        {"task": "multi-label"},
+        {"task": "multi-label", "metrics": "auc,f1,brier"},
     ),
     "huber": (
         lambda: nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2)),
