@@ -103,7 +103,7 @@ CASES = {
     "batch norm and dropout": (Normed, IMAGES, {}),
     "fixed statistics": (Normed, IMAGES, {"statistics": "fixed"}),
     "group norm": (lambda: Normed(lambda width: nn.GroupNorm(2, width)), IMAGES, {}),
-    "lstm": (Characters, TEXT, {"task": "next-token", "metrics": "perplexity,ece"}),
+    "recurrent": (Characters, TEXT, {"task": "next-token", "metrics": "perplexity,ece"}),
     "tied transformer": (TiedCharacters, TEXT, {"task": "next-token"}),
     "two inputs": (
         TwoInputs,
@@ -171,7 +171,7 @@ def test_both_engines_compute_the_same(case, method, tmp_path):
     assert np.isfinite(losses).all()
 
 
-@pytest.mark.parametrize("case", ["batch norm and dropout", "lstm"])
+@pytest.mark.parametrize("case", ["batch norm and dropout", "recurrent"])
 def test_who_else_trains_does_not_matter(case, tmp_path, monkeypatch):
     whole = simulate(experiment(case), tmp_path / "whole")
     monkeypatch.setattr("client.training.trainer._BLOCK", 1)  # one client at a time
