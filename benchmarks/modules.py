@@ -125,7 +125,7 @@ CASES: Final = {
     "cnn 16-32, batch 10": _Case(lambda: _Cnn(16, 32), (1, 28, 28), 10, 10),
     "resnet-8": _Case(_ResNet8, (3, 32, 32), 5, 10),
     "lstm 2 x 128": _Case(_CharacterLstm, (_LENGTH,), 5, 10),
-    "transformer": _Case(_Transformer, (_LENGTH,), 5, 10),
+    "transformer of 2": _Case(_Transformer, (_LENGTH,), 5, 10),
 }
 
 

@@ -5,7 +5,7 @@ records, tables and plots treat all alike.
 """
 
 from collections.abc import Callable, Iterable
-from math import inf
+from math import inf, nan
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from engram.checks import require
@@ -14,7 +14,10 @@ from engram.checks import require
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["METRICS", "Metric", "Score", "metric", "named"]
+__all__ = ["METRICS", "Metric", "Score", "Targets", "metric", "named"]
+
+Targets = Literal["classes", "values", "labels", "tokens"]
+"""What a row's targets are: a class, numbers, zeros and ones, or a class for each position."""
 
 Better = Literal["higher", "lower"]
 Score = Callable[["Tensor", "Tensor"], "Tensor | float"]
@@ -39,6 +42,7 @@ class Metric(NamedTuple):
         partial: Whether some rows have no value, which is NaN: a single class has no AUC.
         most: A finite value above it counts as this one, so that one client, who may say what it
             likes, cannot move a mean over n clients by more than ``most / n``.
+        targets: Kinds of targets that it can be computed from; None for any.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Metric(NamedTuple):
     by_row: bool = False
     partial: bool = True
     most: float = inf
+    targets: tuple[Targets, ...] | None = None
 
     @property
     def worst(self) -> float:
@@ -85,6 +90,8 @@ def metric(
     percent: bool = False,
     by_row: bool = False,
     partial: bool = True,
+    most: float = inf,
+    targets: tuple[Targets, ...] | None = None,
 ) -> Callable[[_S], _S]:
     """Makes a function known as a metric, by its own name; to be used as a decorator.
 
@@ -98,6 +105,9 @@ def metric(
         percent: Whether people are shown it in percent.
         by_row: Whether the function returns a value for each row, (n,), rather than one for all.
         partial: Whether the value may be NaN, where a client's rows have none.
+        most: What a finite value above it counts as: see ``Metric.most``.
+        targets: Kinds of targets that it can be computed from: ``classes``, ``values``, ``labels``
+            or ``tokens``, as tasks have them; None for any.
 
     Raises:
         ValueError: If the name or the range is impossible.
@@ -111,7 +121,9 @@ def metric(
         require(low < high, "low", low, f"below high = {high:g}")
         require(better in ("higher", "lower"), "better", better, "higher or lower")
         meaning = (score.__doc__ or name).strip().partition("\n")[0].rstrip(".")
-        METRICS[name] = Metric(name, score, low, high, better, meaning, percent, by_row, partial)
+        METRICS[name] = Metric(
+            name, score, low, high, better, meaning, percent, by_row, partial, most, targets
+        )
         return score
 
     return register
@@ -122,13 +134,16 @@ def named(names: Iterable[str]) -> list[Metric]:
     return [METRICS[name] for name in names]
 
 
-@metric(low=0, high=1, percent=True, by_row=True, partial=False)
+# --- Classes, labels and tokens ------------------------------------------------------------------
+
+
+@metric(low=0, high=1, percent=True, by_row=True, partial=False, targets=("classes",))
 def accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Share of rows whose class has the largest output."""
     return (outputs.argmax(dim=-1) == targets).float()
 
 
-@metric(low=0, high=1, percent=True, by_row=True)
+@metric(low=0, high=1, percent=True, by_row=True, targets=("tokens",))
 def token_accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Share of positions whose token has the largest output."""
     counted = targets != -1
@@ -136,25 +151,106 @@ def token_accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     return hits.sum(1) / counted.sum(1)
 
 
-@metric(low=0, high=1, percent=True, by_row=True, partial=False)
+@metric(low=0, high=1, percent=True, by_row=True, partial=False, targets=("labels",))
 def label_accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Share of labels that are on the right side of a probability of a half."""
     return ((outputs > 0) == (targets > 0.5)).float().mean(1)
 
 
-@metric(low=0, better="lower", partial=False)
+@metric(low=0, high=1, percent=True, partial=False, targets=("classes",))
+def balanced_accuracy(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Mean of the accuracies on the rows of each class that is there."""
+    rows = targets.bincount()
+    hits = targets.bincount((outputs.argmax(dim=-1) == targets).double())
+    return (hits / rows)[rows > 0].mean()
+
+
+@metric(low=0, high=1, targets=("classes", "labels"))
+def f1(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Mean F1 of the classes, or labels, that are there or predicted; none if there are none."""
+    scores, actual = _each(outputs, targets)
+    if outputs.ndim > targets.ndim:
+        _, predicted = _each(outputs, outputs.argmax(dim=-1))
+    else:
+        predicted = scores > 0.5
+    hits, both = (actual & predicted).sum(0), actual.sum(0) + predicted.sum(0)
+    return (2 * hits / both)[both > 0].mean()
+
+
+@metric(low=0, high=1, targets=("classes", "labels"))
+def auc(outputs: "Tensor", targets: "Tensor") -> float:
+    """Mean area under the ROC curves, of each class or label that some rows have and some lack."""
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - slow to import, not always needed
+
+    scores, actual = _each(outputs, targets)
+    mixed = actual.any(0) & ~actual.all(0)
+    if not mixed.any():
+        return nan
+    return float(roc_auc_score(actual[:, mixed].cpu().numpy(), scores[:, mixed].cpu().numpy()))
+
+
+@metric(low=0, better="lower", most=104.0, targets=("classes", "labels", "tokens"))
+def log_loss(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Mean negative log-likelihood of a class, label or token, in nats."""
+    from torch.nn import functional  # noqa: PLC0415 - metrics are listed without torch
+
+    if outputs.ndim == targets.ndim:
+        return functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs))
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=-1)
+
+
+# More than any vocabulary has: a model that gives all tokens the same probability does better.
+@metric(low=1, better="lower", most=1e6, targets=("tokens",))
+def perplexity(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Exponential of the mean negative log-likelihood of a token."""
+    return log_loss(outputs.double(), targets).exp()
+
+
+@metric(low=0, high=2, better="lower", by_row=True, partial=False, targets=("classes", "labels"))
+def brier(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Squared error of the probabilities: summed over classes, and halved for two, or a label's."""
+    scores, actual = _each(outputs, targets)
+    squares = (scores - actual.to(scores)).square().flatten(1)
+    alone = outputs.ndim == targets.ndim or outputs.shape[-1] == 2
+    return (squares.mean(1) if alone else squares.sum(1)).to(outputs)
+
+
+@metric(low=0, high=1, better="lower", targets=("classes", "tokens"))
+def ece(outputs: "Tensor", targets: "Tensor") -> "Tensor":
+    """Expected calibration error: how far confidence is from accuracy, in 15 bins of confidence."""
+    counted = targets != -1
+    confidence, predicted = outputs[counted].double().softmax(-1).max(-1)
+    gaps = (predicted == targets[counted]).double() - confidence
+    bins = (confidence * 15).ceil().long()  # (0, 1/15], (1/15, 2/15], ...
+    return bins.bincount(gaps).abs().sum() / len(gaps)
+
+
+def _each(outputs: "Tensor", targets: "Tensor") -> "tuple[Tensor, Tensor]":
+    """Returns the probability of each class or label, and which is the case, both (n, k)."""
+    from torch import arange  # noqa: PLC0415 - metrics are listed without torch
+
+    if outputs.ndim == targets.ndim:
+        return outputs.double().sigmoid(), targets > 0.5
+    classes = arange(outputs.shape[-1], device=targets.device)
+    return outputs.double().softmax(-1), targets[:, None] == classes
+
+
+# --- Values --------------------------------------------------------------------------------------
+
+
+@metric(low=0, better="lower", partial=False, targets=("values",))
 def rmse(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Square root of the mean squared error."""
     return (outputs.reshape(targets.shape) - targets).square().mean().sqrt()
 
 
-@metric(low=0, better="lower", partial=False)
+@metric(low=0, better="lower", partial=False, targets=("values",))
 def mae(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Mean absolute error."""
     return (outputs.reshape(targets.shape) - targets).abs().mean()
 
 
-@metric(high=1)
+@metric(high=1, targets=("values",))
 def r2(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     """Share of the targets' variance that is explained; none where they are all alike."""
     spread = (targets - targets.mean(0)).square().sum()

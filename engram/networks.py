@@ -9,12 +9,18 @@ from engram.checks import require
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["BUILT_IN", "FLAT", "NETWORKS", "is_known", "model"]
+__all__ = ["BUILT_IN", "CHARACTERS", "FLAT", "NETWORKS", "TORCHVISION", "is_known", "model"]
 
 FLAT: Final = ("mlp", "cnn", "linear")
 """Networks of dense layers, and of convolutions below them, which take rows of numbers."""
 
-BUILT_IN: Final = FLAT
+CHARACTERS: Final = ("lstm", "transformer")
+"""Networks that predict the next character, of as many as they have outputs."""
+
+BUILT_IN: Final = (*FLAT, "resnet", *CHARACTERS)
+
+TORCHVISION: Final = "torchvision:"
+"""Before the name of a classification network of torchvision's."""
 
 NETWORKS: dict[str, "nn.Module | Callable[[], nn.Module]"] = {}
 """Modules of users, or what makes them, by name."""
@@ -34,11 +40,16 @@ def model(make: _M, name: str = "") -> _M:
         ValueError: If the name is that of a built-in network.
     """
     name = name or getattr(make, "__name__", type(make).__name__)
-    require(name not in BUILT_IN, "name of a network", name, "one that no built-in network has")
+    free = not _is_built_in(name)
+    require(free, "name of a network", name, "one that no built-in network has")
     NETWORKS[name] = make
     return make
 
 
 def is_known(name: str) -> bool:
     """Returns whether there is a network of this name."""
-    return name in BUILT_IN or name in NETWORKS
+    return _is_built_in(name) or name in NETWORKS
+
+
+def _is_built_in(name: str) -> bool:
+    return name in BUILT_IN or name.startswith(TORCHVISION)

@@ -6,10 +6,10 @@ A task is known by its name. Losses are per row, so that rows can be weighted, a
 import inspect
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engram.checks import require
-from engram.metrics import Metric
+from engram.metrics import Metric, Targets
 
 # Listing tasks, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ __all__ = [
     "REGRESSION",
     "TASKS",
     "RowLoss",
-    "Targets",
     "Task",
     "loss",
     "task_of",
@@ -29,8 +28,6 @@ __all__ = [
 
 RowLoss = Callable[["Tensor", "Tensor"], "Tensor"]
 """``(outputs (k, ...), targets (k, ...)) -> losses (k,)``."""
-
-Targets = Literal["classes", "values", "labels", "tokens"]
 
 
 class Task(NamedTuple):

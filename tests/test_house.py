@@ -22,7 +22,10 @@ ARROWS = {
 }
 FRONT_DOOR = ROOT / "engram" / "__init__.py"  # names what it imports when it is looked at
 SCIENCE = {"torch", "numpy", "scipy", "sklearn", "numba"}
-EXTRAS = {"engram/molar/high_dim.py": {"cvxpy"}}  # `pip install -c constraints.txt -e '.[convex]'`
+EXTRAS = {
+    "engram/molar/high_dim.py": {"cvxpy"},  # `pip install -c constraints.txt -e '.[convex]'`
+    "engram/vision.py": {"torchvision"},  # its networks, by name
+}
 INTERNAL = re.compile(r"flwr\.(?!app$|serverapp$|serverapp\.strategy$|clientapp$)")
 
 

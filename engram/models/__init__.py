@@ -1,6 +1,7 @@
 """Networks as functions of a parameter dictionary: built-in ones, and any ``torch.nn.Module``."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Generator, Tensor
 
@@ -11,7 +12,8 @@ from engram.models.fit import check_fit
 from engram.models.functional import Statistics
 from engram.models.losses import cross_entropy, dense_loss_of, mean_loss, squared_error
 from engram.models.module import from_module
-from engram.networks import BUILT_IN, NETWORKS
+from engram.models.zoo import built_in_module, with_group_norm
+from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
 
 __all__ = [
     "Model",
@@ -25,6 +27,8 @@ __all__ = [
     "squared_error",
 ]
 
+Norm = Literal["batch", "group"]
+
 
 def network(
     name: str,
@@ -32,6 +36,7 @@ def network(
     *,
     outputs: int,
     hidden: Sequence[int],
+    norm: Norm = "batch",
     statistics: Statistics,
     generator: Generator,
 ) -> Model:
@@ -42,15 +47,20 @@ def network(
         example: Some rows, such as it will see.
         outputs: Number of outputs of a built-in one.
         hidden: Widths of the hidden layers of a built-in one.
+        norm: Whether batch norm is ``batch`` norm, or ``group`` norm takes its place.
         statistics: As for ``from_module``.
         generator: Draws a module's constants, as ``Model.init`` draws its parameters.
 
     Raises:
         ValueError: If there is none of that name, or it does not fit the rows.
     """
-    if name in NETWORKS:
-        return from_module(NETWORKS[name], example, generator=generator, statistics=statistics)
-    require(name in BUILT_IN, "model", name, f"one of {', '.join([*BUILT_IN, *NETWORKS])}")
-    single = isinstance(example, Tensor)
-    require(single, "inputs of a built-in network", "several tensors", "one tensor")
-    return build_model(name, input_shape=example.shape[1:], outputs=outputs, hidden=hidden)
+    require(is_known(name), "model", name, f"one of {', '.join([*BUILT_IN, *NETWORKS])}")
+    if name in BUILT_IN:
+        single = isinstance(example, Tensor)
+        require(single, "inputs of a built-in network", "several tensors", "one tensor")
+    if name in FLAT:
+        return build_model(name, input_shape=example.shape[1:], outputs=outputs, hidden=hidden)
+    own = name in NETWORKS
+    make = NETWORKS[name] if own else built_in_module(name, example, outputs, hidden)
+    make = with_group_norm(make) if norm == "group" else make
+    return from_module(make, example, generator=generator, statistics=statistics)

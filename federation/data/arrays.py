@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.tasks import Targets
+from engram.metrics import Targets
 from federation.data.npz import named_labels
 from federation.errors import DataError
 from federation.streams import Stream, generator

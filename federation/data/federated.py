@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from engram.checks import require
+from engram.checks import must, require
 from engram.models import Model, check_fit, network
 from engram.models.base import Inputs
-from engram.networks import FLAT
+from engram.networks import CHARACTERS, NETWORKS
 from engram.tasks import task_of
 from federation.data.arrays import Arrays
 from federation.data.partitions import Rows, check_size, names_of, partition
@@ -124,6 +124,7 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
             example(kind.inputs),
             outputs=kind.outputs,
             hidden=e.hidden_widths,
+            norm=e.norm,
             statistics=e.statistics,
             generator=torch_generator(e.seed, Stream.MODEL),
         )
@@ -189,15 +190,27 @@ def _all_to(client: int, num_rows: int, num_clients: int) -> list[Rows]:
 def _load(experiment: Experiment, dataset: str) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    return load(
+    arrays = load(
         dataset,
         data_dir=Path(experiment.data_dir),
         test_fraction=experiment.test_fraction,
         task=experiment.task,
         num_classes=experiment.num_classes,
-        whole_numbers=experiment.model not in FLAT,
+        whole_numbers=experiment.model in (*CHARACTERS, *NETWORKS),
         seed=experiment.seed,
     )
+    if experiment.model in CHARACTERS:
+        _check_characters(arrays)
+    return arrays
+
+
+def _check_characters(arrays: Arrays) -> None:
+    # Clients' embeddings are stacked: what is beyond the end of one is in the next one.
+    for x in (arrays.x_train, arrays.x_test):
+        whole = isinstance(x, np.ndarray) and x.dtype == np.int64  # others the network refuses
+        if whole and x.size and not 0 <= x.min() <= x.max() < arrays.outputs:
+            expected = f"characters 0 to {arrays.outputs - 1}, as num-classes or y has them"
+            raise DataError(must("x", f"{x.min()} to {x.max()}", expected))
 
 
 def _hold(

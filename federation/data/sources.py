@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from engram.checks import must
 from engram.tasks import CLASSIFICATION, TASKS
+from engram.vision import torchvision
 from federation.data.arrays import Arrays, Own, part
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npz import read_npz
@@ -119,7 +120,7 @@ def fetch(kind: str, data_dir: Path, *, name: str, files: str, **part: bool) -> 
     Raises:
         DataError: If it is not there and cannot be downloaded.
     """
-    make: Callable[..., Any] = getattr(_import_datasets(), kind)
+    make: Callable[..., Any] = getattr(torchvision().datasets, kind)
     new = not data_dir.exists()
     try:
         return make(root=str(data_dir), download=False, **part)
@@ -133,27 +134,6 @@ def fetch(kind: str, data_dir: Path, *, name: str, files: str, **part: bool) -> 
                 f"{name} is not in {data_dir} and cannot be downloaded "
                 f"({type(error).__name__}): put {files} under {data_dir}"
             ) from error
-
-
-def _import_datasets() -> Any:
-    # PyPI's torchvision next to a CPU build of torch fails on import ("operator torchvision::nms
-    # does not exist"): it registers fake kernels for two operators of its compiled part, which
-    # was built for CUDA. The data sets are pure Python, so declaring the two is enough.
-    import torch  # noqa: PLC0415 - slow to import, not always needed
-
-    try:
-        from torchvision import datasets  # noqa: PLC0415 - slow to import, not always needed
-    except RuntimeError:
-        # torch leaves this class without annotations.
-        library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)  # its operators disappear with it
-        from torchvision import datasets  # noqa: PLC0415 - slow to import, not always needed
-    return datasets
-
-
-_KEPT: Final[list[Any]] = []
 
 
 def _coarse(data_dir: Path, train: bool) -> list[int]:

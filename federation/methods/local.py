@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from engram.checks import must
-from engram.metrics import Metric, named
-from engram.tasks import task_of
+from engram.metrics import METRICS, Metric, named
+from engram.tasks import TASKS, task_of
 from federation.columns import Column, columns_of
 from federation.methods.base import Method, register
 from federation.settings.fields import Float, Int
@@ -104,6 +104,16 @@ class LocalMethod(Method):
         if shared.optimizer == "sgd" and shared.optimizer_state == "kept":
             yield must("optimizer-state", "kept", "fresh where optimizer is sgd, which has none")
         yield from shared.protection_problems(asked)
+        yield from _metrics_that_do_not_fit(shared)
+
+
+def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[str]:
+    kind = TASKS[shared.task].targets
+    fit = [name for name, metric in METRICS.items() if kind in (metric.targets or (kind,))]
+    unfit = [name for name in shared.metrics.split(",") if name and name not in fit]
+    if unfit:
+        expected = f"some of {', '.join(fit)} for task {shared.task}"
+        yield must("metrics", ",".join(unfit), expected)
 
 
 @register

@@ -44,13 +44,18 @@ class Given(TypedDict, total=False):
     """tables: the column that says whose a row is; each value is a client."""
     model: str
     """network: mlp (dense layers), cnn (two convolutions, then dense layers) or linear (softmax
-    regression); or one of your own, by its name."""
+    regression); resnet (for images), lstm or transformer (for characters); torchvision:NAME,
+    such as torchvision:resnet18; or one of your own, by its name."""
     hidden: str
-    """widths of the hidden dense layers, with commas."""
+    """widths of the hidden dense layers, with commas; of the stages of resnet (16,32,64:
+    ResNet-8), and of the layers of lstm and transformer."""
     task: str
     """what it learns: classification, regression, multi-label or next-token."""
     loss: str
     """a loss of your own, by its name, in place of the task's."""
+    norm: Literal["batch", "group"]
+    """what a network with batch norm has: batch, or group (group norm, of two groups, in place
+    of it)."""
     statistics: Literal["average", "fixed"]
     """running statistics of batch norm: average (of the clients' ones) or fixed (they stay, and
     are used in training, too)."""

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from engram.checks import require
-from engram.networks import BUILT_IN, NETWORKS, is_known
+from engram.networks import BUILT_IN, NETWORKS, TORCHVISION, is_known
 from engram.tasks import LOSSES, TASKS
 from federation.settings.fields import Settings, nearest, widths
 
 
 def _network(value: str) -> str:
-    known = [*BUILT_IN, *NETWORKS]
+    known = [*BUILT_IN, f"{TORCHVISION}NAME", *NETWORKS]
     expected = f"one of {', '.join(known)}{nearest(value, known)}"
     require(is_known(value), "model", value, expected)
     return value
@@ -34,10 +34,13 @@ class ModelSettings(Settings):
     model: Annotated[str, AfterValidator(_network)] = Field(
         "mlp",
         description="network: mlp (dense layers), cnn (two convolutions, then dense layers) or "
-        "linear (softmax regression); or one of your own, by its name",
+        "linear (softmax regression); resnet (for images), lstm or transformer (for characters); "
+        "torchvision:NAME, such as torchvision:resnet18; or one of your own, by its name",
     )
     hidden: Annotated[str, BeforeValidator(widths)] = Field(
-        "40,40", description="widths of the hidden dense layers, with commas"
+        "40,40",
+        description="widths of the hidden dense layers, with commas; of the stages of resnet "
+        "(16,32,64: ResNet-8), and of the layers of lstm and transformer",
     )
     task: Annotated[str, AfterValidator(_task)] = Field(
         "classification",
@@ -45,6 +48,11 @@ class ModelSettings(Settings):
     )
     loss: Annotated[str, AfterValidator(_loss)] = Field(
         "", description="a loss of your own, by its name, in place of the task's"
+    )
+    norm: Literal["batch", "group"] = Field(
+        "batch",
+        description="what a network with batch norm has: batch, or group (group norm, of two "
+        "groups, in place of it)",
     )
     statistics: Literal["average", "fixed"] = Field(
         "average",

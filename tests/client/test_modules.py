@@ -8,7 +8,7 @@ from torch import nn
 from engram.networks import model
 from engram.tasks import loss
 from federation.data.in_memory import hold
-from federation.errors import Refused
+from federation.errors import DataError, Refused
 from federation.methods import family
 from server.record import RunRecord
 from simulations.engine import simulate
@@ -103,7 +103,7 @@ CASES = {
     "batch norm and dropout": (Normed, IMAGES, {}),
     "fixed statistics": (Normed, IMAGES, {"statistics": "fixed"}),
     "group norm": (lambda: Normed(lambda width: nn.GroupNorm(2, width)), IMAGES, {}),
-    "lstm": (Characters, TEXT, {"task": "next-token"}),
+    "recurrent": (Characters, TEXT, {"task": "next-token", "metrics": "perplexity,ece"}),
     "tied transformer": (TiedCharacters, TEXT, {"task": "next-token"}),
     "two inputs": (
         TwoInputs,
@@ -118,14 +118,20 @@ CASES = {
     "multi-label": (
         lambda: nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)),
         {"x": numbers(5), "y": whole(2, 4)},
-        {"task": "multi-label"},
+        {"task": "multi-label", "metrics": "auc,f1,brier"},
     ),
     "huber": (
         lambda: nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2)),
         {"x": numbers(5), "y": numbers(2, seed=1)},
         {"task": "regression", "loss": "huber-loss", "metrics": "mae,r2"},
     ),
+    "built-in resnet": ("resnet", IMAGES, {"hidden": "4,6"}),
+    "built-in resnet with group norm": ("resnet", IMAGES, {"hidden": "4,6", "norm": "group"}),
+    "built-in lstm": ("lstm", TEXT, {"hidden": "5,6", "task": "next-token"}),
+    "built-in transformer": ("transformer", TEXT, {"hidden": "8,8", "task": "next-token"}),
 }
+# Whole numbers that are not uint8, with the channels last, are images here.
+RESNET18 = ("torchvision:resnet18", {"x": whole(3, 16, 16, 3), "y": IMAGES["y"]}, {})
 
 
 @pytest.fixture(autouse=True)
@@ -135,11 +141,13 @@ def _registered(plug_ins):
 
 def experiment(case, **settings):
     make, arrays, own = CASES[case]
-    model(make, case)
+    if not isinstance(make, str):
+        model(make, case)
+        make = case
     given = {"num_clients": CLIENTS, "partition": "natural", "num_rounds": 5, "eval_every": 5}
     given |= {"clients_per_round": 3, "adapt_shots": 3, "adapt_steps": 2, "eta": 0.05}
     dataset = hold(arrays | {"task": clients()})
-    return small_of_any(**{"model": case, "dataset": dataset} | given | own | settings)
+    return small_of_any(**{"model": make, "dataset": dataset} | given | own | settings)
 
 
 @pytest.mark.parametrize("method", family("local"))
@@ -157,7 +165,7 @@ def test_both_engines_compute_the_same(case, method, tmp_path):
     assert np.isfinite(losses).all()
 
 
-@pytest.mark.parametrize("case", ["batch norm and dropout", "lstm"])
+@pytest.mark.parametrize("case", ["batch norm and dropout", "recurrent"])
 def test_who_else_trains_does_not_matter(case, tmp_path, monkeypatch):
     whole = simulate(experiment(case), tmp_path / "whole")
     monkeypatch.setattr("client.training.trainer._BLOCK", 1)  # one client at a time
@@ -197,3 +205,27 @@ def test_batch_norm_with_a_batch_of_one_row_is_refused(tmp_path):
         simulate(experiment("convolutions", model="normed", batch_size=1), tmp_path / "run")
     fixed = experiment("convolutions", model="normed", batch_size=1, statistics="fixed")
     assert simulate(fixed, tmp_path / "fixed")["accuracy"] >= 0
+
+
+def test_characters_that_the_network_does_not_know_are_refused(tmp_path, monkeypatch):
+    _, arrays, own = CASES["built-in lstm"]
+    case = "lstm", arrays | {"x": arrays["x"] + 1}, own
+    monkeypatch.setitem(CASES, "more characters", case)
+    words = "x must be characters 0 to 6, as num-classes or y has them, got '1 to 7'"
+    with pytest.raises(DataError, match=words):
+        simulate(experiment("more characters"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    e = experiment("more characters", num_classes=8, num_rounds=1, eval_every=1)
+    assert simulate(e, tmp_path / "run")["scored"] == CLIENTS
+
+
+def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):
+    monkeypatch.setitem(CASES, "resnet18", RESNET18)
+    models = []
+    for engine in ("vectorized", "sequential"):
+        few = {"num_rounds": 1, "clients_per_round": 2, "adapt_steps": 0, "eval_every": 1}
+        e = experiment("resnet18", method="fedavg", local_steps=1, batch_size=4, **few)
+        simulate(e, tmp_path / engine, engine=engine)
+        models.append(RunRecord.open(tmp_path / engine).load_checkpoint().model)
+    torch.testing.assert_close(*models, rtol=1e-5, atol=1e-5)
+    assert models[0]["fc.weight"].shape == (3, 512)

@@ -1,11 +1,18 @@
 """Metrics: what they are called, what they are computed from, and how they are shown."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
+from sklearn import metrics as reference
 
 from client.training.scoring import measure
 from engram.metrics import METRICS, Metric, metric, named
-from engram.tasks import CLASSIFICATION
+from engram.tasks import CLASSIFICATION, TASKS
+from federation.columns import Column
+from federation.errors import Refused
+from tests.support import small
 
 # Two clients with two and three rows that count, of two classes.
 OUTPUTS = torch.tensor([[[2.0, 1.0], [0.0, 1.0], [9.0, 9.0]], [[1.0, 0.0], [0.0, 3.0], [0.0, 1.0]]])
@@ -14,12 +21,11 @@ COUNTED = torch.tensor([[True, True, False], [True, True, True]])
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch):
-    for name, known in METRICS.items():
-        monkeypatch.setitem(METRICS, name, known)
+def _as_before():
+    known = dict(METRICS)
     yield
-    for name in set(METRICS) - {"accuracy"}:
-        del METRICS[name]
+    METRICS.clear()
+    METRICS.update(known)
 
 
 def test_accuracy_and_loss_by_hand():
@@ -91,3 +97,164 @@ def test_values_are_shown_in_percent_or_with_four_digits():
         "1235",
         "-",
     )
+
+
+# --- The built-in ones ---------------------------------------------------------------------------
+
+
+def score(name, outputs, targets):
+    return np.asarray(METRICS[name].score(outputs, targets)).mean()
+
+
+def drawn(kind, seed=0, rows=40):
+    """Outputs and targets of a kind; of five classes, one is in no row."""
+    draws = torch.Generator().manual_seed(seed)
+    if kind == "classes":
+        outputs, targets = torch.randn(rows, 5, generator=draws), torch.arange(rows) % 4
+        return outputs + 2 * torch.nn.functional.one_hot(targets, 5), targets
+    if kind == "labels":
+        targets = (torch.rand(rows, 3, generator=draws) < 0.4).float()
+        return torch.randn(rows, 3, generator=draws) + targets, targets
+    if kind == "tokens":
+        return torch.randn(rows, 6, 5, generator=draws), torch.arange(rows * 6).view(rows, 6) % 5
+    targets = torch.randn(rows, generator=draws)
+    return (targets + torch.randn(rows, generator=draws))[:, None], targets
+
+
+def by_scikit_learn(kind, outputs, targets):
+    y = targets.numpy()
+    if kind == "values":
+        found = outputs[:, 0].numpy()
+        squares = reference.mean_squared_error(y, found)
+        absolute = reference.mean_absolute_error(y, found)
+        return {"rmse": squares**0.5, "mae": absolute, "r2": reference.r2_score(y, found)}
+    if kind == "labels":
+        scores = outputs.double().sigmoid().numpy()
+        each = [(y[:, k], scores[:, k]) for k in range(3)]
+        return {
+            "f1": reference.f1_score(y, scores > 0.5, average="macro"),
+            "auc": reference.roc_auc_score(y, scores, average="macro"),
+            "log-loss": np.mean([reference.log_loss(*label) for label in each]),
+            "brier": np.mean([reference.brier_score_loss(*label) for label in each]),
+        }
+    scores = outputs.double().softmax(-1).reshape(-1, 5).numpy()
+    y = y.reshape(-1)
+    found = {"log-loss": reference.log_loss(y, scores, labels=range(5))}
+    if kind == "tokens":
+        return found | {"perplexity": math.exp(found["log-loss"])}
+    aucs = [reference.roc_auc_score(y == k, scores[:, k]) for k in range(4)]
+    return found | {
+        "accuracy": reference.accuracy_score(y, scores.argmax(1)),
+        "balanced-accuracy": reference.balanced_accuracy_score(y, scores.argmax(1)),
+        "f1": reference.f1_score(y, scores.argmax(1), average="macro"),
+        "auc": np.mean(aucs),
+        "brier": reference.brier_score_loss(y, scores, labels=range(5)),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("kind", ["classes", "labels", "tokens", "values"])
+def test_metrics_are_those_of_scikit_learn(kind):
+    for seed in range(3):
+        outputs, targets = drawn(kind, seed)
+        for name, expected in by_scikit_learn(kind, outputs, targets).items():
+            assert score(name, outputs, targets) == pytest.approx(expected, rel=1e-5), name
+
+
+def test_auc_and_brier_of_two_classes_are_the_usual_ones():
+    outputs, targets = torch.randn(30, 2, generator=torch.Generator()), torch.arange(30) % 2
+    scores = outputs.double().softmax(-1)[:, 1].numpy()
+    y = targets.numpy()
+    assert score("auc", outputs, targets) == pytest.approx(reference.roc_auc_score(y, scores))
+    brier = reference.brier_score_loss(y, scores)
+    assert score("brier", outputs, targets) == pytest.approx(brier, rel=1e-6)
+
+
+def test_expected_calibration_error_by_hand():
+    # Confidence 0.8 in four rows, of which two are right, and 0.6 in one, which is right.
+    outputs = torch.tensor([[0.8, 0.2]] * 4 + [[0.4, 0.6]]).log()
+    targets = torch.tensor([0, 0, 1, 1, 1])
+    assert score("ece", outputs, targets) == pytest.approx((4 * 0.3 + 1 * 0.4) / 5)
+    # A row before, and after, of which positions are left out, changes nothing.
+    tokens = torch.tensor([[0, 0, -1, 1, 1, -1, 1]])
+    with_others = torch.cat([outputs[:2], torch.tensor([[9.0, 0.0]])] * 2 + [outputs[4:]])[None]
+    assert score("ece", with_others, tokens) == pytest.approx((4 * 0.3 + 1 * 0.4) / 5)
+
+
+def test_positions_without_a_token_do_not_count():
+    outputs, targets = drawn("tokens")
+    cut = targets.clone()
+    cut[:, 4:] = -1
+    for name in ("token-accuracy", "log-loss", "perplexity", "ece"):
+        expected = score(name, outputs[:, :4], targets[:, :4])
+        assert score(name, outputs, cut) == pytest.approx(expected, rel=1e-6), name
+        assert math.isnan(score(name, outputs, torch.full_like(targets, -1))), name
+
+
+def test_where_rows_define_no_value_it_is_nan():
+    outputs, _ = drawn("classes")
+    alike = torch.ones(40, dtype=torch.int64)
+    assert math.isnan(score("auc", outputs, alike))
+    hits = score("accuracy", outputs, alike)
+    assert score("balanced-accuracy", outputs, alike) == pytest.approx(hits)
+    none = torch.zeros(40, 3)
+    assert math.isnan(score("auc", none, none))
+    assert math.isnan(score("f1", none - 1, none))
+    assert math.isnan(score("r2", torch.zeros(4, 1), torch.ones(4)))
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_values_lie_in_the_range_and_only_some_may_lack(name):
+    known = METRICS[name]
+    column = Column(name, known, known.partial)
+    for kind in known.targets:
+        outputs, targets = drawn(kind)
+        for rows in (1, 2, 40):
+            for scale in (0.0, 1.0, -1e30):
+                outs, part = outputs[:rows, None] * scale, targets[:rows, None]
+                found = measure(known, outs, part, torch.ones(rows, 1, dtype=torch.bool))
+                assert column.impossible(found.tolist()) is None
+    worst = torch.full_like(outputs, torch.nan)[None]
+    assert measure(known, worst, targets[None], torch.ones(1, 40).bool()).item() == known.worst
+
+
+def test_better_outputs_have_better_values():
+    for task in TASKS.values():
+        _, targets = drawn(task.targets)
+        if task.targets in ("classes", "tokens"):
+            right = 9.0 * torch.nn.functional.one_hot(targets, 5).float()
+        else:
+            right = 9 * (2 * targets - 1) if task.targets == "labels" else targets
+        for name, known in METRICS.items():
+            if task.targets in known.targets:
+                sign = 1 if known.better == "higher" else -1
+                good, bad = score(name, right, targets), score(name, -right, targets)
+                assert sign * good > sign * bad, (name, task.name)
+
+
+@pytest.mark.parametrize(
+    ("task", "metrics", "words"),
+    [
+        ("regression", "auc", "some of rmse, mae, r2 for task regression, got 'auc'"),
+        ("classification", "auc,rmse,mae", "for task classification, got 'rmse,mae'"),
+        ("next-token", "f1", "token-accuracy, log-loss, perplexity, ece for task next-token"),
+    ],
+)
+def test_a_metric_that_the_task_does_not_have_is_refused(task, metrics, words):
+    with pytest.raises(Refused, match=f"metrics must be .*{words}"):
+        small(task=task, metrics=metrics)
+
+
+def test_a_metric_of_a_user_is_for_any_task_unless_it_says_which():
+    @metric()
+    def mine(outputs, targets):
+        return 0.0
+
+    @metric(targets=("values",))
+    def own(outputs, targets):
+        return 0.0
+
+    assert small(task="next-token", metrics="mine").metrics == "mine"
+    assert small(task="regression", metrics="own,mine").metrics == "own,mine"
+    with pytest.raises(Refused, match="for task multi-label, got 'own'"):
+        small(task="multi-label", metrics="own")

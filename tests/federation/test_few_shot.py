@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from engram.vision import torchvision
 from federation.data.few_shot import load_few_shot
-from federation.data.sources import _import_datasets
 from federation.errors import DataError
 from tests.federation.test_sources import write_cifar
 from tests.support import write_npz
@@ -71,7 +71,7 @@ CHARACTERS = (
 @pytest.fixture
 def omniglot(tmp_path, monkeypatch):
     """torchvision's folders; drawing j of character i is a square, 15 (i + 1) down, 15 j right."""
-    kind = _import_datasets().Omniglot  # its digests are those of the real zip files
+    kind = torchvision().datasets.Omniglot  # its digests are those of the real zip files
     monkeypatch.setattr(kind, "_check_integrity", lambda self: True)
     for i, (part, character) in enumerate(CHARACTERS):
         folder = tmp_path / "omniglot-py" / part / character
@@ -120,7 +120,7 @@ def test_says_where_to_put_what_cannot_be_downloaded(tmp_path, monkeypatch):
         raise OSError("no network")
 
     for kind in ("CIFAR100", "Omniglot"):
-        monkeypatch.setattr(getattr(_import_datasets(), kind), "download", no_network)
+        monkeypatch.setattr(getattr(torchvision().datasets, kind), "download", no_network)
     for dataset, files in (("omniglot", "omniglot28.npz, or"), ("cifar100", "the folder")):
         with pytest.raises(DataError) as caught:
             load_few_shot(dataset, tmp_path / "new")
@@ -130,13 +130,13 @@ def test_says_where_to_put_what_cannot_be_downloaded(tmp_path, monkeypatch):
 
 
 def test_zip_files_that_were_not_unpacked_are_no_drawings(tmp_path, monkeypatch):
-    monkeypatch.setattr(_import_datasets().Omniglot, "_check_integrity", lambda self: True)
+    monkeypatch.setattr(torchvision().datasets.Omniglot, "_check_integrity", lambda self: True)
     with pytest.raises(DataError, match=r"omniglot is not in .* and what is in them"):
         load_few_shot("omniglot", tmp_path)
 
 
 def test_cifars_test_images_are_images_like_others(tmp_path, monkeypatch):
-    cifar100 = _import_datasets().CIFAR100
+    cifar100 = torchvision().datasets.CIFAR100
     monkeypatch.setattr(cifar100, "_check_integrity", lambda self: True)
     monkeypatch.setattr(cifar100, "_load_meta", lambda self: None)
     folder = tmp_path / "cifar-100-python"

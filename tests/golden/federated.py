@@ -3,6 +3,7 @@
 from federation.tensors import tensors_from_bytes
 from server.record import RunRecord
 from simulations.engine import simulate
+from tests.golden.numbers import differences, plain, read
 from tests.support import small
 
 MOML = {"method": "local-moml"}
@@ -93,16 +94,17 @@ SEQUENTIAL = ("local-moml, exact", "pfedme", "fedavg, linear")  # one client aft
 def run(name, folder, **more):
     """Returns all that a run gives but its times."""
     engine = more.pop("engine", "vectorized")
-    found = simulate(small(**SETTINGS[name] | more), folder, engine=engine)
-    found["algorithm"] = found["method"]  # as things were called when the numbers were recorded
-    clients = found["clients"]
-    clients |= {WAS[name]: clients[name] for name in WAS if name in clients}
-    return kept(folder) | {"results": found}
+    simulate(small(**SETTINGS[name] | more), folder, engine=engine)
+    return kept(folder)
 
 
 def kept(folder):
-    """Returns what a run's folder holds: metrics, the last model and state, the memories."""
+    """Returns what a run's folder holds: results, rows, the last model and state, the memories."""
     record = RunRecord.open(folder)
+    results = record.results
+    results["algorithm"] = results["method"]  # as things were called when they were recorded
+    clients = results["clients"]
+    clients |= {WAS[name]: clients[name] for name in WAS if name in clients}
     first, *rows = record.rows()
     if first.get("inputs"):
         shape = first["inputs"].removeprefix("float32[").removesuffix("]").split(",")
@@ -110,11 +112,19 @@ def kept(folder):
     checkpoint = record.load_checkpoint()
     memories = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}
     return {
+        "results": results,
         "rows": [first, *rows],
         "model": checkpoint.model,
         "state": {name: leaf.numpy() for name, leaf in checkpoint.state.items()},  # may get more
         "memories": dict(sorted(memories.items())),
     }
+
+
+def elsewhere(name, folder):
+    """Returns how results, and the last model, of a run by other means differ from the recorded."""
+    recorded = read()["cases"][f"run: {name}"]
+    told = {key: recorded[key] for key in ("results", "model")}
+    return list(differences(told, plain(kept(folder)), exact=False, where=name))
 
 
 def resumed(folder):

@@ -20,8 +20,9 @@ from server.status import members, participation
 from simulations.deployed import run_deployed
 from simulations.engine import simulate
 from simulations.local import LocalFederation
+from tests.golden import federated
 from tests.network.support import free_port
-from tests.support import assert_same, write_plug_in
+from tests.support import assert_same, small, write_plug_in
 
 pytestmark = pytest.mark.network
 
@@ -62,36 +63,43 @@ def run(federation, experiment, folder):
 @pytest.mark.parametrize(
     ("nodes", "insecure", "special"),
     [
-        ("engram", False, {"memory": "carry"}),
-        ("engram", True, {"method": "pfedme", "merge": "median", "clip": 0.5}),
+        ("engram", False, "local-moml, carried, exact"),
+        ("engram", True, "pfedme, median, server-mix"),
         ("stock", False, {"memory": "carry", "num-rounds": 2}),
         ("stock", True, {"method": "fedavg", "merge": "trimmed-mean", "num-rounds": 2}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_run_over_grpc_ends_at_the_vectorized_engines_model(tmp_path, nodes, insecure, special):
-    experiment = settings(**special)
+    golden = isinstance(special, str)  # 20 clients, of which each node has every third one
+    near = {"timeout": 120.0, "min_clients": 4}
+    experiment = small(**federated.SETTINGS[special], **near) if golden else settings(**special)
     found = simulate(experiment, tmp_path / "here")
     options = {"nodes": nodes, "insecure": insecure}
     with LocalFederation(tmp_path / "fed", clients=CLIENTS, **options) as federation:
         record = run(federation, experiment, tmp_path / "there")
         online = members(federation.server, control=federation.control)
-    expected = RunRecord.open(tmp_path / "here").load_checkpoint()
-    assert_same(record.load_checkpoint().model, expected.model, atol=1e-5)
+    expected = RunRecord.open(tmp_path / "here")
+    model = expected.load_checkpoint().model
+    assert_same(record.load_checkpoint().model, model, atol=1e-5)
     assert record.results["accuracy"] == pytest.approx(found["accuracy"], abs=0.0051)
-    rounds = experiment.num_rounds
-    assert participation(record.rows()) == [(i, rounds, rounds, {}) for i in range(CLIENTS)]
+    if golden:
+        assert federated.elsewhere(special, tmp_path / "there") == []
+    assert participation(record.rows()) == participation(expected.rows())
+    assert all(row["left-out"] == 0 for row in record.rows()[1:])
     row = record.rows()[-1]
-    assert row["bytes-sent"] > CLIENTS * 64 * 16 * 4
+    asked = {client % CLIENTS for client in row["cohort"]}
+    assert row["bytes-sent"] > len(asked) * 4 * sum(leaf.numel() for leaf in model.values())
     assert row["seconds-training"] > 0
     assert [member.status for member in online] == ["online"] * CLIENTS
     if not insecure:
         assert {member.name for member in online} == {f"client-{i}" for i in range(CLIENTS)}
     if experiment.own.keeps_memory:
-        for client in range(CLIENTS):
-            own = tmp_path / "fed" / f"client-{client}" / "state" / "memory"
+        trained = {client: row["round"] for row in record.rows()[1:] for client in row["cohort"]}
+        for client, last in trained.items():
+            own = tmp_path / "fed" / f"client-{client % CLIENTS}" / "state" / "memory"
             store = DiskStore(own / record.config["training"])
-            assert list(store.versions(client))[-1] == rounds
+            assert list(store.versions(client))[-1] == last
 
 
 class Wire:

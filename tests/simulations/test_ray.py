@@ -17,6 +17,7 @@ import pytest
 from federation.fingerprint import fingerprint, source_root
 from server.record import RunRecord
 from simulations.engine import simulate
+from tests.golden import federated
 from tests.support import assert_same, small
 
 BIN = Path(sys.executable).parent
@@ -111,18 +112,21 @@ def toml(settings):
 @pytest.mark.parametrize(
     "special",
     [
-        {"method": "local-moml", "memory": "carry"},
-        {"method": "pfedme"},
+        "local-moml, carried, exact",
+        "pfedme",
         {"method": "fedavg"},
         {"method": "local-moml", "merge": "median", "clip": 0.1},
     ],
-    ids=lambda special: "-".join([special["method"], special.get("merge", "mean")]),
+    ids=lambda special: (
+        special if isinstance(special, str) else "-".join(map(str, special.values()))
+    ),
 )
 def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
     superlink, tmp_path, special
 ):
-    settings = special | {"num-rounds": 10, "checkpoint-every": 4}
-    e = small(**{key.replace("-", "_"): value for key, value in settings.items()})
+    golden = isinstance(special, str)
+    longer = {"num_rounds": 10, "checkpoint_every": 4}
+    e = small(**(federated.SETTINGS[special] if golden else special | longer))
     for engine in ("vectorized", "sequential"):
         simulate(e, tmp_path / engine, engine=engine)
     changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
@@ -143,6 +147,8 @@ def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
         else:
             # One query row more or less of one client: 1/10/20.
             assert found[2][key] == pytest.approx(found[0][key], abs=0.0051)
+    if golden:
+        assert federated.elsewhere(special, tmp_path / "ray") == []
 
 
 def test_sites_exchange_estimates(superlink, tmp_path):
