@@ -2,7 +2,7 @@
 
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,15 +14,16 @@ from engram.checks import must
 from engram.tasks import CLASSIFICATION, TASKS
 from federation.data.arrays import Arrays, Own, part
 from federation.data.in_memory import IN_MEMORY, held
+from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.errors import DataError, brief
 
 __all__ = ["FILES", "PERMUTED", "fetch", "load"]
 
 _Array = npt.NDArray[Any]
-FILES: Final = ("npz", "csv")  # kinds of data sets that are files, named as KIND:PATH
+FILES: Final = ("npz", "csv", "npy")  # kinds of data sets that are files, as KIND:PATH
 PERMUTED: Final = "permuted-"  # before a name: images whose pixels are in another order
-_NPZ: Final = "npz:"
+_READERS: Final[dict[str, Callable[[Path], Mapping[str, Any]]]] = {"npz": read_npz, "npy": read_npy}
 _DIGITS: Final = "sklearn/datasets/data/digits.csv.gz"
 
 
@@ -52,9 +53,10 @@ def load(
     Raises:
         DataError: If the data set is unknown, missing, or not what it should be.
     """
-    if dataset.startswith((_NPZ, IN_MEMORY)):
-        path = Path(dataset.removeprefix(_NPZ) if dataset.startswith(_NPZ) else "data")
-        arrays = read_npz(path) if dataset.startswith(_NPZ) else held(dataset)
+    kind, colon, name = dataset.partition(":")
+    if colon and (dataset.startswith(IN_MEMORY) or kind in _READERS):
+        path = Path(name if kind in _READERS else "data")
+        arrays = _READERS[kind](path) if kind in _READERS else held(dataset)
         own = Own(path, TASKS[task].targets, num_classes, whole_numbers)
         return own.arrays(arrays, test_fraction, seed)
     if task != CLASSIFICATION.name:
@@ -63,7 +65,7 @@ def load(
         return _digits(test_fraction, seed)
     if dataset in _TORCHVISION:
         return _torchvision(dataset, data_dir)
-    known = ", ".join(["digits", *_TORCHVISION, "npz:PATH"])
+    known = ", ".join(["digits", *_TORCHVISION, *(f"{kind}:PATH" for kind in _READERS)])
     raise DataError(f"dataset must be one of {known}, got {brief(dataset)}")
 
 
