@@ -152,18 +152,20 @@ class Own(NamedTuple):
             raise DataError(f"{self.path}: y must be {wanted} a row, got other numbers")
         return values, y.shape[1] if y.ndim == 2 else 1
 
-    def _inputs(self, name: str, x: Any, y: _Array) -> Any:
+    def _inputs(self, name: str, x: Any, y: _Array, *, of_several: bool = False) -> Any:
         if isinstance(x, Lazy):
             _same_length(self.path, name, x, y)
-            return x.then(lambda rows: self._inputs(name, rows, _first(rows)))
+            return x.then(
+                lambda rows: self._inputs(name, rows, _first(rows), of_several=of_several)
+            )
         if isinstance(x, dict | tuple):
             names = x if isinstance(x, dict) else range(len(x))
             found = [
-                _any_inputs(self.path, f"{name}.{k}", leaf, y)
+                self._inputs(f"{name}.{k}", leaf, y, of_several=True)
                 for k, leaf in zip(names, x.values() if isinstance(x, dict) else x, strict=True)
             ]
             return dict(zip(x, found, strict=True)) if isinstance(x, dict) else tuple(found)
-        whole = self.whole_numbers and x.dtype.kind in "iu" and x.dtype != np.uint8
+        whole = of_several or (self.whole_numbers and x.dtype.kind in "iu" and x.dtype != np.uint8)
         return (_any_inputs if whole else _inputs)(self.path, name, x, y)
 
 

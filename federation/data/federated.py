@@ -18,6 +18,7 @@ from federation.data.arrays import Arrays
 from federation.data.lazy import Lazy, UnreadableRow
 from federation.data.partitions import Rows, check_size, names_of, partition
 from federation.data.sources import load
+from federation.data.values import Columns, Values
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room
@@ -193,7 +194,7 @@ def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData
         DataError: As ``sources.load`` says; or it has too few rows.
         Refused: If the device is not there.
     """
-    arrays = _load(experiment, dataset)
+    arrays = _load(experiment, dataset, alone=True)
     sizes = len(arrays.y_train), len(arrays.y_test)
     check_size(client, *sizes, experiment)
     train, test = (_all_to(client, size, experiment.num_clients) for size in sizes)
@@ -206,9 +207,11 @@ def _all_to(client: int, num_rows: int, num_clients: int) -> list[Rows]:
     return rows
 
 
-def _load(experiment: Experiment, dataset: str) -> Arrays:
+def _load(experiment: Experiment, dataset: str, *, alone: bool = False) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
+    e = experiment
+    values = Values.parse(e.categories, needed=alone)
     return load(
         dataset,
         data_dir=Path(experiment.data_dir),
@@ -217,6 +220,7 @@ def _load(experiment: Experiment, dataset: str) -> Arrays:
         num_classes=experiment.num_classes,
         whole_numbers=experiment.model not in FLAT,
         seed=experiment.seed,
+        columns=Columns(e.target_column, e.task_column, e.missing, values),
     )
 
 

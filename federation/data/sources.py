@@ -13,17 +13,19 @@ import numpy.typing as npt
 from engram.checks import must
 from engram.tasks import CLASSIFICATION, TASKS
 from federation.data.arrays import Arrays, Own, part
+from federation.data.images import CLASS, read_images
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
+from federation.data.values import Columns
 from federation.errors import DataError, brief
+from federation.settings.data import FILES
 
-__all__ = ["FILES", "PERMUTED", "fetch", "load"]
+__all__ = ["PERMUTED", "fetch", "load"]
 
 _Array = npt.NDArray[Any]
-FILES: Final = ("npz", "csv", "npy")  # kinds of data sets that are files, as KIND:PATH
 PERMUTED: Final = "permuted-"  # before a name: images whose pixels are in another order
-_READERS: Final[dict[str, Callable[[Path], Mapping[str, Any]]]] = {"npz": read_npz, "npy": read_npy}
+_PLAIN: Final = Columns()
 _DIGITS: Final = "sklearn/datasets/data/digits.csv.gz"
 
 
@@ -36,6 +38,7 @@ def load(
     task: str = CLASSIFICATION.name,
     num_classes: int = 0,
     whole_numbers: bool = False,
+    columns: Columns = _PLAIN,
 ) -> Arrays:
     """Loads a data set by name.
 
@@ -49,15 +52,18 @@ def load(
         num_classes: Classes of a user's arrays, of which they may lack some; 0 for those that
             they hold.
         whole_numbers: Whether a user's inputs that are whole numbers, but no grey levels, stay so.
+        columns: What the columns of a file with a header are, and which values are in them.
 
     Raises:
         DataError: If the data set is unknown, missing, or not what it should be.
     """
     kind, colon, name = dataset.partition(":")
-    if colon and (dataset.startswith(IN_MEMORY) or kind in _READERS):
-        path = Path(name if kind in _READERS else "data")
-        arrays = _READERS[kind](path) if kind in _READERS else held(dataset)
-        own = Own(path, TASKS[task].targets, num_classes, whole_numbers)
+    if colon and (dataset.startswith(IN_MEMORY) or kind in FILES):
+        path = Path(name if kind in FILES else "data")
+        target = CLASS if kind == "images" else columns.target
+        classes = num_classes or len(columns.values.declared.get(target, ()))
+        own = Own(path, TASKS[task].targets, classes, whole_numbers)
+        arrays = held(dataset) if kind not in FILES else _read(kind, own, columns)
         return own.arrays(arrays, test_fraction, seed)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(dataset)}"))
@@ -65,8 +71,21 @@ def load(
         return _digits(test_fraction, seed)
     if dataset in _TORCHVISION:
         return _torchvision(dataset, data_dir)
-    known = ", ".join(["digits", *_TORCHVISION, *(f"{kind}:PATH" for kind in _READERS)])
+    known = ", ".join(["digits", *_TORCHVISION, *(f"{kind}:PATH" for kind in FILES)])
     raise DataError(f"dataset must be one of {known}, got {brief(dataset)}")
+
+
+def _read(kind: str, own: Own, columns: Columns) -> Mapping[str, Any]:
+    """Reads a user's files; returns what an .npz file would hold."""
+    if kind == "npz":
+        return read_npz(own.path)
+    if kind == "npy":
+        return read_npy(own.path)
+    if kind == "images":
+        return read_images(own.path, columns.values)
+    from federation.data.csv_rows import read_csv  # noqa: PLC0415 - slow to import
+
+    return read_csv(own.path, columns, own.targets)
 
 
 def _digits(test_fraction: float, seed: int) -> Arrays:
