@@ -144,7 +144,7 @@ def _absolute(data: str) -> str:
     if kind not in FILES or not colon:
         return data
     if not Path(path).exists():
-        raise Refused(f"the data {path} are not there: name a file, npz:PATH or csv:PATH")
+        raise Refused(f"the data {path} are not there: name a file or folder, such as npz:PATH")
     return f"{kind}:{Path(path).absolute()}"
 
 

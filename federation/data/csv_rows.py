@@ -58,9 +58,9 @@ def _inputs(path: Path, name: str, column: Any, owner: _Array, columns: Columns)
     missing = column.isna().to_numpy()
     if columns.missing == "refuse":
         _check_there(path, name, missing, "set missing=median or missing=indicator")
+    column = column.convert_dtypes()  # else truth values with some missing would be text
     text = name in columns.values.declared or column.dtype.kind not in "biuf"
-    if text:
-        column = column.convert_dtypes().astype("string")
+    column = column.astype("string" if text else "Float64")
     if columns.missing == "median" and missing.any():
         column = column.fillna(column.groupby(owner).transform(_commonest if text else "median"))
     flags = [missing] if columns.missing == "indicator" else []

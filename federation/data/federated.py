@@ -210,8 +210,12 @@ def _all_to(client: int, num_rows: int, num_clients: int) -> list[Rows]:
 def _load(experiment: Experiment, dataset: str, *, alone: bool = False) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    e = experiment
-    values = Values.parse(e.categories, needed=alone)
+    columns = Columns(
+        experiment.target_column,
+        experiment.task_column,
+        experiment.missing,
+        Values.parse(experiment.categories, needed=alone),
+    )
     return load(
         dataset,
         data_dir=Path(experiment.data_dir),
@@ -220,7 +224,7 @@ def _load(experiment: Experiment, dataset: str, *, alone: bool = False) -> Array
         num_classes=experiment.num_classes,
         whole_numbers=experiment.model not in FLAT,
         seed=experiment.seed,
-        columns=Columns(e.target_column, e.task_column, e.missing, values),
+        columns=columns,
     )
 
 
