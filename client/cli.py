@@ -16,6 +16,7 @@ from rich.table import Table
 from client.sealed import new_key, read_key
 from federation.credentials import read_node
 from federation.errors import Refused
+from federation.settings.data import FILES
 from federation.settings.fields import wrong_values
 from federation.settings.machine import MachineSettings
 
@@ -140,10 +141,10 @@ def _machine(sets: list[str]) -> dict[str, Any]:
 
 def _absolute(data: str) -> str:
     kind, colon, path = data.partition(":")
-    if kind not in ("npz", "csv") or not colon:
+    if kind not in FILES or not colon:
         return data
-    if not Path(path).is_file():
-        raise Refused(f"the data {path} are not there: name a file, npz:PATH or csv:PATH")
+    if not Path(path).exists():
+        raise Refused(f"the data {path} are not there: name a file or folder, such as npz:PATH")
     return f"{kind}:{Path(path).absolute()}"
 
 

@@ -13,6 +13,7 @@ from federation.errors import Refused
 from federation.experiment import Experiment, read_by
 from federation.interrupts import end_at_once
 from federation.plugins import VARIABLE, plugins
+from federation.settings.data import FILES
 from server.record import RunRecord
 from simulations.app_folder import write_app
 from simulations.deployed import run_deployed
@@ -131,9 +132,9 @@ def run_on(
 def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
     """Returns how nodes on this machine are told where the data are that the run names."""
     kind, _, path = experiment.dataset.partition(":")
-    folder = Path(path).parent if kind == "npz" else Path(experiment.data_dir)
+    folder = Path(path).parent if kind in FILES else Path(experiment.data_dir)
     where = json.dumps(str(folder.absolute()), ensure_ascii=False)
-    if kind != "npz" and not folder.is_dir():
+    if kind not in FILES and not folder.is_dir():
         return []
     return [f"data-dir={where}"] if nodes == "stock" else ["--set", f"data-dir={folder.absolute()}"]
 
@@ -145,8 +146,8 @@ def _for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
     method = str(overrides.get("method", Experiment.model_fields["method"].default))
     experiment = Experiment.from_config(read_by(method, base) | dict(overrides))
     kind, _, path = experiment.dataset.partition(":")
-    if kind == "npz":  # other processes have other working directories
-        dataset = f"npz:{Path(path).absolute()}"
+    if kind in FILES:  # other processes have other working directories
+        dataset = f"{kind}:{Path(path).absolute()}"
         return experiment.model_copy(update={"dataset": dataset})
     return experiment
 

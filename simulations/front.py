@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
+from torch.utils.data import Dataset
 
 from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
@@ -19,6 +20,8 @@ from engram.tasks import LOSSES, REGRESSION, loss
 from engram.types import Params
 from federation.data.federated import federated_data, model_for
 from federation.data.in_memory import hold
+from federation.data.lazy import Lazy
+from federation.data.map_style import inputs_of, targets_of
 from federation.errors import Refused, few_names
 from federation.experiment import FIRST, Experiment, lists_settings, read_by
 from federation.methods import METHODS, family
@@ -41,7 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison", "Run", "compare", "load_run", "methods", "simulate"]
 
-Rows = tuple[Any, npt.ArrayLike]  # inputs may be an array, or a tuple or dictionary of arrays
+# Inputs may be an array, or a tuple or dictionary of arrays.
+Rows = tuple[Any, npt.ArrayLike] | Dataset[Any]
 Data = Rows | Sequence[Rows] | Mapping[str, Rows]
 
 
@@ -192,7 +196,9 @@ def simulate(
 
     Args:
         data: The clients' rows ``(x, y)``, in a list or by the clients' names; or ``(x, y)`` of
-            all clients, whose rows the setting ``partition`` gives out. None: the data set that
+            all clients, whose rows the setting ``partition`` gives out. In place of ``(x, y)`` may
+            stand a ``torch.utils.data.Dataset`` of such pairs, which is read as rows are drawn and
+            gives the same row each time. None: the data set that
             the setting ``dataset`` names.
         method: What to run; ``engram.methods()`` lists them.
         out: Folder of the run; by default a new one in ``runs/``.
@@ -352,13 +358,13 @@ def _of_data(data: Data | None, method: str) -> dict[str, Any]:
     """Returns the settings that follow from data in memory."""
     if data is None:
         return {}
-    if isinstance(data, tuple):
-        x, y = data
-        arrays = {**_inputs([x]), "y": np.asarray(y)}
-        dealt = {"partition": "iid"} if arrays["y"].dtype.kind == "f" else {}
-        return read_by(method, {"dataset": hold(arrays), **_task(arrays["y"]), **dealt})
+    if isinstance(data, tuple | Dataset):
+        xs, (y,) = _pairs([data])
+        arrays = {**_inputs(xs), "y": y}
+        dealt = {"partition": "iid"} if y.dtype.kind == "f" else {}
+        return read_by(method, {"dataset": hold(arrays), **_task(y), **dealt})
     names, parts = zip(*data.items(), strict=True) if isinstance(data, Mapping) else ((), data)
-    xs, ys = zip(*((x, np.asarray(y)) for x, y in parts), strict=True)
+    xs, ys = _pairs(parts)
     y = np.concatenate(ys)
     arrays = {**_inputs(xs), "y": y, "task": np.repeat(np.arange(len(parts)), [len(y) for y in ys])}
     arrays |= {"task_names": np.array(names)} if names else {}
@@ -372,9 +378,21 @@ def _task(y: npt.NDArray[Any]) -> dict[str, str]:
     return {"task": REGRESSION.name} if y.dtype.kind == "f" else {}
 
 
-def _inputs(parts: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
+def _pairs(parts: Sequence[Any]) -> tuple[Sequence[Any], Sequence[npt.NDArray[Any]]]:
+    """Returns clients' inputs and targets; inputs of data sets together, as one client's."""
+    if not any(isinstance(part, Dataset) for part in parts):
+        xs, ys = zip(*((x, np.asarray(y)) for x, y in parts), strict=True)
+        return xs, ys
+    if not all(isinstance(part, Dataset) for part in parts):
+        raise Refused("data must be (x, y) of every client, or a data set of every client")
+    return [inputs_of(parts)], [targets_of(part) for part in parts]
+
+
+def _inputs(parts: Sequence[Any]) -> dict[str, npt.NDArray[Any] | Lazy]:
     """Returns clients' inputs, one below the other, by the names that an npz file has for them."""
     first = parts[0]
+    if isinstance(first, Lazy):
+        return {"x": first}
     if not isinstance(first, tuple | Mapping):
         return {"x": np.concatenate([np.asarray(x) for x in parts])}
     names = first if isinstance(first, Mapping) else range(len(first))

@@ -1,6 +1,7 @@
 """How well clients are served: the common model, personalized ones, and those that they keep."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from engram.models.base import Inputs
 from engram.optimizers import AFFINE
 from engram.span import make_coordinates
 from engram.tasks import task_of
-from engram.types import Batch, LossFn, Params
+from engram.types import LossFn, Params
 from federation.data.federated import FederatedData
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, LocalMethod
@@ -99,11 +100,7 @@ class Scoring:
     ) -> Scores:
         """Scores the common model, personalized models, and the clients' memories."""
         size = sum(leaf.numel() for leaf in model.values())
-        # What a row takes: itself, or what the layers before the dense ones make of it.
-        row = self._test.numbers
-        if not self._dense:
-            row = max(row, self._network.activations)
-        inputs = row * max(len(self._test.rows[c]) for c in clients)
+        inputs = self._row * max(len(self._test.rows[c]) for c in clients)
         block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
         parts = [
             self._block(model, some, [memory(client) for client in some])
@@ -115,6 +112,11 @@ class Scoring:
         }
         return Scores(columns, torch.cat([part.queries for part in parts]).cpu())
 
+    @property
+    def _row(self) -> int:
+        """Numbers that a row takes: itself, or what layers before the dense ones make of it."""
+        return max(self._test.numbers, 0 if self._dense else self._network.activations)
+
     def personalized(self, model: Params, client: int) -> Params:
         """Returns the model after fine-tuning on a client's support rows, as it is scored."""
         if self._dense:
@@ -125,22 +127,39 @@ class Scoring:
         self, model: Params, clients: Sequence[int], memories: Sequence[Params | None]
     ) -> Scores:
         rows = self._split(clients)
-        x, y = self._test.take(rows.queries)
-        flat = tree_map(lambda leaf: leaf.flatten(0, 1), x)
-        common = _unflattened(self._network.apply(model, flat), rows.counted.shape)
-        columns = self._measured(COMMON, common, y, rows.counted)
-        tuned = self._tuned(model, rows.support, x)
-        columns |= self._measured(PERSONALIZED, tuned, y, rows.counted)
+        serve: dict[str, Callable[[Inputs], Tensor]] = {
+            COMMON: partial(self._common, model),
+            PERSONALIZED: self._tuned(model, rows),
+        }
         have = [i for i, kept in enumerate(memories) if kept is not None]
-        lacking = common.new_full((len(clients),), torch.nan)
-        columns |= {metric.name + KEPT: lacking.clone() for metric in self._metrics}
         if have:
             kept = [memory for memory in memories if memory is not None]
             stack = {name: torch.stack([memory[name] for memory in kept]) for name in model}
-            outputs = self._for_each(self._network.apply)(stack, _of(x, have))
-            for name, own in self._measured(KEPT, outputs, y[have], rows.counted[have]).items():
+            serve[KEPT] = lambda x: self._for_each(self._network.apply)(stack, _of(x, have))
+        outputs: dict[str, list[Tensor]] = {which: [] for which in serve}
+        targets = []
+        # One client may have more rows than fit into memory at once.
+        for queries in torch.split(rows.queries, max(1, _BLOCK // (self._row * len(clients))), 1):
+            x, y = self._test.take(queries)
+            targets.append(y)
+            for which, served in serve.items():
+                outputs[which].append(served(x))
+        y = torch.cat(targets, dim=1)
+        found = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
+        columns = self._measured(COMMON, found[COMMON], y, rows.counted)
+        columns |= self._measured(PERSONALIZED, found[PERSONALIZED], y, rows.counted)
+        lacking = y.new_full((len(clients),), torch.nan, dtype=torch.float32)
+        columns |= {metric.name + KEPT: lacking.clone() for metric in self._metrics}
+        if have:
+            for name, own in self._measured(KEPT, found[KEPT], y[have], rows.counted[have]).items():
                 columns[name][have] = own
         return Scores(columns, rows.counted.sum(1))
+
+    def _common(self, model: Params, x: Inputs) -> Tensor:
+        """Returns the common model's outputs (c, q, ...) on queries x (c, q, ...)."""
+        shape = tree_leaves(x)[0].shape[:2]
+        flat = tree_map(lambda leaf: leaf.flatten(0, 1), x)
+        return _unflattened(self._network.apply(model, flat), shape)
 
     def _measured(
         self, which: str, outputs: Tensor, y: Tensor, counted: Tensor
@@ -163,35 +182,34 @@ class Scoring:
         arrays = np.stack([rows[:shots] for rows in shuffled]), np.stack(queries), counted
         return _Rows(*(torch.from_numpy(array).to(self._test.y.device) for array in arrays))
 
-    def _tuned(self, model: Params, support: Tensor, x: Inputs) -> Tensor:
-        """Returns the personalized models' logits (c, q, classes) on queries x (c, q, ...)."""
+    def _tuned(self, model: Params, rows: _Rows) -> Callable[[Inputs], Tensor]:
+        """Returns what gives the personalized models' outputs (c, q, ...) on x (c, q, ...)."""
         if self._dense:
-            return self._tuned_dense(model, support, x.flatten(2))
+            return self._tuned_dense(model, rows.support)
+        batch = self._test.take(rows.support)
+        tuned = self._for_each(partial(self._personalize, model))(batch)
+        return lambda x: self._for_each(self._network.apply)(tuned, x)
 
-        def each(batch: Batch, queries: Inputs) -> Tensor:
-            return self._network.apply(self._personalize(model, batch), queries)
-
-        return self._for_each(each)(self._test.take(support), x)
-
-    def _for_each(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns what applies a function to each client's arguments, which are stacked."""
         if self._vectorized:
             return vmap(function)
 
-        def in_turn(*arguments: Any) -> Tensor:
-            count = len(tree_leaves(arguments)[0])
-            return torch.stack([function(*_of(arguments, i)) for i in range(count)])
+        def in_turn(*arguments: Any) -> Any:
+            found = [function(*_of(arguments, i)) for i in range(len(tree_leaves(arguments)[0]))]
+            return tree_map(lambda *leaves: torch.stack(leaves), *found)
 
         return in_turn
 
-    def _tuned_dense(self, model: Params, support: Tensor, x: Tensor) -> Tensor:
+    def _tuned_dense(self, model: Params, support: Tensor) -> Callable[[Inputs], Tensor]:
         coordinates = make_coordinates(model[FIRST], *support.shape)
         _, y = self._test.take(support, out=coordinates.drawn)
         rows = coordinates.see(0, support.shape[1])
-        w = {name: leaf.expand(len(x), *leaf.shape) for name, leaf in model.items()}
+        w = {name: leaf.expand(len(support), *leaf.shape) for name, leaf in model.items()}
         w[FIRST] = rows.fit(coordinates.origin())
         tuned = self._personalize(w, Examples(rows, self._targets(y)))
-        return logits(tuned, coordinates.see_others(x), self._network.dense_layers)
+        layers = self._network.dense_layers
+        return lambda x: logits(tuned, coordinates.see_others(x.flatten(2)), layers)
 
 
 def _of(stacked: Any, some: Any) -> Any:

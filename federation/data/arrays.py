@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Targets
+from federation.data.lazy import Lazy
 from federation.data.npz import named_labels
 from federation.errors import DataError
 from federation.streams import Stream, generator
@@ -23,7 +24,8 @@ class Arrays(NamedTuple):
     Attributes:
         x_train: Inputs, shape (n, channels, height, width) or (n, features): uint8 for images
             of 256 grey levels, which are scaled to [0, 1] when used, or float32 or int64, used as
-            is; or a tuple or dictionary of several inputs.
+            is; or a tuple or dictionary of several inputs. Those that are ``Lazy`` are read as
+            they are drawn.
         y_train: Targets, shape (n,) or (n, ...), as ``engram.tasks.Task.targets`` says: classes
             0..outputs-1 or tokens, int64; values or labels, float32.
         x_test, y_test: The same for the test rows.
@@ -64,7 +66,7 @@ def part(
     )
 
 
-def _each(x: Any, function: Callable[[_Array], _Array]) -> Any:
+def _each(x: Any, function: Callable[[Any], Any]) -> Any:
     """Applies a function to an array, or to each of several."""
     if isinstance(x, dict):
         return {name: function(leaf) for name, leaf in x.items()}
@@ -86,7 +88,7 @@ class Own(NamedTuple):
     num_classes: int
     whole_numbers: bool
 
-    def arrays(self, arrays: Mapping[str, _Array], test_fraction: float, seed: int) -> Arrays:
+    def arrays(self, arrays: Mapping[str, Any], test_fraction: float, seed: int) -> Arrays:
         """Returns a data set: parted already, or to be parted."""
         x, x_train, x_test = (_inputs_of(arrays, name) for name in ("x", "x_train", "x_test"))
         parts = x_train is not None and x_test is not None and {"y_train", "y_test"} <= set(arrays)
@@ -150,19 +152,24 @@ class Own(NamedTuple):
             raise DataError(f"{self.path}: y must be {wanted} a row, got other numbers")
         return values, y.shape[1] if y.ndim == 2 else 1
 
-    def _inputs(self, name: str, x: Any, y: _Array) -> Any:
+    def _inputs(self, name: str, x: Any, y: _Array, *, of_several: bool = False) -> Any:
+        if isinstance(x, Lazy):
+            _same_length(self.path, name, x, y)
+            return x.then(
+                lambda rows: self._inputs(name, rows, _first(rows), of_several=of_several)
+            )
         if isinstance(x, dict | tuple):
             names = x if isinstance(x, dict) else range(len(x))
             found = [
-                _any_inputs(self.path, f"{name}.{k}", leaf, y)
+                self._inputs(f"{name}.{k}", leaf, y, of_several=True)
                 for k, leaf in zip(names, x.values() if isinstance(x, dict) else x, strict=True)
             ]
             return dict(zip(x, found, strict=True)) if isinstance(x, dict) else tuple(found)
-        whole = self.whole_numbers and x.dtype.kind in "iu" and x.dtype != np.uint8
+        whole = of_several or (self.whole_numbers and x.dtype.kind in "iu" and x.dtype != np.uint8)
         return (_any_inputs if whole else _inputs)(self.path, name, x, y)
 
 
-def _inputs_of(arrays: Mapping[str, _Array], name: str) -> Any:
+def _inputs_of(arrays: Mapping[str, Any], name: str) -> Any:
     """Returns inputs ``x``; or several, ``x.0``, ``x.1`` as a tuple, or ``x.NAME`` by name."""
     if name in arrays:
         return arrays[name]
@@ -173,8 +180,15 @@ def _inputs_of(arrays: Mapping[str, _Array], name: str) -> Any:
     return several
 
 
+def _first(x: Any) -> _Array:
+    """Returns an array, or the first of several."""
+    leaves = list(x.values()) if isinstance(x, dict) else x
+    return np.asarray(leaves[0] if isinstance(leaves, tuple | list) else leaves)
+
+
 def _kind(x: Any) -> str:
     """Says what a row is like."""
+    x = _each(x, lambda leaf: leaf.like if isinstance(leaf, Lazy) else leaf)
     named = x if isinstance(x, dict) else enumerate(x) if isinstance(x, tuple) else {"": x}
     kinds = {name: f"{leaf.dtype} of shape {leaf.shape[1:]}" for name, leaf in dict(named).items()}
     return ", ".join(f"{name} {kind}".strip() for name, kind in kinds.items())
@@ -258,9 +272,10 @@ def _finite(path: Path, name: str, x: _Array) -> _Array:
     return x
 
 
-def _same_length(path: Path, name: str, array: _Array, y: _Array) -> None:
-    if array.ndim == 0 or len(array) != len(y):
+def _same_length(path: Path, name: str, array: _Array | Lazy, y: _Array) -> None:
+    shape = (len(array),) if isinstance(array, Lazy) else array.shape
+    if shape[:1] != y.shape[:1]:
         raise DataError(
             f"{path}: {name} must have one row for each of the {len(y)} entries of y, "
-            f"got shape {array.shape}"
+            f"got shape {shape}"
         )

@@ -16,8 +16,10 @@ from engram.models.base import Inputs
 from engram.networks import CHARACTERS, NETWORKS
 from engram.tasks import task_of
 from federation.data.arrays import Arrays
+from federation.data.lazy import Lazy, UnreadableRow
 from federation.data.partitions import Rows, check_size, names_of, partition
 from federation.data.sources import load
+from federation.data.values import Columns, Values
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room
@@ -33,20 +35,29 @@ class Split(NamedTuple):
     """Training rows or test rows.
 
     Attributes:
-        x: Inputs of all clients, on the run's device: a tensor (n, ...) of uint8, float32 or int64,
-            or a tuple or dictionary of such.
+        x: Inputs of all clients: a tensor (n, ...) of uint8, float32 or int64 on the run's device,
+            or ``Lazy`` rows, which are read as they are drawn; or a tuple or dictionary of such.
         y: Targets, shape (n,) or (n, ...): int64 classes or tokens, float32 values or labels.
         rows: For each client, the numbers of its rows.
+        names: What clients are called, where the data say so.
     """
 
     x: Inputs
     y: Tensor
     rows: list[Rows]
+    names: Names = UNNAMED
+
+    @property
+    def like(self) -> Inputs:
+        """Some rows, of which only dtypes and shapes mean anything."""
+        return tree_map(
+            lambda x: tree_map(torch.from_numpy, x.like) if isinstance(x, Lazy) else x, self.x
+        )
 
     @property
     def numbers(self) -> int:
         """Numbers in a row of inputs."""
-        return sum(leaf[0].numel() for leaf in tree_leaves(self.x))
+        return sum(leaf.shape[1:].numel() for leaf in tree_leaves(self.like))
 
     def next_rows(self, client: int, server_round: int, size: int) -> Rows:
         """Returns the numbers of a client's rows of a round, where rows come in order.
@@ -68,16 +79,29 @@ class Split(NamedTuple):
             rows: Their numbers, on the run's device.
             out: Where to put the inputs, flattened, if they are one tensor of numbers; they are
                 returned as they are if None.
+
+        Raises:
+            DataError: One cannot be read; it says whose, and which.
         """
         y = _select(self.y, rows)
-        if out is not None:
-            x = _select(self.x, rows)
-            out.copy_(x.flatten(rows.ndim))
-            return (out.mul_(1 / 255) if x.dtype == torch.uint8 else out), y
-        return tree_map(lambda leaf: _as_seen(_select(leaf, rows)), self.x), y
+        try:
+            x = tree_map(lambda leaf: _select(leaf, rows), self.x)
+        except UnreadableRow as error:
+            holders = (c for c, own in enumerate(self.rows) if error.position in own)
+            client = next(holders, -1)
+            raise DataError(f"client {self.names.get(client, client)}: {error}") from error
+        if out is None:
+            return tree_map(_as_seen, x), y
+        out.copy_(x.flatten(rows.ndim))
+        return (out.mul_(1 / 255) if x.dtype == torch.uint8 else out), y
 
 
-def _select(leaf: Tensor, rows: Tensor) -> Tensor:
+def _select(leaf: Any, rows: Tensor) -> Any:
+    if isinstance(leaf, Lazy):
+        read = leaf.take(rows.reshape(-1).cpu().numpy())
+        return tree_map(
+            lambda x: torch.from_numpy(x).to(rows.device).view(*rows.shape, *x.shape[1:]), read
+        )
     # index_select is many times faster than indexing.
     return leaf.index_select(0, rows.reshape(-1)).view(*rows.shape, *leaf.shape[1:])
 
@@ -106,7 +130,7 @@ class FederatedData(NamedTuple):
     @property
     def kind(self) -> Kind:
         """What its rows are like."""
-        return Kind(described(self.train.x), self.outputs)
+        return Kind(described(self.train.like), self.outputs)
 
 
 def model_for(experiment: Experiment, kind: Kind) -> Model:
@@ -159,7 +183,7 @@ def federated_data(experiment: Experiment, *, named: bool = True) -> FederatedDa
     except DataError as error:
         nobody = _hold(arrays, [], [], experiment)
         raise together(error, partial(model_for, experiment, nobody.kind)) from error
-    return _hold(arrays, train, test, experiment)._replace(names=names_of(arrays, experiment))
+    return _hold(arrays, train, test, experiment, names_of(arrays, experiment))
 
 
 def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData:
@@ -174,7 +198,7 @@ def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData
         DataError: As ``sources.load`` says; or it has too few rows.
         Refused: If the device is not there.
     """
-    arrays = _load(experiment, dataset)
+    arrays = _load(experiment, dataset, alone=True)
     sizes = len(arrays.y_train), len(arrays.y_test)
     check_size(client, *sizes, experiment)
     train, test = (_all_to(client, size, experiment.num_clients) for size in sizes)
@@ -187,9 +211,15 @@ def _all_to(client: int, num_rows: int, num_clients: int) -> list[Rows]:
     return rows
 
 
-def _load(experiment: Experiment, dataset: str) -> Arrays:
+def _load(experiment: Experiment, dataset: str, *, alone: bool = False) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
+    columns = Columns(
+        experiment.target_column,
+        experiment.task_column,
+        experiment.missing,
+        Values.parse(experiment.categories, needed=alone),
+    )
     arrays = load(
         dataset,
         data_dir=Path(experiment.data_dir),
@@ -198,6 +228,7 @@ def _load(experiment: Experiment, dataset: str) -> Arrays:
         num_classes=experiment.num_classes,
         whole_numbers=experiment.model in (*CHARACTERS, *NETWORKS),
         seed=experiment.seed,
+        columns=columns,
     )
     if experiment.model in CHARACTERS:
         _check_characters(arrays)
@@ -214,18 +245,23 @@ def _check_characters(arrays: Arrays) -> None:
 
 
 def _hold(
-    arrays: Arrays, train: list[Rows], test: list[Rows], experiment: Experiment
+    arrays: Arrays,
+    train: list[Rows],
+    test: list[Rows],
+    experiment: Experiment,
+    names: Names = UNNAMED,
 ) -> FederatedData:
     def hold(x: Any, y: npt.NDArray[Any], rows: list[Rows]) -> Split:
-        def there(leaf: npt.NDArray[Any]) -> Tensor:
-            return torch.from_numpy(leaf).to(experiment.device)
+        def there(leaf: Any) -> Any:
+            return leaf if isinstance(leaf, Lazy) else torch.from_numpy(leaf).to(experiment.device)
 
-        return Split(tree_map(there, x), there(y), rows)
+        return Split(tree_map(there, x), there(y), rows, names)
 
     return FederatedData(
         train=hold(arrays.x_train, arrays.y_train, train),
         test=hold(arrays.x_test, arrays.y_test, test),
         outputs=arrays.outputs,
+        names=names,
     )
 
 

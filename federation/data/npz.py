@@ -22,7 +22,7 @@ from federation.errors import DataError
 from federation.files import open_file
 from federation.machine import check_room
 
-__all__ = ["named_labels", "read_npz"]
+__all__ = ["UNREADABLE", "array_header", "named_labels", "read_npz"]
 
 _SUFFIX: Final = ".npy"
 _MOST: Final = 1000  # arrays
@@ -30,7 +30,7 @@ _HEADER: Final = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_Unreadable: Final = (  # what zipfile, its decompressors and numpy raise of what they cannot read
+UNREADABLE: Final = (  # what zipfile, its decompressors and numpy raise of what they cannot read
     ValueError,
     TypeError,
     LookupError,
@@ -70,7 +70,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
-    except _Unreadable as error:  # what it says would not help
+    except UNREADABLE as error:  # what it says would not help
         raise DataError(
             f"{path} must be an .npz file of plain arrays, as numpy.savez writes it"
         ) from error
@@ -102,16 +102,20 @@ def _size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
     """Returns the bytes of an array, as its header claims and the archive confirms.
 
     Raises:
-        ValueError: They differ, or it is an array of objects; besides, one of ``_Unreadable``.
+        ValueError: They differ, or it is an array of objects; besides, one of ``UNREADABLE``.
     """
     with archive.open(member) as stream:
-        shape, dtype = _described(stream)
+        shape, _, dtype = array_header(stream)
         size = math.prod(shape) * dtype.itemsize
         if dtype.hasobject or min(shape, default=0) < 0 or stream.tell() + size != member.file_size:
             raise ValueError("it is not what its header claims")
     return size
 
 
-def _described(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    shape, _, dtype = _HEADER[np.lib.format.read_magic(stream)](stream)
-    return shape, dtype
+def array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Returns an array's shape, whether it is in Fortran order, and its dtype.
+
+    Raises:
+        ValueError: The stream is none; or another one of ``UNREADABLE``.
+    """
+    return _HEADER[np.lib.format.read_magic(stream)](stream)

@@ -2,7 +2,7 @@
 
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -14,16 +14,19 @@ from engram.checks import must
 from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
 from federation.data.arrays import Arrays, Own, part
+from federation.data.images import CLASS, read_images
 from federation.data.in_memory import IN_MEMORY, held
+from federation.data.npy import read_npy
 from federation.data.npz import read_npz
+from federation.data.values import Columns
 from federation.errors import DataError, brief
+from federation.settings.data import FILES
 
-__all__ = ["FILES", "PERMUTED", "fetch", "load"]
+__all__ = ["PERMUTED", "fetch", "load"]
 
 _Array = npt.NDArray[Any]
-FILES: Final = ("npz", "csv")  # kinds of data sets that are files, named as KIND:PATH
 PERMUTED: Final = "permuted-"  # before a name: images whose pixels are in another order
-_NPZ: Final = "npz:"
+_PLAIN: Final = Columns()
 _DIGITS: Final = "sklearn/datasets/data/digits.csv.gz"
 
 
@@ -36,6 +39,7 @@ def load(
     task: str = CLASSIFICATION.name,
     num_classes: int = 0,
     whole_numbers: bool = False,
+    columns: Columns = _PLAIN,
 ) -> Arrays:
     """Loads a data set by name.
 
@@ -49,14 +53,18 @@ def load(
         num_classes: Classes of a user's arrays, of which they may lack some; 0 for those that
             they hold.
         whole_numbers: Whether a user's inputs that are whole numbers, but no grey levels, stay so.
+        columns: What the columns of a file with a header are, and which values are in them.
 
     Raises:
         DataError: If the data set is unknown, missing, or not what it should be.
     """
-    if dataset.startswith((_NPZ, IN_MEMORY)):
-        path = Path(dataset.removeprefix(_NPZ) if dataset.startswith(_NPZ) else "data")
-        arrays = read_npz(path) if dataset.startswith(_NPZ) else held(dataset)
-        own = Own(path, TASKS[task].targets, num_classes, whole_numbers)
+    kind, colon, name = dataset.partition(":")
+    if colon and (dataset.startswith(IN_MEMORY) or kind in FILES):
+        path = Path(name if kind in FILES else "data")
+        target = CLASS if kind == "images" else columns.target
+        classes = num_classes or len(columns.values.declared.get(target, ()))
+        own = Own(path, TASKS[task].targets, classes, whole_numbers)
+        arrays = held(dataset) if kind not in FILES else _read(kind, own, columns)
         return own.arrays(arrays, test_fraction, seed)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(dataset)}"))
@@ -64,8 +72,21 @@ def load(
         return _digits(test_fraction, seed)
     if dataset in _TORCHVISION:
         return _torchvision(dataset, data_dir)
-    known = ", ".join(["digits", *_TORCHVISION, "npz:PATH"])
+    known = ", ".join(["digits", *_TORCHVISION, *(f"{kind}:PATH" for kind in FILES)])
     raise DataError(f"dataset must be one of {known}, got {brief(dataset)}")
+
+
+def _read(kind: str, own: Own, columns: Columns) -> Mapping[str, Any]:
+    """Reads a user's files; returns what an .npz file would hold."""
+    if kind == "npz":
+        return read_npz(own.path)
+    if kind == "npy":
+        return read_npy(own.path)
+    if kind == "images":
+        return read_images(own.path, columns.values)
+    from federation.data.csv_rows import read_csv  # noqa: PLC0415 - slow to import
+
+    return read_csv(own.path, columns, own.targets)
 
 
 def _digits(test_fraction: float, seed: int) -> Arrays:

@@ -13,6 +13,7 @@ from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
 from federation.data.in_memory import IN_MEMORY, held
+from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
 from federation.errors import UNNAMED, DataError, brief, few_names, one_line
 from federation.experiment import Experiment
@@ -24,6 +25,7 @@ from federation.streams import Stream, generator
 __all__ = [
     "Table",
     "TableData",
+    "check_columns",
     "numbers",
     "own_table",
     "read_frame",
@@ -168,6 +170,8 @@ def read_table(
         return _without(drop, Path(path), own)
     if dataset.startswith(IN_MEMORY):
         name = Path("data")
+        if isinstance(held(dataset).get("x"), Lazy):
+            raise DataError("tables must be given as arrays (x, y), got data sets of torch")
         return _without(drop, name, _own(name, held(dataset), target, task, one_task))
     raise DataError(
         f"a table must be csv:PATH or npz:PATH, or sparse-linear, sparse-logistic or "
@@ -187,7 +191,7 @@ def read_frame(path: Path, columns: Collection[str] = ()) -> Any:
     """
     if not columns:
         return _frame(path)
-    _check_columns(path, columns, _frame(path, nrows=0).columns)
+    check_columns(path, columns, _frame(path, nrows=0).columns)
     return _frame(path, usecols=list(columns))
 
 
@@ -210,7 +214,8 @@ def _frame(path: Path, **how: Any) -> Any:
         raise DataError(f"{path} is no table: {one_line(' '.join(str(error).split()))}") from error
 
 
-def _check_columns(path: Path, wanted: Collection[str], columns: Collection[str]) -> None:
+def check_columns(path: Path, wanted: Collection[str], columns: Collection[str]) -> None:
+    """Refuses a table that lacks a column, with a ``DataError`` that names it."""
     for name in wanted:
         if name not in columns:
             raise DataError(f"{path} has no column {name!r}; it has {few_names(columns)}")
@@ -218,7 +223,7 @@ def _check_columns(path: Path, wanted: Collection[str], columns: Collection[str]
 
 def _csv(path: Path, target: str, task: str, drop: Collection[str], one_task: bool) -> Table:
     frame = read_frame(path)
-    _check_columns(path, [target], frame.columns)
+    check_columns(path, [target], frame.columns)
     _check_task(path, task, frame.columns, one_task)
     features = frame.drop(columns=[target, *([task] if task in frame.columns else [])])
     _check_drop(drop, path, list(features.columns))

@@ -56,7 +56,6 @@ class LocalMethod(Method):
     """A method whose two sides are a local rule and an aggregate."""
 
     plug_in = "local"
-    unread = frozenset({"target_column", "task_column"})
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part.

@@ -1,5 +1,6 @@
 """README and docs/: every command and every example runs, and what they name is there."""
 
+import itertools
 import json
 import re
 import shlex
@@ -8,6 +9,7 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from federation.experiment import Experiment
 from federation.fingerprint import ROOMS, source_root
@@ -191,7 +193,7 @@ def parse(words):
     command.make_context(words[0], list(rest))  # which empties the list
     sets = [rest[i + 1] for i, word in enumerate(rest) if word == "--set"]
     if command.name in ("run", "federation"):
-        settings = dict(text.split("=") for text in sets)
+        settings = dict(text.split("=", 1) for text in sets)
         Experiment.from_config(settings | ({"method": rest[0]} if rest[0] in METHODS else {}))
 
 
@@ -211,6 +213,14 @@ def own_data(folder):
     assert plug_in.count("\n") <= 30
     (folder / "sign_sgd.py").write_text(plug_in)
     write_npz(folder / "mine.npz", x=x, y=y, task=task)
+    (folder / "large").mkdir()
+    for name, array in {"x": x, "y": y, "task": task}.items():
+        np.save(folder / "large" / f"{name}.npy", array)
+    for client, kind, number in itertools.product(range(10), ("cat", "dog"), range(15)):
+        place = folder / "photos" / f"camera{client}" / kind
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (28, 28), dtype=np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}.png")
     data = pd.DataFrame(x, columns=["age", "dose", "weight"])
     data = data.assign(patient=np.arange(600), hospital=task, died=y)
     data["pressure"] = x @ [1, 2, 3] + rng.normal(size=600)

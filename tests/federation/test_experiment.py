@@ -117,8 +117,8 @@ def test_of_what_flower_passes_only_other_methods_defaults_are_passed_over():
     assert Experiment.from_run_config(config).of(FedAvg).eta == 0.3
     with pytest.raises(Refused, match=r"pfedme\.eta is a setting of pfedme"):
         Experiment.from_run_config(config | {"pfedme.eta": 0.3})
-    with pytest.raises(Refused, match="task-column is not a setting of fedavg"):
-        Experiment.from_run_config(config | {"task-column": "school"})
+    with pytest.raises(Refused, match="hidden is not a setting of molar"):
+        Experiment.from_run_config(default_config() | {"method": "molar", "hidden": "7"})
 
 
 def test_a_group_of_its_own_settings_is_what_a_method_is_run_by():

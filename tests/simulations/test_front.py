@@ -13,7 +13,7 @@ import engram.bandits
 import engram.molar
 import engram.online
 from engram.networks import NETWORKS
-from federation.errors import DataError, Refused
+from federation.errors import DataError, Refused, RunStopped
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "eval_every": 1}
 
@@ -93,6 +93,54 @@ def test_clients_may_have_names_and_rows_be_given_out(tmp_path):
     )
     assert given_out.experiment.method == next(iter(engram.methods()))
     assert len(given_out.clients) == 4
+
+
+class Rows(torch.utils.data.Dataset):
+    """Rows of a client, one at a time; some cannot be read."""
+
+    def __init__(self, x, y, bad=()):
+        self.x, self.y, self.bad = x, y, bad
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, row):
+        if row in self.bad:
+            raise OSError(f"scan{row}.dcm is no image")
+        return torch.from_numpy(self.x[row]), int(self.y[row])
+
+
+def test_data_sets_of_clients_give_the_numbers_of_arrays(tmp_path):
+    names = ("park", "lake", "hill", "port")
+    arrays = engram.simulate(
+        dict(zip(names, clients(), strict=True)), method="fedavg", out=tmp_path / "one", **QUICK
+    )
+    held = {name: Rows(x, y) for name, (x, y) in zip(names, clients(), strict=True)}
+    drawn = engram.simulate(held, method="fedavg", out=tmp_path / "two", **QUICK)
+    assert drawn.clients.equals(arrays.clients)
+    assert drawn.metrics.drop(columns="ms").equals(arrays.metrics.drop(columns="ms"))
+    x, y = clients()[0]
+    together = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    one = engram.simulate(
+        together, method="fedavg", partition="iid", num_clients=2, clients_per_round=2, **QUICK
+    )
+    two = engram.simulate(
+        (x, y), method="fedavg", partition="iid", num_clients=2, clients_per_round=2, **QUICK
+    )
+    assert one.clients.equals(two.clients)
+
+
+def test_a_row_of_a_data_set_that_cannot_be_read_is_named(tmp_path):
+    held = [Rows(x, y) for x, y in clients()]
+    held[2].bad = range(1, 40)
+    held[2].targets = held[2].y
+    message = r"client 2: row \d+ cannot be read: scan\d+\.dcm is no image"
+    with pytest.raises(RunStopped, match=message):
+        engram.simulate(held, method="fedavg", out=tmp_path / "run", **QUICK)
+    with pytest.raises(Refused, match="or a data set of every client"):
+        engram.simulate([held[0], clients()[1]], method="fedavg", **QUICK)
+    with pytest.raises(DataError, match="tables must be given as arrays"):
+        engram.simulate(held, method="molar", progress=False)
 
 
 def test_methods_are_compared(tmp_path):

@@ -1,0 +1,97 @@
+"""Columns of text: which values there are, and which number each has in the whole federation."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.checks import must
+from federation.errors import DataError, brief, few_names
+
+__all__ = ["Columns", "Values"]
+
+_MOST = 1000  # values of a column: each is a column of inputs
+
+
+class Values(NamedTuple):
+    """The values of columns of text.
+
+    Attributes:
+        declared: By name of a column, the values that it may have, in their order.
+        needed: Whether every such column must be declared: its rows are one client's, and others
+            may hold other values.
+    """
+
+    declared: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    needed: bool = False
+
+    @classmethod
+    def parse(cls, text: str, *, needed: bool) -> "Values":
+        """Reads the setting ``categories``: ``color=red|blue; size=small|large``.
+
+        Raises:
+            DataError: If it is something else.
+        """
+        declared: dict[str, tuple[str, ...]] = {}
+        for part in filter(str.strip, text.split(";")):
+            name, equals, listed = part.partition("=")
+            values = tuple(value.strip() for value in listed.split("|"))
+            again = name.strip() in declared or len(set(values)) < len(values)
+            if not equals or not name.strip() or not all(values) or again:
+                wanted = "columns with all their values, such as color=red|blue; size=small|large"
+                raise DataError(must("categories", text, wanted))
+            declared[name.strip()] = values
+        return cls(declared, needed)
+
+    def of(self, path: Path, name: str, column: npt.NDArray[Any]) -> tuple[str, ...]:
+        """Returns the values of a column, (n,) of text: the declared ones, or those it holds.
+
+        Raises:
+            DataError: If it holds others, or they had to be declared, or are too many.
+        """
+        held = tuple(np.unique(column).tolist())
+        if name not in self.declared:
+            if self.needed:
+                raise DataError(
+                    f"{path}: {name} is text, whose values other nodes may hold others of: declare "
+                    f"them for the run, as categories={name}=A|B|..."
+                )
+            if len(held) > _MOST:
+                raise DataError(f"{path}: {name} must have at most {_MOST} values, got {len(held)}")
+            return held
+        known = self.declared[name]
+        for value in set(held) - set(known):
+            row = int(np.argmax(column == value))
+            raise DataError(
+                f"{path}: {name} must be one of {few_names(known)} (categories), got "
+                f"{brief(value)} in row {row}"
+            )
+        return known
+
+    def numbered(self, path: Path, name: str, column: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Returns the number of each row's value, from 0.
+
+        Raises:
+            DataError: As ``of``.
+        """
+        number = {value: k for k, value in enumerate(self.of(path, name, column))}
+        return np.array([number[value] for value in column.tolist()], dtype=np.int64)
+
+
+class Columns(NamedTuple):
+    """What the columns of a file are.
+
+    Attributes:
+        target: The target's name.
+        task: The name of the column that says whose a row is; it may be missing.
+        missing: What is done where a value of the others is missing; see the setting.
+        values: Those of columns of text.
+    """
+
+    target: str = "y"
+    task: str = "task"
+    missing: Literal["refuse", "median", "indicator"] = "refuse"
+    values: Values = Values()

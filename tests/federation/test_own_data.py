@@ -1,0 +1,275 @@
+"""Files of users: arrays that are read as they are drawn, images in folders, CSV for networks."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from federation.data.federated import federated_data, own_data
+from federation.errors import DataError
+from federation.experiment import Experiment
+from tests.support import write_npz
+
+FOUR = {"num-clients": 4, "clients-per-round": 4, "partition": "natural", "adapt-shots": 1}
+
+
+def read(dataset, client=None, **settings):
+    given = {key.replace("_", "-"): value for key, value in settings.items()}
+    experiment = Experiment.from_config(FOUR | {"dataset": dataset} | given)
+    if client is None:
+        return federated_data(experiment)
+    return own_data(experiment, dataset, client)
+
+
+def everything(split):
+    return split.take(torch.arange(len(split.y)))
+
+
+# --- .npy ------------------------------------------------------------------------------------
+
+INPUTS = {
+    "float64": lambda rng: rng.normal(size=(80, 5)),
+    "grey": lambda rng: rng.integers(0, 256, (80, 6, 7), dtype=np.uint8),
+    "colors": lambda rng: rng.integers(0, 256, (80, 6, 7, 3), dtype=np.uint8),
+    "big endian": lambda rng: rng.normal(size=(80, 5)).astype(">f4"),
+}
+
+
+def arrays_of(x, **more):
+    y = np.random.default_rng(1).integers(0, 3, 80)
+    return {"x": x, "y": y, "task": np.repeat(np.arange(4), 20), **more}
+
+
+def write_npy(folder, **arrays):
+    folder.mkdir(exist_ok=True)
+    for name, array in arrays.items():
+        np.save(folder / f"{name}.npy", array)
+    return f"npy:{folder}"
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_rows_are_those_of_memory(tmp_path, kind):
+    arrays = arrays_of(INPUTS[kind](np.random.default_rng(0)))
+    one = read(write_npz(tmp_path / "a.npz", **arrays))
+    two = read(write_npy(tmp_path / "a", **arrays))
+    assert one.kind == two.kind
+    for held, drawn in ((one.train, two.train), (one.test, two.test)):
+        assert [r.tolist() for r in held.rows] == [r.tolist() for r in drawn.rows]
+        rows = torch.tensor([[3, 0, 3], [1, 7, 2]])
+        for a, b in zip(held.take(rows), drawn.take(rows), strict=True):
+            assert torch.equal(a, b)
+        out = torch.empty(2, held.numbers, 3).mT
+        assert drawn.take(rows, out=out)[0].equal(held.take(rows)[0].flatten(2))
+
+
+def test_several_inputs_are_read_as_they_are_drawn(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = arrays_of(rng.integers(0, 9, (80, 4)))
+    arrays = {"x.photo": INPUTS["grey"](rng), "x.words": arrays.pop("x"), **arrays}
+    one = read(write_npz(tmp_path / "a.npz", **arrays))
+    two = read(write_npy(tmp_path / "a", **arrays))
+    assert one.kind == two.kind
+    for name, leaf in everything(one.train)[0].items():
+        assert torch.equal(leaf, everything(two.train)[0][name])
+
+
+def test_a_row_that_cannot_be_read_is_named(tmp_path):
+    arrays = arrays_of(INPUTS["float64"](np.random.default_rng(0)))
+    arrays["x"][40:60] = np.nan
+    names = np.array(["park", "lake", "hill", "port"])
+    data = read(write_npy(tmp_path / "a", **arrays, task_names=names))
+    with pytest.raises(DataError, match=r"^client hill: row [45]\d cannot be read: .*a: x must be"):
+        everything(data.train)
+    clean = read(write_npy(tmp_path / "b", **(arrays | {"x": np.ones((80, 5))})))
+    with (tmp_path / "b" / "x.npy").open("r+b") as file:
+        file.truncate(1000)  # while a run is under way
+    with pytest.raises(DataError, match=r"client 1: row \d+ cannot be read: .*x\.npy ends before"):
+        clean.train.take(torch.tensor(clean.train.rows[1]))
+    with pytest.raises(DataError, match=r"x\.npy is cut short: .* 3200 bytes"):
+        read(f"npy:{tmp_path}/b")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": np.ones((79, 5))}, r"x must have one row for each of the 80 entries of y, got .*79"),
+        ({"x": np.ones((5, 80)).T}, r"x\.npy must be in C order: write numpy"),
+        ({"x": np.array([{}] * 80)}, r"x\.npy must be a plain array, as numpy\.save"),
+        ({"x": np.ones((80, 2, 2, 2))}, "x must be numbers of shape"),
+        ({"y": np.zeros(80)}, "y must be one class number"),
+    ],
+)
+def test_refuses_folders_that_are_none(tmp_path, change, message):
+    with pytest.raises(DataError, match=message):
+        read(write_npy(tmp_path / "a", **(arrays_of(np.ones((80, 5))) | change)))
+    with pytest.raises(DataError, match=r"none must be a folder with x\.npy and y\.npy"):
+        read(f"npy:{tmp_path}/none")
+
+
+# --- Images ----------------------------------------------------------------------------------
+
+
+def write_images(folder, clients=("hill", "lake", "park", "port"), count=6, mode="RGB"):
+    rng = np.random.default_rng(0)
+    for client in clients:
+        for kind in ("cat", "dog"):
+            place = folder / client / kind
+            place.mkdir(parents=True)
+            for number in range(count):
+                pixels = rng.integers(0, 256, (5, 4, 3), dtype=np.uint8)
+                Image.fromarray(pixels).convert(mode).save(place / f"{number}.png")
+    return f"images:{folder}"
+
+
+@pytest.mark.parametrize(("mode", "shape"), [("RGB", "3,5,4"), ("L", "1,5,4")])
+def test_images_of_clients_are_decoded_as_they_are_drawn(tmp_path, mode, shape):
+    data = read(write_images(tmp_path / "photos", mode=mode), test_fraction=0.5)
+    assert data.kind.inputs == f"float32[{shape}]"
+    assert dict(data.names) == {0: "hill", 1: "lake", 2: "park", 3: "port"}
+    x, y = data.train.take(torch.tensor(data.train.rows[2]))
+    assert y.bincount().tolist() == [3, 3]
+    folder = tmp_path / "photos" / "park"
+    own = {
+        np.moveaxis(np.atleast_3d(np.asarray(Image.open(path))), 2, 0).tobytes(): path.parent.name
+        for path in folder.rglob("*.png")
+    }
+    for image, label in zip((x * 255).round().to(torch.uint8), y.tolist(), strict=True):
+        assert own[image.numpy().tobytes()] == ("cat", "dog")[label]
+
+
+def test_images_without_clients_are_given_out(tmp_path):
+    write_images(tmp_path, clients=("all",), count=20)
+    data = read(f"images:{tmp_path}/all", partition="iid", test_fraction=0.4)
+    assert (len(data.train.y), data.names) == (24, {})
+
+
+def test_an_image_that_cannot_be_read_is_named(tmp_path):
+    data = read(write_images(tmp_path / "photos"))
+    bad = tmp_path / "photos" / "lake" / "cat"
+    for path in bad.iterdir():
+        path.write_bytes(b"no image")
+    match = r"^client lake: row \d+ cannot be read: .*lake/cat/\d\.png is no image \(Unidentified"
+    with pytest.raises(DataError, match=match):
+        data.train.take(torch.tensor(data.train.rows[1]))
+    for path in bad.iterdir():
+        Image.new("RGB", (9, 5)).save(path)
+    with pytest.raises(DataError, match=r"must be 4 x 5 pixels, as .*0\.png is, got 9 x 5"):
+        data.train.take(torch.tensor(data.train.rows[1]))
+    with pytest.raises(DataError, match="must hold images as CLASS/FILE or, of several"):
+        read(f"images:{tmp_path}/none")
+
+
+def test_a_node_must_know_the_classes(tmp_path):
+    write_images(tmp_path / "photos", clients=("lake",))
+    dataset = f"images:{tmp_path}/photos/lake"
+    with pytest.raises(DataError, match=r"class is text.*categories=class=A\|B"):
+        read(dataset, client=1)
+    data = read(dataset, client=1, categories="class=bird|cat|dog")
+    assert (data.outputs, sorted(set(data.train.y.tolist()))) == (3, [1, 2])
+    with pytest.raises(DataError, match=r"must be one of bird, cat \(categories\), got 'dog'"):
+        read(dataset, client=1, categories="class=bird|cat")
+
+
+# --- CSV -------------------------------------------------------------------------------------
+
+TABLE = """age,color,ward,died
+1,red,a,no
+2,blue,a,yes
+,red,a,no
+9,,a,yes
+4,green,b,no
+6,green,b,no
+5,red,b,yes
+7,blue,b,yes
+"""
+WARDS = {
+    "num_clients": 2,
+    "clients_per_round": 2,
+    "target_column": "died",
+    "task_column": "ward",
+    "batch_size": 1,
+    "method": "fedavg",
+    "test_fraction": 0.5,
+}
+
+
+def rows_of(tmp_path, text=TABLE, **settings):
+    """Returns inputs and targets of all rows, sorted."""
+    (tmp_path / "a.csv").write_text(text)
+    data = read(f"csv:{tmp_path}/a.csv", **(WARDS | settings))
+    parts = [everything(part) for part in (data.train, data.test)]
+    rows = torch.cat([torch.cat([x, y[:, None]], dim=1) for x, y in parts])
+    return data, sorted(rows.tolist())
+
+
+def test_missing_values_have_a_column(tmp_path):
+    data, rows = rows_of(tmp_path, missing="indicator")
+    assert dict(data.names) == {0: "a", 1: "b"}
+    assert rows == sorted(
+        [  # age, is it missing, blue, green, red, is it missing; died
+            [1, 0, 0, 0, 1, 0, 0],
+            [2, 0, 1, 0, 0, 0, 1],
+            [0, 1, 0, 0, 1, 0, 0],
+            [9, 0, 0, 0, 0, 1, 1],
+            [4, 0, 0, 1, 0, 0, 0],
+            [6, 0, 0, 1, 0, 0, 0],
+            [5, 0, 0, 0, 1, 0, 1],
+            [7, 0, 1, 0, 0, 0, 1],
+        ]
+    )
+
+
+def test_missing_values_are_the_clients_median(tmp_path):
+    _, rows = rows_of(tmp_path, missing="median")
+    assert [2, 0, 0, 1, 0] in rows  # the third: of 1, 2 and 9
+    assert [9, 0, 0, 1, 1] in rows  # the fourth: red is the commonest
+
+
+def test_categories_are_declared_for_nodes(tmp_path):
+    (tmp_path / "a.csv").write_text(TABLE)
+    settings = WARDS | {"missing": "median"}
+    with pytest.raises(DataError, match=r"died is text.*categories=died=A\|B"):
+        read(f"csv:{tmp_path}/a.csv", client=1, **settings)
+    known = "color=red|blue|green|pink; died=no|yes|unknown"
+    data = read(f"csv:{tmp_path}/a.csv", client=1, categories=known, **settings)
+    assert (data.kind.inputs, data.outputs) == ("float32[5]", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        (TABLE, {}, r"a\.csv: age is missing in row 2: set missing=median or missing=indicator"),
+        (TABLE, {"target_column": "dead"}, "has no column 'dead'; it has age, color, ward, died"),
+        (
+            TABLE,
+            {"task_column": "site", "missing": "median"},
+            "partition natural needs a task column",
+        ),
+        (TABLE.replace("7,blue,b", "7,blue,"), {}, "ward is missing in row 7"),
+        (TABLE.replace("yes", "", 1), {}, "died is missing in row 1"),
+        (TABLE.replace(",no", ",0.5"), {"missing": "median"}, None),
+        (TABLE, {"missing": "median", "categories": "color=red|blue"}, "got 'green' in row 4"),
+        (TABLE, {"categories": "color"}, "categories must be columns with all their values"),
+        ("died,ward\n0,a\n1,b\n", {}, "must have a column besides died to learn from"),
+    ],
+)
+def test_refuses_tables_that_are_none(tmp_path, text, settings, message):
+    if message is None:  # numbers beside text are text, and so classes
+        assert rows_of(tmp_path, text, **settings)[0].outputs == 2
+        return
+    with pytest.raises(DataError, match=re.compile(message)):
+        rows_of(tmp_path, text, **settings)
+
+
+def test_truth_values_are_numbers_whether_or_not_some_are_missing(tmp_path):
+    text = TABLE.replace("red", "True").replace("blue", "False").replace("green", "True")
+    assert [9, 0, 0, 1, 1] in rows_of(tmp_path, text, missing="indicator")[1]
+    assert [9, 1, 1] in rows_of(tmp_path, text, missing="median")[1]
+
+
+def test_numbers_are_predicted(tmp_path):
+    text = TABLE.replace("no", "0.5").replace("yes", "2")
+    data, _ = rows_of(tmp_path, text, missing="median", task="regression")
+    assert sorted({*data.train.y.tolist(), *data.test.y.tolist()}) == [0.5, 2.0]

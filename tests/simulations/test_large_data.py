@@ -1,0 +1,92 @@
+"""Federations that are larger than memory: only the rows that are drawn are read."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+
+SETTINGS = {
+    "method": "fedavg",
+    "model": "linear",
+    "partition": "natural",
+    "num_clients": 10,
+    "clients_per_round": 4,
+    "num_rounds": 3,
+    "local_steps": 4,
+    "batch_size": 4,
+    "eval_every": 3,
+    "adapt_shots": 1,
+    "test_fraction": 0.02,
+    "progress": False,
+}
+SCRIPT = """
+import json, resource, sys
+import engram, numpy as np
+from federation.data.in_memory import hold
+
+folder, small, out, settings, limit = sys.argv[1:]
+settings, limit = json.loads(settings), int(limit)
+
+def results(dataset, out):
+    run = engram.simulate(dataset=dataset, out=out, **settings)
+    found = run.metrics.drop(columns="ms").iloc[-1].map(str).to_dict()
+    return [found, {name: leaf.sum().item() for name, leaf in run.model.items()}]
+
+def arrays():
+    return {name: np.load(f"{folder}/{name}.npy") for name in ("x", "y", "task")}
+
+if limit < 2**30:  # beyond what a run takes itself
+    results(f"npy:{small}", f"{out}-small")
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    limit += int(status["VmData"].split()[0]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+found = [results(f"npy:{folder}", out)]
+if small:
+    try:
+        arrays()
+    except MemoryError:
+        resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
+        found.append(results(hold(arrays()), f"{out}-whole"))
+print(json.dumps(found))
+"""
+
+
+def write(folder, rows, width):
+    """Writes a sparse file of rows, of which a thousand at most hold anything."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, rows)
+    header = {"descr": "|u1", "fortran_order": False, "shape": (rows, width)}
+    with (folder / "x.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        start = file.tell()
+        file.truncate(start + rows * width)
+        for row in rng.integers(0, rows, 1000):
+            file.seek(start + row * width)
+            file.write(rng.integers(0, 100 + 100 * y[row], 50, dtype=np.uint8).tobytes())
+    np.save(folder / "y.npy", y)
+    np.save(folder / "task.npy", rng.integers(0, 10, rows))
+
+
+def run(folder, limit, small="", **settings):
+    """Runs in a process that may take so much memory; below 2**30 bytes, so much more."""
+    arguments = [folder, small, folder.parent / "run", json.dumps(SETTINGS | settings), limit]
+    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_ten_times_the_memory_limit_gives_the_numbers_of_memory(tmp_path):
+    size = 640 * 2**20
+    write(tmp_path / "small", 2500, 48_000)
+    write(tmp_path / "large", size // 48_000, 48_000)
+    drawn, whole = run(tmp_path / "large", size // 10, tmp_path / "small")
+    assert drawn == whole
+
+
+def test_twenty_gigabytes_train_within_two(tmp_path):
+    write(tmp_path / "large", 20 * 2**30 // 48_000, 48_000)
+    [(found, _)] = run(tmp_path / "large", 2 * 2**30, test_fraction=0.002)
+    assert 0 <= float(found["loss"]) < 1
