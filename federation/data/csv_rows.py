@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engram.tasks import Targets
+from engram.metrics import Targets
 from federation.data.tables import check_columns, numbers, read_frame
 from federation.data.values import Columns
 from federation.errors import DataError
