@@ -18,7 +18,11 @@ from federation.errors import EngramError
 from federation.files import read_file, replace_file
 from federation.tensors import tensors_from_bytes, tensors_to_bytes
 
-__all__ = ["DiskStore", "MemoryFull", "MemoryMismatch", "MemoryStore", "RamStore"]
+__all__ = ["OWN", "DiskStore", "MemoryFull", "MemoryMismatch", "MemoryStore", "RamStore"]
+
+
+OWN = "personal/"
+"""Before the names of a client's personal parameters, which its memory holds beside its rule's."""
 
 
 class MemoryMismatch(EngramError):

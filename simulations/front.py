@@ -11,7 +11,7 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from client.hosts import Engine, Opening, host_of
-from client.memory import RamStore
+from client.memory import OWN, RamStore
 from client.training.scoring import Scoring
 from engram.checks import must
 from engram.networks import NETWORKS, model
@@ -28,6 +28,7 @@ from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
 from federation.roster import Kind
 from federation.settings.fields import key_of
+from federation.streams import Stream, torch_generator
 from server.record import Checkpoint, RunRecord
 from simulations import plots
 from simulations.comparison import Runs
@@ -156,14 +157,17 @@ class Run:
         store = RamStore()
         store.restore(checkpoint.memories)
         kept = store.load(client, None, before=checkpoint.server_round + 2)
-        if own := model_part(kept or {}):
-            return self._as_named(own)
+        kept = model_part(kept or {})
+        mine = {n.removeprefix(OWN): leaf for n, leaf in kept.items() if n.startswith(OWN)}
+        if state := {n: leaf for n, leaf in kept.items() if not n.startswith(OWN)}:
+            return self._as_named(state)
         if not isinstance(e.own, LocalMethod):
             raise Refused(f"client {self._record.names.get(client, client)} keeps no model")
         data = federated_data(e)
         network = model_for(e, data.kind)
         scoring = Scoring(e, network, data, vectorized=False)
-        return self._as_named(scoring.personalized(checkpoint.model, client))
+        start = network.init(torch_generator(e.seed, Stream.MODEL))
+        return self._as_named(scoring.personalized(start | checkpoint.model | mine, client))
 
     def plot(self, metric: str = "") -> "Figure":
         """Draws a metric against rounds.

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from engram.aggregates import Aggregate
 from engram.metrics import METRICS, Metric
+from engram.models import keep
 from engram.tasks import CLASSIFICATION
 from engram.tree import is_finite
 from engram.types import Params
@@ -122,7 +123,8 @@ class Federated(RunStrategy):
         """Makes the strategy of a run: the experiment's network, aggregate and cohorts."""
         e = experiment
         network = model_for(e, roster.kind)
-        model = network.init(torch_generator(e.seed, Stream.MODEL))
+        whole = network.init(torch_generator(e.seed, Stream.MODEL))
+        model = keep(whole, network.personal, personal=False)
         parameters = sum(leaf.numel() for leaf in model.values())
         notes = server_step_notes(e, parameters)
         if notes and not notes["exp-concave"]:

@@ -126,11 +126,19 @@ class CohortTask(NamedTuple):
         model: The common model w, without a client axis.
         memories: For each client the memory it kept, or None: it starts anew.
         draws: Its rows.
+        own: The clients' personal parameters, with a leading client axis.
     """
 
     model: Params
     memories: Sequence[Params | None]
     draws: Draws
+    own: Params = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
+
+    @property
+    def start(self) -> Params:
+        """The models that the clients start from, with a leading client axis."""
+        count = len(self.memories)
+        return {n: leaf.expand(count, *leaf.shape) for n, leaf in self.model.items()} | self.own
 
 
 class CohortModels(NamedTuple):
@@ -153,6 +161,10 @@ class CohortModels(NamedTuple):
         return self._replace(
             leaves=leaves, coordinates=self.coordinates and self.coordinates.of(clients)
         )
+
+    def without(self, names: frozenset[str]) -> Self:
+        """Returns the models without some of their parameters."""
+        return self._replace(leaves={n: x for n, x in self.leaves.items() if n not in names})
 
     def stack(self) -> Params:
         """Returns the models as they are, with a leading client axis."""
@@ -216,8 +228,7 @@ def vmapped(
         task: What to do.
         statistics: Updates running statistics, after each step, by its last batch.
     """
-    count = len(task.memories)
-    w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
+    count, w = len(task.memories), task.start
     initial = task.draws.initial_batch()
     u = vmap(rule.init, in_dims=(0, None if initial is None else 0))(w, initial)
     if any(memory is not None for memory in task.memories):
@@ -255,8 +266,8 @@ def each_in_turn(
     for i, memory in enumerate(task.memories):
         h, draws = 0, task.draws.of(i)
         try:
-            w, u = common, rule.init(common, _only(draws.initial_batch()))
-            u = u | (memory or {})
+            w = common | {name: _images(leaf[i]) for name, leaf in task.own.items()}
+            u = rule.init(w, _only(draws.initial_batch())) | (memory or {})
             start = w, u
             batches: tuple[Batch, ...] = ()
             for h, step in enumerate(draws.steps(), start=1):  # noqa: B007 - the handler needs it

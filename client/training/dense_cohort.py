@@ -51,7 +51,7 @@ def dense(
     else:
         coordinates = Span(weight, weight.new_zeros(count, drawn, weight.shape[1]), 0)
         stream = _featured(coordinates, task, features, targets)
-    w = {name: leaf.expand(count, *leaf.shape) for name, leaf in task.model.items()}
+    w = task.start
     w[FIRST] = coordinates.origin()
     brought = _hold(coordinates, task.memories) if carried else {}
     initial = next(stream) if task.draws.initial else None
@@ -118,7 +118,7 @@ def _featured(
 ) -> Iterator[Examples]:
     """The same, for rows that enter the span later, as features."""
     draws = task.draws
-    names = tuple(name for name in task.model if not name.startswith("dense"))
+    names = tuple(name for name in task.start if not name.startswith("dense"))
     for start, stop in pairwise(_edges(draws, 1)):
         x, y = draws.split.take(draws.rows[:, start:stop])
         rows = FeatureRows(features, names, span, x, start, stop)

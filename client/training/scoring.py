@@ -79,7 +79,7 @@ class Scoring:
         self._vectorized = vectorized
         self._metrics = experiment.of(LocalMethod).metrics(experiment)
         self._dense = vectorized and network.features is None and network.dense_layers > 0
-        self._dense &= experiment.adapt_optimizer in AFFINE
+        self._dense &= experiment.adapt_optimizer in AFFINE and FIRST not in network.personal
         task = task_of(experiment.task, experiment.loss)
         # Personalized as it will serve: nothing is dropped, and no statistics are taken of the few.
         loss: LossFn = mean_loss(network._replace(train=None), task)
@@ -96,14 +96,21 @@ class Scoring:
         self,
         model: Params,
         clients: Sequence[int],
-        memory: Callable[[int], Params | None],
+        kept: Callable[[int], tuple[Params | None, Params]],
     ) -> Scores:
-        """Scores the common model, personalized models, and the clients' memories."""
+        """Scores the common model, personalized models, and the clients' memories.
+
+        Args:
+            model: The model that clients share.
+            clients: Whom to score.
+            kept: Returns the model that a client keeps, if it keeps one, and its personal
+                parameters.
+        """
         size = sum(leaf.numel() for leaf in model.values())
         inputs = self._row * max(len(self._test.rows[c]) for c in clients)
         block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
         parts = [
-            self._block(model, some, [memory(client) for client in some])
+            self._block(model, some, [kept(client) for client in some])
             for some in (clients[at : at + block] for at in range(0, len(clients), block))
         ]
         columns = {
@@ -118,23 +125,28 @@ class Scoring:
         return max(self._test.numbers, 0 if self._dense else self._network.activations)
 
     def personalized(self, model: Params, client: int) -> Params:
-        """Returns the model after fine-tuning on a client's support rows, as it is scored."""
+        """Returns a client's model after fine-tuning on its support rows, as it is scored."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
         return self._personalize(model, _of(self._test.take(self._split([client]).support), 0))
 
     def _block(
-        self, model: Params, clients: Sequence[int], memories: Sequence[Params | None]
+        self,
+        model: Params,
+        clients: Sequence[int],
+        kept: Sequence[tuple[Params | None, Params]],
     ) -> Scores:
-        rows = self._split(clients)
+        rows, memories = self._split(clients), [memory for memory, _ in kept]
+        own = {name: torch.stack([mine[name] for _, mine in kept]) for name in kept[0][1]}
         serve: dict[str, Callable[[Inputs], Tensor]] = {
-            COMMON: partial(self._common, model),
-            PERSONALIZED: self._tuned(model, rows),
+            COMMON: partial(self._common, model, own),
+            PERSONALIZED: self._tuned(model, own, rows),
         }
         have = [i for i, kept in enumerate(memories) if kept is not None]
         if have:
-            kept = [memory for memory in memories if memory is not None]
-            stack = {name: torch.stack([memory[name] for memory in kept]) for name in model}
+            found = [memory for memory in memories if memory is not None]
+            names = [*model, *own]
+            stack = {name: torch.stack([memory[name] for memory in found]) for name in names}
             serve[KEPT] = lambda x: self._for_each(self._network.apply)(stack, _of(x, have))
         outputs: dict[str, list[Tensor]] = {which: [] for which in serve}
         targets = []
@@ -145,18 +157,24 @@ class Scoring:
             for which, served in serve.items():
                 outputs[which].append(served(x))
         y = torch.cat(targets, dim=1)
-        found = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
-        columns = self._measured(COMMON, found[COMMON], y, rows.counted)
-        columns |= self._measured(PERSONALIZED, found[PERSONALIZED], y, rows.counted)
+        said = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
+        columns = self._measured(COMMON, said[COMMON], y, rows.counted)
+        columns |= self._measured(PERSONALIZED, said[PERSONALIZED], y, rows.counted)
         lacking = y.new_full((len(clients),), torch.nan, dtype=torch.float32)
         columns |= {metric.name + KEPT: lacking.clone() for metric in self._metrics}
         if have:
-            for name, own in self._measured(KEPT, found[KEPT], y[have], rows.counted[have]).items():
-                columns[name][have] = own
+            for name, values in self._measured(
+                KEPT, said[KEPT], y[have], rows.counted[have]
+            ).items():
+                columns[name][have] = values
         return Scores(columns, rows.counted.sum(1))
 
-    def _common(self, model: Params, x: Inputs) -> Tensor:
-        """Returns the common model's outputs (c, q, ...) on queries x (c, q, ...)."""
+    def _common(self, model: Params, own: Params, x: Inputs) -> Tensor:
+        """Returns the outputs (c, q, ...) before personalization, on queries x (c, q, ...)."""
+        if own:
+            serve = self._for_each(lambda mine, some: self._network.apply(model | mine, some))
+            outputs: Tensor = serve(own, x)
+            return outputs
         shape = tree_leaves(x)[0].shape[:2]
         flat = tree_map(lambda leaf: leaf.flatten(0, 1), x)
         return _unflattened(self._network.apply(model, flat), shape)
@@ -182,12 +200,12 @@ class Scoring:
         arrays = np.stack([rows[:shots] for rows in shuffled]), np.stack(queries), counted
         return _Rows(*(torch.from_numpy(array).to(self._test.y.device) for array in arrays))
 
-    def _tuned(self, model: Params, rows: _Rows) -> Callable[[Inputs], Tensor]:
+    def _tuned(self, model: Params, own: Params, rows: _Rows) -> Callable[[Inputs], Tensor]:
         """Returns what gives the personalized models' outputs (c, q, ...) on x (c, q, ...)."""
         if self._dense:
-            return self._tuned_dense(model, rows.support)
+            return self._tuned_dense(model, own, rows.support)
         batch = self._test.take(rows.support)
-        tuned = self._for_each(partial(self._personalize, model))(batch)
+        tuned = self._for_each(lambda mine, some: self._personalize(model | mine, some))(own, batch)
         return lambda x: self._for_each(self._network.apply)(tuned, x)
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,11 +219,13 @@ class Scoring:
 
         return in_turn
 
-    def _tuned_dense(self, model: Params, support: Tensor) -> Callable[[Inputs], Tensor]:
+    def _tuned_dense(
+        self, model: Params, own: Params, support: Tensor
+    ) -> Callable[[Inputs], Tensor]:
         coordinates = make_coordinates(model[FIRST], *support.shape)
         _, y = self._test.take(support, out=coordinates.drawn)
         rows = coordinates.see(0, support.shape[1])
-        w = {name: leaf.expand(len(support), *leaf.shape) for name, leaf in model.items()}
+        w = {name: leaf.expand(len(support), *leaf.shape) for name, leaf in model.items()} | own
         w[FIRST] = rows.fit(coordinates.origin())
         tuned = self._personalize(w, Examples(rows, self._targets(y)))
         layers = self._network.dense_layers

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.memory import MemoryStore
+from client.memory import OWN, MemoryStore
 from client.training.budget import block_size
 from client.training.cohort import (
     ClientRaised,
@@ -29,8 +29,9 @@ from client.training.cohort import (
 )
 from client.training.dense_cohort import cost, dense, pays
 from client.training.scoring import Scores, Scoring
+from engram.dense import FIRST
 from engram.derivatives import by_autograd
-from engram.models import dense_loss_of, mean_loss
+from engram.models import dense_loss_of, keep, mean_loss
 from engram.networks import FLAT
 from engram.optimizers import scaled, step_factor, with_optimizer
 from engram.tasks import task_of
@@ -44,7 +45,7 @@ from federation.methods.local import LocalMethod
 from federation.names import Names
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
-from federation.streams import Stream, generator
+from federation.streams import Stream, generator, torch_generator
 
 __all__ = ["ClientFailed", "Engine", "Trained", "Trainer"]
 
@@ -119,7 +120,8 @@ class Trainer:
         self._remembers = self._own.keeps_memory and self._rule.state_is_model
         self._keeps = experiment.optimizer_state == "kept" and self._rule.moments is not None
         self._reads = self._remembers and self._rule.reads_state
-        model = self._network.init(torch.Generator())
+        model = self._network.init(torch_generator(experiment.seed, Stream.MODEL))
+        self._personal = keep(model, self._network.personal, personal=True)
         self._ways = self._choose_ways(engine, model)
         self._times: dict[str, list[float]] = {name: [] for name in self._ways}
         self._block = self._choose_block(model)
@@ -154,7 +156,12 @@ class Trainer:
             return in_turn
         features, ends_dense = network.features, network.dense_layers > 0
         learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
-        held = rule.affine and not self._keeps and not self.experiment.local_epochs
+        held = (
+            rule.affine
+            and FIRST not in self._personal
+            and not self._keeps
+            and not self.experiment.local_epochs
+        )
         if held and ends_dense and (features is None or learned):
             loss, targets = dense_loss_of(self._task, network.dense_layers, self.data.outputs)
             way = partial(dense, self._rule_on(loss), loss, targets=targets, features=features)
@@ -233,6 +240,7 @@ class Trainer:
             clients = [client for _, client in members]
             done = self._run(model, clients, server_round, way)
             self._remember(done, clients, server_round, durable)
+            done = done._replace(models=done.models.without(self._network.personal))
             if self.experiment.clip:
                 done = self._protect(done, model, clients, server_round)
             examples = [len(self.data.train.rows[client]) for client in clients]
@@ -243,15 +251,14 @@ class Trainer:
     def _run(
         self, model: Params, clients: Sequence[int], server_round: int, way: str
     ) -> LocalRound:
-        memories: list[Params | None] = [None] * len(clients)
-        if self._reads or self._keeps:
-            memories = [
-                self._store.load(c, self._like(model), before=server_round) for c in clients
-            ]
+        kept = [self._recall(model, client, before=server_round) for client in clients]
+        wanted = self._reads or self._keeps
+        memories = [state if wanted else None for state, _ in kept]
+        own = {name: torch.stack([mine[name] for _, mine in kept]) for name in self._personal}
         began = self._reads and all(memory is not None for memory in memories)
         anew = self._rule.needs_initial_batch and not began
         draws = self._draw(clients, server_round, initial=anew)
-        task = CohortTask(model, memories, draws)
+        task = CohortTask(model, memories, draws, own)
         start = time.perf_counter()
         try:
             done = self._way_in(way, server_round)(task)
@@ -277,19 +284,35 @@ class Trainer:
         return partial(way.func, scaled(rule, factor), *rest, **way.keywords)
 
     def _like(self, model: Params) -> Params:
-        """Returns what has the names and shapes of a client's memory."""
+        """Returns what has the names and shapes of a client's memory of its rule."""
+        model = model | self._personal
         own = model if self._remembers else {}
         return own | (self._rule.moments(model) if self._keeps and self._rule.moments else {})
+
+    def _recall(self, model: Params, client: int, *, before: int) -> tuple[Params | None, Params]:
+        """Returns a client's memory of its rule, if it has one, and its personal parameters."""
+        like = self._like(model)
+        mine = {name: leaf.to(self.experiment.device) for name, leaf in self._personal.items()}
+        if not like and not mine:
+            return None, {}
+        marked = {OWN + name: leaf for name, leaf in mine.items()}
+        found = self._store.load(client, like | marked, before=before)
+        if found is None:
+            return None, mine
+        state = {name: found[name] for name in like}
+        return state or None, {name: found[OWN + name] for name in mine}
 
     def _remember(
         self, done: LocalRound, clients: Sequence[int], server_round: int, durable: int
     ) -> None:
         names = self._like(done.models.leaves)
-        if not names:
-            return
         kept = [i for i in range(len(clients)) if i not in done.broken]
-        states = done.states.of(kept).stack() if kept else {}
+        if not kept or not (names or self._personal):
+            return
+        states = done.states.of(kept).stack() if names else {}
         states = {name: leaf.cpu() for name, leaf in states.items() if name in names}
+        models = done.models.of(kept).leaves
+        states |= {OWN + name: models[name].cpu() for name in self._personal}
         for position, i in enumerate(kept):
             memory = {name: leaf[position].clone() for name, leaf in states.items()}
             self._store.save(clients[i], memory, server_round=server_round, durable=durable)
@@ -390,12 +413,11 @@ class Trainer:
         """
         model = self._receive(model)
 
-        def memory(client: int) -> Params | None:
-            if not self._remembers:
-                return None
-            return self._store.load(client, self._like(model), before=server_round + 1)
+        def kept(client: int) -> tuple[Params | None, Params]:
+            state, mine = self._recall(model, client, before=server_round + 1)
+            return (state if self._remembers else None), mine
 
-        return self._scoring.scores(model, clients, memory)
+        return self._scoring.scores(model, clients, kept)
 
 
 class _Group:

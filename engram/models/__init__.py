@@ -12,6 +12,7 @@ from engram.models.fit import check_fit
 from engram.models.functional import Statistics
 from engram.models.losses import cross_entropy, dense_loss_of, mean_loss, squared_error
 from engram.models.module import from_module
+from engram.models.sharing import keep, with_personal
 from engram.models.zoo import built_in_module, with_group_norm
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
 
@@ -22,9 +23,11 @@ __all__ = [
     "cross_entropy",
     "dense_loss_of",
     "from_module",
+    "keep",
     "mean_loss",
     "network",
     "squared_error",
+    "with_personal",
 ]
 
 Norm = Literal["batch", "group"]

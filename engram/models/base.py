@@ -34,6 +34,7 @@ class Model(NamedTuple):
         parameters: Number of parameters.
         least_rows: Rows that a batch must have in training, at least; 2 with batch norm.
         running: Names of running statistics, which are no parameters, though among ``init``'s.
+        personal: Names of parameters that each client keeps to itself.
         names: What a module calls its parameters, where they have other names here.
     """
 
@@ -48,4 +49,5 @@ class Model(NamedTuple):
     statistics: Callable[[Params, Inputs], Params] | None = None
     least_rows: int = 1
     running: frozenset[str] = frozenset()
+    personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes

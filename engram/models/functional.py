@@ -19,7 +19,7 @@ from engram.derivatives import differentiates_twice
 
 __all__ = ["NORMS", "Pure", "Statistics", "decomposes", "uniform"]
 
-Statistics = Literal["average", "fixed"]
+Statistics = Literal["average", "local", "fixed"]
 
 NORMS: Final = (nn.modules.batchnorm._BatchNorm,)
 

@@ -42,8 +42,9 @@ def from_module(
         example: Inputs of two rows or more, such as the module will see: a tensor; a tuple of
             tensors, which are its arguments in order; or a dictionary of them, by name.
         generator: Draws the constants, if the module draws some.
-        statistics: What batch norm's running statistics are: ``average`` ones follow the rows that
-            a client trains on, ``fixed`` ones stay, and are used in training, too.
+        statistics: What batch norm's running statistics are: ``average`` and ``local`` ones
+            follow the rows that a client trains on; ``fixed`` ones stay, and are used in training,
+            too.
 
     Raises:
         ValueError: If the module does not take the example, or its outputs are not a function of

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.checks import must, require
-from engram.models import Model, check_fit, network
+from engram.models import Model, check_fit, network, with_personal
 from engram.models.base import Inputs
 from engram.networks import CHARACTERS, NETWORKS
 from engram.tasks import task_of
@@ -158,9 +158,14 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
         least = f"at least {model.least_rows} for this network, which normalizes by its batches"
         require(e.batch_size >= model.least_rows, "batch-size", e.batch_size, least)
         check_fit(model, task_of(e.task, e.loss), example(kind.inputs), kind.outputs)
+        if not (e.personal or e.share or (e.statistics == "local" and model.running)):
+            return model
+        names = model.init(torch.Generator())
+        return with_personal(
+            model, names, personal=e.personal, share=e.share, running=e.statistics == "local"
+        )
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
-    return model
 
 
 def federated_data(experiment: Experiment, *, named: bool = True) -> FederatedData:

@@ -62,9 +62,14 @@ class Given(TypedDict, total=False):
     norm: Literal["batch", "group"]
     """what a network with batch norm has: batch, or group (group norm, of two groups, in place
     of it)."""
-    statistics: Literal["average", "fixed"]
-    """running statistics of batch norm: average (of the clients' ones) or fixed (they stay, and
-    are used in training, too)."""
+    statistics: Literal["average", "local", "fixed"]
+    """running statistics of batch norm: average (of the clients' ones), local (each client
+    keeps its own) or fixed (they stay, and are used in training, too)."""
+    personal: str
+    """parameters that each client keeps to itself, as patterns of their names with commas, such
+    as head.*; the others are shared."""
+    share: str
+    """parameters that clients share, likewise; all others are personal."""
     num_rounds: int
     """communication rounds."""
     eval_every: int

@@ -54,10 +54,19 @@ class ModelSettings(Settings):
         description="what a network with batch norm has: batch, or group (group norm, of two "
         "groups, in place of it)",
     )
-    statistics: Literal["average", "fixed"] = Field(
+    statistics: Literal["average", "local", "fixed"] = Field(
         "average",
-        description="running statistics of batch norm: average (of the clients' ones) or fixed "
-        "(they stay, and are used in training, too)",
+        description="running statistics of batch norm: average (of the clients' ones), local (each "
+        "client keeps its own) or fixed (they stay, and are used in training, too)",
+    )
+
+    personal: str = Field(
+        "",
+        description="parameters that each client keeps to itself, as patterns of their names with "
+        "commas, such as head.*; the others are shared",
+    )
+    share: str = Field(
+        "", description="parameters that clients share, likewise; all others are personal"
     )
 
     @property

@@ -1,0 +1,47 @@
+"""Which parameters of a network clients share, and which ones each client keeps to itself."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+from engram.checks import must
+from engram.models.base import Model
+from engram.types import Params
+
+__all__ = ["keep", "with_personal"]
+
+
+def with_personal(
+    model: Model, names: Iterable[str], *, personal: str, share: str, running: bool
+) -> Model:
+    """Returns a network some of whose parameters are each client's own.
+
+    Args:
+        model: The network.
+        names: Of its parameters.
+        personal: Patterns of names, with commas, such as ``head.*``: whatever matches one is
+            personal.
+        share: Patterns likewise: where there are some, whatever matches none is personal.
+        running: Whether running statistics are personal, too.
+
+    Raises:
+        ValueError: If a pattern matches nothing, or nothing is left to share.
+    """
+    called = {name: model.names.get(name, name) for name in names}
+    found = set(model.running) if running else set()
+    for key, text, kept in (("personal", personal, True), ("share", share, False)):
+        patterns = [pattern.strip() for pattern in text.split(",") if pattern.strip()]
+        for pattern in patterns:
+            if not any(fnmatchcase(theirs, pattern) for theirs in called.values()):
+                some = ", ".join(list(called.values())[:4])
+                raise ValueError(must(key, pattern, f"patterns of parameters, such as {some}"))
+        matched = {n for n, c in called.items() if any(fnmatchcase(c, p) for p in patterns)}
+        if patterns:
+            found |= matched if kept else called.keys() - matched
+    if not called.keys() - found:
+        raise ValueError(must("share", "nothing", "some parameters, which clients learn together"))
+    return model._replace(personal=frozenset(found))
+
+
+def keep(params: Params, names: frozenset[str], *, personal: bool) -> Params:
+    """Returns the parameters that are personal, or those that are not."""
+    return {name: leaf for name, leaf in params.items() if (name in names) == personal}

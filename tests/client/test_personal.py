@@ -1,0 +1,132 @@
+"""Parameters that are each client's own: they stay with it, under every method."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord
+from torch import nn
+
+from client.hosts.local import LocalHost
+from client.memory import OWN, RamStore
+from engram.networks import model
+from federation.errors import Refused
+from federation.methods import family
+from federation.noise import secret_noise
+from federation.wire import ARRAYS
+from server.record import RunRecord
+from server.roster import query_roster
+from simulations.engine import simulate
+from simulations.grid import InProcessGrid
+from strategies.local import Federated
+from tests.client.test_modules import CASES, CLIENTS, experiment
+from tests.support import trainer
+
+HEADS = {"convolutions": "5.*", "group norm": "head.*", "two inputs": "head.*,codes.*"}
+
+
+def run(folder, case, engine="vectorized", **settings):
+    found = simulate(experiment(case, **settings), folder, engine=engine)
+    return found, RunRecord.open(folder).load_checkpoint()
+
+
+@pytest.fixture(autouse=True)
+def _registered(plug_ins):
+    pass
+
+
+@pytest.mark.parametrize("method", family("local"))
+@pytest.mark.parametrize("case", HEADS)
+def test_both_engines_compute_the_same_and_share_no_more_than_they_should(case, method, tmp_path):
+    own = {"method": method, "memory": "carry", "personal": HEADS[case]}
+    one, first = run(tmp_path / "one", case, **own)
+    other, second = run(tmp_path / "other", case, engine="sequential", **own)
+    torch.testing.assert_close(first.model, second.model, rtol=1e-5, atol=1e-5)
+    assert one["clients"]["loss"] == pytest.approx(other["clients"]["loss"], abs=1e-5)
+    make, _, _ = CASES[case]
+    whole = {name for name, _ in make().named_parameters()}
+    mine = {name for name in whole if any(name.startswith(p[:-1]) for p in HEADS[case].split(","))}
+    assert 0 < len(mine) < len(whole)
+    assert len(first.model) == len(whole - mine)
+
+
+def test_nothing_personal_is_in_a_message():
+    e = experiment("group norm", method="pfedme", personal="head.*", clip=1.0)
+    t = trainer(e)
+    grid = InProcessGrid(LocalHost(t), [[client] for client in range(CLIENTS)])
+    strategy = Federated.build(e, query_roster(grid, CLIENTS), secret_noise)
+    arrays = strategy.init()
+    messages = list(strategy.configure_train(1, arrays, ConfigRecord({"durable": 0}), grid))
+    replies = list(grid.send_and_receive(messages))
+    for message in [*messages, *replies]:
+        names = message.content.array_records[ARRAYS].keys()
+        assert names == {
+            n for n, _ in CASES["group norm"][0]().named_parameters() if "head" not in n
+        }
+    kept = t._store.load(strategy.cohort[0], None, before=2)
+    assert {name for name in kept if name.startswith(OWN)} == {
+        f"{OWN}head.{p}" for p in ("weight", "bias")
+    }
+
+
+def test_a_personal_part_is_remembered_and_goes_on_after_a_crash(tmp_path):
+    # One after the other: which way is the faster may be found out otherwise after a crash.
+    settings = {"method": "fedavg", "personal": "head.*", "engine": "sequential"}
+    whole, last = run(tmp_path / "whole", "group norm", **settings)
+    run(tmp_path / "parts", "group norm", num_rounds=2, **settings)
+    again, resumed = run(
+        tmp_path / "parts", "group norm", resume=str(tmp_path / "parts"), **settings
+    )
+    torch.testing.assert_close(resumed.model, last.model, rtol=0, atol=0)
+    assert again["clients"]["loss"] == whole["clients"]["loss"]
+    store = RamStore()
+    store.restore(last.memories)
+    heads = [store.load(client, None, before=9)[f"{OWN}head.bias"] for client in range(CLIENTS)]
+    assert not torch.equal(heads[0], heads[1])
+
+
+def test_with_one_client_it_does_not_matter_who_keeps_what(tmp_path):
+    arrays = {"partition": "iid", "num_clients": 1, "clients_per_round": 1}
+    shared, _ = run(tmp_path / "shared", "group norm", method="fedavg", **arrays)
+    kept, _ = run(tmp_path / "kept", "group norm", method="fedavg", personal="head.*", **arrays)
+    assert kept["loss"] == pytest.approx(shared["loss"], abs=1e-6)
+
+
+def test_what_is_not_shared_is_personal(tmp_path):
+    _, one = run(tmp_path / "one", "group norm", method="fedavg", personal="head.*,norm.*")
+    _, other = run(tmp_path / "other", "group norm", method="fedavg", share="first.*,second.*")
+    torch.testing.assert_close(one.model, other.model, rtol=0, atol=0)
+
+
+def test_local_statistics_stay_with_the_client(tmp_path):
+    settings = {"method": "fedavg", "statistics": "local"}
+    found, last = run(tmp_path / "run", "batch norm and dropout", **settings)
+    assert not any("running" in name for name in last.model)
+    store = RamStore()
+    store.restore(last.memories)
+    means = [store.load(client, None, before=9)[f"{OWN}norm.running_mean"] for client in (0, 1)]
+    assert not torch.equal(*means)
+    assert np.isfinite(found["loss"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"personal": "heed.*"}, r"personal must be patterns of parameters, such as first.weight"),
+        ({"share": "nothing"}, "share must be patterns of parameters"),
+        ({"personal": "*"}, "share must be some parameters, which clients learn together"),
+    ],
+)
+def test_patterns_that_leave_nothing_are_refused(settings, words, tmp_path):
+    with pytest.raises(Refused, match=words):
+        simulate(experiment("group norm", **settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_personal_first_layer_is_trained_without_its_span():
+    def make():
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 3))
+
+    model(make, "small")
+    for personal, ways in (("1.*", {"vmap", "in-turn"}), ("3.*", {"dense"})):
+        e = experiment("convolutions", model="small", method="fedavg", personal=personal)
+        assert set(trainer(e)._ways) == ways
