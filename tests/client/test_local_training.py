@@ -76,7 +76,7 @@ class NoBias(Normed):
 
 
 @pytest.mark.parametrize("settings", [{"optimizer": "adamw", "weight_decay": 0.1}, {}])
-@pytest.mark.parametrize("case", ["batch norm and dropout", "lstm", "tied transformer"])
+@pytest.mark.parametrize("case", ["batch norm and dropout", "recurrent", "tied transformer"])
 def test_networks_of_users_train_by_epochs(case, settings, tmp_path, monkeypatch):
     monkeypatch.setitem(CASES, "batch norm and dropout", (NoBias, IMAGES, {}))
     found = []
@@ -166,7 +166,7 @@ def test_epochs_are_those_of_a_loop_over_torchs_loader(engine):
 
 
 def test_who_else_trains_does_not_matter():
-    e = experiment("lstm", local_epochs=1, batch_size=7, method="local-moml", num_clients=4)
+    e = experiment("recurrent", local_epochs=1, batch_size=7, method="local-moml", num_clients=4)
     t = trainer(e)
     model = initial_model(t)
     t.data.train.rows[0] = t.data.train.rows[0][:9]
