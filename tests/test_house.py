@@ -56,7 +56,7 @@ def test_the_science_imports_science_only():
     standard = {"abc", "collections", "copy", "dataclasses", "functools", "itertools", "math"}
     standard |= {"reprlib"}  # brief.py: values in messages
     standard |= {"importlib", "pathlib", "sys"}  # lazy.py, rooms.py, __main__.py
-    standard |= {"inspect", "types"}  # tasks.py, functional.py: functions of others
+    standard |= {"inspect", "types", "fnmatch"}  # tasks.py, functional.py, sharing.py
     standard |= {"contextlib", "threading"}  # derivatives.py, module.py: what one thread is at
     standard |= {"typing", "warnings"}  # families.py: a library's solver says where it has failed
     for path in modules("engram"):
