@@ -1,5 +1,6 @@
 """What ``import engram`` gives: experiments on data in memory, and runs as tables and models."""
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -24,6 +25,7 @@ from federation.data.lazy import Lazy
 from federation.data.map_style import inputs_of, targets_of
 from federation.errors import Refused, few_names
 from federation.experiment import FIRST, Experiment, lists_settings, read_by
+from federation.files import replace_file
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
 from federation.roster import Kind
@@ -31,7 +33,7 @@ from federation.settings.fields import key_of
 from federation.streams import Stream, torch_generator
 from server.record import Checkpoint, RunRecord
 from simulations import plots
-from simulations.comparison import Runs
+from simulations.comparison import PLAN, Runs
 from simulations.engine import simulate as run_in_process
 from simulations.options import data_name, find_run, new_folder, read_experiment
 from simulations.reports.local import report_rows
@@ -320,6 +322,10 @@ def compare(
             )
             for seed in range(first, first + seeds)
         ]
+    records = [RunRecord.open(run.folder) for each in runs.values() for run in each]
+    plan = {record.folder.name: record.config["settings"] for record in records}
+    engine = records[0].config["engine"]
+    replace_file(place / PLAN, json.dumps({"engine": engine, "runs": plan}, indent=2).encode())
     return Comparison(place, runs)
 
 

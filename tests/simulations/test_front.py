@@ -1,5 +1,6 @@
 """``import engram``: experiments on data in memory, and what came of them."""
 
+import json
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ import engram.molar
 import engram.online
 from engram.networks import NETWORKS
 from federation.errors import DataError, Refused, RunStopped
+from simulations.terminal import show_found
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "eval_every": 1}
 
@@ -143,7 +145,7 @@ def test_a_row_of_a_data_set_that_cannot_be_read_is_named(tmp_path):
         engram.simulate(held, method="molar", progress=False)
 
 
-def test_methods_are_compared(tmp_path):
+def test_methods_are_compared(tmp_path, capsys):
     found = engram.compare(
         clients(), methods=["fedavg", "pfedme"], seeds=2, inner_steps=2, out=tmp_path / "c", **QUICK
     )
@@ -154,6 +156,9 @@ def test_methods_are_compared(tmp_path):
     assert [run.experiment.seed for run in found.runs["fedavg"]] == [0, 1]
     assert found.runs["pfedme"][0].experiment.own.inner_steps == 2
     assert found.plot().axes
+    show_found(tmp_path / "c", as_json=True)  # as `engram show` does
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])["methods"]
+    assert [row["accuracy"] for row in shown] == found.table["accuracy"].tolist()
     with pytest.raises(Refused, match=r"methods must be some of local-moml.*, got molar"):
         engram.compare(clients(), methods=["molar"])
 
