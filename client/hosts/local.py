@@ -13,8 +13,9 @@ from client.requests import (
     read_whole,
     round_of,
 )
+from client.training.outcome import Trained
 from client.training.scoring import Scores
-from client.training.trainer import Trained, Trainer
+from client.training.trainer import Trainer
 from engram.types import Params
 from federation.data.federated import federated_data, own_data
 from federation.errors import EngramError

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from client.training.cohort import (
     vmapped,
 )
 from client.training.dense_cohort import cost, dense, pays
+from client.training.outcome import Group, Trained
 from client.training.scoring import Scores, Scoring
 from engram.dense import FIRST
 from engram.derivatives import by_autograd
@@ -35,19 +36,17 @@ from engram.models import dense_loss_of, keep, mean_loss
 from engram.networks import FLAT
 from engram.optimizers import scaled, step_factor, with_optimizer
 from engram.tasks import task_of
-from engram.tree import interpolate
 from engram.types import LocalRule, LossFn, Params
 from federation.data.federated import FederatedData, model_for
 from federation.data.partitions import Rows
 from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
-from federation.names import Names
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
 from federation.streams import Stream, generator, torch_generator
 
-__all__ = ["ClientFailed", "Engine", "Trained", "Trainer"]
+__all__ = ["ClientFailed", "Engine", "Trainer"]
 
 Engine = Literal["vectorized", "sequential"]
 # As measured in benchmarks/NOTES.md:
@@ -60,28 +59,6 @@ Way = partial[LocalRound]
 
 class ClientFailed(EngramError):
     """A client's local round raised an error; the message says whose, in which round and step."""
-
-
-class Trained(NamedTuple):
-    """What a local round made of a group of clients.
-
-    Attributes:
-        clients: Those that trained, in the order in which they were asked for.
-        params: The weighted mean of their models; or, if none was asked for, their models,
-            each leaf with a leading axis of ``len(clients)``. Empty if none trained.
-        examples: Their numbers of training rows.
-        losses: Their losses on the last local batch, after the last step, in nats.
-        failures: Those whose model or loss became non-finite, and what happened. They are in
-            none of the above, and their memories are as they were.
-        way: How they were trained: see ``federation.wire.WAYS``.
-    """
-
-    clients: list[int]
-    params: Params
-    examples: list[int]
-    losses: list[float]
-    failures: dict[int, str]
-    way: str
 
 
 class Trainer:
@@ -232,7 +209,7 @@ class Trainer:
             ClientFailed: A client's step raised, where clients are trained in turn.
         """
         model = self._receive(model)
-        results = [_Group(combine, self.data.names) for _ in groups]
+        results = [Group(combine, self.data.names) for _ in groups]
         way = self.way
         queue = [(number, client) for number, group in enumerate(groups) for client in group]
         for start in range(0, len(queue), self._block):
@@ -251,9 +228,10 @@ class Trainer:
     def _run(
         self, model: Params, clients: Sequence[int], server_round: int, way: str
     ) -> LocalRound:
-        kept = [self._recall(model, client, before=server_round) for client in clients]
-        wanted = self._reads or self._keeps
-        memories = [state if wanted else None for state, _ in kept]
+        kept: list[tuple[Params | None, Params]] = [(None, {})] * len(clients)
+        if self._reads or self._keeps or self._personal:
+            kept = [self._recall(model, client, before=server_round) for client in clients]
+        memories = [state if self._reads or self._keeps else None for state, _ in kept]
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in self._personal}
         began = self._reads and all(memory is not None for memory in memories)
         anew = self._rule.needs_initial_batch and not began
@@ -418,59 +396,3 @@ class Trainer:
             return (state if self._remembers else None), mine
 
         return self._scoring.scores(model, clients, kept)
-
-
-class _Group:
-    """What has been made of a group of clients so far."""
-
-    def __init__(self, combine: int | None, names: Names) -> None:
-        self._combine = combine
-        self._names = names
-        self._clients: list[int] = []
-        self._examples: list[int] = []
-        self._losses: list[float] = []
-        self._failures: dict[int, str] = {}
-        self._models: list[Params] = []  # of each block; or their mean, and nothing else
-        self._weight = 0
-
-    def add(
-        self,
-        positions: list[int],
-        done: LocalRound,
-        clients: Sequence[int],
-        examples: Sequence[int],
-        server_round: int,
-    ) -> None:
-        """Takes in clients of a block, by position."""
-        for i in positions:
-            if i in done.broken:
-                step = f" at step {done.broken[i]}" if done.broken[i] else ""
-                called = self._names.get(clients[i], clients[i])
-                self._failures[clients[i]] = (
-                    f"client {called}: its model or loss became non-finite in round "
-                    f"{server_round}{step}"
-                )
-        kept = [i for i in positions if i not in done.broken]
-        if not kept:
-            return
-        self._clients += [clients[i] for i in kept]
-        self._examples += [examples[i] for i in kept]
-        self._losses += [done.losses[i] for i in kept]
-        models = done.models.of(kept)
-        if self._combine is None:
-            self._models.append(models.stack())
-            return
-        weights = torch.tensor([min(examples[i], self._combine) for i in kept])
-        total = int(weights.sum())
-        self._weight += total
-        leaf = next(iter(models.leaves.values()))
-        mean = models.mean((weights / total).to(leaf))
-        before = self._models or [mean]
-        self._models = [interpolate(before[0], mean, total / self._weight)]
-
-    def trained(self, way: str) -> Trained:
-        """Returns what came of the whole group."""
-        params = self._models[0] if len(self._models) == 1 else {}
-        if len(self._models) > 1:
-            params = {k: torch.cat([part[k] for part in self._models]) for k in self._models[0]}
-        return Trained(self._clients, params, self._examples, self._losses, self._failures, way)

@@ -99,30 +99,28 @@ class Pure(TorchFunctionMode):
 
     # --- Dropout ----------------------------------------------------------------------------
 
-    def _kept(self, shape: Iterable[int], p: float) -> Tensor:
+    def _dropped(self, x: Tensor, shape: Iterable[int], p: float) -> Tensor:
+        """Drops entries, or what a mask of this shape stands for, with probability p > 0."""
         if self._key is None:
             raise ValueError("dropout in training needs a key")
         self.drawn += 1
-        return uniform(self._key, self.drawn, shape) >= p
+        kept = uniform(self._key, self.drawn, shape) >= p
+        return torch.where(kept, x / (1 - p), 0.0) if p < 1 else x * 0.0
 
     def dropout(
         self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
         """See ``torch.nn.functional.dropout``."""
         del inplace
-        if not training or p == 0:
-            return x
-        return torch.where(self._kept(x.shape, p), x / (1 - p), 0.0) if p < 1 else x * 0.0
+        return self._dropped(x, x.shape, p) if training and p > 0 else x
 
     def channels(
         self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
         """Drops whole channels, as ``dropout1d``, ``dropout2d`` and ``dropout3d``."""
         del inplace
-        if not training or p == 0:
-            return x
         shape = (*x.shape[:2], *[1] * (x.ndim - 2))
-        return torch.where(self._kept(shape, p), x / (1 - p), 0.0) if p < 1 else x * 0.0
+        return self._dropped(x, shape, p) if training and p > 0 else x
 
     def attention(
         self,
@@ -175,15 +173,13 @@ class Pure(TorchFunctionMode):
         eps: float = 1e-5,
     ) -> Tensor:
         """See ``torch.nn.functional.batch_norm``; notes the statistics and writes nothing."""
-        known = running_mean is not None and running_var is not None
-        if self._names is not None and training and known:
-            others = [axis for axis in range(x.ndim) if axis != 1]
-            var, mean = torch.var_mean(x, others)
-            for old, new in ((running_mean, mean), (running_var, var)):
-                moved = torch.lerp(old, new, momentum)  # type: ignore[arg-type]  # known
-                self.statistics[self._names[id(old)]] = moved
-        if self._fixed and known:
-            training = False
+        if running_mean is not None and running_var is not None:
+            if self._names is not None and training:
+                others = [axis for axis in range(x.ndim) if axis != 1]
+                var, mean = torch.var_mean(x, others)
+                for old, new in ((running_mean, mean), (running_var, var)):
+                    self.statistics[self._names[id(old)]] = torch.lerp(old, new, momentum)
+            training = training and not self._fixed
         # Without gradients: they are no parameters, though they travel with them.
         mean_ = None if training or running_mean is None else running_mean.detach()
         var_ = None if training or running_var is None else running_var.detach()

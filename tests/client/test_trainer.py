@@ -333,3 +333,13 @@ def test_refuses_a_network_that_does_not_fit(tmp_path):
     name = write_npz(tmp_path / "a.npz", x=x, y=y)
     with pytest.raises(ValueError, match=r"input of a cnn must be .*got \(3,\)"):
         trainer(small_of_any(dataset=name, partition="iid", num_clients=4, model="cnn"))
+
+
+def test_a_memory_that_a_rule_does_not_read_is_not_loaded_to_train():
+    class Unread(RamStore):
+        def load(self, client, like, *, before):
+            raise AssertionError("nobody reads it")
+
+    t = trainer(small_of_any(method="pfedme"), Unread())
+    for server_round in (1, 2):
+        train_clients(t, initial_model(t), [3], server_round=server_round, durable=0)

@@ -1,0 +1,97 @@
+"""What a round of local training made of a group of clients."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from client.training.cohort import LocalRound
+from engram.tree import interpolate
+from engram.types import Params
+from federation.names import Names
+
+__all__ = ["Group", "Trained"]
+
+
+class Trained(NamedTuple):
+    """What a local round made of a group of clients.
+
+    Attributes:
+        clients: Those that trained, in the order in which they were asked for.
+        params: The weighted mean of their models; or, if none was asked for, their models,
+            each leaf with a leading axis of ``len(clients)``. Empty if none trained.
+        examples: Their numbers of training rows.
+        losses: Their losses on the last local batch, after the last step, in nats.
+        failures: Those whose model or loss became non-finite, and what happened. They are in
+            none of the above, and their memories are as they were.
+        way: How they were trained: see ``federation.wire.WAYS``.
+    """
+
+    clients: list[int]
+    params: Params
+    examples: list[int]
+    losses: list[float]
+    failures: dict[int, str]
+    way: str
+
+
+class Group:
+    """What has been made of a group of clients so far.
+
+    Args:
+        combine: How many rows of a client count at most in the mean of their models; None for every
+            client's model.
+        names: What clients are called.
+    """
+
+    def __init__(self, combine: int | None, names: Names) -> None:
+        self._combine = combine
+        self._names = names
+        self._clients: list[int] = []
+        self._examples: list[int] = []
+        self._losses: list[float] = []
+        self._failures: dict[int, str] = {}
+        self._models: list[Params] = []  # of each block; or their mean, and nothing else
+        self._weight = 0
+
+    def add(
+        self,
+        positions: list[int],
+        done: LocalRound,
+        clients: Sequence[int],
+        examples: Sequence[int],
+        server_round: int,
+    ) -> None:
+        """Takes in clients of a block, by position."""
+        for i in positions:
+            if i in done.broken:
+                step = f" at step {done.broken[i]}" if done.broken[i] else ""
+                called = self._names.get(clients[i], clients[i])
+                self._failures[clients[i]] = (
+                    f"client {called}: its model or loss became non-finite in round "
+                    f"{server_round}{step}"
+                )
+        kept = [i for i in positions if i not in done.broken]
+        if not kept:
+            return
+        self._clients += [clients[i] for i in kept]
+        self._examples += [examples[i] for i in kept]
+        self._losses += [done.losses[i] for i in kept]
+        models = done.models.of(kept)
+        if self._combine is None:
+            self._models.append(models.stack())
+            return
+        weights = torch.tensor([min(examples[i], self._combine) for i in kept])
+        total = int(weights.sum())
+        self._weight += total
+        leaf = next(iter(models.leaves.values()))
+        mean = models.mean((weights / total).to(leaf))
+        before = self._models or [mean]
+        self._models = [interpolate(before[0], mean, total / self._weight)]
+
+    def trained(self, way: str) -> Trained:
+        """Returns what came of the whole group."""
+        params = self._models[0] if len(self._models) == 1 else {}
+        if len(self._models) > 1:
+            params = {k: torch.cat([part[k] for part in self._models]) for k in self._models[0]}
+        return Trained(self._clients, params, self._examples, self._losses, self._failures, way)
