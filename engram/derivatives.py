@@ -4,10 +4,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad, vjp
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from engram.types import Batch, LossFn, Params
 
@@ -69,6 +71,67 @@ def by_autograd(loss: LossFn) -> LossWithDerivatives:
             )
         return dict(zip(at, found, strict=True))
 
+    return LossWithDerivatives(loss, gradient, product, leading=0)
+
+
+class _AllAtOnce(torch.autograd.Function):
+    """Calls a function of many models' tensors; under ``vmap``, once for all of them."""
+
+    @staticmethod
+    def forward(function: Callable[..., tuple[Tensor, ...]], *leaves: Tensor) -> Any:
+        return tuple(leaf[0] for leaf in function(*(leaf[None] for leaf in leaves)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        del ctx, inputs, output  # it is not differentiated
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], function: Callable[..., Any], *leaves: Tensor
+    ) -> Any:
+        stacked = [
+            leaf.expand(info.batch_size, *leaf.shape) if axis is None else leaf.movedim(axis, 0)
+            for leaf, axis in zip(leaves, in_dims[1:], strict=True)
+        ]
+        found = function(*stacked)
+        return found, (0,) * len(found)
+
+
+def all_at_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a function of many models one of a single model, which ``vmap`` calls once for many.
+
+    Args:
+        function: ``(*trees) -> tree``, of tensors that all have a leading axis of models.
+
+    Returns:
+        The same of tensors without that axis. It cannot be differentiated.
+    """
+
+    def call(*trees: Any) -> Any:
+        leaves, form = tree_flatten(trees)
+        shape: list[TreeSpec] = []
+
+        def many(*stacked: Tensor) -> tuple[Tensor, ...]:
+            with torch.enable_grad():
+                found, its_form = tree_flatten(function(*tree_unflatten(stacked, form)))
+            shape.append(its_form)
+            return tuple(leaf.detach() for leaf in found)
+
+        found = _AllAtOnce.apply(many, *leaves)  # type: ignore[no-untyped-call]  # torch's
+        return tree_unflatten(found, shape[-1])
+
+    return call
+
+
+def by_cohorts(loss: LossFn, losses: LossFn) -> LossWithDerivatives:
+    """Builds the derivatives of one model's loss, which ``vmap`` takes for many models at once.
+
+    Args:
+        loss: The loss.
+        losses: ``(params (c, ...), batch (c, ...)) -> (c,)``, the same of c models.
+    """
+    summed = by_autograd(lambda w, batch: losses(w, batch).sum())
+    gradient, product = all_at_once(summed.gradient), all_at_once(summed.hessian_product)
     return LossWithDerivatives(loss, gradient, product, leading=0)
 
 

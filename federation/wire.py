@@ -48,8 +48,9 @@ TRAINING: Final = "training"  # config key: which memories a message is about
 SECONDS: Final = "seconds"  # of a reply's clients: how long the node trained
 ROSTER_QUERY: Final = "query.roster"
 _NUMPY: Final = "numpy.ndarray"  # how Flower calls numpy's format
-WAYS: Final = ("dense", "vmap", "in-turn")
-"""How a node trains its clients: by formulas, by ``torch.func.vmap``, or one after the other."""
+WAYS: Final = ("dense", "grouped", "vmap", "in-turn")
+"""How a node trains its clients: by formulas, by grouped convolutions, by ``torch.func.vmap``, or
+one after the other."""
 DIVERGED: Final = 1001  # error code of a node all of whose clients' models became non-finite
 
 

@@ -31,8 +31,8 @@ from client.training.dense_cohort import cost, dense, pays
 from client.training.outcome import Group, Trained
 from client.training.scoring import Scores, Scoring
 from engram.dense import FIRST
-from engram.derivatives import by_autograd
-from engram.models import dense_loss_of, keep, mean_loss
+from engram.derivatives import all_at_once, by_autograd, by_cohorts
+from engram.models import cohort_losses, dense_loss_of, keep, mean_loss
 from engram.networks import FLAT
 from engram.optimizers import scaled, step_factor, with_optimizer
 from engram.tasks import task_of
@@ -145,6 +145,12 @@ class Trainer:
             return {"dense": way}
         if self.experiment.device != "cpu":
             return together
+        losses = cohort_losses(network, self._task)
+        if losses is not None:
+            loss, final = by_cohorts(self._loss, losses), all_at_once(losses)
+            together["grouped"] = partial(
+                vmapped, self._rule_on(loss), final, statistics=statistics
+            )
         if self.experiment.model in FLAT:
             # A large network fills the caches: it is faster to finish one client first.
             return in_turn if sum(x.numel() for x in model.values()) > _LARGE else together

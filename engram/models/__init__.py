@@ -10,7 +10,13 @@ from engram.models.base import Inputs, Model
 from engram.models.built_in import build_model
 from engram.models.fit import check_fit
 from engram.models.functional import Statistics
-from engram.models.losses import cross_entropy, dense_loss_of, mean_loss, squared_error
+from engram.models.losses import (
+    cohort_losses,
+    cross_entropy,
+    dense_loss_of,
+    mean_loss,
+    squared_error,
+)
 from engram.models.module import from_module
 from engram.models.sharing import keep, with_personal
 from engram.models.zoo import built_in_module, with_group_norm
@@ -20,6 +26,7 @@ __all__ = [
     "Model",
     "build_model",
     "check_fit",
+    "cohort_losses",
     "cross_entropy",
     "dense_loss_of",
     "from_module",

@@ -24,6 +24,8 @@ class Model(NamedTuple):
         train: ``(params, inputs, key) -> outputs``, in training; the key, a whole number of shape
             (), determines what is dropped. None if it does what ``apply`` does.
         noisy: Whether ``train`` needs a key.
+        together: ``(params (c, ...), inputs (c, k, ...)) -> outputs (c, k, ...)``, what ``train``
+            does for c networks, faster than by ``vmap``; None if that is not known.
         statistics: ``(params, inputs) -> params``: with running statistics after these inputs; None
             if the network keeps none.
         features: ``(params, inputs (k, ...)) -> (k, width)``: the inputs of the first dense layer;
@@ -46,6 +48,7 @@ class Model(NamedTuple):
     parameters: int
     train: Callable[[Params, Inputs, Tensor | None], Outputs] | None = None
     noisy: bool = False
+    together: Callable[[Params, Tensor], Outputs] | None = None
     statistics: Callable[[Params, Inputs], Params] | None = None
     least_rows: int = 1
     running: frozenset[str] = frozenset()

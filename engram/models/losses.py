@@ -12,7 +12,7 @@ from engram.models.base import Model
 from engram.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task
 from engram.types import Batch, LossFn, Params
 
-__all__ = ["cross_entropy", "dense_loss_of", "mean_loss", "squared_error"]
+__all__ = ["cohort_losses", "cross_entropy", "dense_loss_of", "mean_loss", "squared_error"]
 
 
 def mean_loss(model: Model, task: Task) -> LossFn:
@@ -31,6 +31,25 @@ def mean_loss(model: Model, task: Task) -> LossFn:
         return mean(outputs, targets)
 
     return loss
+
+
+def cohort_losses(model: Model, task: Task) -> LossFn | None:
+    """Builds the mean losses (c,) of c networks on a batch each; None if ``together`` is."""
+    together = model.together
+    if together is None:
+        return None
+
+    def losses(params: Params, batch: Batch) -> Tensor:
+        inputs, targets = batch
+        return _means(task.loss, together(params, inputs), targets)
+
+    return losses
+
+
+def _means(loss: RowLoss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Returns the means (c,) over rows, of outputs (c, k, ...) and targets (c, k, ...)."""
+    rows = loss(outputs.flatten(0, 1), targets.flatten(0, 1))
+    return rows.view(outputs.shape[:2]).mean(1)
 
 
 def _mean(loss: RowLoss) -> Callable[[Tensor, Tensor], Tensor]:
@@ -77,7 +96,7 @@ def _by_autograd(rows: RowLoss) -> Output:
         return rows(z.flatten(0, 1), targets.flatten(0, 1)).sum() / z.shape[1]
 
     def value(z: Tensor, targets: Tensor) -> Tensor:
-        return rows(z.flatten(0, 1), targets.flatten(0, 1)).view(z.shape[:2]).mean(1)
+        return _means(rows, z, targets)
 
     def gradient(z: Tensor, targets: Tensor) -> Tensor:
         found: Tensor = grad(total)(z, targets)

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engram.checks import require
 from engram.models.base import Inputs, Model, Outputs
 from engram.models.functional import NORMS, Pure, Statistics, decomposes
+from engram.models.grouped import Images, Rows
 from engram.types import Params
 
 __all__ = ["Make", "from_module"]
@@ -71,6 +72,7 @@ def from_module(
         parameters=sum(leaf.numel() for leaf in _parameters(module, running).values()),
         train=skeleton.train,
         noisy=skeleton.noisy,
+        together=skeleton.together if skeleton.can_group(example) else None,
         statistics=skeleton.statistics if running else None,
         least_rows=skeleton.least_rows(example),
         running=frozenset(running),
@@ -184,6 +186,31 @@ class _Skeleton:
             return self._run(1, params, inputs)
         with Pure(key, fixed=self._fixed):
             return self._run(1, params, inputs)
+
+    def together(self, params: Params, inputs: Tensor) -> Tensor:
+        """Calls many networks at once; see ``engram.models.grouped``."""
+        found = self._run(1, params, Images.of(inputs))
+        if not isinstance(found, Rows):
+            raise NotImplementedError("outputs that are no rows")
+        return found.x
+
+    def can_group(self, example: Inputs) -> bool:
+        """Returns whether ``together`` has a rule for all that the module does, and it is right."""
+        image = isinstance(example, Tensor) and example.ndim == 4 and example.is_floating_point()
+        if not image or self.noisy or self._fixed:
+            return False
+        ours = {name: torch.stack([leaf, 0.9 * leaf]) for name, leaf in self._start.items()}
+        inputs = torch.stack([example, example.flip(0)])
+        try:
+            with torch.no_grad():
+                found = self.together(ours, inputs)
+                alone = [
+                    self.train({name: leaf[i] for name, leaf in ours.items()}, inputs[i], None)
+                    for i in range(2)
+                ]
+        except Exception:  # of what has no rule; it may be anything that a module does with it
+            return False
+        return bool(torch.allclose(found, torch.stack(alone), rtol=1e-3, atol=1e-4))
 
     def statistics(self, params: Params, inputs: Inputs) -> Params:
         names = {id(params[name]): name for name in self._running}
@@ -309,6 +336,11 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
     def apply(params: Params, inputs: Inputs) -> Outputs:
         return model.apply({theirs.get(name, name): leaf for name, leaf in params.items()}, inputs)
 
+    def together(params: Params, inputs: Tensor) -> Outputs:
+        named = {theirs.get(name, name): leaf for name, leaf in params.items()}
+        assert model.together is not None  # for mypy: it is asked for below
+        return model.together(named, inputs)
+
     before = module[: tail.start]  # type: ignore[index]  # a Sequential, as _tail has found
     features = None
     if any(not isinstance(part, nn.Flatten) for part in before):
@@ -323,6 +355,7 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
         init=init,
         apply=apply,
         train=None,
+        together=model.together and together,
         features=features,
         dense_layers=len(tail.linear),
         names=theirs,

@@ -195,6 +195,10 @@ def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
     # Each is tried twice, in turn; the faster one is taken from then on.
     assert [list(ways) for ways in found[:4]] == [["in-turn"], ["vmap"]] * 2
     assert found[4] == found[5]
+    e = experiment("built-in resnet with group norm", method="fedavg", num_rounds=3)
+    simulate(e, tmp_path / "images")
+    found = [list(row["ways"]) for row in RunRecord.open(tmp_path / "images").rows()[1:]]
+    assert found == [["in-turn"], ["vmap"], ["grouped"]]
     simulate(experiment("sequential", method="fedavg"), tmp_path / "dense")
     assert RunRecord.open(tmp_path / "dense").rows()[1]["ways"] == {"dense": 1}
 
