@@ -16,6 +16,7 @@ import pytest
 
 from federation.fingerprint import fingerprint, source_root
 from server.record import RunRecord
+from simulations.app_folder import write_app
 from simulations.engine import simulate
 from tests.golden import federated
 from tests.support import assert_same, small
@@ -109,31 +110,65 @@ def toml(settings):
     return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
 
 
-@pytest.mark.parametrize(
-    "special",
-    [
-        "local-moml, carried, exact",
-        "pfedme",
-        {"method": "fedavg"},
-        {"method": "local-moml", "merge": "median", "clip": 0.1},
-    ],
-    ids=lambda special: (
-        special if isinstance(special, str) else "-".join(map(str, special.values()))
+GOLDEN = ("local-moml, carried, exact", "pfedme")
+LONGER = {"num_rounds": 10, "checkpoint_every": 4}
+TABLE = {"dataset": "sparse-linear", "num_clients": 7}
+EXPERIMENTS = {
+    **{name: small(**federated.SETTINGS[name]) for name in GOLDEN},
+    "fedavg": small(method="fedavg", **LONGER),
+    "median": small(merge="median", clip=0.1, **LONGER),
+    "molar": small(method="molar", **TABLE),
+    "molar-bandit": small(method="molar-bandit", num_rounds=8, **TABLE),
+    "meta-ban": small(
+        method="meta-ban", dataset="linear-groups", num_clients=5, num_rounds=9, meta_steps=2
     ),
-)
-def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
-    superlink, tmp_path, special
-):
-    golden = isinstance(special, str)
-    longer = {"num_rounds": 10, "checkpoint_every": 4}
-    e = small(**(federated.SETTINGS[special] if golden else special | longer))
+    "noise": small(privacy="local", clip=0.1, noise_multiplier=0.5),
+}
+
+
+@pytest.fixture(scope="module")
+def preset(superlink, tmp_path_factory):
+    """What was printed by a run of two rounds of a preset, which is in the folder ``run``."""
+    folder = tmp_path_factory.mktemp("preset")
+    text = (source_root() / "simulations" / "presets" / "cross_silo.toml").read_text()
+    text = text.replace("num-rounds = 100", "num-rounds = 2")
+    # `flwr run` takes either a file or settings, so the rest of the preset is typed out here.
+    mine = folder / "mine.toml"
+    mine.write_text(f'{text}out = "{folder}/run"\nlocal-steps = 1\n')
+    return superlink.run(source_root(), str(mine)), folder / "run"
+
+
+@pytest.fixture(scope="module")
+def ray(superlink, preset, tmp_path_factory):
+    """All experiments in one run, and the preset for two more rounds; what was printed, where."""
+    folder = tmp_path_factory.mktemp("several")
+    configs = [e.to_config() | {"out": f"{folder}/{name}"} for name, e in EXPERIMENTS.items()]
+    more = RunRecord.open(preset[1]).config["settings"]
+    configs.append(more | {"num-rounds": 4, "out": "", "resume": str(preset[1])})
+    write_app(folder / "app")
+    project = folder / "app" / "pyproject.toml"
+    text = project.read_text().replace('"server.app:app"', '"several:server"')
+    text = text.replace('"client.app:app"', '"several:client"')
+    project.write_text(f'{text}experiments = ""\n')
+    shutil.copy(Path(__file__).with_name("several.py"), folder / "app")
+    (folder / "experiments.json").write_text(json.dumps(configs))
+    config = toml({"experiments": f"{folder}/experiments.json"})
+    return superlink.run(folder / "app", config, nodes=3), folder
+
+
+def record_of(ray, name):
+    printed, folder = ray
+    assert (folder / name / "results.json").is_file(), printed
+    return RunRecord.open(folder / name)
+
+
+@pytest.mark.parametrize("name", [*GOLDEN, "fedavg", "median"])
+def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(ray, tmp_path, name):
     for engine in ("vectorized", "sequential"):
-        simulate(e, tmp_path / engine, engine=engine)
-    changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
-    printed = superlink.run(source_root(), toml(changed | {"out": str(tmp_path / "ray")}), nodes=3)
-    assert "roster: 20 clients on 3 nodes, all running this source" in printed
-    assert "% before personalization" in printed, printed
-    records = [RunRecord.open(tmp_path / name) for name in ("vectorized", "sequential", "ray")]
+        simulate(EXPERIMENTS[name], tmp_path / engine, engine=engine)
+    assert ray[0].count("roster: 20 clients on 3 nodes, all running this source") == 5
+    records = [RunRecord.open(tmp_path / engine) for engine in ("vectorized", "sequential")]
+    records.append(record_of(ray, name))
     models = [record.load_checkpoint().model for record in records]
     assert_same(models[1], models[0], atol=1e-5)
     assert_same(models[2], models[0], atol=1e-5)
@@ -147,48 +182,37 @@ def test_vectorized_sequential_and_ray_give_the_same_model_and_cohorts(
         else:
             # One query row more or less of one client: 1/10/20.
             assert found[2][key] == pytest.approx(found[0][key], abs=0.0051)
-    if golden:
-        assert federated.elsewhere(special, tmp_path / "ray") == []
+    if name in GOLDEN:
+        assert federated.elsewhere(name, ray[1] / name) == []
 
 
-def test_sites_exchange_estimates(superlink, tmp_path):
-    kinds = (("molar", "held-out loss", {}), ("molar-bandit", "regret", {"num_rounds": 8}))
-    for method, shown, special in kinds:
-        e = small(method=method, dataset="sparse-linear", num_clients=7, **special)
-        expected = simulate(e, tmp_path / method)
-        out = tmp_path / f"{method}-ray"
-        changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
-        printed = superlink.run(source_root(), toml(changed | {"out": str(out)}), nodes=3)
-        assert f"7 sites, {shown}" in printed, printed
-        found = RunRecord.open(out).results
-        for column in expected["clients"]:
-            here, there = expected["clients"][column], found["clients"][column]
-            np.testing.assert_allclose(there, here, rtol=1e-10, err_msg=column)
-        coef = np.ravel(found["shared"]["coef"])
-        np.testing.assert_allclose(coef, np.ravel(expected["shared"]["coef"]), rtol=1e-10)
+@pytest.mark.parametrize(
+    ("method", "shown"), [("molar", "held-out loss"), ("molar-bandit", "regret")]
+)
+def test_sites_exchange_estimates(ray, tmp_path, method, shown):
+    expected = simulate(EXPERIMENTS[method], tmp_path / method)
+    found = record_of(ray, method).results
+    assert f"{method}: 7 sites, {shown}" in ray[0], ray[0]
+    for column in expected["clients"]:
+        here, there = expected["clients"][column], found["clients"][column]
+        np.testing.assert_allclose(there, here, rtol=1e-10, err_msg=column)
+    coef = np.ravel(found["shared"]["coef"])
+    np.testing.assert_allclose(coef, np.ravel(expected["shared"]["coef"]), rtol=1e-10)
 
 
-def test_sites_take_turns(superlink, tmp_path):
-    bandit = {"method": "meta-ban", "dataset": "linear-groups", "num_clients": 5}
-    e = small(**bandit, num_rounds=9, meta_steps=2)
-    simulate(e, tmp_path / "here")
-    changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
-    out = tmp_path / "ray"
-    printed = superlink.run(source_root(), toml(changed | {"out": str(out)}), nodes=2)
-    assert "5 sites, regret" in printed, printed
-    one, other = (RunRecord.open(folder).rows() for folder in (tmp_path / "here", out))
+def test_sites_take_turns(ray, tmp_path):
+    simulate(EXPERIMENTS["meta-ban"], tmp_path / "here")
+    there = record_of(ray, "meta-ban")
+    assert "5 sites, regret" in ray[0], ray[0]
+    one, other = (record.rows() for record in (RunRecord.open(tmp_path / "here"), there))
     assert [row["arm"] for row in other] == [row["arm"] for row in one]
 
 
-def test_noise_is_secret_on_nodes(superlink, tmp_path):
-    e = small(privacy="local", clip=0.1, noise_multiplier=0.5)
-    expected = simulate(e, tmp_path / "vectorized")
-    changed = {k: v for k, v in e.to_config().items() if k not in ("out", "resume")}
-    printed = superlink.run(source_root(), toml(changed | {"out": str(tmp_path / "ray")}))
-    assert "% before personalization" in printed, printed
-    one, other = (RunRecord.open(tmp_path / name) for name in ("vectorized", "ray"))
+def test_noise_is_secret_on_nodes(ray, tmp_path):
+    expected = simulate(EXPERIMENTS["noise"], tmp_path / "vectorized")
+    one, other = RunRecord.open(tmp_path / "vectorized"), record_of(ray, "noise")
     assert other.results["epsilon"] == expected["epsilon"]
-    asked = (tmp_path / "ray" / "clients-asked.txt").read_text().splitlines()
+    asked = (other.folder / "clients-asked.txt").read_text().splitlines()
     assert [line.split() for line in asked] == [
         [str(client) for client in row["cohort"]] for row in other.rows()[1:]
     ]
@@ -199,20 +223,13 @@ def test_noise_is_secret_on_nodes(superlink, tmp_path):
     assert 0.7 * noise < float(apart.std()) < 1.5 * noise
 
 
-def test_a_preset_runs_and_goes_on(superlink, tmp_path):
-    # `flwr run` takes either a file or settings, so the rest of the preset is typed out here.
-    preset = source_root() / "simulations" / "presets" / "cross_silo.toml"
-    text = preset.read_text() + f'out = "{tmp_path}/run"\nlocal-steps = 1\n'
-    mine = tmp_path / "mine.toml"
-    for rounds in (2, 4):
-        mine.write_text(text.replace("num-rounds = 100", f"num-rounds = {rounds}"))
-        printed = superlink.run(source_root(), str(mine))
-        assert "% before personalization" in printed, printed
-        text = text.replace("out =", "resume =")
-    record = RunRecord.open(tmp_path / "run")
-    assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4]
+def test_a_preset_runs_and_goes_on(preset, ray):
+    printed, folder = preset
+    assert "% before personalization" in printed, printed
+    record = RunRecord.open(folder)
+    assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4], ray[0]
     assert record.results["own-clients"] == 10
-    assert len(list((tmp_path / "run" / "memory").glob("*/client-*"))) == 10
+    assert len(list((folder / "memory").glob("*/client-*"))) == 10
 
 
 def test_nodes_that_run_something_else_are_named_at_the_roster_query(tmp_path):
