@@ -91,6 +91,8 @@ def _answer(
         clients = hosted_clients(experiment.num_clients, config)
         training = str(config_of(message.content).get(TRAINING, ""))
         folder = memory_folder(config, experiment, context.run_id, training)
+        if not config.data:  # then nothing but the clients depends on which node it is
+            config = config._replace(partition_id=0, num_partitions=1)
         reply = answer(_node(experiment, config, folder), Request(message, clients))
     except EngramError as error:  # one line for the server, instead of Flower's traceback
         return Message(Error(REFUSED, str(error)), reply_to=message)
@@ -104,7 +106,7 @@ def _own(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
     return {"data-dir": str(config.state), **own} if config.state is not None else own
 
 
-@lru_cache(maxsize=1)  # a worker answers many messages of one training
+@lru_cache(maxsize=1)  # a worker answers many messages of one training, maybe of several nodes
 def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
     key = read_key(config.memory_key) if config.memory_key is not None else None
     limit = int(config.memory_limit * 2**20) or None

@@ -51,6 +51,15 @@ def test_a_nodes_own_memory_budget_counts_whatever_the_run_says():
     assert "KiB are allowed" in reply.error.reason
 
 
+def test_nodes_of_one_process_share_what_does_not_depend_on_them():
+    for node in (0, 1):
+        found = read_entry(
+            ask(ROSTER_QUERY, RecordDict(), {"partition-id": node, "num-partitions": 2}).content
+        )
+        assert set(found.clients) == set(range(node, 20, 2))
+    assert module._node.cache_info().misses == 1
+
+
 def test_a_node_of_another_source_names_both_before_it_reads_the_settings():
     theirs = "0123456789abcdef with plug-in hospitals 89abcdef01234567"
     reply = of_outsiders({"fingerprint": theirs})

@@ -134,16 +134,26 @@ CASES = {
 RESNET18 = ("torchvision:resnet18", {"x": whole(3, 16, 16, 3), "y": IMAGES["y"]}, {})
 
 
+def register():
+    """Names the losses and networks of the table."""
+    loss(nn.functional.huber_loss)
+    for case, (make, _, _) in CASES.items():
+        if not isinstance(make, str):
+            model(make, case)
+
+
+if __name__ == "test_modules":  # as a plug-in, and not as pytest imports it
+    register()
+
+
 @pytest.fixture(autouse=True)
 def _registered(plug_ins):
-    loss(nn.functional.huber_loss)
+    register()
 
 
 def experiment(case, **settings):
     make, arrays, own = CASES[case]
-    if not isinstance(make, str):
-        model(make, case)
-        make = case
+    make = make if isinstance(make, str) else case
     given = {"num_clients": CLIENTS, "partition": "natural", "num_rounds": 5, "eval_every": 5}
     given |= {"clients_per_round": 3, "adapt_shots": 3, "adapt_steps": 2, "eta": 0.05}
     dataset = hold(arrays | {"task": clients()})

@@ -145,6 +145,11 @@ def ray(superlink, preset, tmp_path_factory):
     configs = [e.to_config() | {"out": f"{folder}/{name}"} for name, e in EXPERIMENTS.items()]
     more = RunRecord.open(preset[1]).config["settings"]
     configs.append(more | {"num-rounds": 4, "out": "", "resume": str(preset[1])})
+    return run_several(superlink, folder, configs), folder
+
+
+def run_several(superlink, folder, configs):
+    """Does several experiments in one run of Flower; returns what was printed."""
     write_app(folder / "app")
     project = folder / "app" / "pyproject.toml"
     text = project.read_text().replace('"server.app:app"', '"several:server"')
@@ -153,7 +158,7 @@ def ray(superlink, preset, tmp_path_factory):
     shutil.copy(Path(__file__).with_name("several.py"), folder / "app")
     (folder / "experiments.json").write_text(json.dumps(configs))
     config = toml({"experiments": f"{folder}/experiments.json"})
-    return superlink.run(folder / "app", config, nodes=3), folder
+    return superlink.run(folder / "app", config, nodes=3)
 
 
 def record_of(ray, name):

@@ -1,0 +1,41 @@
+"""A third of the contract table of networks on Ray, in one run of Flower."""
+
+import numpy as np
+import torch
+
+from engram.tree import is_finite
+from federation.methods import family
+from federation.plugins import add_plugins, load_plugins
+from server.record import RunRecord
+from simulations.engine import simulate
+from tests.client import test_modules as table
+from tests.simulations.test_ray import SuperLink, run_several
+
+CHOSEN = [
+    (case, method)
+    for i, case in enumerate(table.CASES)
+    for j, method in enumerate(family("local"))
+    if (i + j) % 3 == 0
+]
+
+
+def test_a_third_of_the_table_gives_the_same_on_ray(plug_ins, monkeypatch, tmp_path):
+    monkeypatch.setenv("ENGRAM_PLUGINS", "")
+    add_plugins(table.__file__.removesuffix(".py"))
+    load_plugins()
+    experiments = {}
+    for case, method in CHOSEN:
+        rows = tmp_path / f"{case}.npz"
+        np.savez(rows, **table.CASES[case][1], task=table.clients())
+        settings = {"method": method, "memory": "carry", "dataset": f"npz:{rows}"}
+        experiments[f"{case}, {method}"] = table.experiment(case, **settings)
+    configs = [e.to_config() | {"out": f"{tmp_path}/ray/{n}"} for n, e in experiments.items()]
+    with SuperLink(tmp_path) as superlink:
+        printed = run_several(superlink, tmp_path, configs)
+    for name, e in experiments.items():
+        simulate(e, tmp_path / "here" / name)
+        assert (tmp_path / "ray" / name / "results.json").is_file(), printed
+        records = [RunRecord.open(tmp_path / engine / name) for engine in ("here", "ray")]
+        one, other = (record.load_checkpoint().model for record in records)
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
+        assert is_finite(one)
