@@ -169,7 +169,7 @@ def plain_loop(e: Experiment, data: FederatedData) -> Callable[[int], dict[str, 
             rows = data.train.rows[client]
             rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
             drawn = rows[rng.integers(len(rows), size=e.local_steps * e.batch_size)]
-            network.load_state_dict(before)
+            network.load_state_dict(before, strict=False)  # but for batch norm's counters
             optimizer = torch.optim.SGD(network.parameters(), lr=e.of(FedAvg).eta)
             for some in torch.from_numpy(drawn).view(e.local_steps, e.batch_size):
                 x, y = data.train.take(some)
@@ -177,8 +177,8 @@ def plain_loop(e: Experiment, data: FederatedData) -> Callable[[int], dict[str, 
                 loss = functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
                 torch.autograd.backward(loss)
                 optimizer.step()
-            for name, leaf in network.state_dict().items():
-                merged[name] += leaf / e.num_clients
+            after = network.state_dict()
+            merged = {n: leaf + after[n] / e.num_clients for n, leaf in merged.items()}
         return merged
 
     return run

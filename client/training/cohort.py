@@ -17,7 +17,6 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from engram.dense import FIRST, FirstLayerCoordinates
-from engram.models.base import Inputs
 from engram.tree import is_finite
 from engram.types import Batch, LocalRule, LossFn, Params
 from federation.data.federated import Split
@@ -214,7 +213,7 @@ class ClientRaised(Exception):
         self.position, self.step = position, step
 
 
-Statistics = Callable[[Params, Inputs], Params]  # see ``engram.models.Model``
+Statistics = Callable[..., Params]  # see ``engram.models.Model``
 
 
 def vmapped(
@@ -226,7 +225,7 @@ def vmapped(
         rule: The rule, built on ``loss``.
         loss: Mean loss of a batch.
         task: What to do.
-        statistics: Updates running statistics, after each step, by its last batch.
+        statistics: Running statistics after each step: of its last batch, by the model before it.
     """
     count, w = len(task.memories), task.start
     initial = task.draws.initial_batch()
@@ -236,9 +235,10 @@ def vmapped(
     step, update = vmap(rule.step), vmap(statistics) if statistics else None
     losses = next(iter(w.values())).new_zeros(count)
     for who, batches, last in task.draws.steps():
-        own, state = step(_pick(w, who), _pick(u, who), batches)
+        before = _pick(w, who)
+        own, state = step(before, _pick(u, who), batches)
         if update is not None:
-            own = update(own, batches[-1][0])
+            own = own | update(before, *_seen(batches))
         w, u = _put(w, who, own), _put(u, who, state)
         if last:
             losses[who] = vmap(loss)(own, batches[-1])
@@ -272,9 +272,10 @@ def each_in_turn(
             batches: tuple[Batch, ...] = ()
             for h, step in enumerate(draws.steps(), start=1):  # noqa: B007 - the handler needs it
                 batches = _only(step.batches)
-                w, u = rule.step(w, u, batches)
+                before = w
+                w, u = rule.step(before, u, batches)
                 if statistics is not None:
-                    w = statistics(w, batches[-1][0])
+                    w = w | statistics(before, *_seen(batches))
             value = loss(w, batches[-1])
         except Exception as error:  # a rule may be anybody's; its error is the cause of ours
             raise ClientRaised(i, h) from error
@@ -284,6 +285,12 @@ def each_in_turn(
         states.append(u)
         losses.append(float(value))
     return LocalRound(CohortModels(_stack(models)), CohortModels(_stack(states)), losses, broken)
+
+
+def _seen(batches: tuple[Batch, ...]) -> tuple[Any, ...]:
+    """Returns what a network sees of the last batch: inputs, and a key if there is one."""
+    inputs, _, *key = batches[-1]
+    return inputs, *key
 
 
 def _first_broken(rule: LocalRule, w: Params, u: Params, draws: Draws) -> int:

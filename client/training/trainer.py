@@ -147,9 +147,12 @@ class Trainer:
             return together
         losses = cohort_losses(network, self._task)
         if losses is not None:
-            loss, final = by_cohorts(self._loss, losses), all_at_once(losses)
+            loss, update = by_cohorts(self._loss, losses), network.statistics_together
             together["grouped"] = partial(
-                vmapped, self._rule_on(loss), final, statistics=statistics
+                vmapped,
+                self._rule_on(loss),
+                all_at_once(losses),
+                statistics=update and all_at_once(update),
             )
         if self.experiment.model in FLAT:
             # A large network fills the caches: it is faster to finish one client first.

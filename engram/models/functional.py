@@ -173,16 +173,16 @@ class Pure(TorchFunctionMode):
         eps: float = 1e-5,
     ) -> Tensor:
         """See ``torch.nn.functional.batch_norm``; notes the statistics and writes nothing."""
-        if running_mean is not None and running_var is not None:
-            if self._names is not None and training:
-                others = [axis for axis in range(x.ndim) if axis != 1]
-                var, mean = torch.var_mean(x, others)
-                for old, new in ((running_mean, mean), (running_var, var)):
-                    self.statistics[self._names[id(old)]] = torch.lerp(old, new, momentum)
-            training = training and not self._fixed
+        training = training and not self._fixed
         # Without gradients: they are no parameters, though they travel with them.
-        mean_ = None if training or running_mean is None else running_mean.detach()
-        var_ = None if training or running_var is None else running_var.detach()
+        found = [s.detach() for s in (running_mean, running_var) if s is not None]
+        if training and self._names is not None:
+            found = [s.clone() for s in found]  # torch writes into them
+            for old, new in zip((running_mean, running_var), found, strict=False):
+                self.statistics[self._names[id(old)]] = new
+        elif training:
+            found = []
+        mean_, var_ = found or (None, None)
         return functional.batch_norm(x, mean_, var_, weight, bias, training, momentum, eps)
 
     # --- Pooling -----------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Pure(TorchFunctionMode):
     def max_pool2d(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         """See ``torch.nn.functional.max_pool2d``; in an order that CPUs pool 13 times as fast."""
         self.pooled = True
-        if not x.is_cuda and not decomposes():
+        if isinstance(x, Tensor) and not x.is_cuda and not decomposes():
             x = x.contiguous(memory_format=torch.channels_last)
         return functional.max_pool2d(x, *args, **kwargs)
 

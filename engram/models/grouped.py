@@ -163,12 +163,13 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Images:
-    del running_mean, running_var, momentum  # statistics are followed elsewhere
-    if not (training and isinstance(images, Images)):
-        raise NotImplementedError("batch norm by its running statistics, or of rows")
+    if not isinstance(images, Images):
+        raise NotImplementedError("batch norm of rows")
     c = images.c
-    scales, shifts = _joined(weight, 1, c), _joined(bias, 1, c)
-    found = functional.batch_norm(images.x, None, None, scales, shifts, training=True, eps=eps)
+    mean, var, scales, shifts = (
+        _joined(leaf, 1, c) for leaf in (running_mean, running_var, weight, bias)
+    )
+    found = functional.batch_norm(images.x, mean, var, scales, shifts, training, momentum, eps)
     return Images(found, c)
 
 

@@ -58,6 +58,8 @@ def from_module(
     running = {} if statistics == "fixed" else _running(module)
     skeleton = _Skeleton(module, example, running, fixed=statistics == "fixed")
 
+    grouped = skeleton.can_group(example)
+
     def init(generator: Generator) -> Params:
         fresh = module if isinstance(make, nn.Module) else _made(make, generator)
         _try(fresh, example)
@@ -72,7 +74,8 @@ def from_module(
         parameters=sum(leaf.numel() for leaf in _parameters(module, running).values()),
         train=skeleton.train,
         noisy=skeleton.noisy,
-        together=skeleton.together if skeleton.can_group(example) else None,
+        together=skeleton.together if grouped else None,
+        statistics_together=skeleton.statistics_together if grouped and running else None,
         statistics=skeleton.statistics if running else None,
         least_rows=skeleton.least_rows(example),
         running=frozenset(running),
@@ -144,6 +147,12 @@ class _Skeleton:
                 part.num_batches_tracked = None  # it would be counted up, in place
         self._start = params = _parameters(module, running)
         self._places = [_places(mode, params) for mode in self._modes]
+        self._last: tuple[Any, ...] = (
+            None,
+            None,
+            (),
+            {},
+        )  # training pass: of what, and what it saw
         self._running, self._fixed, self._turn = list(running), fixed, threading.Lock()
         # What a forward pass calls, it says itself.
         with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
@@ -184,12 +193,18 @@ class _Skeleton:
     def train(self, params: Params, inputs: Inputs, key: Tensor | None) -> Outputs:
         if not decomposes() and not self._pure:
             return self._run(1, params, inputs)
-        with Pure(key, fixed=self._fixed):
-            return self._run(1, params, inputs)
+        if decomposes() or not self._running:
+            with Pure(key, fixed=self._fixed):
+                return self._run(1, params, inputs)
+        with Pure(key, names=self._names(params)) as pass_:
+            outputs = self._run(1, params, inputs)
+        self._last = inputs, key, _addresses(params), pass_.statistics
+        return outputs
 
     def together(self, params: Params, inputs: Tensor) -> Tensor:
         """Calls many networks at once; see ``engram.models.grouped``."""
-        found = self._run(1, params, Images.of(inputs))
+        with Pure(None, fixed=self._fixed):
+            found = self._run(1, params, Images.of(inputs))
         if not isinstance(found, Rows):
             raise NotImplementedError("outputs that are no rows")
         return found.x
@@ -197,7 +212,7 @@ class _Skeleton:
     def can_group(self, example: Inputs) -> bool:
         """Returns whether ``together`` has a rule for all that the module does, and it is right."""
         image = isinstance(example, Tensor) and example.ndim == 4 and example.is_floating_point()
-        if not image or self.noisy or self._fixed:
+        if not image or self.noisy:
             return False
         ours = {name: torch.stack([leaf, 0.9 * leaf]) for name, leaf in self._start.items()}
         inputs = torch.stack([example, example.flip(0)])
@@ -212,11 +227,29 @@ class _Skeleton:
             return False
         return bool(torch.allclose(found, torch.stack(alone), rtol=1e-3, atol=1e-4))
 
-    def statistics(self, params: Params, inputs: Inputs) -> Params:
-        names = {id(params[name]): name for name in self._running}
-        with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64), names=names) as pass_:
+    def statistics(self, params: Params, inputs: Inputs, key: Tensor | None = None) -> Params:
+        if not decomposes():
+            # A gradient has been taken there, if the rule takes it at the model itself. Whoever
+            # calls holds on to the model and the batch: what is new is elsewhere in memory.
+            seen, its_key, addresses, found = self._last
+            if seen is inputs and its_key is key and addresses == _addresses(params):
+                return {name: leaf.detach() for name, leaf in found.items()}
+        with torch.no_grad(), Pure(key, names=self._names(params)) as pass_:
             self._run(1, params, inputs)
-        return {**params, **pass_.statistics}
+        return {**pass_.statistics}
+
+    def statistics_together(self, params: Params, inputs: Tensor) -> Params:
+        """Returns the running statistics of many networks at once."""
+        with torch.no_grad(), Pure(None, names=self._names(params)) as pass_:
+            self._run(1, params, Images.of(inputs))
+        return {**pass_.statistics}
+
+    def _names(self, params: Params) -> dict[int, str]:
+        return {id(params[name]): name for name in self._running}
+
+
+def _addresses(params: Params) -> list[int]:
+    return [leaf.data_ptr() for leaf in params.values()]
 
 
 _Slot = tuple[Any, Any]  # a dictionary or a list, and where in it a tensor stands

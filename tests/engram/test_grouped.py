@@ -73,13 +73,16 @@ def with_batch_norm():
     )
 
 
-NETWORKS = [Residual, Viewed, Tied, sequential, with_batch_norm]
+NETWORKS = [Residual, Viewed, Tied, sequential, with_batch_norm, "fixed"]
 
 
 def cohort(make):
     """A model, parameters of C networks, and a batch for each."""
     x = torch.randn(C, K, 2, 8, 8, generator=seeded(1))
-    model = from_module(make, x[0])
+    if make == "fixed":
+        model = from_module(with_batch_norm, x[0], statistics="fixed")
+    else:
+        model = from_module(make, x[0])
     params = [model.init(seeded(i)) for i in range(C)]
     # Zeros of groups' shifts hide mistakes.
     w = {
@@ -137,6 +140,15 @@ def test_a_function_at_once_is_called_once_and_takes_what_is_common():
     assert torch.equal(all_at_once(products)(a[0], b)["product"], a[0] * b)
 
 
+def test_running_statistics_at_once_are_those_one_by_one():
+    model, w, (x, _) = cohort(with_batch_norm)
+
+    found = model.statistics_together(w, x)
+
+    close(found, vmap(model.statistics)(w, x))
+    assert set(found) == {"1.running_mean", "1.running_var"}
+
+
 class Gated(nn.Sequential):
     def forward(self, x):
         return super().forward(x * 2.0)
@@ -165,11 +177,9 @@ def test_what_has_no_rule_is_left_to_others(kind):
     assert from_module(lambda: nn.Sequential(*sequential()), x).together is not None
 
 
-def test_what_drops_at_random_or_normalizes_by_fixed_statistics_is_left_to_others():
+def test_what_drops_at_random_is_left_to_others():
     x = torch.randn(K, 2, 8, 8, generator=seeded())
 
     dropping = from_module(lambda: nn.Sequential(nn.Dropout(0.5), *sequential()), x)
-    fixed = from_module(with_batch_norm, x, statistics="fixed")
 
     assert dropping.together is None
-    assert fixed.together is None

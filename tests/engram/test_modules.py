@@ -6,6 +6,7 @@ from torch import nn
 from torch.func import grad, vmap
 from torch.nn import functional
 
+from engram.derivatives import by_autograd
 from engram.models import cross_entropy, from_module, mean_loss
 from engram.models.functional import Pure, uniform
 from engram.tasks import TASKS
@@ -110,11 +111,39 @@ def test_a_step_with_batch_norm_is_torchs():
     for name, leaf in module.named_parameters():
         torch.testing.assert_close(gradient[name], leaf.grad)
     after = model.statistics(params, x)
-    for name, leaf in module.named_buffers():
-        if "num_batches" not in name:
-            torch.testing.assert_close(after[name], leaf)
-            assert (gradient[name] == 0).all()
-    torch.testing.assert_close(model.apply(after, x), module.eval()(x))
+    assert set(after) == {"1.running_mean", "1.running_var"}
+    for name, leaf in after.items():
+        torch.testing.assert_close(leaf, module.get_buffer(name))
+        assert (gradient[name] == 0).all()
+    torch.testing.assert_close(model.apply(params | after, x), module.eval()(x))
+
+
+def test_statistics_of_a_training_pass_are_its_own_and_only_its_own():
+    passes = []
+
+    class Seen(nn.Sequential):
+        def forward(self, x):
+            passes.append(self.training)
+            return super().forward(x)
+
+    def make():
+        return Seen(nn.Dropout(0.5), nn.BatchNorm1d(3), nn.Linear(3, 2), nn.Tanh())
+
+    x, y = rows(6, 3), torch.tensor([0, 1, 1, 0, 1, 0])
+    model, anew = from_module(make, x), from_module(make, x)
+    params, drawn = model.init(seeded()), key()
+    batch = x, y, drawn
+    by_autograd(mean_loss(model, TASKS["classification"])).gradient(params, batch)
+    passes.clear()
+    found = model.statistics(params, x, drawn)
+    assert passes == []
+    torch.testing.assert_close(found, anew.statistics(params, x, drawn), rtol=0, atol=0)
+    moved = {name: leaf + 1 for name, leaf in params.items()}
+    for given in ((moved, x, drawn), (params, x + 1, drawn), (params, x, key(8))):
+        passes.clear()
+        found = model.statistics(*given)
+        assert passes == [True]
+        torch.testing.assert_close(found, anew.statistics(*given), rtol=0, atol=0)
 
 
 def test_fixed_statistics_are_used_in_training_and_stay():
