@@ -13,7 +13,7 @@ from federation.data.federated import FederatedData, model_for
 from federation.experiment import Experiment
 from federation.methods.local import FedAvg
 from federation.streams import Stream, generator, torch_generator
-from strategies.local import draw_cohort
+from strategies.cohorts import draw_cohort
 
 Round = Callable[[int], object]
 

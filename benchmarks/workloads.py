@@ -21,7 +21,8 @@ from federation.wire import to_params, to_record
 from server.roster import query_roster
 from server.run import train_round
 from simulations.grid import InProcessGrid
-from strategies.local import Federated, draw_cohort
+from strategies.cohorts import draw_cohort
+from strategies.local import Federated
 
 
 class Workload(NamedTuple):

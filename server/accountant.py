@@ -8,7 +8,7 @@ from pathlib import Path
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.protection import spent
-from strategies.local import draw_cohort
+from strategies.cohorts import draw_cohort
 
 
 class PrivacyAccountant:

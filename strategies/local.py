@@ -1,7 +1,7 @@
 """Methods that train a network: a random cohort is asked, and its models are merged."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any, Self
 
@@ -23,9 +23,10 @@ from federation.fingerprint import fingerprint
 from federation.methods.local import COMMON, LocalMethod, columns
 from federation.noise import Noise
 from federation.roster import Roster
-from federation.streams import Stream, generator, torch_generator
+from federation.streams import Stream, torch_generator
 from federation.wire import ARRAYS, CONFIG, to_params, to_record
 from strategies.base import Row, RunStrategy, strategies
+from strategies.cohorts import draw_cohort
 from strategies.evaluation import Evaluation, Scored, summary
 from strategies.row_weights import RowWeights
 from strategies.screening import (
@@ -38,7 +39,7 @@ from strategies.screening import (
     screen_scores,
 )
 
-__all__ = ["Federated", "draw_cohort"]
+__all__ = ["Federated"]
 
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
@@ -407,43 +408,6 @@ class Federated(RunStrategy):
                 self._few(clients),
             )
         return MetricRecord({"clients": len(scores), **_counts(kinds)})
-
-
-def draw_cohort(
-    seed: int,
-    server_round: int,
-    num_clients: int,
-    size: int,
-    *,
-    shards: int = 1,
-    absent: Collection[int] = (),
-) -> list[int]:
-    """Returns ``size`` different clients of ``0..num_clients-1``, ascending.
-
-    Args:
-        seed: Root of the sampling stream.
-        server_round: The round, >= 1.
-        num_clients: Clients there are.
-        size: How many to draw; a multiple of ``shards``.
-        shards: With several, ``size / shards`` of each: shard s holds clients s, s + shards, ...,
-            as node s does of so many nodes.
-        absent: Clients that cannot be asked. Whoever of them is drawn is replaced by another of
-            its shard, as long as there is one.
-    """
-    cohort: list[int] = []
-    for shard in range(shards):
-        key = (shard,) if shards > 1 else ()
-        rng = generator(seed, Stream.COHORT, server_round, *key)
-        held = len(range(shard, num_clients, shards))
-        drawn = (shard + shards * rng.choice(held, size=size // shards, replace=False)).tolist()
-        if any(client in absent for client in drawn):
-            taken = set(drawn)
-            others = [c for c in range(shard, num_clients, shards) if c not in {*taken, *absent}]
-            drawn = [client for client in drawn if client not in absent]
-            spare = rng.permutation(others)[: size // shards - len(drawn)]
-            drawn += spare.astype(int).tolist()
-        cohort += drawn
-    return sorted(cohort)
 
 
 def _counts(kinds: Counter[Kind]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from server.record import RunRecord
 from simulations.comparison import find_runs
 from simulations.engine import simulate
 from simulations.reports.local import report_rows
-from strategies.local import draw_cohort
+from strategies.cohorts import draw_cohort
 from tests.support import assert_same, grid, small, trainer
 
 CENTRAL = {"privacy": "central", "clip": 0.1, "noise_multiplier": 3.0}

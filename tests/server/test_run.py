@@ -26,7 +26,7 @@ from server.status import participation
 from simulations.comparison import find_runs
 from simulations.grid import InProcessGrid
 from simulations.reports.local import report_rows
-from strategies.local import draw_cohort
+from strategies.cohorts import draw_cohort
 from tests.server.late import Late
 from tests.support import (
     assert_same,

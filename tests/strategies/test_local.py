@@ -17,7 +17,8 @@ from server.record import RunRecord
 from server.roster import query_roster
 from simulations.engine import simulate
 from simulations.grid import InProcessGrid
-from strategies.local import Federated, draw_cohort
+from strategies.cohorts import draw_cohort
+from strategies.local import Federated
 from tests.support import assert_same, grid, initial_model, small, train_clients, trainer
 
 

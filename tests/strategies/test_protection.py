@@ -12,7 +12,8 @@ from federation.methods import family
 from federation.noise import simulated_noise
 from federation.wire import to_params, to_record
 from server.roster import query_roster
-from strategies.local import Federated, draw_cohort
+from strategies.cohorts import draw_cohort
+from strategies.local import Federated
 from tests.support import assert_same, grid, initial_model, small_of_any, train_clients, trainer
 
 PROTECTIONS = {
