@@ -91,7 +91,7 @@ def _answer(
         clients = hosted_clients(experiment.num_clients, config)
         training = str(config_of(message.content).get(TRAINING, ""))
         folder = memory_folder(config, experiment, context.run_id, training)
-        if not config.data:  # then nothing but the clients depends on which node it is
+        if config.state is None and not config.data:  # Ray's nodes, which take turns in a process
             config = config._replace(partition_id=0, num_partitions=1)
         reply = answer(_node(experiment, config, folder), Request(message, clients))
     except EngramError as error:  # one line for the server, instead of Flower's traceback
