@@ -99,10 +99,11 @@ class Trainer:
         self._reads = self._remembers and self._rule.reads_state
         model = self._network.init(torch_generator(experiment.seed, Stream.MODEL))
         self._personal = keep(model, self._network.personal, personal=True)
-        self._ways = self._choose_ways(engine, model)
+        vectorized = engine == "vectorized" and self._network.vectorizes
+        self._ways = self._choose_ways(model, vectorized=vectorized)
         self._times: dict[str, list[float]] = {name: [] for name in self._ways}
         self._block = self._choose_block(model)
-        self._scoring = Scoring(experiment, self._network, data, vectorized=engine == "vectorized")
+        self._scoring = Scoring(experiment, self._network, data, vectorized=vectorized)
 
     @property
     def _rows(self) -> int:
@@ -121,7 +122,7 @@ class Trainer:
             undecayed=self._network.running,
         )
 
-    def _choose_ways(self, engine: Engine, model: Params) -> Mapping[str, Way]:
+    def _choose_ways(self, model: Params, *, vectorized: bool) -> Mapping[str, Way]:
         """Returns the ways to run a cohort that may be the fastest, by name."""
         network, rule, statistics = self._network, self._rule, self._network.statistics
         alone = by_autograd(self._loss)
@@ -129,7 +130,7 @@ class Trainer:
             "in-turn": partial(each_in_turn, self._rule_on(alone), alone, statistics=statistics)
         }
         together = {"vmap": partial(vmapped, rule, self._loss, statistics=statistics)}
-        if engine == "sequential":
+        if not vectorized:
             return in_turn
         features, ends_dense = network.features, network.dense_layers > 0
         learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)

@@ -32,6 +32,7 @@ class Model(NamedTuple):
             ``dense0`` and so on; 0 if it does not end so.
         activations: Number of activations for one example.
         parameters: Number of parameters.
+        vectorizes: Whether ``torch.func.vmap`` can run it.
         least_rows: Rows that a batch must have in training, at least; 2 with batch norm.
         running: Names of running statistics, which are no parameters, though among ``init``'s.
         personal: Names of parameters that each client keeps to itself.
@@ -47,6 +48,7 @@ class Model(NamedTuple):
     train: Callable[[Params, Inputs, Tensor | None], Outputs] | None = None
     noisy: bool = False
     statistics: Callable[[Params, Inputs], Params] | None = None
+    vectorizes: bool = True
     least_rows: int = 1
     running: frozenset[str] = frozenset()
     personal: frozenset[str] = frozenset()

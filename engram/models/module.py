@@ -3,11 +3,13 @@
 import copy
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.checks import require
@@ -72,11 +74,12 @@ def from_module(
         train=skeleton.train,
         noisy=skeleton.noisy,
         statistics=skeleton.statistics if running else None,
+        vectorizes=skeleton.vectorizes(example),
         least_rows=skeleton.least_rows(example),
         running=frozenset(running),
     )
     _check_pure(model, example)
-    return _with_dense_layers(model, module, example) or model
+    return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
 
 
 def _made(make: Make, generator: Generator) -> nn.Module:
@@ -108,7 +111,10 @@ def _try(module: nn.Module, example: Inputs) -> None:
 
 def _call(module: nn.Module, inputs: Inputs) -> Outputs:
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
-    outputs: Outputs = module(*(args if isinstance(args, tuple) else (args,)), **named)
+    found = module(*(args if isinstance(args, tuple) else (args,)), **named)
+    outputs: Outputs = getattr(
+        found, "logits", found
+    )  # of transformers' models, among other things
     return outputs
 
 
@@ -172,6 +178,21 @@ class _Skeleton:
         except ValueError:
             return 2
         return 1
+
+    def vectorizes(self, example: Inputs) -> bool:
+        """Returns whether ``vmap`` can run it: it cannot if a value decides what is computed."""
+
+        def one(leaf: Tensor) -> Tensor:
+            return leaf.detach()[None]
+
+        key = torch.zeros(1, dtype=torch.int64)
+        try:
+            with torch.no_grad():
+                for forward, *rest in ((self.train, key), (self.apply,)):
+                    vmap(forward)(tree_map(one, self._start), tree_map(one, example), *rest)
+        except RuntimeError:
+            return False
+        return True
 
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
         if not decomposes() and not self._running:
@@ -252,7 +273,7 @@ def _check_pure(model: Model, example: Inputs) -> None:
         )
     finally:
         torch.set_rng_state(before)
-    same = all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    same = all(map(partial(torch.allclose, rtol=0, atol=0, equal_nan=True), one, other))
     require(
         same,
         "a network's outputs",

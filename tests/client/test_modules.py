@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from client.memory import OWN, RamStore
 from engram.networks import model
 from engram.tasks import loss
+from engram.vision import torchvision
 from federation.data.in_memory import hold
 from federation.errors import DataError, Refused
 from federation.methods import family
@@ -68,6 +70,19 @@ class TwoInputs(nn.Module):
         return self.head((self.numbers(numbers) + self.codes(codes)).tanh())
 
 
+def language_model():
+    """A language model whose attention is trained by low-rank adapters; all else is frozen."""
+    torchvision()  # which transformers imports
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": 7, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    marks = {"bos_token_id": 0, "eos_token_id": 0}
+    base = GPT2LMHeadModel(GPT2Config(**sizes, **marks, attn_implementation="eager"))
+    adapters = {"target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_dropout": 0.1}
+    return get_peft_model(base, LoraConfig(r=2, task_type="CAUSAL_LM", **adapters))
+
+
 def clients():
     return np.repeat(np.arange(CLIENTS), 30)
 
@@ -109,6 +124,12 @@ CASES = {
         TwoInputs,
         {"x.numbers": numbers(3), "x.codes": whole(5), "y": np.arange(30 * CLIENTS) % 3},
         {},
+    ),
+    "low-rank adapters": (
+        language_model,
+        {"x.input_ids": TEXT["x"], "x.attention_mask": whole(2, 8) | (np.arange(8) < 4)}
+        | {"y": TEXT["y"]},
+        {"task": "next-token"},
     ),
     "regression": (
         lambda: nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1)),
@@ -197,6 +218,34 @@ def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
     assert found[4] == found[5]
     simulate(experiment("sequential", method="fedavg"), tmp_path / "dense")
     assert RunRecord.open(tmp_path / "dense").rows()[1]["ways"] == {"dense": 1}
+
+
+def test_adapters_are_sent_or_stay_and_the_frozen_model_does_neither(tmp_path):
+    simulate(
+        experiment("low-rank adapters", method="fedavg", personal="*lora_B*"), tmp_path / "run"
+    )
+    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    place = "base_model.model.transformer.h.{}.attn.c_attn.lora_{}.default.weight"
+    assert list(checkpoint.model) == [place.format(layer, "A") for layer in range(2)]
+    store = RamStore()
+    store.restore(checkpoint.memories)
+    kept = [store.load(client, None, before=6) for client in range(CLIENTS)]
+    own = [memory[OWN + place.format(0, "B")] for memory in kept if memory]
+    assert len(own) > 1
+    assert not torch.equal(own[0], own[1])
+
+
+def test_a_module_that_looks_at_values_is_trained_in_turn(tmp_path):
+    class Gated(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x.clamp(max=3) if x.max() > 3 else x)
+
+    model(lambda: Gated(nn.Flatten(), nn.Linear(36, 3)), "gated")
+    found = {}
+    for engine in ("vectorized", "sequential"):
+        found[engine] = simulate(experiment("convolutions", model="gated"), tmp_path / engine)
+    assert found["vectorized"]["clients"] == found["sequential"]["clients"]
+    assert RunRecord.open(tmp_path / "vectorized").rows()[1]["ways"] == {"in-turn": 1}
 
 
 def test_batch_norm_with_a_batch_of_one_row_is_refused(tmp_path):
