@@ -222,6 +222,7 @@ def _load(experiment: Experiment, dataset: str, *, alone: bool = False) -> Array
     columns = Columns(
         experiment.target_column,
         experiment.task_column,
+        tuple(name.strip() for name in experiment.input_columns.split(",") if name.strip()),
         experiment.missing,
         Values.parse(experiment.categories, needed=alone),
     )
