@@ -30,6 +30,7 @@ from client.training.cohort import (
 from client.training.dense_cohort import cost, dense, pays
 from client.training.outcome import Group, Trained
 from client.training.scoring import Scores, Scoring
+from engram.augmentations import AUGMENTATIONS, Augmentation, check_augmentation
 from engram.dense import FIRST
 from engram.derivatives import by_autograd
 from engram.models import dense_loss_of, keep, mean_loss
@@ -39,11 +40,12 @@ from engram.tasks import task_of
 from engram.types import LocalRule, LossFn, Params
 from federation.data.federated import FederatedData, model_for
 from federation.data.partitions import Rows
-from federation.errors import EngramError
+from federation.errors import EngramError, Refused, one_line
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
+from federation.shapes import example
 from federation.streams import Stream, generator, torch_generator
 
 __all__ = ["ClientFailed", "Engine", "Trainer"]
@@ -72,7 +74,8 @@ class Trainer:
         noise: Where the noise of local privacy comes from.
 
     Raises:
-        Refused: The network does not fit the data, or the memory budget not one client.
+        Refused: The network or the augmentation does not fit the data, or the memory budget not
+            one client.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Trainer:
         self._store = store
         self._noise = noise
         self._network = model_for(experiment, data.kind)
+        self._augment = _augmentation(experiment, data)
         self._task = task_of(experiment.task, experiment.loss)
         self._loss = mean_loss(self._network, self._task)
         self._own = experiment.of(LocalMethod)
@@ -342,13 +346,20 @@ class Trainer:
                 else rng.integers(len(own), size=steps)
             )
             rows[i, start : start + len(drawn)] = own[drawn]
+        numbers = partial(self._numbers, clients=clients, server_round=server_round)
         return Draws(
             split=self.data.train,
             rows=torch.from_numpy(rows).to(e.device),
             initial=start,
             batches=rule.batches_per_step,
             size=e.batch_size,
-            keys=self._keys(clients, server_round, count) if self._network.noisy else None,
+            augment=self._augment,
+            seeds=numbers(Stream.AUGMENTATION, begin + steps)[:, begin - start :]
+            if self._augment
+            else None,
+            keys=numbers(Stream.DROPOUT, 1 + count * rule.batches_per_step)
+            if self._network.noisy
+            else None,
             sizes=sizes,
         )
 
@@ -371,16 +382,16 @@ class Trainer:
         )
         return passes.reshape(e.local_epochs, batches, each, -1).swapaxes(1, 2).ravel()
 
-    def _keys(self, clients: Sequence[int], server_round: int, steps: int) -> Tensor:
-        """Returns what determines what a network drops: a key for each client's batches."""
-        count = 1 + steps * self._rule.batches_per_step
-        keys = [
-            generator(self.experiment.seed, Stream.DROPOUT, server_round, client).integers(
-                2**32, size=count
-            )
+    def _numbers(
+        self, stream: Stream, count: int, *, clients: Sequence[int], server_round: int
+    ) -> Tensor:
+        """Returns so many random whole numbers of each client, (c, count)."""
+        seed = self.experiment.seed
+        drawn = [
+            generator(seed, stream, server_round, client).integers(2**32, size=count)
             for client in clients
         ]
-        return torch.from_numpy(np.stack(keys)).to(self.experiment.device)
+        return torch.from_numpy(np.stack(drawn)).to(self.experiment.device)
 
     def evaluate(self, model: Params, clients: Sequence[int], *, server_round: int) -> Scores:
         """Scores the common model, personalized models and kept models of clients.
@@ -397,3 +408,15 @@ class Trainer:
             return (state if self._remembers else None), mine
 
         return self._scoring.scores(model, clients, kept)
+
+
+def _augmentation(experiment: Experiment, data: FederatedData) -> Augmentation | None:
+    """Returns what changes training rows, if anything does, which fits them."""
+    if not experiment.augment:
+        return None
+    found = AUGMENTATIONS[experiment.augment]
+    try:
+        check_augmentation(found, example(data.kind.inputs))
+    except ValueError as error:
+        raise Refused(one_line(str(error))) from error
+    return found

@@ -107,6 +107,9 @@ class Given(TypedDict, total=False):
     """rows of a batch: shuffled (drawn at random, with replacement) or stream (the client's
     next ones; a round passes for all clients, whether they train or not, and after the last row
     comes the first again)."""
+    augment: str
+    """how training rows are changed at random each time that they are drawn: flip-crop
+    (images), or an augmentation of your own, by its name; empty: not at all."""
     optimizer: Literal["sgd", "momentum", "adam", "adamw"]
     """what moves the common model along the directions of the local steps."""
     momentum: float
