@@ -30,7 +30,7 @@ from client.training.cohort import (
 from client.training.dense_cohort import cost, dense, pays
 from client.training.outcome import Group, Trained
 from client.training.scoring import Scores, Scoring
-from engram.augmentations import AUGMENTATIONS, Augmentation, check_augmentation
+from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.dense import FIRST
 from engram.derivatives import by_autograd
 from engram.models import dense_loss_of, keep, mean_loss
@@ -38,7 +38,7 @@ from engram.networks import FLAT
 from engram.optimizers import scaled, step_factor, with_optimizer
 from engram.tasks import task_of
 from engram.types import LocalRule, LossFn, Params
-from federation.data.federated import FederatedData, model_for
+from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.partitions import Rows
 from federation.errors import EngramError, Refused, one_line
 from federation.experiment import Experiment
@@ -74,8 +74,8 @@ class Trainer:
         noise: Where the noise of local privacy comes from.
 
     Raises:
-        Refused: The network or the augmentation does not fit the data, or the memory budget not
-            one client.
+        Refused: The network or the augmentation does not fit the data, the rule has no direction
+            for an optimizer, or the memory budget does not fit one client.
     """
 
     def __init__(
@@ -89,15 +89,20 @@ class Trainer:
     ) -> None:
         torch.set_num_threads(experiment.cpu_threads)
         self.experiment = experiment
-        self.data = data
         self._store = store
         self._noise = noise
         self._network = model_for(experiment, data.kind)
-        self._augment = _augmentation(experiment, data)
+        self.data = with_known_tokens(data, self._network, experiment)
         self._task = task_of(experiment.task, experiment.loss)
         self._loss = mean_loss(self._network, self._task)
         self._own = experiment.of(LocalMethod)
-        self._rule = self._rule_on(self._loss)
+        self._augment = AUGMENTATIONS.get(experiment.augment)
+        try:
+            self._rule = self._rule_on(self._loss)
+            if self._augment is not None:
+                check_augmentation(self._augment, example(data.kind.inputs))
+        except ValueError as error:
+            raise Refused(one_line(str(error))) from error
         self._remembers = self._own.keeps_memory and self._rule.state_is_model
         self._keeps = experiment.optimizer_state == "kept" and self._rule.moments is not None
         self._reads = self._remembers and self._rule.reads_state
@@ -107,7 +112,7 @@ class Trainer:
         self._ways = self._choose_ways(model, vectorized=vectorized)
         self._times: dict[str, list[float]] = {name: [] for name in self._ways}
         self._block = self._choose_block(model)
-        self._scoring = Scoring(experiment, self._network, data, vectorized=vectorized)
+        self._scoring = Scoring(experiment, self._network, self.data, vectorized=vectorized)
 
     @property
     def _rows(self) -> int:
@@ -355,7 +360,7 @@ class Trainer:
             size=e.batch_size,
             augment=self._augment,
             seeds=numbers(Stream.AUGMENTATION, begin + steps)[:, begin - start :]
-            if self._augment
+            if self._augment is not None
             else None,
             keys=numbers(Stream.DROPOUT, 1 + count * rule.batches_per_step)
             if self._network.noisy
@@ -367,19 +372,26 @@ class Trainer:
         """Returns how many rows there are in a batch of each step, (c, steps): see ``Draws``."""
         e = self.experiment
         counts = np.array([[len(self.data.train.rows[client])] for client in clients])
-        each = -(-counts // e.batch_size)  # steps in an epoch
+        each = self._epoch(counts)
         step = np.arange(e.local_epochs * each.max())
         left = counts - step % each * e.batch_size
         return np.where(step < e.local_epochs * each, np.minimum(left, e.batch_size), 0)
 
+    def _epoch(self, counts: Rows) -> Rows:
+        """Returns the steps of an epoch of so many rows. Too small a last batch is left out."""
+        size = self.experiment.batch_size
+        return counts // size + (counts % size >= self._network.least_rows)
+
     def _epochs(self, rng: np.random.Generator, count: int) -> Rows:
         """Permutes ``count`` rows for each epoch and each batch of a step; batches are padded."""
         e, batches = self.experiment, self._rule.batches_per_step
-        each = -(-count // e.batch_size)
+        each = int(self._epoch(np.array(count)))
         passes = np.zeros((e.local_epochs, batches, each * e.batch_size), dtype=np.int64)
-        passes[..., :count] = rng.permuted(
+        drawn = rng.permuted(
             np.broadcast_to(np.arange(count), (e.local_epochs, batches, count)), axis=-1
         )
+        kept = min(count, each * e.batch_size)
+        passes[..., :kept] = drawn[..., :kept]
         return passes.reshape(e.local_epochs, batches, each, -1).swapaxes(1, 2).ravel()
 
     def _numbers(
@@ -408,15 +420,3 @@ class Trainer:
             return (state if self._remembers else None), mine
 
         return self._scoring.scores(model, clients, kept)
-
-
-def _augmentation(experiment: Experiment, data: FederatedData) -> Augmentation | None:
-    """Returns what changes training rows, if anything does, which fits them."""
-    if not experiment.augment:
-        return None
-    found = AUGMENTATIONS[experiment.augment]
-    try:
-        check_augmentation(found, example(data.kind.inputs))
-    except ValueError as error:
-        raise Refused(one_line(str(error))) from error
-    return found

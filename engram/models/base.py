@@ -35,6 +35,8 @@ class Model(NamedTuple):
         vectorizes: Whether ``torch.func.vmap`` can run it.
         least_rows: Rows that a batch must have in training, at least; 2 with batch norm.
         running: Names of running statistics, which are no parameters, though among ``init``'s.
+        tokens: For each input that goes to an embedding, how many tokens this has; None for other
+            inputs, or if there are no such inputs.
         personal: Names of parameters that each client keeps to itself.
         names: What a module calls its parameters, where they have other names here.
     """
@@ -51,5 +53,6 @@ class Model(NamedTuple):
     vectorizes: bool = True
     least_rows: int = 1
     running: frozenset[str] = frozenset()
+    tokens: Any = None
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes

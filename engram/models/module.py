@@ -77,6 +77,7 @@ def from_module(
         vectorizes=skeleton.vectorizes(example),
         least_rows=skeleton.least_rows(example),
         running=frozenset(running),
+        tokens=skeleton.tokens,
     )
     _check_pure(model, example)
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
@@ -150,8 +151,11 @@ class _Skeleton:
         self._places = [_places(mode, params) for mode in self._modes]
         self._running, self._fixed, self._turn = list(running), fixed, threading.Lock()
         # What a forward pass calls, it says itself.
+        example = tree_map(lambda leaf: leaf.contiguous(), example)
         with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
             self._run(1, params, example)
+        whole = {(leaf.data_ptr(), leaf.numel()): size for leaf, size in seen.embedded}
+        self.tokens = tree_map(lambda leaf: whole.get((leaf.data_ptr(), leaf.numel())), example)
         self.noisy = seen.drawn > 0
         self._pure = self.noisy or bool(running) or fixed or seen.pooled
 

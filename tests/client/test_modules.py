@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from client.memory import OWN, RamStore
+from engram.models import from_module
 from engram.networks import model
 from engram.tasks import loss
 from engram.vision import torchvision
@@ -14,7 +15,7 @@ from federation.errors import DataError, Refused
 from federation.methods import family
 from server.record import RunRecord
 from simulations.engine import simulate
-from tests.support import small_of_any
+from tests.support import small_of_any, trainer
 
 CLIENTS = 4
 
@@ -256,16 +257,66 @@ def test_batch_norm_with_a_batch_of_one_row_is_refused(tmp_path):
     assert simulate(fixed, tmp_path / "fixed")["accuracy"] >= 0
 
 
-def test_characters_that_the_network_does_not_know_are_refused(tmp_path, monkeypatch):
-    _, arrays, own = CASES["built-in lstm"]
-    case = "lstm", arrays | {"x": arrays["x"] + 1}, own
-    monkeypatch.setitem(CASES, "more characters", case)
-    words = "x must be characters 0 to 6, as num-classes or y has them, got '1 to 7'"
+@pytest.mark.parametrize(
+    ("case", "whose"),
+    [
+        ("built-in lstm", "num-classes or y has"),
+        ("recurrent", "the network's embedding has"),
+        ("low-rank adapters", "the network's embedding has"),
+        ("two inputs", "the network's embedding has"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_tokens_that_the_network_does_not_know_are_refused(
+    case, whose, engine, tmp_path, monkeypatch
+):
+    make, arrays, own = CASES[case]
+    last = next(name for name in ("x.codes", "x.input_ids", "x") if name in arrays)
+    most = int(arrays[last].max())
+    monkeypatch.setitem(CASES, "more", (make, arrays | {last: arrays[last] + 1}, own))
+    words = f"x must be tokens 0 to {most}, as {whose} them, got '1 to {most + 1}'"
     with pytest.raises(DataError, match=words):
-        simulate(experiment("more characters"), tmp_path / "run")
+        simulate(experiment("more"), tmp_path / "run", engine=engine)
     assert not (tmp_path / "run").exists()
-    e = experiment("more characters", num_classes=8, num_rounds=1, eval_every=1)
-    assert simulate(e, tmp_path / "run")["scored"] == CLIENTS
+    if case == "built-in lstm":
+        e = experiment("more", num_classes=8, num_rounds=1, eval_every=1)
+        assert simulate(e, tmp_path / "run", engine=engine)["scored"] == CLIENTS
+
+
+def test_a_token_that_a_module_makes_up_itself_is_not_looked_up_in_another_clients_embedding():
+    class Coded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.codes = nn.Embedding(5, 3)
+
+        def forward(self, x):
+            return self.codes(x[:, 0].long())
+
+    made = from_module(Coded, torch.zeros(2, 3))
+    assert made.tokens is None
+    params = made.init(torch.Generator())
+    stacked = {name: torch.stack([leaf, leaf + 1]) for name, leaf in params.items()}
+    x = torch.tensor([[1.0, 9, 9], [5, 0, 0], [-1, 0, 0]])
+    found = torch.func.vmap(made.apply)(stacked, torch.stack([x, x]))
+    assert torch.equal(found[:, 0], stacked["codes.weight"][:, 1])
+    assert found[:, 1:].isnan().all()
+
+
+def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normalized(tmp_path):
+    model(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3)), "normed")
+    own = {"method": "fedavg", "batch_size": 17, "local_epochs": 2}  # of 18 rows
+    e = experiment("convolutions", model="normed", **own)
+    found = []
+    for engine in ("vectorized", "sequential"):
+        simulate(e, tmp_path / engine, engine=engine)
+        found.append(RunRecord.open(tmp_path / engine).load_checkpoint().model)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+    draws = trainer(e)._draw([0, 1], 1, initial=False)
+    assert draws.sizes.tolist() == [[17, 17]] * 2
+    for row in draws.rows.view(4, 17).tolist():
+        assert len(set(row)) == 17
+    e = experiment("batch norm and dropout", **own)  # over the pixels of a row
+    assert trainer(e)._draw([0], 1, initial=False).sizes.tolist() == [[17, 1, 17, 1]]
 
 
 def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):
