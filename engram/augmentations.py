@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from engram.checks import require
-from engram.vision import torchvision
+from engram.vision import transforms
 
 # Listing augmentations, or mistyping one, loads no torch.
 if TYPE_CHECKING:
@@ -45,11 +45,8 @@ def augmentation(function: Augmentation, name: str = "") -> Augmentation:
 @augmentation
 def flip_crop(image: "Tensor") -> "Tensor":
     """Moves an image by up to an eighth of its size, and turns it left to right or not."""
-    torchvision()
-    from torchvision.transforms import v2  # noqa: PLC0415 - slow to import, not always needed
-
     require(image.ndim == 3, "rows", tuple(image.shape), "images, for the augmentation flip-crop")
-    height, width = image.shape[1:]
+    (height, width), v2 = image.shape[1:], transforms()
     crop = v2.RandomCrop((height, width), padding=max(1, min(height, width) // 8))
     changed: Tensor = v2.RandomHorizontalFlip()(crop(image))
     return changed

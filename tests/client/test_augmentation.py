@@ -8,7 +8,7 @@ from torch import nn
 import engram
 from engram.augmentations import AUGMENTATIONS, augmentation, augmented
 from engram.networks import model
-from engram.vision import torchvision
+from engram.vision import transforms
 from federation.errors import Refused
 from server.record import RunRecord
 from simulations.engine import simulate
@@ -85,10 +85,7 @@ def test_a_row_is_changed_by_its_own_seed():
 
 
 def test_transforms_of_torchvision_are_taken_as_they_are(tmp_path):
-    torchvision()
-    from torchvision.transforms import v2
-
-    rng = np.random.default_rng(0)
+    rng, v2 = np.random.default_rng(0), transforms()
     clients = [(rng.random((30, 3, 8, 8), dtype=np.float32), np.arange(30) % 2) for _ in range(3)]
     change = v2.Compose([v2.RandomHorizontalFlip(), v2.ColorJitter(0.4, 0.4), v2.RandomErasing(1)])
     runs = [

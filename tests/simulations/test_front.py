@@ -39,6 +39,7 @@ def test_names_come_when_they_are_looked_at(name):
         "engram.metrics",
         "engram.tasks",
         "engram.networks",
+        "engram.augmentations",
     )
     assert getattr(engram, name).__module__ in known
 
