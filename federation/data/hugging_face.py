@@ -7,7 +7,7 @@ text is read as a CSV file is.
 
 import contextlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -81,10 +81,11 @@ def _parts(kind: str, path: Path, cache: Path) -> "list[Dataset]":
     """Returns training and test rows, or all rows."""
     if kind != "hf" and not path.exists():
         raise DataError(f"{path} must be a file or a folder of {kind}, and is not there")
-    if kind == "hf" and path.exists():  # the library would read it in place of the Hub's
+    local = Path(str(path).partition(":")[0])  # read by the library in place of the Hub's
+    if kind == "hf" and local.exists():
         raise DataError(f"hf:{path} must name a data set of the Hub: for files there is parquet:")
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # progress bars
+        with _quiet():
             found = _opened(kind, path, str(cache / "huggingface"))
     except Exception as error:  # from any of several libraries
         why = one_line(f"{type(error).__name__}: {error}")
@@ -99,6 +100,20 @@ def _parts(kind: str, path: Path, cache: Path) -> "list[Dataset]":
     if parts[0].features != parts[-1].features:
         raise DataError(f"{path}: train and test must have the same columns")
     return parts
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps progress bars, and what an error says once more, off the terminal."""
+    from datasets.utils import logging  # noqa: PLC0415 - slow to import, not always needed
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":

@@ -10,7 +10,8 @@ from PIL import Image
 from federation.data.federated import federated_data, own_data
 from federation.errors import DataError
 from federation.experiment import Experiment
-from tests.support import write_npz
+from simulations.engine import simulate
+from tests.support import small_of_any, write_npz
 
 FOUR = {"num-clients": 4, "clients-per-round": 4, "partition": "natural", "adapt-shots": 1}
 
@@ -381,8 +382,9 @@ def test_a_data_set_of_the_hub_is_asked_for_by_its_name(tmp_path, monkeypatch):
     names = [("flwrlabs/femnist", None), ("flwrlabs/femnist", "small")]
     assert asked == [(name, cache) for name in names]
     (tmp_path / "flwrlabs").mkdir()
-    with pytest.raises(DataError, match="hf:flwrlabs must name a data set of the Hub"):
-        read("hf:flwrlabs", **WRITERS)
+    for name in ("flwrlabs", "flwrlabs:small"):
+        with pytest.raises(DataError, match=f"hf:{name} must name a data set of the Hub"):
+            read(f"hf:{name}", **WRITERS)
 
 
 def test_characters_of_texts_are_tokens(tmp_path):
@@ -454,6 +456,28 @@ def test_a_table_is_read_as_a_csv_file_is(tmp_path, kind):
         assert (len(two.train.y), len(two.test.y)) == (60, 20)
 
 
+def test_clients_of_unequal_size_that_lack_classes(tmp_path):
+    from datasets import Dataset
+
+    rng, sizes = np.random.default_rng(0), (8, 40, 400)
+    task = np.repeat(["small", "middle", "large"], sizes)
+    y = np.where(task == "small", 0, np.where(task == "middle", rng.integers(1, 3, 448), 2))
+    columns = {"a": rng.normal(size=448), "b": rng.normal(size=448), "y": y, "task": task}
+    dataset = stored("arrow stream", Dataset.from_dict(columns), tmp_path)
+    unequal = {"num_clients": 3, "partition": "natural", "clients_per_round": 3, "local_epochs": 1}
+    e = small_of_any(dataset=dataset, method="fedavg", adapt_shots=2, num_rounds=2, **unequal)
+    data = federated_data(e)
+    found = {
+        data.names[c]: set(data.train.y[rows].tolist()) for c, rows in enumerate(data.train.rows)
+    }
+    assert found == {"small": {0}, "middle": {1, 2}, "large": {2}}
+    losses = [
+        simulate(e, tmp_path / engine, engine=engine)["clients"]["loss"]
+        for engine in ("vectorized", "sequential")
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
 def test_columns_of_numbers_are_read_as_they_are_drawn(tmp_path):
     from datasets import Dataset
 
@@ -510,7 +534,7 @@ def test_refuses_columns_that_are_none(tmp_path, change, settings, message):
         read(dataset, **(WRITERS | settings))
 
 
-def test_refuses_files_that_are_not_of_their_kind(tmp_path):
+def test_refuses_files_that_are_not_of_their_kind(tmp_path, capfd):
     (tmp_path / "bad").write_text("no table")
     with pytest.raises(DataError, match=r"rows\.arrow must hold some rows"):
         read(stored("arrow stream", femnist()[1].select([]), tmp_path), **WRITERS)
@@ -523,3 +547,4 @@ def test_refuses_files_that_are_not_of_their_kind(tmp_path):
         with pytest.raises(DataError, match=message) as error:
             read(f"{kind}:{tmp_path / name}", **WRITERS)
         assert "\n" not in str(error.value)
+    assert capfd.readouterr() == ("", "")
