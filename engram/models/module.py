@@ -113,9 +113,9 @@ def _try(module: nn.Module, example: Inputs) -> None:
 def _call(module: nn.Module, inputs: Inputs) -> Outputs:
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
     found = module(*(args if isinstance(args, tuple) else (args,)), **named)
-    outputs: Outputs = getattr(
-        found, "logits", found
-    )  # of transformers' models, among other things
+    # Models of transformers return a dictionary with attributes, caches among them.
+    special = isinstance(found, dict) and hasattr(found, "logits")
+    outputs: Outputs = found.logits if special else found
     return outputs
 
 
