@@ -95,7 +95,7 @@ class Draws(NamedTuple):
 
     def take(
         self, who: Who, start: int, stop: int, out: Tensor | None = None
-    ) -> tuple[Inputs, Tensor]:
+    ) -> tuple[Any, Tensor]:
         """Gathers some of the rows of some clients, as ``Split.take`` does, and changes them."""
         rows = self.rows[who, start:stop]
         if self.augment is None or self.seeds is None:
