@@ -227,7 +227,7 @@ def test_adapters_are_sent_or_stay_and_the_frozen_model_does_neither(tmp_path):
     )
     checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
     place = "base_model.model.transformer.h.{}.attn.c_attn.lora_{}.default.weight"
-    assert list(checkpoint.model) == [place.format(layer, "A") for layer in range(2)]
+    assert sorted(checkpoint.model) == [place.format(layer, "A") for layer in range(2)]
     store = RamStore()
     store.restore(checkpoint.memories)
     kept = [store.load(client, None, before=6) for client in range(CLIENTS)]
