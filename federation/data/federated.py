@@ -260,7 +260,7 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment)
 
     def known(x: Any, tokens: Any) -> Any:
         if isinstance(x, Lazy):
-            return x.then(lambda rows: (known(tree_map(torch.from_numpy, rows), tokens), rows)[1])
+            return x.then(lambda rows: drawn(rows, tokens))
         if isinstance(x, dict):
             return {name: known(leaf, tokens[name]) for name, leaf in x.items()}
         if isinstance(x, tuple):
@@ -269,6 +269,10 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment)
             expected = f"tokens 0 to {tokens - 1}, as {whose} them"
             raise DataError(must("x", f"{x.min()} to {x.max()}", expected))
         return x
+
+    def drawn(rows: Any, tokens: Any) -> Any:
+        known(tree_map(torch.from_numpy, rows), tokens)
+        return rows
 
     train, test = (part._replace(x=known(part.x, model.tokens)) for part in (data.train, data.test))
     return data._replace(train=train, test=test)

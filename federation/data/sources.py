@@ -60,15 +60,15 @@ def load(
         DataError: If the data set is unknown, missing, or not what it should be.
     """
     kind, colon, name = dataset.partition(":")
-    if colon and (dataset.startswith(IN_MEMORY) or kind in (*FILES, HUB)):
-        path = Path("data" if dataset.startswith(IN_MEMORY) else name)
+    in_memory = dataset.startswith(IN_MEMORY)
+    if colon and (in_memory or kind in (*FILES, HUB)):
+        path = Path("data" if in_memory else name)
         target = CLASS if kind == "images" else columns.target
         classes = num_classes or len(columns.values.declared.get(target, ()))
         own = Own(path, TASKS[task].targets, classes, whole_numbers)
         split = partial(held_out, fraction=test_fraction, seed=seed)
-        if dataset.startswith(IN_MEMORY):
-            return own.arrays(held(dataset), test_fraction, seed)
-        return own.arrays(_read(kind, own, columns, split, data_dir), test_fraction, seed)
+        arrays = held(dataset) if in_memory else _read(kind, own, columns, split, data_dir)
+        return own.arrays(arrays, test_fraction, seed)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(dataset)}"))
     if dataset == "digits":

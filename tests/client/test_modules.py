@@ -11,6 +11,7 @@ from engram.networks import model
 from engram.tasks import loss
 from engram.vision import torchvision
 from federation.data.in_memory import hold
+from federation.data.lazy import Lazy
 from federation.errors import DataError, Refused
 from federation.methods import family
 from server.record import RunRecord
@@ -77,7 +78,7 @@ def language_model():
     from peft import LoraConfig, get_peft_model
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"vocab_size": 7, "n_positions": 8, "n_embd": 8, "n_layer": 2, "n_head": 2}
+    sizes = {"vocab_size": 7, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
     marks = {"bos_token_id": 0, "eos_token_id": 0}
     base = GPT2LMHeadModel(GPT2Config(**sizes, **marks, attn_implementation="eager"))
     adapters = {"target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_dropout": 0.1}
@@ -227,7 +228,7 @@ def test_adapters_are_sent_or_stay_and_the_frozen_model_does_neither(tmp_path):
     )
     checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
     place = "base_model.model.transformer.h.{}.attn.c_attn.lora_{}.default.weight"
-    assert sorted(checkpoint.model) == [place.format(layer, "A") for layer in range(2)]
+    assert sorted(checkpoint.model) == [place.format(0, "A")]
     store = RamStore()
     store.restore(checkpoint.memories)
     kept = [store.load(client, None, before=6) for client in range(CLIENTS)]
@@ -281,6 +282,21 @@ def test_tokens_that_the_network_does_not_know_are_refused(
     if case == "built-in lstm":
         e = experiment("more", num_classes=8, num_rounds=1, eval_every=1)
         assert simulate(e, tmp_path / "run", engine=engine)["scored"] == CLIENTS
+
+
+@pytest.mark.parametrize("case", ["built-in lstm", "recurrent"])
+def test_tokens_of_rows_that_are_read_as_they_are_drawn_are_checked_then(case, monkeypatch):
+    make, arrays, own = CASES[case]
+
+    def read(rows):
+        return arrays["x"][rows] + 7 * (rows == 33)[:, None]
+
+    x = Lazy(read, arrays["x"][:1], np.arange(30 * CLIENTS))
+    monkeypatch.setitem(CASES, "drawn", (make, arrays | {"x": x}, own))
+    data = trainer(experiment("drawn")).data
+    words = "client 1: row 33 cannot be read: x must be tokens 0 to 6, as .* has them, got '7 to"
+    with pytest.raises(DataError, match=words):
+        [part.take(torch.arange(len(part.y))) for part in (data.train, data.test)]
 
 
 def test_a_token_that_a_module_makes_up_itself_is_not_looked_up_in_another_clients_embedding():
