@@ -23,7 +23,7 @@ from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
 from federation.plugins import load_plugins
-from federation.settings.data import FILES
+from federation.settings.data import COLUMNS, FILES
 from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
 
 __all__ = ["app"]
@@ -134,7 +134,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
     try:
         return host_of(opening)
     except DataError as error:
-        if not (experiment.own.tables or config.data.startswith("csv:")):
+        if not (experiment.own.tables or config.data.partition(":")[0] in COLUMNS):
             raise
         # What is wrong with a row may say what is in it, and this goes to the coordinator.
         _log.error("%s", error)

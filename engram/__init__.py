@@ -11,6 +11,7 @@ from engram.lazy import attach
 from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
+    from engram.augmentations import augmentation
     from engram.metrics import metric
     from engram.networks import model
     from engram.tasks import loss
@@ -21,6 +22,7 @@ __all__ = [
     "Comparison",
     "Experiment",
     "Run",
+    "augmentation",
     "compare",
     "load_run",
     "loss",
@@ -36,6 +38,7 @@ _get, __dir__ = attach(
         "Comparison": "simulations.front",
         "Experiment": "federation.experiment",
         "Run": "simulations.front",
+        "augmentation": "engram.augmentations",
         "compare": "simulations.front",
         "load_run": "simulations.front",
         "methods": "simulations.front",

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-__all__ = ["torchvision"]
+__all__ = ["torchvision", "transforms"]
 
 _KEPT: Final[list[Any]] = []
 
@@ -24,3 +24,11 @@ def torchvision() -> Any:
         _KEPT.append(library)  # its operators disappear with it
         import torchvision as package  # noqa: PLC0415 - slow to import, not always needed
     return package
+
+
+def transforms() -> Any:
+    """Returns the package ``torchvision.transforms.v2``."""
+    torchvision()
+    from torchvision.transforms import v2  # noqa: PLC0415 - slow to import, not always needed
+
+    return v2

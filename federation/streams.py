@@ -28,6 +28,7 @@ class Stream(IntEnum):
     WORLD = 13
     TIES = 14
     DROPOUT = 15
+    AUGMENTATION = 16
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from client.hosts import Engine, Opening, host_of
 from client.memory import OWN, RamStore
 from client.training.scoring import Scoring
+from engram.augmentations import AUGMENTATIONS, augmentation
 from engram.checks import must
 from engram.networks import NETWORKS, model
 from engram.optimizers import model_part
@@ -213,7 +214,8 @@ def simulate(
         progress: Whether to show it; in a notebook, too.
         **settings: Shared settings and the method's own, by name: ``num_rounds=50, eta=0.2``. The
             setting ``model`` may be a ``torch.nn.Module``, its class, or a function that makes one;
-            ``loss`` a function, as ``engram.loss`` takes it; ``metrics`` a list of names.
+            ``loss`` a function, as ``engram.loss`` takes it; ``augment`` one, as
+            ``engram.augmentation`` takes it; ``metrics`` a list of names.
 
     Returns:
         The run, whose folder holds everything that was found.
@@ -352,15 +354,19 @@ def methods() -> dict[str, str]:
 
 
 def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with a name in place of each network and loss that is given itself."""
+    """Returns settings with a name in place of each network and function that is given itself."""
     found = dict(settings)
     if not isinstance(found.get("model", ""), str):
         make = found["model"]
         found["model"] = getattr(make, "__name__", type(make).__name__)
         model(make, found["model"])
-    if callable(found.get("loss", "")):
-        loss(found["loss"])
-        found["loss"] = next(reversed(LOSSES))
+    for key, known, register in (
+        ("loss", LOSSES, loss),
+        ("augment", AUGMENTATIONS, augmentation),
+    ):
+        if callable(found.get(key, "")):
+            register(found[key])
+            found[key] = next(reversed(known))
     return found
 
 

@@ -10,6 +10,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
 
 from client.hosts import HOSTS
+from engram.augmentations import AUGMENTATIONS
 from engram.metrics import METRICS
 from engram.networks import NETWORKS
 from engram.tasks import LOSSES
@@ -76,7 +77,7 @@ def engram(monkeypatch, capsys):
 @pytest.fixture
 def plug_ins(monkeypatch):
     """Forgets what a test's plug-ins have registered, and that there were any."""
-    registries = (METHODS, METRICS, NETWORKS, LOSSES, HOSTS, STRATEGIES, REPORTS)
+    registries = (METHODS, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, HOSTS, STRATEGIES, REPORTS)
     before = [dict(known) for known in registries]
     monkeypatch.setenv("ENGRAM_PLUGINS", "")
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
+from engram.augmentations import Augmentation, augmented
 from engram.dense import FIRST, FirstLayerCoordinates
 from engram.tree import is_finite
 from engram.types import Batch, LocalRule, LossFn, Params
 from federation.data.federated import Split
 
 __all__ = [
+    "ALL",
     "ClientRaised",
     "CohortModels",
     "CohortTask",
@@ -33,7 +35,7 @@ __all__ = [
 
 
 Who = slice | Tensor  # some clients of a cohort: all of them, or those at these positions
-_ALL: Final = slice(None)
+ALL: Final = slice(None)
 
 
 class Step(NamedTuple):
@@ -59,6 +61,8 @@ class Draws(NamedTuple):
         initial: Rows of the initial batch; 0 if the rule needs none.
         batches: Batches in a step.
         size: Rows in a batch.
+        augment: What changes rows at random, if anything does.
+        seeds: A seed for each row's change, (c, n), if they are changed.
         keys: A key for each batch, (c, 1 + batches): the initial one, whether or not it is drawn,
             then those of each step in turn; None unless the network drops something at random.
         sizes: For each client and step, how many rows of its batches count, (c, steps), the others
@@ -70,6 +74,8 @@ class Draws(NamedTuple):
     initial: int
     batches: int
     size: int
+    augment: Augmentation | None = None
+    seeds: Tensor | None = None
     keys: Tensor | None = None
     sizes: npt.NDArray[np.int64] | None = None
 
@@ -83,7 +89,19 @@ class Draws(NamedTuple):
         one = slice(i, i + 1)
         keys = None if self.keys is None else self.keys[one]
         sizes = None if self.sizes is None else self.sizes[one]
-        return self._replace(rows=self.rows[one], keys=keys, sizes=sizes)
+        seeds = None if self.seeds is None else self.seeds[one]
+        return self._replace(rows=self.rows[one], seeds=seeds, keys=keys, sizes=sizes)
+
+    def take(
+        self, who: Who, start: int, stop: int, out: Tensor | None = None
+    ) -> tuple[Any, Tensor]:
+        """Gathers some of the rows of some clients, as ``Split.take`` does, and changes them."""
+        rows = self.rows[who, start:stop]
+        if self.augment is None or self.seeds is None:
+            return self.split.take(rows, out)
+        x, y = self.split.take(rows)
+        x = augmented(self.augment, x, self.seeds[who, start:stop])
+        return (x if out is None else out.copy_(x.flatten(2))), y
 
     def steps(self) -> Iterator[Step]:
         """Gathers each step's batches, of those clients together whose batches are of one size."""
@@ -99,22 +117,22 @@ class Draws(NamedTuple):
 
     def initial_batch(self) -> Batch | None:
         """Gathers the batch that memories start from, if there is one."""
-        return self._batch(_ALL, 0, self.initial, 0) if self.initial else None
+        return self._batch(ALL, 0, self.initial, 0) if self.initial else None
 
     def _alike(self, h: int, *, last: bool) -> Iterator[tuple[Who, int, bool]]:
         """Parts the clients that have a step h by the size of its batches."""
         if self.sizes is None:
-            yield _ALL, self.size, last
+            yield ALL, self.size, last
             return
         final = (self.sizes > 0).sum(1) == h + 1
         kinds = self.sizes[:, h] * 2 + final
         for kind in np.unique(kinds[kinds > 1]).tolist():
             who = np.flatnonzero(kinds == kind)
             every = len(who) == len(kinds)
-            yield _ALL if every else torch.from_numpy(who).to(self.rows.device), *divmod(kind, 2)
+            yield ALL if every else torch.from_numpy(who).to(self.rows.device), *divmod(kind, 2)
 
     def _batch(self, who: Who, start: int, size: int, number: int) -> Batch:
-        batch = self.split.take(self.rows[who, start : start + size])
+        batch = self.take(who, start, start + size)
         return batch if self.keys is None else (*batch, self.keys[who, number])
 
 
@@ -305,7 +323,7 @@ def _first_broken(rule: LocalRule, w: Params, u: Params, draws: Draws) -> int:
 
 
 def _pick(tree: Params, who: int | Who) -> Params:
-    return tree if who is _ALL else {name: leaf[who] for name, leaf in tree.items()}
+    return tree if who is ALL else {name: leaf[who] for name, leaf in tree.items()}
 
 
 def _put(tree: Params, who: Who, some: Params) -> Params:

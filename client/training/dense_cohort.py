@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from client.training.cohort import CohortModels, CohortTask, Draws, LocalRound
+from client.training.cohort import ALL, CohortModels, CohortTask, Draws, LocalRound
 from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows
 from engram.features import FeatureRows, Features
 from engram.span import Span, make_coordinates
@@ -109,7 +109,7 @@ def _examples(
     """Gathers the rows and yields the batches: the initial one, then those of each step."""
     draws = task.draws
     for start, stop in pairwise(_edges(draws, _CHUNK)):
-        y = draws.split.take(draws.rows[:, start:stop], out=coordinates.drawn[:, start:stop])[1]
+        y = draws.take(ALL, start, stop, out=coordinates.drawn[:, start:stop])[1]
         yield from _batches(coordinates.see(start, stop), targets(y), draws, start)
 
 
@@ -120,7 +120,7 @@ def _featured(
     draws = task.draws
     names = tuple(name for name in task.start if not name.startswith("dense"))
     for start, stop in pairwise(_edges(draws, 1)):
-        x, y = draws.split.take(draws.rows[:, start:stop])
+        x, y = draws.take(ALL, start, stop)
         rows = FeatureRows(features, names, span, x, start, stop)
         yield from _batches(rows, targets(y), draws, start)
 

@@ -30,6 +30,7 @@ from client.training.cohort import (
 from client.training.dense_cohort import cost, dense, pays
 from client.training.outcome import Group, Trained
 from client.training.scoring import Scores, Scoring
+from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.dense import FIRST
 from engram.derivatives import all_at_once, by_autograd, by_cohorts
 from engram.models import cohort_losses, dense_loss_of, keep, mean_loss
@@ -37,13 +38,14 @@ from engram.networks import FLAT
 from engram.optimizers import scaled, step_factor, with_optimizer
 from engram.tasks import task_of
 from engram.types import LocalRule, LossFn, Params
-from federation.data.federated import FederatedData, model_for
+from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.data.partitions import Rows
-from federation.errors import EngramError
+from federation.errors import EngramError, Refused, one_line
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
+from federation.shapes import example
 from federation.streams import Stream, generator, torch_generator
 
 __all__ = ["ClientFailed", "Engine", "Trainer"]
@@ -72,7 +74,8 @@ class Trainer:
         noise: Where the noise of local privacy comes from.
 
     Raises:
-        Refused: The network does not fit the data, or the memory budget not one client.
+        Refused: The network or the augmentation does not fit the data, the rule has no direction
+            for an optimizer, or the memory budget does not fit one client.
     """
 
     def __init__(
@@ -86,23 +89,30 @@ class Trainer:
     ) -> None:
         torch.set_num_threads(experiment.cpu_threads)
         self.experiment = experiment
-        self.data = data
         self._store = store
         self._noise = noise
         self._network = model_for(experiment, data.kind)
+        self.data = with_known_tokens(data, self._network, experiment)
         self._task = task_of(experiment.task, experiment.loss)
         self._loss = mean_loss(self._network, self._task)
         self._own = experiment.of(LocalMethod)
-        self._rule = self._rule_on(self._loss)
+        self._augment = AUGMENTATIONS.get(experiment.augment)
+        try:
+            self._rule = self._rule_on(self._loss)
+            if self._augment is not None:
+                check_augmentation(self._augment, example(data.kind.inputs))
+        except ValueError as error:
+            raise Refused(one_line(str(error))) from error
         self._remembers = self._own.keeps_memory and self._rule.state_is_model
         self._keeps = experiment.optimizer_state == "kept" and self._rule.moments is not None
         self._reads = self._remembers and self._rule.reads_state
         model = self._network.init(torch_generator(experiment.seed, Stream.MODEL))
         self._personal = keep(model, self._network.personal, personal=True)
-        self._ways = self._choose_ways(engine, model)
+        vectorized = engine == "vectorized" and self._network.vectorizes
+        self._ways = self._choose_ways(model, vectorized=vectorized)
         self._times: dict[str, list[float]] = {name: [] for name in self._ways}
         self._block = self._choose_block(model)
-        self._scoring = Scoring(experiment, self._network, data, vectorized=engine == "vectorized")
+        self._scoring = Scoring(experiment, self._network, self.data, vectorized=vectorized)
 
     @property
     def _rows(self) -> int:
@@ -121,7 +131,7 @@ class Trainer:
             undecayed=self._network.running,
         )
 
-    def _choose_ways(self, engine: Engine, model: Params) -> Mapping[str, Way]:
+    def _choose_ways(self, model: Params, *, vectorized: bool) -> Mapping[str, Way]:
         """Returns the ways to run a cohort that may be the fastest, by name."""
         network, rule, statistics = self._network, self._rule, self._network.statistics
         alone = by_autograd(self._loss)
@@ -129,7 +139,7 @@ class Trainer:
             "in-turn": partial(each_in_turn, self._rule_on(alone), alone, statistics=statistics)
         }
         together = {"vmap": partial(vmapped, rule, self._loss, statistics=statistics)}
-        if engine == "sequential":
+        if not vectorized:
             return in_turn
         features, ends_dense = network.features, network.dense_layers > 0
         learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
@@ -350,13 +360,20 @@ class Trainer:
                 else rng.integers(len(own), size=steps)
             )
             rows[i, start : start + len(drawn)] = own[drawn]
+        numbers = partial(self._numbers, clients=clients, server_round=server_round)
         return Draws(
             split=self.data.train,
             rows=torch.from_numpy(rows).to(e.device),
             initial=start,
             batches=rule.batches_per_step,
             size=e.batch_size,
-            keys=self._keys(clients, server_round, count) if self._network.noisy else None,
+            augment=self._augment,
+            seeds=numbers(Stream.AUGMENTATION, begin + steps)[:, begin - start :]
+            if self._augment is not None
+            else None,
+            keys=numbers(Stream.DROPOUT, 1 + count * rule.batches_per_step)
+            if self._network.noisy
+            else None,
             sizes=sizes,
         )
 
@@ -364,31 +381,38 @@ class Trainer:
         """Returns how many rows there are in a batch of each step, (c, steps): see ``Draws``."""
         e = self.experiment
         counts = np.array([[len(self.data.train.rows[client])] for client in clients])
-        each = -(-counts // e.batch_size)  # steps in an epoch
+        each = self._epoch(counts)
         step = np.arange(e.local_epochs * each.max())
         left = counts - step % each * e.batch_size
         return np.where(step < e.local_epochs * each, np.minimum(left, e.batch_size), 0)
 
+    def _epoch(self, counts: Rows) -> Rows:
+        """Returns the steps of an epoch of so many rows. Too small a last batch is left out."""
+        size = self.experiment.batch_size
+        return counts // size + (counts % size >= self._network.least_rows)
+
     def _epochs(self, rng: np.random.Generator, count: int) -> Rows:
         """Permutes ``count`` rows for each epoch and each batch of a step; batches are padded."""
         e, batches = self.experiment, self._rule.batches_per_step
-        each = -(-count // e.batch_size)
+        each = int(self._epoch(np.array(count)))
         passes = np.zeros((e.local_epochs, batches, each * e.batch_size), dtype=np.int64)
-        passes[..., :count] = rng.permuted(
+        drawn = rng.permuted(
             np.broadcast_to(np.arange(count), (e.local_epochs, batches, count)), axis=-1
         )
+        kept = min(count, each * e.batch_size)
+        passes[..., :kept] = drawn[..., :kept]
         return passes.reshape(e.local_epochs, batches, each, -1).swapaxes(1, 2).ravel()
 
-    def _keys(self, clients: Sequence[int], server_round: int, steps: int) -> Tensor:
-        """Returns what determines what a network drops: a key for each client's batches."""
-        count = 1 + steps * self._rule.batches_per_step
-        keys = [
-            generator(self.experiment.seed, Stream.DROPOUT, server_round, client).integers(
-                2**32, size=count
-            )
+    def _numbers(
+        self, stream: Stream, count: int, *, clients: Sequence[int], server_round: int
+    ) -> Tensor:
+        """Returns so many random whole numbers of each client, (c, count)."""
+        seed = self.experiment.seed
+        drawn = [
+            generator(seed, stream, server_round, client).integers(2**32, size=count)
             for client in clients
         ]
-        return torch.from_numpy(np.stack(keys)).to(self.experiment.device)
+        return torch.from_numpy(np.stack(drawn)).to(self.experiment.device)
 
     def evaluate(self, model: Params, clients: Sequence[int], *, server_round: int) -> Scores:
         """Scores the common model, personalized models and kept models of clients.

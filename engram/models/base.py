@@ -37,6 +37,9 @@ class Model(NamedTuple):
         parameters: Number of parameters.
         least_rows: Rows that a batch must have in training, at least; 2 with batch norm.
         running: Names of running statistics, which are no parameters, though among ``init``'s.
+        tokens: For each input that goes to an embedding, how many tokens this has; None for other
+            inputs, or if there are no such inputs.
+        vectorizes: Whether ``torch.func.vmap`` can run it.
         personal: Names of parameters that each client keeps to itself.
         names: What a module calls its parameters, where they have other names here.
     """
@@ -54,5 +57,7 @@ class Model(NamedTuple):
     statistics_together: Callable[[Params, Tensor], Params] | None = None
     least_rows: int = 1
     running: frozenset[str] = frozenset()
+    tokens: Any = None
+    vectorizes: bool = True
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes

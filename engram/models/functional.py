@@ -69,6 +69,7 @@ class Pure(TorchFunctionMode):
     Attributes:
         drawn: How often something was dropped.
         pooled: Whether something was pooled.
+        embedded: What went to an embedding, and how many tokens that has.
         statistics: Running statistics after this pass, by name.
     """
 
@@ -81,6 +82,7 @@ class Pure(TorchFunctionMode):
         self._names = names
         self.drawn = 0
         self.pooled = False
+        self.embedded: list[tuple[Tensor, int]] = []
         self.statistics: dict[str, Tensor] = {}
 
     def __torch_function__(
@@ -184,6 +186,20 @@ class Pure(TorchFunctionMode):
             found = []
         mean_, var_ = found or (None, None)
         return functional.batch_norm(x, mean_, var_, weight, bias, training, momentum, eps)
+
+    # --- Embeddings ------------------------------------------------------------------------
+
+    def embedding(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """See ``torch.nn.functional.embedding``; NaN for what is beyond its end, under ``vmap``.
+
+        There the embeddings of several clients are stacked: it would be in the next one.
+        """
+        if not decomposes():
+            self.embedded.append((x, len(weight)))
+            return functional.embedding(x, weight, *args, **kwargs)
+        known = (x >= 0) & (x < len(weight))
+        found = functional.embedding(torch.where(known, x, 0), weight, *args, **kwargs)
+        return torch.where(known[..., None], found, torch.nan)
 
     # --- Pooling -----------------------------------------------------------------------------
 
@@ -338,6 +354,7 @@ _OTHERS: Final[dict[Any, Callable[..., Any]]] = {
     functional.dropout3d: Pure.channels,
     functional.scaled_dot_product_attention: Pure.attention,
     functional.multi_head_attention_forward: Pure.heads,
+    functional.embedding: Pure.embedding,
     functional.max_pool2d: Pure.max_pool2d,
     functional.batch_norm: Pure.batch_norm,
     torch.lstm: Pure.lstm,

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.checks import require
@@ -77,11 +78,13 @@ def from_module(
         together=skeleton.together if grouped else None,
         statistics_together=skeleton.statistics_together if grouped and running else None,
         statistics=skeleton.statistics if running else None,
+        vectorizes=skeleton.vectorizes(example),
         least_rows=skeleton.least_rows(example),
         running=frozenset(running),
+        tokens=skeleton.tokens,
     )
     _check_pure(model, example)
-    return _with_dense_layers(model, module, example) or model
+    return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
 
 
 def _made(make: Make, generator: Generator) -> nn.Module:
@@ -113,7 +116,10 @@ def _try(module: nn.Module, example: Inputs) -> None:
 
 def _call(module: nn.Module, inputs: Inputs) -> Outputs:
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
-    outputs: Outputs = module(*(args if isinstance(args, tuple) else (args,)), **named)
+    found = module(*(args if isinstance(args, tuple) else (args,)), **named)
+    # Models of transformers return a dictionary with attributes, caches among them.
+    special = isinstance(found, dict) and hasattr(found, "logits")
+    outputs: Outputs = found.logits if special else found
     return outputs
 
 
@@ -155,8 +161,11 @@ class _Skeleton:
         )  # training pass: of what, and what it saw
         self._running, self._fixed, self._turn = list(running), fixed, threading.Lock()
         # What a forward pass calls, it says itself.
+        example = tree_map(lambda leaf: leaf.contiguous(), example)
         with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
             self._run(1, params, example)
+        whole = {(leaf.data_ptr(), leaf.numel()): size for leaf, size in seen.embedded}
+        self.tokens = tree_map(lambda leaf: whole.get((leaf.data_ptr(), leaf.numel())), example)
         self.noisy = seen.drawn > 0
         self._pure = self.noisy or bool(running) or fixed or seen.pooled
 
@@ -183,6 +192,21 @@ class _Skeleton:
         except ValueError:
             return 2
         return 1
+
+    def vectorizes(self, example: Inputs) -> bool:
+        """Returns whether ``vmap`` can run it: it cannot if a value decides what is computed."""
+
+        def one(leaf: Tensor) -> Tensor:
+            return leaf.detach()[None]
+
+        key = torch.zeros(1, dtype=torch.int64)
+        try:
+            with torch.no_grad():
+                for forward, *rest in ((self.train, key), (self.apply,)):
+                    vmap(forward)(tree_map(one, self._start), tree_map(one, example), *rest)
+        except RuntimeError:
+            return False
+        return True
 
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
         if not decomposes() and not self._running:
@@ -312,7 +336,8 @@ def _check_pure(model: Model, example: Inputs) -> None:
         )
     finally:
         torch.set_rng_state(before)
-    same = all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    pairs = zip(one, other, strict=True)  # NaN, such as of a mask that leaves nothing, is alike
+    same = all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
     require(
         same,
         "a network's outputs",

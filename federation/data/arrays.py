@@ -13,9 +13,11 @@ from federation.data.npz import named_labels
 from federation.errors import DataError
 from federation.streams import Stream, generator
 
-__all__ = ["Arrays", "Own", "part"]
+__all__ = ["Arrays", "HeldOut", "Own", "held_out", "part"]
 
 _Array = npt.NDArray[Any]
+HeldOut = Callable[[_Array, _Array | None], _Array]
+"""``(kind of each row (n,), whose it is (n,) if known) -> whether it is for testing (n,)``."""
 
 
 class Arrays(NamedTuple):
@@ -48,22 +50,29 @@ def part(
     x: Any, y: _Array, task: _Array | None, classes: int, test_fraction: float, seed: int
 ) -> Arrays:
     """Holds out a share of the rows of each class, if there are some, and of each task."""
-    kind = y if classes else np.zeros(len(y), dtype=np.int64)
-    stratum = kind if task is None else task * (classes or 1) + kind
-    rng = generator(seed, Stream.DATA_SPLIT)
-    held_out = np.zeros(len(y), dtype=bool)
-    for value in np.unique(stratum):
-        rows = rng.permutation(np.flatnonzero(stratum == value))
-        held_out[rows[: round(test_fraction * len(rows))]] = True
+    test = held_out(y if classes else np.zeros(len(y)), task, test_fraction, seed)
     return Arrays(
-        x_train=_each(x, lambda leaf: leaf[~held_out]),
-        y_train=y[~held_out],
-        x_test=_each(x, lambda leaf: leaf[held_out]),
-        y_test=y[held_out],
-        task_train=None if task is None else task[~held_out],
-        task_test=None if task is None else task[held_out],
+        x_train=_each(x, lambda leaf: leaf[~test]),
+        y_train=y[~test],
+        x_test=_each(x, lambda leaf: leaf[test]),
+        y_test=y[test],
+        task_train=None if task is None else task[~test],
+        task_test=None if task is None else task[test],
         outputs=classes,
     )
+
+
+def held_out(kind: _Array, task: _Array | None, fraction: float, seed: int) -> _Array:
+    """Returns which rows are for testing, (n,): a share of those of each kind of each task."""
+    values, stratum = np.unique(kind, return_inverse=True)
+    if task is not None:
+        stratum += len(values) * np.unique(task, return_inverse=True)[1]
+    rng = generator(seed, Stream.DATA_SPLIT)
+    held = np.zeros(len(kind), dtype=bool)
+    for value in np.unique(stratum):
+        rows = rng.permutation(np.flatnonzero(stratum == value))
+        held[rows[: round(fraction * len(rows))]] = True
+    return held
 
 
 def _each(x: Any, function: Callable[[Any], Any]) -> Any:
@@ -111,14 +120,19 @@ class Own(NamedTuple):
                 f"and {test.shape}"
             )
         y, outputs = self._targets(np.concatenate([train, test]))
-        x_train = self._inputs("x_train", x_train, y[: len(train)])
-        x_test = self._inputs("x_test", x_test, y[len(train) :])
+        cut, task, names = len(train), None, ()
+        if {"task_train", "task_test"} <= set(arrays):
+            both = np.concatenate([arrays["task_train"], arrays["task_test"]])
+            task, names = self._task({**arrays, "task": both}, y)
+        x_train = self._inputs("x_train", x_train, y[:cut])
+        x_test = self._inputs("x_test", x_test, y[cut:])
         if _kind(x_train) != _kind(x_test):
             raise DataError(
                 f"{self.path}: x_train and x_test must hold rows alike, got {_kind(x_train)} and "
                 f"{_kind(x_test)}"
             )
-        return Arrays(x_train, y[: len(train)], x_test, y[len(train) :], None, None, outputs)
+        one, other = (None, None) if task is None else (task[:cut], task[cut:])
+        return Arrays(x_train, y[:cut], x_test, y[cut:], one, other, outputs, names)
 
     def _task(
         self, arrays: Mapping[str, _Array], y: _Array

@@ -1,9 +1,11 @@
-"""A CSV file as rows for networks: numbers as they are, and columns of text as one column a value.
+"""Tables as rows for networks: numbers as they are, and columns of text as one column a value.
 
 What the columns of inputs are depends on the header and the values of text alone, and not on which
 values are missing: so they are the same on all nodes.
 """
 
+from collections.abc import Collection
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,58 +13,87 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Targets
+from federation.data.arrays import HeldOut
 from federation.data.tables import check_columns, numbers, read_frame
 from federation.data.values import Columns
 from federation.errors import DataError
 
-__all__ = ["read_csv"]
+__all__ = ["check_there", "inputs_of", "numbered", "read_csv", "rows_of"]
 
 _Array = npt.NDArray[Any]
 
 
-def read_csv(path: Path, columns: Columns, targets: Targets) -> dict[str, _Array]:
-    """Returns arrays ``x`` (n, d), ``y`` and, where the file has it, ``task``.
+def read_csv(path: Path, columns: Columns, targets: Targets, split: HeldOut) -> dict[str, _Array]:
+    """Reads a file with a header, as ``rows_of`` says."""
+    return rows_of(path, read_frame(path), columns, targets, split)
+
+
+def rows_of(
+    path: Path, frame: Any, columns: Columns, targets: Targets, split: HeldOut
+) -> dict[str, _Array]:
+    """Returns arrays ``x`` (n, d), ``y`` and, where there is such a column, ``task``.
 
     Args:
-        path: A file with a header.
+        path: Where the table is, for messages.
+        frame: The table.
         columns: What its columns are.
         targets: What targets are; classes may be text.
+        split: Which rows are held out: no model is to learn from their values.
 
     Raises:
-        DataError: If it is no such file, lacks the target's column, or lacks values where none may
-            be missing; it says in which column and row.
+        DataError: If it lacks a column, or values where none may be missing; it says in which
+            column and row.
     """
-    frame = read_frame(path)
-    check_columns(path, [columns.target], frame.columns)
+    features = inputs_of(path, columns, frame.columns)
     found: dict[str, _Array] = {}
     for key, name in (("y", columns.target), ("task", columns.task)):
         if name in frame.columns:
-            _check_there(path, name, frame[name].isna().to_numpy(), "a row needs one")
+            check_there(path, name, frame[name].isna().to_numpy(), "a row needs one")
             found[key] = frame[name].to_numpy()
-    y = found["y"]
-    declared = columns.target in columns.values.declared
-    if targets == "classes" and (declared or y.dtype.kind not in "iuf"):
-        found["y"] = columns.values.numbered(path, columns.target, y.astype(str))
-    elif y.dtype.kind not in "iuf":
+    if targets == "classes":
+        found["y"] = numbered(path, columns, found["y"])
+    elif found["y"].dtype.kind not in "iuf":
         found["y"] = numbers(path, columns.target, frame[columns.target], "code it by numbers")
+    kind = found["y"] if targets == "classes" else np.zeros(len(frame))
     owner = found.get("task", np.zeros(len(frame)))
-    features = [name for name in frame.columns if name not in (columns.target, columns.task)]
-    if not features:
+    learned = ~split(kind, found.get("task"))
+    parts = (_inputs(path, name, frame[name], owner, learned, columns) for name in features)
+    return found | {"x": np.stack([*chain(*parts)], axis=1).astype(np.float32)}
+
+
+def inputs_of(path: Path, columns: Columns, names: Collection[str]) -> list[str]:
+    """Returns the names of the columns of inputs.
+
+    Raises:
+        DataError: If there is no such column, or none of the target.
+    """
+    check_columns(path, [columns.target, *columns.inputs], names)
+    found = [name for name in names if name not in (columns.target, columns.task)]
+    if not found:
         raise DataError(f"{path} must have a column besides {columns.target} to learn from")
-    parts = [part for name in features for part in _inputs(path, name, frame[name], owner, columns)]
-    return found | {"x": np.stack(parts, axis=1).astype(np.float32)}
+    return list(columns.inputs) or found
 
 
-def _inputs(path: Path, name: str, column: Any, owner: _Array, columns: Columns) -> list[_Array]:
+def numbered(path: Path, columns: Columns, y: _Array) -> _Array:
+    """Returns classes as numbers, where they are text or declared."""
+    if columns.target not in columns.values.declared and y.dtype.kind in "iuf":
+        return y
+    return columns.values.numbered(path, columns.target, y.astype(str))
+
+
+def _inputs(
+    path: Path, name: str, column: Any, owner: _Array, learned: _Array, columns: Columns
+) -> list[_Array]:
     """Returns what a column is to a network: one column of numbers or, of text, one a value."""
     missing = column.isna().to_numpy()
     if columns.missing == "refuse":
-        _check_there(path, name, missing, "set missing=median or missing=indicator")
+        check_there(path, name, missing, "set missing=median or missing=indicator")
     column = column.convert_dtypes()  # else truth values with some missing would be text
     text = name in columns.values.declared or column.dtype.kind not in "biuf"
     column = column.astype("string" if text else "Float64")
     if columns.missing == "median" and missing.any():
-        column = column.fillna(column.groupby(owner).transform(_commonest if text else "median"))
+        known = column.where(learned).groupby(owner)
+        column = column.fillna(known.transform(_commonest if text else "median"))
     flags = [missing] if columns.missing == "indicator" else []
     if not text:
         return [column.fillna(0).to_numpy(dtype=np.float64), *flags]
@@ -76,6 +107,7 @@ def _commonest(column: Any) -> Any:
     return found.iloc[0] if len(found) else None
 
 
-def _check_there(path: Path, name: str, missing: _Array, advice: str) -> None:
+def check_there(path: Path, name: str, missing: _Array, advice: str) -> None:
+    """Refuses a column that lacks a value, with a ``DataError`` that names its row."""
     if missing.any():
         raise DataError(f"{path}: {name} is missing in row {int(np.argmax(missing))}: {advice}")

@@ -28,7 +28,15 @@ from federation.roster import Kind
 from federation.shapes import described, example
 from federation.streams import Stream, torch_generator
 
-__all__ = ["FederatedData", "Split", "federated_data", "has_device", "model_for", "own_data"]
+__all__ = [
+    "FederatedData",
+    "Split",
+    "federated_data",
+    "has_device",
+    "model_for",
+    "own_data",
+    "with_known_tokens",
+]
 
 
 class Split(NamedTuple):
@@ -222,10 +230,11 @@ def _load(experiment: Experiment, dataset: str, *, alone: bool = False) -> Array
     columns = Columns(
         experiment.target_column,
         experiment.task_column,
+        tuple(name.strip() for name in experiment.input_columns.split(",") if name.strip()),
         experiment.missing,
         Values.parse(experiment.categories, needed=alone),
     )
-    arrays = load(
+    return load(
         dataset,
         data_dir=Path(experiment.data_dir),
         test_fraction=experiment.test_fraction,
@@ -235,18 +244,38 @@ def _load(experiment: Experiment, dataset: str, *, alone: bool = False) -> Array
         seed=experiment.seed,
         columns=columns,
     )
-    if experiment.model in CHARACTERS:
-        _check_characters(arrays)
-    return arrays
 
 
-def _check_characters(arrays: Arrays) -> None:
-    # Clients' embeddings are stacked: what is beyond the end of one is in the next one.
-    for x in (arrays.x_train, arrays.x_test):
-        whole = isinstance(x, np.ndarray) and x.dtype == np.int64  # others the network refuses
-        if whole and x.size and not 0 <= x.min() <= x.max() < arrays.outputs:
-            expected = f"characters 0 to {arrays.outputs - 1}, as num-classes or y has them"
+def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment) -> FederatedData:
+    """Returns the data; rows that are read as they are drawn are checked then.
+
+    Raises:
+        DataError: If some rows hold a token that the network's embedding does not have.
+    """
+    if not any(tree_leaves(model.tokens)):
+        return data
+    whose = (
+        "num-classes or y has" if experiment.model in CHARACTERS else "the network's embedding has"
+    )
+
+    def known(x: Any, tokens: Any) -> Any:
+        if isinstance(x, Lazy):
+            return x.then(lambda rows: drawn(rows, tokens))
+        if isinstance(x, dict):
+            return {name: known(leaf, tokens[name]) for name, leaf in x.items()}
+        if isinstance(x, tuple):
+            return tuple(map(known, x, tokens))
+        if tokens and x.numel() and not 0 <= x.min() <= x.max() < tokens:
+            expected = f"tokens 0 to {tokens - 1}, as {whose} them"
             raise DataError(must("x", f"{x.min()} to {x.max()}", expected))
+        return x
+
+    def drawn(rows: Any, tokens: Any) -> Any:
+        known(tree_map(torch.from_numpy, rows), tokens)
+        return rows
+
+    train, test = (part._replace(x=known(part.x, model.tokens)) for part in (data.train, data.test))
+    return data._replace(train=train, test=test)
 
 
 def _hold(

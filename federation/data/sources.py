@@ -3,6 +3,7 @@
 import pickle
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,14 +14,14 @@ import numpy.typing as npt
 from engram.checks import must
 from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
-from federation.data.arrays import Arrays, Own, part
+from federation.data.arrays import Arrays, HeldOut, Own, held_out, part
 from federation.data.images import CLASS, read_images
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.values import Columns
 from federation.errors import DataError, brief
-from federation.settings.data import FILES
+from federation.settings.data import FILES, HUB
 
 __all__ = ["PERMUTED", "fetch", "load"]
 
@@ -59,12 +60,14 @@ def load(
         DataError: If the data set is unknown, missing, or not what it should be.
     """
     kind, colon, name = dataset.partition(":")
-    if colon and (dataset.startswith(IN_MEMORY) or kind in FILES):
-        path = Path(name if kind in FILES else "data")
+    in_memory = dataset.startswith(IN_MEMORY)
+    if colon and (in_memory or kind in (*FILES, HUB)):
+        path = Path("data" if in_memory else name)
         target = CLASS if kind == "images" else columns.target
         classes = num_classes or len(columns.values.declared.get(target, ()))
         own = Own(path, TASKS[task].targets, classes, whole_numbers)
-        arrays = held(dataset) if kind not in FILES else _read(kind, own, columns)
+        split = partial(held_out, fraction=test_fraction, seed=seed)
+        arrays = held(dataset) if in_memory else _read(kind, own, columns, split, data_dir)
         return own.arrays(arrays, test_fraction, seed)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(dataset)}"))
@@ -72,11 +75,11 @@ def load(
         return _digits(test_fraction, seed)
     if dataset in _TORCHVISION:
         return _torchvision(dataset, data_dir)
-    known = ", ".join(["digits", *_TORCHVISION, *(f"{kind}:PATH" for kind in FILES)])
+    known = ", ".join(["digits", *_TORCHVISION, *(f"{kind}:PATH" for kind in FILES), f"{HUB}:NAME"])
     raise DataError(f"dataset must be one of {known}, got {brief(dataset)}")
 
 
-def _read(kind: str, own: Own, columns: Columns) -> Mapping[str, Any]:
+def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) -> Mapping[str, Any]:
     """Reads a user's files; returns what an .npz file would hold."""
     if kind == "npz":
         return read_npz(own.path)
@@ -84,9 +87,13 @@ def _read(kind: str, own: Own, columns: Columns) -> Mapping[str, Any]:
         return read_npy(own.path)
     if kind == "images":
         return read_images(own.path, columns.values)
-    from federation.data.csv_rows import read_csv  # noqa: PLC0415 - slow to import
+    if kind == "csv":
+        from federation.data.csv_rows import read_csv  # noqa: PLC0415 - slow to import
 
-    return read_csv(own.path, columns, own.targets)
+        return read_csv(own.path, columns, own.targets, split)
+    from federation.data.hugging_face import read_columns  # noqa: PLC0415 - slow to import
+
+    return read_columns(kind, own.path, columns, own.targets, split, cache)
 
 
 def _digits(test_fraction: float, seed: int) -> Arrays:

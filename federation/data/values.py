@@ -87,11 +87,13 @@ class Columns(NamedTuple):
     Attributes:
         target: The target's name.
         task: The name of the column that says whose a row is; it may be missing.
+        inputs: Names of the columns of inputs; all others if there are none.
         missing: What is done where a value of the others is missing; see the setting.
         values: Those of columns of text.
     """
 
     target: str = "y"
     task: str = "task"
+    inputs: tuple[str, ...] = ()
     missing: Literal["refuse", "median", "indicator"] = "refuse"
     values: Values = Values()

@@ -28,7 +28,8 @@ NO_NETWORK = frozenset(
         *EvaluationSettings.model_fields,
         *("num_classes", "partition", "rows_per_class", "test_rows_per_class"),
         *("dirichlet_alpha", "classes_per_client", "merge", "num_malicious", "clip", "privacy"),
-        *("categories", "missing", "noise_multiplier", "delta", "server_step", "server_radius"),
+        *("input_columns", "categories", "missing"),
+        *("noise_multiplier", "delta", "server_step", "server_radius"),
     }
 )
 """Shared settings of those who train networks on rows of classes."""

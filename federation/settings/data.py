@@ -6,7 +6,10 @@ from pydantic import Field
 
 from federation.settings.fields import Float, Int, Settings
 
-FILES: Final = ("npz", "npy", "csv", "images")  # kinds of data sets that are files: KIND:PATH
+# Kinds of data sets that are files, or folders: KIND:PATH.
+FILES: Final = ("npz", "npy", "csv", "images", "parquet", "arrow")
+HUB: Final = "hf"  # the Hugging Face Hub: hf:NAME
+COLUMNS: Final = ("csv", "parquet", "arrow", HUB)  # kinds whose rows have columns with names
 
 
 class DataSettings(Settings):
@@ -15,10 +18,11 @@ class DataSettings(Settings):
     dataset: str = Field(
         "digits",
         description="digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100, "
-        "cifar100-coarse (20 superclasses); of your own npz:PATH, npy:FOLDER, csv:PATH, "
-        "images:FOLDER; of methods for tables: npz:PATH, csv:PATH, or sparse-linear, "
-        "sparse-logistic, sparse-poisson (simulated); of methods in which clients are classes of "
-        "images: several of the first, with commas, or permuted-NAME for other pixels; "
+        "cifar100-coarse (20 superclasses); hf:NAME (of the Hugging Face Hub); of your own "
+        "npz:PATH, npy:FOLDER, csv:PATH, images:FOLDER, parquet:PATH, arrow:PATH; of methods for "
+        "tables: npz:PATH, csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson "
+        "(simulated); of methods in which clients are classes of images: several of the first, "
+        "with commas, or permuted-NAME for other pixels; "
         "linear-groups, cosine-groups (simulated); csv:PATH, arms and what they pay",
     )
     test_fraction: Float = Field(
@@ -49,19 +53,28 @@ class DataSettings(Settings):
         0.5, gt=0, description="dirichlet: concentration; smaller is more uneven"
     )
     classes_per_client: Int = Field(2, ge=1, description="pathological: classes a client holds")
-    target_column: str = Field("y", description="csv, tables: the target, by name")
+    target_column: str = Field(
+        "y", description="csv, parquet, arrow, hf, tables: the target, by name"
+    )
     task_column: str = Field(
         "task",
-        description="csv, tables: the column that says whose a row is; each value is a client",
+        description="csv, parquet, arrow, hf, tables: the column that says whose a row is; each "
+        "value is a client",
+    )
+    input_columns: str = Field(
+        "",
+        description="csv, parquet, arrow, hf: the columns of inputs, by name, with commas; empty: "
+        "all others",
     )
     categories: str = Field(
         "",
-        description="csv, images: values that columns of text may have, such as "
-        "color=red|blue; size=small|large, and class=cat|dog for folders of images; empty: as the "
-        "data hold",
+        description="csv, parquet, arrow, hf, images: values that columns of text may have, such "
+        "as color=red|blue; size=small|large, and class=cat|dog for folders of images; empty: as "
+        "the data hold",
     )
     missing: Literal["refuse", "median", "indicator"] = Field(
         "refuse",
-        description="csv: what is done where a value is missing: refuse, median (of the client's "
-        "rows; of text, the commonest), indicator (0, and a column that says where)",
+        description="csv, and tables of parquet, arrow and hf: what is done where a value is "
+        "missing: refuse, median (of the client's training rows; of text, the commonest), "
+        "indicator (0, and a column that says where)",
     )

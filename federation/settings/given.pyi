@@ -12,11 +12,12 @@ class Given(TypedDict, total=False):
 
     dataset: str
     """digits (comes with the platform), mnist, fashion-mnist, cifar10, cifar100,
-    cifar100-coarse (20 superclasses); of your own npz:PATH, npy:FOLDER, csv:PATH,
-    images:FOLDER; of methods for tables: npz:PATH, csv:PATH, or sparse-linear, sparse-logistic,
-    sparse-poisson (simulated); of methods in which clients are classes of images: several of
-    the first, with commas, or permuted-NAME for other pixels; linear-groups, cosine-groups
-    (simulated); csv:PATH, arms and what they pay."""
+    cifar100-coarse (20 superclasses); hf:NAME (of the Hugging Face Hub); of your own npz:PATH,
+    npy:FOLDER, csv:PATH, images:FOLDER, parquet:PATH, arrow:PATH; of methods for tables:
+    npz:PATH, csv:PATH, or sparse-linear, sparse-logistic, sparse-poisson (simulated); of
+    methods in which clients are classes of images: several of the first, with commas, or
+    permuted-NAME for other pixels; linear-groups, cosine-groups (simulated); csv:PATH, arms and
+    what they pay."""
     test_fraction: float
     """share of the rows held out for testing, where the data set has no test rows of its
     own."""
@@ -39,15 +40,21 @@ class Given(TypedDict, total=False):
     classes_per_client: int
     """pathological: classes a client holds."""
     target_column: str
-    """csv, tables: the target, by name."""
+    """csv, parquet, arrow, hf, tables: the target, by name."""
     task_column: str
-    """csv, tables: the column that says whose a row is; each value is a client."""
+    """csv, parquet, arrow, hf, tables: the column that says whose a row is; each value is a
+    client."""
+    input_columns: str
+    """csv, parquet, arrow, hf: the columns of inputs, by name, with commas; empty: all
+    others."""
     categories: str
-    """csv, images: values that columns of text may have, such as color=red|blue;
-    size=small|large, and class=cat|dog for folders of images; empty: as the data hold."""
+    """csv, parquet, arrow, hf, images: values that columns of text may have, such as
+    color=red|blue; size=small|large, and class=cat|dog for folders of images; empty: as the
+    data hold."""
     missing: Literal["refuse", "median", "indicator"]
-    """csv: what is done where a value is missing: refuse, median (of the client's rows; of
-    text, the commonest), indicator (0, and a column that says where)."""
+    """csv, and tables of parquet, arrow and hf: what is done where a value is missing: refuse,
+    median (of the client's training rows; of text, the commonest), indicator (0, and a column
+    that says where)."""
     model: str
     """network: mlp (dense layers), cnn (two convolutions, then dense layers) or linear (softmax
     regression); resnet (for images), lstm or transformer (for characters); torchvision:NAME,
@@ -100,6 +107,9 @@ class Given(TypedDict, total=False):
     """rows of a batch: shuffled (drawn at random, with replacement) or stream (the client's
     next ones; a round passes for all clients, whether they train or not, and after the last row
     comes the first again)."""
+    augment: str
+    """how training rows are changed at random each time that they are drawn: flip-crop
+    (images), or an augmentation of your own, by its name; empty: not at all."""
     optimizer: Literal["sgd", "momentum", "adam", "adamw"]
     """what moves the common model along the directions of the local steps."""
     momentum: float

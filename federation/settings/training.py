@@ -1,10 +1,18 @@
 """Who trains in a round, on which rows, and by which steps."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from federation.settings.fields import Float, Int, Settings
+from engram.augmentations import AUGMENTATIONS
+from engram.checks import require
+from federation.settings.fields import Float, Int, Settings, nearest
+
+
+def _augment(value: str) -> str:
+    known = f"{', '.join(AUGMENTATIONS)}{nearest(value, AUGMENTATIONS)}"
+    require(not value or value in AUGMENTATIONS, "augment", value, known)
+    return value
 
 
 class TrainingSettings(Settings):
@@ -31,6 +39,11 @@ class TrainingSettings(Settings):
         description="rows of a batch: shuffled (drawn at random, with replacement) or stream (the "
         "client's next ones; a round passes for all clients, whether they train or not, and after "
         "the last row comes the first again)",
+    )
+    augment: Annotated[str, AfterValidator(_augment)] = Field(
+        "",
+        description="how training rows are changed at random each time that they are drawn: "
+        "flip-crop (images), or an augmentation of your own, by its name; empty: not at all",
     )
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
         "sgd", description="what moves the common model along the directions of the local steps"

@@ -12,7 +12,8 @@ from engram.meta.fedavg import fedavg
 from engram.models import cross_entropy
 from engram.optimizers import scaled, with_optimizer
 from federation.errors import Refused
-from federation.methods import family
+from federation.methods import family, register
+from federation.methods.local import FedAvg
 from federation.streams import Stream, generator
 from simulations.engine import simulate
 from tests.client.test_modules import (  # noqa: F401 - a fixture is used by being here
@@ -277,3 +278,19 @@ def test_models_are_adapted_by_an_optimizer(name):
     assert not torch.equal(
         plain.evaluate(initial_model(plain), range(4), server_round=0).columns["loss"], scores[0]
     )
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_an_optimizer_of_a_rule_that_moves_by_itself_is_refused(tmp_path):
+    @register
+    class Own(FedAvg):
+        name = "own-step"
+
+        def rule(self, loss):
+            return super().rule(loss)._replace(direction=None)
+
+    for settings in ({"optimizer": "adam"}, {"weight_decay": 0.1}, {"gradient_clip": 1.0}):
+        words = "optimizer must be sgd, without decay and clipping: the method's own step"
+        with pytest.raises(Refused, match=words):
+            simulate(small_of_any(method="own-step", **settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

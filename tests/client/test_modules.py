@@ -5,14 +5,18 @@ import pytest
 import torch
 from torch import nn
 
+from client.memory import OWN, RamStore
+from engram.models import from_module
 from engram.networks import model
 from engram.tasks import loss
+from engram.vision import torchvision
 from federation.data.in_memory import hold
+from federation.data.lazy import Lazy
 from federation.errors import DataError, Refused
 from federation.methods import family
 from server.record import RunRecord
 from simulations.engine import simulate
-from tests.support import small_of_any
+from tests.support import small_of_any, trainer
 
 CLIENTS = 4
 
@@ -68,6 +72,19 @@ class TwoInputs(nn.Module):
         return self.head((self.numbers(numbers) + self.codes(codes)).tanh())
 
 
+def language_model():
+    """A language model whose attention is trained by low-rank adapters; all else is frozen."""
+    torchvision()  # which transformers imports
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": 7, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    marks = {"bos_token_id": 0, "eos_token_id": 0}
+    base = GPT2LMHeadModel(GPT2Config(**sizes, **marks, attn_implementation="eager"))
+    adapters = {"target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_dropout": 0.1}
+    return get_peft_model(base, LoraConfig(r=2, task_type="CAUSAL_LM", **adapters))
+
+
 def clients():
     return np.repeat(np.arange(CLIENTS), 30)
 
@@ -109,6 +126,12 @@ CASES = {
         TwoInputs,
         {"x.numbers": numbers(3), "x.codes": whole(5), "y": np.arange(30 * CLIENTS) % 3},
         {},
+    ),
+    "low-rank adapters": (
+        language_model,
+        {"x.input_ids": TEXT["x"], "x.attention_mask": whole(2, 8) | (np.arange(8) < 4)}
+        | {"y": TEXT["y"]},
+        {"task": "next-token"},
     ),
     "regression": (
         lambda: nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1)),
@@ -215,6 +238,34 @@ def test_the_way_to_train_is_found_out_and_recorded(tmp_path):
     assert RunRecord.open(tmp_path / "dense").rows()[1]["ways"] == {"dense": 1}
 
 
+def test_adapters_are_sent_or_stay_and_the_frozen_model_does_neither(tmp_path):
+    simulate(
+        experiment("low-rank adapters", method="fedavg", personal="*lora_B*"), tmp_path / "run"
+    )
+    checkpoint = RunRecord.open(tmp_path / "run").load_checkpoint()
+    place = "base_model.model.transformer.h.{}.attn.c_attn.lora_{}.default.weight"
+    assert sorted(checkpoint.model) == [place.format(0, "A")]
+    store = RamStore()
+    store.restore(checkpoint.memories)
+    kept = [store.load(client, None, before=6) for client in range(CLIENTS)]
+    own = [memory[OWN + place.format(0, "B")] for memory in kept if memory]
+    assert len(own) > 1
+    assert not torch.equal(own[0], own[1])
+
+
+def test_a_module_that_looks_at_values_is_trained_in_turn(tmp_path):
+    class Gated(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x.clamp(max=3) if x.max() > 3 else x)
+
+    model(lambda: Gated(nn.Flatten(), nn.Linear(36, 3)), "gated")
+    found = {}
+    for engine in ("vectorized", "sequential"):
+        found[engine] = simulate(experiment("convolutions", model="gated"), tmp_path / engine)
+    assert found["vectorized"]["clients"] == found["sequential"]["clients"]
+    assert RunRecord.open(tmp_path / "vectorized").rows()[1]["ways"] == {"in-turn": 1}
+
+
 def test_batch_norm_with_a_batch_of_one_row_is_refused(tmp_path):
     model(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3)), "normed")
     with pytest.raises(Refused, match=r"batch-size must be at least 2 for this network.*, got 1"):
@@ -223,16 +274,81 @@ def test_batch_norm_with_a_batch_of_one_row_is_refused(tmp_path):
     assert simulate(fixed, tmp_path / "fixed")["accuracy"] >= 0
 
 
-def test_characters_that_the_network_does_not_know_are_refused(tmp_path, monkeypatch):
-    _, arrays, own = CASES["built-in lstm"]
-    case = "lstm", arrays | {"x": arrays["x"] + 1}, own
-    monkeypatch.setitem(CASES, "more characters", case)
-    words = "x must be characters 0 to 6, as num-classes or y has them, got '1 to 7'"
+@pytest.mark.parametrize(
+    ("case", "whose"),
+    [
+        ("built-in lstm", "num-classes or y has"),
+        ("recurrent", "the network's embedding has"),
+        ("low-rank adapters", "the network's embedding has"),
+        ("two inputs", "the network's embedding has"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_tokens_that_the_network_does_not_know_are_refused(
+    case, whose, engine, tmp_path, monkeypatch
+):
+    make, arrays, own = CASES[case]
+    last = next(name for name in ("x.codes", "x.input_ids", "x") if name in arrays)
+    most = int(arrays[last].max())
+    monkeypatch.setitem(CASES, "more", (make, arrays | {last: arrays[last] + 1}, own))
+    words = f"x must be tokens 0 to {most}, as {whose} them, got '1 to {most + 1}'"
     with pytest.raises(DataError, match=words):
-        simulate(experiment("more characters"), tmp_path / "run")
+        simulate(experiment("more"), tmp_path / "run", engine=engine)
     assert not (tmp_path / "run").exists()
-    e = experiment("more characters", num_classes=8, num_rounds=1, eval_every=1)
-    assert simulate(e, tmp_path / "run")["scored"] == CLIENTS
+    if case == "built-in lstm":
+        e = experiment("more", num_classes=8, num_rounds=1, eval_every=1)
+        assert simulate(e, tmp_path / "run", engine=engine)["scored"] == CLIENTS
+
+
+@pytest.mark.parametrize("case", ["built-in lstm", "recurrent"])
+def test_tokens_of_rows_that_are_read_as_they_are_drawn_are_checked_then(case, monkeypatch):
+    make, arrays, own = CASES[case]
+
+    def read(rows):
+        return arrays["x"][rows] + 7 * (rows == 33)[:, None]
+
+    x = Lazy(read, arrays["x"][:1], np.arange(30 * CLIENTS))
+    monkeypatch.setitem(CASES, "drawn", (make, arrays | {"x": x}, own))
+    data = trainer(experiment("drawn")).data
+    words = "client 1: row 33 cannot be read: x must be tokens 0 to 6, as .* has them, got '7 to"
+    with pytest.raises(DataError, match=words):
+        [part.take(torch.arange(len(part.y))) for part in (data.train, data.test)]
+
+
+def test_a_token_that_a_module_makes_up_itself_is_not_looked_up_in_another_clients_embedding():
+    class Coded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.codes = nn.Embedding(5, 3)
+
+        def forward(self, x):
+            return self.codes(x[:, 0].long())
+
+    made = from_module(Coded, torch.zeros(2, 3))
+    assert made.tokens is None
+    params = made.init(torch.Generator())
+    stacked = {name: torch.stack([leaf, leaf + 1]) for name, leaf in params.items()}
+    x = torch.tensor([[1.0, 9, 9], [5, 0, 0], [-1, 0, 0]])
+    found = torch.func.vmap(made.apply)(stacked, torch.stack([x, x]))
+    assert torch.equal(found[:, 0], stacked["codes.weight"][:, 1])
+    assert found[:, 1:].isnan().all()
+
+
+def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normalized(tmp_path):
+    model(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3)), "normed")
+    own = {"method": "fedavg", "batch_size": 17, "local_epochs": 2}  # of 18 rows
+    e = experiment("convolutions", model="normed", **own)
+    found = []
+    for engine in ("vectorized", "sequential"):
+        simulate(e, tmp_path / engine, engine=engine)
+        found.append(RunRecord.open(tmp_path / engine).load_checkpoint().model)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+    draws = trainer(e)._draw([0, 1], 1, initial=False)
+    assert draws.sizes.tolist() == [[17, 17]] * 2
+    for row in draws.rows.view(4, 17).tolist():
+        assert len(set(row)) == 17
+    e = experiment("batch norm and dropout", **own)  # over the pixels of a row
+    assert trainer(e)._draw([0], 1, initial=False).sizes.tolist() == [[17, 1, 17, 1]]
 
 
 def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):

@@ -9,8 +9,10 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Dataset
 from PIL import Image
 
+from engram.vision import torchvision
 from federation.experiment import Experiment
 from federation.fingerprint import ROOMS, source_root
 from federation.methods import METHODS
@@ -134,6 +136,8 @@ def written(defaults):
 @pytest.mark.usefixtures("plug_ins")
 @pytest.mark.parametrize("block", examples("python"))
 def test_the_python_runs(block, request):
+    if re.search("torchvision|transformers", block):
+        torchvision()  # which fails without this beside a torch for CPUs
     exec(compile(block, request.node.callspec.id, "exec"), {"__name__": "__main__"})
 
 
@@ -221,6 +225,16 @@ def own_data(folder):
         place.mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 256, (28, 28), dtype=np.uint8)
         Image.fromarray(pixels).save(place / f"{number}.png")
+    drawings = {
+        "image": [
+            Image.fromarray(drawing)
+            for drawing in rng.integers(256, size=(300, 28, 28), dtype=np.uint8)
+        ],
+        "writer_id": [f"f{row // 30:04}" for row in range(300)],
+        "hsf_id": [0] * 300,
+        "character": [row % 3 for row in range(300)],
+    }
+    Dataset.from_dict(drawings).to_parquet(folder / "drawings.parquet")
     data = pd.DataFrame(x, columns=["age", "dose", "weight"])
     data = data.assign(patient=np.arange(600), hospital=task, died=y)
     data["pressure"] = x @ [1, 2, 3] + rng.normal(size=600)

@@ -39,6 +39,7 @@ def test_names_come_when_they_are_looked_at(name):
         "engram.metrics",
         "engram.tasks",
         "engram.networks",
+        "engram.augmentations",
     )
     assert getattr(engram, name).__module__ in known
 
@@ -201,6 +202,10 @@ def test_a_run_goes_on_with_the_same_data_and_no_other(tmp_path):
     parts = engram.simulate(clients(), resume=folder, **settings)
     assert parts.folder == folder
     assert parts.results["accuracy"] == whole.results["accuracy"]
+    one, other = ([Rows(scale * x, y) for x, y in clients()] for scale in (1, 2))
+    engram.simulate(one, out=tmp_path / "drawn", **settings | {"num_rounds": 1})
+    with pytest.raises(Refused, match="cannot go on with other settings: dataset was 'memory:"):
+        engram.simulate(other, resume=tmp_path / "drawn", **settings)
 
 
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path):

@@ -1,0 +1,214 @@
+"""Data sets of Hugging Face's library: Parquet and Arrow files, and those of its Hub.
+
+Targets, and whose a row is, are read at once; inputs as they are drawn, from a file that is mapped
+into memory. Parquet is packed, and therefore unpacked into a cache first. A table of numbers and
+text is read as a CSV file is.
+"""
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.metrics import Targets
+from federation.data.arrays import HeldOut
+from federation.data.csv_rows import check_there, inputs_of, numbered, rows_of
+from federation.data.lazy import Lazy, Numbers
+from federation.data.values import Columns
+from federation.errors import DataError, few_names, one_line
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = ["read_columns"]
+
+_Array = npt.NDArray[Any]
+_IPC_FILE: Final = b"ARROW1"  # how Arrow's file format begins; its other format is a stream
+
+
+def read_columns(
+    kind: str, path: Path, columns: Columns, targets: Targets, split: HeldOut, cache: Path
+) -> dict[str, _Array | Lazy]:
+    """Returns what an .npz file would hold: x, y and task; of train and test, if there are both.
+
+    One column of inputs is the input; several of numbers are its columns; several others are
+    inputs by name. Where targets are tokens, text is numbers: the bytes of its characters. A target
+    that is shorter than the input is that of its last positions.
+
+    Args:
+        kind: ``parquet`` or ``arrow``, a file or a folder, or ``hf``, a data set of the Hub.
+        path: Where it is; for ``hf`` its name, or NAME:SUBSET.
+        columns: What its columns are.
+        targets: What targets are.
+        split: Which rows are held out, if no part of the data is.
+        cache: Folder to unpack to, and to download to.
+
+    Raises:
+        DataError: If there is no such data set, or a column is missing or not as it should be.
+    """
+    from datasets import concatenate_datasets  # noqa: PLC0415 - slow to import, not always needed
+
+    parts = _parts(kind, path, cache)
+    cut = len(parts[0])
+    rows = concatenate_datasets(parts)
+    names = inputs_of(path, columns, rows.column_names)
+    kinds = {_kind(rows.features[name]) for name in names}
+    texts = "text" in kinds and targets != "tokens"
+    if kinds <= {"number", "text"} and (texts or columns.missing != "refuse"):
+        wanted = [n for n in rows.column_names if n in (*names, columns.target, columns.task)]
+        frame = rows.select_columns(wanted).to_pandas()
+        held = split if len(parts) == 1 else lambda kind, _: np.arange(len(kind)) >= cut
+        found: dict[str, Any] = dict(rows_of(path, frame, columns, targets, held))
+    else:
+        found = {"x": _inputs(path, rows, names, plain=kinds == {"number"})}
+        y = _values(path, rows, columns.target)
+        if targets == "classes":
+            y = numbered(path, columns, y)
+        found["y"] = _aligned(path, columns, y, found["x"].like) if targets == "tokens" else y
+        if columns.task in rows.column_names:
+            found["task"] = _values(path, rows, columns.task)
+    if len(parts) == 1:
+        return found
+    ends = {"train": slice(cut), "test": slice(cut, None)}
+    return {f"{key}_{part}": found[key][some] for key in found for part, some in ends.items()}
+
+
+def _parts(kind: str, path: Path, cache: Path) -> "list[Dataset]":
+    """Returns training and test rows, or all rows."""
+    if kind != "hf" and not path.exists():
+        raise DataError(f"{path} must be a file or a folder of {kind}, and is not there")
+    local = Path(str(path).partition(":")[0])  # read by the library in place of the Hub's
+    if kind == "hf" and local.exists():
+        raise DataError(f"hf:{path} must name a data set of the Hub: for files there is parquet:")
+    try:
+        with _quiet():
+            found = _opened(kind, path, str(cache / "huggingface"))
+    except Exception as error:  # from any of several libraries
+        why = one_line(f"{type(error).__name__}: {error}")
+        raise DataError(f"{path} cannot be read as {kind}: {why}") from error
+    parts = [found[name] for name in ("train", "test") if name in found] or [*found.values()]
+    if len(parts) != 1 + ("test" in found and "train" in found):
+        raise DataError(
+            f"{path} must have a part train, and test if wanted, got {few_names(found)}"
+        )
+    if not all(map(len, parts)):
+        raise DataError(f"{path} must hold some rows")
+    if parts[0].features != parts[-1].features:
+        raise DataError(f"{path}: train and test must have the same columns")
+    return parts
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps progress bars, and what an error says once more, off the terminal."""
+    from datasets.utils import logging  # noqa: PLC0415 - slow to import, not always needed
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _opened(kind: str, path: Path, cache: str) -> "Mapping[str, Dataset]":
+    """Returns the parts of a data set, by their names."""
+    import datasets  # noqa: PLC0415 - slow to import, not always needed
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, not always needed
+
+    if kind == "hf":
+        name, _, subset = str(path).partition(":")
+        return dict(datasets.load_dataset(name, subset or None, cache_dir=cache))
+    if kind == "parquet":
+        place = {"data_dir" if path.is_dir() else "data_files": str(path.absolute())}
+        return dict(datasets.load_dataset("parquet", **place, cache_dir=cache))
+    if path.is_dir():
+        found = datasets.load_from_disk(str(path))
+        return found if isinstance(found, Mapping) else {"train": found}
+    mapped = pa.memory_map(str(path))
+    ipc = pa.ipc.open_file if mapped.read(len(_IPC_FILE)) == _IPC_FILE else pa.ipc.open_stream
+    mapped.seek(0)
+    return {"train": datasets.Dataset(datasets.table.InMemoryTable(ipc(mapped).read_all()))}
+
+
+def _kind(feature: Any) -> str:
+    """Returns whether values of a column are a ``number`` each, a ``text``, or something else."""
+    from datasets import ClassLabel, Value  # noqa: PLC0415 - slow to import, not always needed
+
+    if not isinstance(feature, Value | ClassLabel):
+        return "array"
+    return "text" if "string" in feature.dtype else "number"
+
+
+def _inputs(path: Path, rows: "Dataset", names: list[str], *, plain: bool) -> Lazy:
+    drawn = rows.select_columns(names).with_format("numpy")
+
+    def read(numbers: Numbers) -> dict[str, _Array]:
+        try:
+            found = drawn[numbers.tolist()]
+        except Exception as error:  # what decodes it raises what it likes
+            raise DataError(f"{path}: {type(error).__name__}: {error}") from error
+        return {name: _array(path, name, found[name], rows.features[name]) for name in names}
+
+    like = Lazy(read, None, np.arange(1)).take(np.zeros(1, dtype=np.int64))
+
+    def combined(numbers: Numbers) -> Any:
+        found = read(numbers)
+        for name, first in like.items():
+            if found[name].shape[1:] != first.shape[1:]:
+                shapes = f"{first.shape[1:]}, as in row 0, got {found[name].shape[1:]}"
+                raise DataError(f"{path}: {name} must be of shape {shapes}")
+        columns = list(found.values())
+        if len(columns) == 1:
+            return columns[0][:, None] if plain else columns[0]
+        return np.stack(columns, axis=1) if plain else found
+
+    return Lazy(combined, combined(np.zeros(1, dtype=np.int64)), np.arange(len(rows)))
+
+
+def _array(path: Path, name: str, values: _Array, feature: Any) -> _Array:
+    """Returns values of some rows as an array of numbers, a row of it for each."""
+    if values.dtype.kind == "U":
+        values = _characters(path, name, values)
+    try:
+        values = values.astype(np.float64) if values.dtype == object else values
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}: {name} must hold as many numbers in each row") from error
+    while hasattr(feature, "feature"):  # of lists, what they are lists of
+        feature = feature.feature
+    # The library makes all whole numbers int64, grey levels too.
+    return values.astype(np.uint8) if getattr(feature, "dtype", "") == "uint8" else values
+
+
+def _characters(path: Path, name: str, texts: _Array) -> _Array:
+    codes = [np.frombuffer(text.encode(), dtype=np.uint8) for text in texts.tolist()]
+    if len(set(map(len, codes))) > 1:
+        raise DataError(f"{path}: {name} must hold texts of one length")
+    return np.stack(codes).astype(np.int64)
+
+
+def _values(path: Path, rows: "Dataset", name: str) -> _Array:
+    """Returns a whole column."""
+    column = rows.select_columns([name]).to_pandas()[name]
+    check_there(path, name, column.isna().to_numpy(), "a row needs one")
+    values = column.to_numpy()
+    if values.dtype != object or isinstance(values[0], str):
+        return np.asarray(values)
+    try:
+        return np.stack([np.asarray(value.tolist()) for value in values])
+    except (AttributeError, ValueError) as error:
+        raise DataError(f"{path}: {name} must hold as many numbers in each row") from error
+
+
+def _aligned(path: Path, columns: Columns, y: _Array, like: Any) -> _Array:
+    """Returns a token for each position of inputs that are like this one, -1 for none."""
+    if y.dtype.kind not in "biuf":
+        y = _characters(path, columns.target, y)
+    y = y.reshape(len(y), -1)
+    missing = max(0, like.shape[1] - y.shape[1]) if getattr(like, "ndim", 0) == 2 else 0
+    return np.pad(y, ((0, 0), (missing, 0)), constant_values=-1)
