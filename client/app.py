@@ -18,6 +18,7 @@ from client.requests import Request, check_source
 from client.sealed import read_key
 from client.trainings import prune
 from federation.bundle import bundle, is_bundled, unbundle
+from federation.data.datasets import DATASETS
 from federation.data.sources import PERMUTED
 from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
@@ -125,6 +126,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
         store,
         own=config.data,
         client=config.partition_id,
+        hosted=hosted_clients(experiment.num_clients, config),
         # On a machine of its own names stay where the data are: the coordinator chooses the column
         # that they are in.
         named=config.state is None,
@@ -132,11 +134,12 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
     try:
         return host_of(opening)
     except DataError as error:
-        if not (experiment.own.tables or config.data.startswith("csv:")):
+        own = config.state is not None and (config.data or experiment.dataset) in DATASETS
+        if not (experiment.own.tables or config.data.startswith("csv:") or own):
             raise
         # What is wrong with a row may say what is in it, and this goes to the coordinator.
         _log.error("%s", error)
-        raise Refused("this node's table cannot be used: its log says why") from error
+        raise Refused("this node's data cannot be used: its log says why") from error
 
 
 def _check_place(experiment: Experiment) -> None:

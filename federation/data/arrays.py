@@ -1,6 +1,6 @@
 """A user's arrays as a data set: what they must hold for each task, and how they are parted."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,14 +45,34 @@ class Arrays(NamedTuple):
 
 
 def part(
-    x: Any, y: _Array, task: _Array | None, classes: int, test_fraction: float, seed: int
+    x: Any,
+    y: _Array,
+    task: _Array | None,
+    classes: int,
+    test_fraction: float,
+    seed: int,
+    clients: Sequence[int] | None = None,
 ) -> Arrays:
-    """Holds out a share of the rows of each class, if there are some, and of each task."""
+    """Holds out a share of the rows of each class, if there are some, and of each task.
+
+    Args:
+        x: Inputs.
+        y: Targets.
+        task: Whose row each is.
+        classes: How many classes there are; 0 if rows have none.
+        test_fraction: The share.
+        seed: Draws which rows those are.
+        clients: The client that each task is, where rows are drawn for each by itself, so that
+            it does not matter whose rows are there besides.
+    """
     kind = y if classes else np.zeros(len(y), dtype=np.int64)
     stratum = kind if task is None else task * (classes or 1) + kind
     rng = generator(seed, Stream.DATA_SPLIT)
     held_out = np.zeros(len(y), dtype=bool)
     for value in np.unique(stratum):
+        if clients is not None:
+            own, label = divmod(int(value), classes or 1)
+            rng = generator(seed, Stream.DATA_SPLIT, clients[own], label)
         rows = rng.permutation(np.flatnonzero(stratum == value))
         held_out[rows[: round(test_fraction * len(rows))]] = True
     return Arrays(
@@ -81,12 +101,14 @@ class Own(NamedTuple):
         targets: What targets are: see ``engram.tasks.Task``.
         num_classes: Classes, or tokens, that there are; 0 for those that the arrays hold.
         whole_numbers: Whether whole numbers stay so.
+        clients: As for ``part``.
     """
 
     path: Path
     targets: Targets
     num_classes: int
     whole_numbers: bool
+    clients: Sequence[int] | None = None
 
     def arrays(self, arrays: Mapping[str, Any], test_fraction: float, seed: int) -> Arrays:
         """Returns a data set: parted already, or to be parted."""
@@ -97,7 +119,7 @@ class Own(NamedTuple):
             x = self._inputs("x", x, y)
             task, names = self._task(arrays, y)
             classes = outputs if self.targets == "classes" else 0
-            found = part(x, y, task, classes, test_fraction, seed)
+            found = part(x, y, task, classes, test_fraction, seed, self.clients)
             return found._replace(outputs=outputs, task_names=names)
         if not parts:
             raise DataError(
