@@ -11,19 +11,32 @@ from engram.lazy import attach
 from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
+    from pydantic import Field
+
+    from engram.derivatives import gradient
     from engram.metrics import metric
     from engram.networks import model
     from engram.tasks import loss
+    from engram.types import LocalRule
+    from federation.data.datasets import data
     from federation.experiment import Experiment
+    from federation.methods.base import method
+    from federation.methods.local import LocalMethod
     from simulations.front import Comparison, Run, compare, load_run, methods, simulate
 
 __all__ = [
     "Comparison",
     "Experiment",
+    "Field",
+    "LocalMethod",
+    "LocalRule",
     "Run",
     "compare",
+    "data",
+    "gradient",
     "load_run",
     "loss",
+    "method",
     "methods",
     "metric",
     "model",
@@ -35,9 +48,15 @@ _get, __dir__ = attach(
     {
         "Comparison": "simulations.front",
         "Experiment": "federation.experiment",
+        "Field": "pydantic",
+        "LocalMethod": "federation.methods.local",
+        "LocalRule": "engram.types",
         "Run": "simulations.front",
         "compare": "simulations.front",
+        "data": "federation.data.datasets",
+        "gradient": "engram.derivatives",
         "load_run": "simulations.front",
+        "method": "federation.methods.base",
         "methods": "simulations.front",
         "loss": "engram.tasks",
         "metric": "engram.metrics",

@@ -65,7 +65,7 @@ class WithSettings(TyperCommand):
 def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str]]:
     """Returns the key, the default, the range and the meaning of each setting of a group."""
     return [
-        (key_of(name), json.dumps(field.default), range_of(field), str(field.description))
+        (key_of(name), json.dumps(field.default), range_of(field), field.description or "")
         for name, field in group.model_fields.items()
     ]
 
