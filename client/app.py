@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from client.hosts import Host, Opening, host_of
 from client.memory import DiskStore
 from client.replies import Replies
-from client.requests import Request, check_source
+from client.requests import Request, check_settings, check_source
 from client.sealed import read_key
 from client.trainings import prune
 from federation.bundle import bundle, is_bundled, unbundle
@@ -86,9 +86,9 @@ def _answer(
         message.content = unbundle(message.content)
         check_source(message.content)  # first: another source may have other settings
         config = read_node_config(context.node_config)
-        experiment = Experiment.from_run_config(context.run_config).on_machine(
-            _own(context.node_config, config)
-        )
+        experiment = Experiment.from_run_config(context.run_config)
+        check_settings(message.content, experiment)
+        experiment = experiment.on_machine(_own(context.node_config, config))
         clients = hosted_clients(experiment.num_clients, config)
         training = str(config_of(message.content).get(TRAINING, ""))
         folder = memory_folder(config, experiment, context.run_id, training)

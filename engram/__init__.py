@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from federation.experiment import Experiment
     from federation.methods.base import method
     from federation.methods.local import LocalMethod
+    from simulations.apps import make_client_app, make_server_app
     from simulations.front import Comparison, Run, compare, load_run, methods, simulate
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "gradient",
     "load_run",
     "loss",
+    "make_client_app",
+    "make_server_app",
     "method",
     "methods",
     "metric",
@@ -59,6 +62,8 @@ _get, __dir__ = attach(
         "method": "federation.methods.base",
         "methods": "simulations.front",
         "loss": "engram.tasks",
+        "make_client_app": "simulations.apps",
+        "make_server_app": "simulations.apps",
         "metric": "engram.metrics",
         "model": "engram.networks",
         "simulate": "simulations.front",

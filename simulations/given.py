@@ -23,13 +23,13 @@ def settings_of(data: "Data | None", method: str, settings: Mapping[str, Any]) -
 
     Args:
         data: As ``engram.simulate`` takes it; its rows are kept for the rest of the process.
-        method: The method's name.
+        method: The method's name; empty if it is not known yet.
         settings: Settings by name. ``model`` and ``loss`` may be what they name.
 
     Raises:
         DataError: Some clients' rows are arrays, and others' data sets of torch.
     """
-    found = {**_of_data(data, method), **settings, "method": method}
+    found = {**_of_data(data, method), **settings, **({"method": method} if method else {})}
     if not isinstance(found.get("model", ""), str):
         make = found["model"]
         found["model"] = getattr(make, "__name__", type(make).__name__)
