@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
 
 from flwr.app import Context, Message
@@ -23,34 +24,35 @@ __all__ = ["make_client_app", "make_server_app"]
 
 @lists_settings
 def make_client_app(
+    module: str,
     data: "Data | None" = None,
     *,
     method: "MethodName | None" = None,
-    plugin: str = "",
     **settings: "Unpack[Given]",
 ) -> "ClientApp":
-    """Makes the ClientApp of an experiment: ``app = engram.make_client_app(...)``.
+    """Makes the ClientApp of an experiment: ``app = engram.make_client_app(__name__)``.
 
     Args:
+        module: ``__name__`` of the module that calls this. The package, or module, that it is in is
+            a plug-in of all processes that take part, and so part of the source's fingerprint,
+            which nodes and server compare.
         data: As for ``engram.simulate``; of these rows a node looks at those of its clients.
         method: What to run; by default what the run config says.
-        plugin: Names of plug-ins with commas, such as the package that calls this. They are then
-            part of the source's fingerprint, which nodes and server compare, and known to all
-            processes that take part.
         **settings: As for ``engram.simulate``. What the run config says counts in their place.
             Server and clients must be given the same.
 
     Raises:
-        Refused: If data are impossible, or a plug-in is nowhere.
+        Refused: If data are impossible, or the module is none that can be imported.
     """
     from flwr.clientapp import ClientApp  # noqa: PLC0415 - each side imports its own
 
     from client.app import app  # noqa: PLC0415 - as above
 
-    given = _given(data, method, plugin, settings)
+    given = _given(module, data, method, settings)
     made = ClientApp()
 
     def answer(message: Message, context: Context) -> Message:
+        import_module(module)  # Ray moves this function to processes that have not
         return app(message, _with(given, context))
 
     for register in (made.query("roster"), made.train(), made.evaluate()):
@@ -60,10 +62,10 @@ def make_client_app(
 
 @lists_settings
 def make_server_app(
+    module: str,
     data: "Data | None" = None,
     *,
     method: "MethodName | None" = None,
-    plugin: str = "",
     **settings: "Unpack[Given]",
 ) -> "ServerApp":
     """Makes the ServerApp of an experiment, as ``make_client_app`` makes its ClientApp."""
@@ -71,7 +73,7 @@ def make_server_app(
 
     from server.app import main  # noqa: PLC0415 - as above
 
-    given = _given(data, method, plugin, settings)
+    given = _given(module, data, method, settings)
     made = ServerApp()
 
     @made.main()
@@ -82,9 +84,9 @@ def make_server_app(
 
 
 def _given(
-    data: "Data | None", method: str | None, plugin: str, settings: Mapping[str, Any]
+    module: str, data: "Data | None", method: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    add_plugins(plugin)
+    add_plugins(module.partition(".")[0])
     return {key_of(k): value for k, value in settings_of(data, method or "", settings).items()}
 
 

@@ -2,5 +2,5 @@
 
 import engram
 
-client = engram.make_client_app(plugin="your_project")
-server = engram.make_server_app(plugin="your_project")
+client = engram.make_client_app(__name__)
+server = engram.make_server_app(__name__)
