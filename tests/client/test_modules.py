@@ -131,6 +131,12 @@ CASES = {
     "built-in lstm": ("lstm", TEXT, {"hidden": "5,6", "task": "next-token"}),
     "built-in transformer": ("transformer", TEXT, {"hidden": "8,8", "task": "next-token"}),
 }
+if __name__ == "test_modules":  # as a plug-in of nodes: tests/network/test_modules.py
+    loss(nn.functional.huber_loss)
+    for _name, (_make, _, _) in CASES.items():
+        if not isinstance(_make, str):
+            model(_make, _name)
+
 # Whole numbers that are not uint8, with the channels last, are images here.
 RESNET18 = ("torchvision:resnet18", {"x": whole(3, 16, 16, 3), "y": IMAGES["y"]}, {})
 
