@@ -33,7 +33,7 @@ class Request(NamedTuple):
             ``most-examples`` (how many rows of a client count at most in the node's mean; 1:
             clients count alike); ``combine`` (false: every client's model, stacked, instead of
             their mean); ``durable`` (the coordinator's last checkpoint); ``fingerprint`` (of the
-            source the server runs).
+            source the server runs); ``settings`` (digest of the server's).
         hosted: The node's clients.
     """
 
@@ -83,8 +83,8 @@ def check_settings(content: RecordDict, experiment: Experiment) -> None:
     Raises:
         EngramError: They differ in something that bears on the numbers.
     """
-    ours = experiment.digest()
-    if (config_of(content).get(SETTINGS) or ours) != ours:
+    theirs = config_of(content).get(SETTINGS)
+    if theirs and theirs != experiment.digest():
         raise EngramError(
             "this node's settings are not the server's: write them all into the app's "
             "[tool.flwr.app.config], or give make_client_app and make_server_app the same ones"

@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "data": (_RUN, "Show which client holds which rows: a table, and a picture."),
     "new": (
         "simulations.new_cli",
-        "Make a project of your own: a network, data, a method, a test, for every engine.",
+        "Make a project: a network, data and a method of your own, which all engines run.",
     ),
     "methods": ("simulations.methods_cli", "List the methods, or show one and its settings."),
     "reproduce": (

@@ -31,7 +31,9 @@ def new(
     """Make a project: a network, data and a method of your own, which all engines run."""
     word = re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name, re.ASCII) and len(name) <= _LONGEST
     if not word or keyword.iskeyword(name):
-        raise Refused(must("NAME", name, f"a Python name of 2 to {_LONGEST} small letters"))
+        raise Refused(
+            must("NAME", name, f"a Python name, 2 to {_LONGEST} small letters, digits and _")
+        )
     if name in _TAKEN or find_spec(name) is not None:
         raise Refused(must("NAME", name, "one that hides no module, and no folder of a project"))
     folder = Path(name)

@@ -72,29 +72,33 @@ def check_method(method: str, data: "Data | None" = None, **settings: Any) -> No
     """
     given = {key_of(key): value for key, value in settings_of(data, method, settings).items()}
     experiment = Experiment.from_config(read_by(method, _QUICK) | given)
+    networks = [experiment]
+    if isinstance(experiment.own, LocalMethod) and not given.keys() & _MODULE:
+        networks.append(experiment.model_copy(update=_MODULE))
     with TemporaryDirectory() as place:
-        found = list(_broken(experiment, Path(place), networks=1 + (not given.keys() & _MODULE)))
+        found = list(_broken(networks, Path(place)))
     if found:
         raise AssertionError("\n".join(found))
 
 
 def engines_differ(experiment: Experiment, place: Path) -> str:
-    """Says in what the engines' numbers differ, in a line; "" if they do not.
+    """Says in what the engines' numbers differ, or what failed; "" if they are the same.
 
     Args:
         experiment: What is run by both.
         place: A folder for the runs, ``sequential`` and ``vectorized``.
     """
-    one_by_one = _outcome(experiment, place / "sequential")
-    return _unlike(one_by_one, lambda: _vectorized(experiment, place), _CLOSE)
+    try:
+        one_by_one = _outcome(experiment, place / "sequential")
+        together = _outcome(experiment, place / "vectorized", engine="vectorized")
+        return _difference(together, one_by_one, _CLOSE)
+    except Exception as error:  # anybody's method
+        return _in_words(error)
 
 
-def _vectorized(experiment: Experiment, place: Path) -> _Numbers:
-    return _outcome(experiment, place / "vectorized", engine="vectorized")
-
-
-def _broken(experiment: Experiment, place: Path, *, networks: int) -> Iterator[str]:
+def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
     """Says which properties do not hold, a line for each."""
+    experiment = networks[0]
     try:
         whole = _outcome(experiment, place / "whole")
     except Refused:
@@ -104,21 +108,18 @@ def _broken(experiment: Experiment, place: Path, *, networks: int) -> Iterator[s
         return
     if isinstance(experiment.own, LocalMethod):
         yield from _impure(experiment, experiment.own, place / "watched")
-        expected = f"vectorizes: expected of a cohort what clients get one by one, to {_CLOSE:g}"
-        if got := _unlike(whole, lambda: _vectorized(experiment, place), _CLOSE):
-            yield f"{expected}; got {got}"
-        elif networks > 1:
-            module = experiment.model_copy(update=_MODULE)
-            if got := engines_differ(module, place / "module"):
-                yield f"{expected}, of a {module.model}; got {got}"
+        differ = ((e.model, engines_differ(e, place / e.model)) for e in networks)
+        for model, got in [(model, got) for model, got in differ if got][:1]:
+            expected = f"what clients get one by one, to {_CLOSE:g}"
+            yield f"vectorizes: expected of a cohort {expected} ({model}); got {got}"
 
     def resumed() -> _Numbers:
         def stop(row: Mapping[str, Any]) -> None:
             if row["round"] == experiment.rounds - 1:
-                raise _StoppedError
+                raise _Stopped
 
         folder = place / "stopped"
-        with suppress(_StoppedError):
+        with suppress(_Stopped):
             simulate(experiment, folder, engine="sequential", on_round=stop)
         return _outcome(experiment.model_copy(update={"resume": str(folder)}), folder)
 
@@ -130,7 +131,7 @@ def _broken(experiment: Experiment, place: Path, *, networks: int) -> Iterator[s
         yield f"lost replies: expected of clients that are asked twice {expected}; got {got}"
 
 
-class _StoppedError(Exception):
+class _Stopped(Exception):
     """Ends a run, as if its process had died."""
 
 
@@ -153,14 +154,15 @@ class _AskedTwice(NamedTuple):
 # --- Runs, and what differs between them ---------------------------------------------------------
 
 
-def _outcome(experiment: Experiment, folder: Path, **how: Any) -> _Numbers:
+def _outcome(
+    experiment: Experiment, folder: Path, *, engine: Engine = "sequential", **how: Any
+) -> _Numbers:
     """Runs an experiment; returns all that it computed, by name."""
-    engine: Engine = how.pop("engine", "sequential")
     results = simulate(experiment, folder, engine=engine, **how)
     checkpoint = RunRecord.open(folder).load_checkpoint()
     if checkpoint is None:
         raise ValueError("the run has no checkpoint")
-    kept = tensors_from_bytes(checkpoint.memories or b"") if checkpoint.memories else {}
+    kept = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}
     # A share of rows that are right may change by a whole row for a rounding error.
     scores = {k: v for k, v in results.get("clients", {}).items() if k.startswith("loss")}
     return {
@@ -232,7 +234,10 @@ def _impure(experiment: Experiment, own: LocalMethod, folder: Path) -> Iterable[
                 merge=_watched("merge(model, state, updates)", merged.merge, found),
             )
 
-    _outcome(experiment.model_copy(update={"own": Watched(**own.model_dump())}), folder)
+    try:
+        _outcome(experiment.model_copy(update={"own": Watched(**own.model_dump())}), folder)
+    except Exception as error:  # anybody's method
+        found.setdefault("", f"pure: expected functions to be called twice; got {_in_words(error)}")
     return found.values()
 
 

@@ -103,7 +103,7 @@ def test_settings_of_a_project_that_cannot_be_are_refused(engram, table, words):
 
 @pytest.mark.parametrize("name", ["a-b", "1x", "Big", "class", "x", "", "../x", "n" * 33])
 def test_a_name_that_is_none_is_refused(engram, name):
-    refused(engram, name, "NAME must be a Python name of 2 to 32 small letters, got ")
+    refused(engram, name, "NAME must be a Python name, 2 to 32 small letters, digits and _, got ")
 
 
 @pytest.mark.parametrize("name", ["client", "engram", "json", "torch", "tests", "lib"])

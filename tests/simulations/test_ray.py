@@ -20,6 +20,7 @@ from server.record import RunRecord
 from simulations.engine import simulate
 from tests.federation.test_plugins import write
 from tests.golden import federated
+from tests.simulations.test_apps import APPS
 from tests.simulations.test_new import project
 from tests.support import assert_same, small
 
@@ -231,33 +232,14 @@ def test_a_project_runs_as_in_one_process(superlink, tmp_path, engram, monkeypat
     assert other.config["sources"] == one.config["sources"]
 
 
-APPS = """
-import engram, numpy, torch
-from torch import nn
-
-class Net(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Linear(3, 4), nn.Dropout(0.2), nn.Tanh(), nn.Linear(4, 1))
-
-def rows(seed):
-    x = numpy.random.default_rng(seed).normal(size=(40, 3)).astype("float32")
-    return x, x.sum(axis=1)
-
-given = dict(
-    data={"park": rows(1), "lake": rows(2), "hill": rows(3)}, method="pfedme", model=Net,
-    loss=nn.functional.huber_loss, metrics=["mae", "r2"], eta=0.1, eval_every=3,
-)
-client = engram.make_client_app(__name__, **given)
-server = engram.make_server_app(__name__, **given)
-"""
-
-
+@pytest.mark.network  # and of the same, without Ray: tests/simulations/test_apps.py
 def test_an_app_of_a_users_own(superlink, tmp_path, monkeypatch, plug_ins):
     import engram
 
-    write(tmp_path / "app" / "mine.py", APPS)
+    write(tmp_path / "app" / "mine" / "__init__.py", "")
+    write(tmp_path / "app" / "mine" / "apps.py", APPS)
     project = '[project]\nname = "mine"\nversion = "1.0.0"\n[tool.uv]\npackage = false\n'
-    components = 'serverapp = "mine:server"\nclientapp = "mine:client"\n'
+    components = 'serverapp = "mine.apps:server"\nclientapp = "mine.apps:client"\n'
     app = f'[tool.flwr.app]\npublisher = "me"\n[tool.flwr.app.components]\n{components}'
     config = '[tool.flwr.app.config]\nout = ""\nnum-rounds = 1\n'
     write(tmp_path / "app" / "pyproject.toml", project + app + config)
@@ -265,7 +247,7 @@ def test_an_app_of_a_users_own(superlink, tmp_path, monkeypatch, plug_ins):
     printed = superlink.run(tmp_path / "app", toml(settings))
     assert "roster: 3 clients on 2 nodes, all running this source" in printed, printed
     monkeypatch.syspath_prepend(tmp_path / "app")
-    given = importlib.import_module("mine").given
+    given = importlib.import_module("mine.apps").given
     here = engram.simulate(**given, num_rounds=3, out=tmp_path / "here", progress=False)
     there = engram.load_run(tmp_path / "there")
     assert_same(there.model, here.model, atol=1e-6)
