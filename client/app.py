@@ -14,10 +14,11 @@ from flwr.clientapp import ClientApp
 from client.hosts import Host, Opening, host_of
 from client.memory import DiskStore
 from client.replies import Replies
-from client.requests import Request, check_source
+from client.requests import Request, check_settings, check_source
 from client.sealed import read_key
 from client.trainings import prune
 from federation.bundle import bundle, is_bundled, unbundle
+from federation.data.datasets import DATASETS
 from federation.data.sources import PERMUTED
 from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
@@ -85,9 +86,9 @@ def _answer(
         message.content = unbundle(message.content)
         check_source(message.content)  # first: another source may have other settings
         config = read_node_config(context.node_config)
-        experiment = Experiment.from_run_config(context.run_config).on_machine(
-            _own(context.node_config, config)
-        )
+        experiment = Experiment.from_run_config(context.run_config)
+        check_settings(message.content, experiment)
+        experiment = experiment.on_machine(_own(context.node_config, config))
         clients = hosted_clients(experiment.num_clients, config)
         training = str(config_of(message.content).get(TRAINING, ""))
         folder = memory_folder(config, experiment, context.run_id, training)
@@ -127,6 +128,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
         store,
         own=config.data,
         client=config.partition_id,
+        hosted=hosted_clients(experiment.num_clients, config),
         # On a machine of its own names stay where the data are: the coordinator chooses the column
         # that they are in.
         named=config.state is None,
@@ -134,11 +136,13 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
     try:
         return host_of(opening)
     except DataError as error:
-        if not (experiment.own.tables or config.data.partition(":")[0] in COLUMNS):
+        own = config.state is not None and (config.data or experiment.dataset) in DATASETS
+        columns = config.data.partition(":")[0] in COLUMNS
+        if not (experiment.own.tables or columns or own):
             raise
         # What is wrong with a row may say what is in it, and this goes to the coordinator.
         _log.error("%s", error)
-        raise Refused("this node's table cannot be used: its log says why") from error
+        raise Refused("this node's data cannot be used: its log says why") from error
 
 
 def _check_place(experiment: Experiment) -> None:

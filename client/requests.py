@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from federation.errors import EngramError, few
+from federation.experiment import Experiment
 from federation.fingerprint import fingerprint, source_root
-from federation.wire import REFUSED, config_of, read_list
+from federation.wire import REFUSED, SETTINGS, config_of, read_list
 
 __all__ = [
     "Request",
     "answered",
     "asked_clients",
+    "check_settings",
     "check_source",
     "durable_of",
     "read_whole",
@@ -31,7 +33,7 @@ class Request(NamedTuple):
             ``most-examples`` (how many rows of a client count at most in the node's mean; 1:
             clients count alike); ``combine`` (false: every client's model, stacked, instead of
             their mean); ``durable`` (the coordinator's last checkpoint); ``fingerprint`` (of the
-            source the server runs).
+            source the server runs); ``settings`` (digest of the server's).
         hosted: The node's clients.
     """
 
@@ -72,6 +74,20 @@ def check_source(content: RecordDict) -> None:
     if server != fingerprint():
         raise EngramError(
             f"this node runs {fingerprint()} from {source_root()}, but the server runs {server}"
+        )
+
+
+def check_settings(content: RecordDict, experiment: Experiment) -> None:
+    """Refuses a message of a server whose settings differ from those that this node was given.
+
+    Raises:
+        EngramError: They differ in something that bears on the numbers.
+    """
+    theirs = config_of(content).get(SETTINGS)
+    if theirs and theirs != experiment.digest():
+        raise EngramError(
+            "this node's settings are not the server's: write them all into the app's "
+            "[tool.flwr.app.config], or give make_client_app and make_server_app the same ones"
         )
 
 

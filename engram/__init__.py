@@ -11,21 +11,37 @@ from engram.lazy import attach
 from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
+    from pydantic import Field
+
     from engram.augmentations import augmentation
+    from engram.derivatives import gradient
     from engram.metrics import metric
     from engram.networks import model
     from engram.tasks import loss
+    from engram.types import LocalRule
+    from federation.data.datasets import data
     from federation.experiment import Experiment
+    from federation.methods.base import method
+    from federation.methods.local import LocalMethod
+    from simulations.apps import make_client_app, make_server_app
     from simulations.front import Comparison, Run, compare, load_run, methods, simulate
 
 __all__ = [
     "Comparison",
     "Experiment",
+    "Field",
+    "LocalMethod",
+    "LocalRule",
     "Run",
     "augmentation",
     "compare",
+    "data",
+    "gradient",
     "load_run",
     "loss",
+    "make_client_app",
+    "make_server_app",
+    "method",
     "methods",
     "metric",
     "model",
@@ -37,12 +53,20 @@ _get, __dir__ = attach(
     {
         "Comparison": "simulations.front",
         "Experiment": "federation.experiment",
+        "Field": "pydantic",
+        "LocalMethod": "federation.methods.local",
+        "LocalRule": "engram.types",
         "Run": "simulations.front",
         "augmentation": "engram.augmentations",
         "compare": "simulations.front",
+        "data": "federation.data.datasets",
+        "gradient": "engram.derivatives",
         "load_run": "simulations.front",
+        "method": "federation.methods.base",
         "methods": "simulations.front",
         "loss": "engram.tasks",
+        "make_client_app": "simulations.apps",
+        "make_server_app": "simulations.apps",
         "metric": "engram.metrics",
         "model": "engram.networks",
         "simulate": "simulations.front",

@@ -1,5 +1,7 @@
 """What one experiment is, checked once, before anything is started."""
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
@@ -162,6 +164,11 @@ class Experiment(SharedSettings):
         ahead = {"num_rounds"} if self.schedule != "constant" else set()
         aside = {key_of(name) for name in _ASIDE - self.own.decisive - ahead}
         return {key: value for key, value in self.to_config().items() if key not in aside}
+
+    def digest(self) -> str:
+        """Returns 16 hex digits of ``identity``, but for where data are, which is a machine's."""
+        same = {key: value for key, value in self.identity().items() if key != "data-dir"}
+        return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def default_config() -> dict[str, Scalar]:

@@ -12,13 +12,22 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from engram.checks import must
 from federation.errors import Refused, one_line
 from federation.files import read_file
+from federation.settings.files import flat
 
-__all__ = ["VARIABLE", "add_plugins", "load_plugins", "plugins", "project_plugins", "source_of"]
+__all__ = [
+    "VARIABLE",
+    "add_plugins",
+    "load_plugins",
+    "plugins",
+    "project_plugins",
+    "project_settings",
+    "source_of",
+]
 
 VARIABLE: Final = "ENGRAM_PLUGINS"
 """Holds the plug-ins of a process, with commas: NAME of each, or FOLDER/NAME."""
@@ -39,18 +48,38 @@ def project_plugins() -> str:
     Raises:
         Refused: It cannot be read, or its table ``tool.engram`` has something else.
     """
-    if not _PROJECT.is_file():
-        return ""
-    try:
-        project = tomllib.loads(read_file(_PROJECT, most=_LARGEST).decode())
-    except (OSError, ValueError, RecursionError) as error:
-        raise Refused(f"{_PROJECT} cannot be read: {one_line(str(error))}") from error
-    match project.get("tool", {}):
+    match _tool():
         case {"engram": {"plugin": str(names), **others}} if not others:
             return names
         case {"engram": table}:
             raise Refused(must(f"[tool.engram] of {_PROJECT}", table, 'plugin = "NAME"'))
     return ""
+
+
+def project_settings() -> dict[str, Any]:
+    """Returns the settings of the project in the current folder: those that `flwr run .` takes.
+
+    They stand in ``[tool.flwr.app.config]`` of a pyproject.toml that names plug-ins.
+
+    Raises:
+        Refused: It cannot be read, or holds tables in tables, or lists.
+    """
+    match _tool():
+        case {"engram": _, "flwr": {"app": {"config": dict(table)}}}:
+            return flat(table, f"[tool.flwr.app.config] of {_PROJECT}")
+    return {}
+
+
+def _tool() -> dict[str, Any]:
+    """Returns the table ``tool`` of the pyproject.toml in the current folder, if there is one."""
+    if not _PROJECT.is_file():
+        return {}
+    try:
+        project = tomllib.loads(read_file(_PROJECT, most=_LARGEST).decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise Refused(f"{_PROJECT} cannot be read: {one_line(str(error))}") from error
+    tool = project.get("tool", {})
+    return tool if isinstance(tool, dict) else {}
 
 
 def add_plugins(names: str) -> None:

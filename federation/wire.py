@@ -24,6 +24,7 @@ __all__ = [
     "ROSTER",
     "ROSTER_QUERY",
     "SECONDS",
+    "SETTINGS",
     "TRAINING",
     "WAYS",
     "config_of",
@@ -44,6 +45,7 @@ CONFIG: Final = "config"
 METRICS: Final = "metrics"
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"
+SETTINGS: Final = "settings"  # config key of the roster query: digest of the server's settings
 TRAINING: Final = "training"  # config key: which memories a message is about
 SECONDS: Final = "seconds"  # of a reply's clients: how long the node trained
 ROSTER_QUERY: Final = "query.roster"

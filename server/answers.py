@@ -12,7 +12,7 @@ from federation.errors import UNFINISHED, UNUSABLE, few, one_line
 from federation.fingerprint import ROOMS, fingerprint, source_root
 from federation.flower import names
 from federation.roster import NodeEntry, read_entry
-from federation.wire import BUSY, CONFIG, REFUSED, ROSTER_QUERY, TRAINING
+from federation.wire import BUSY, CONFIG, REFUSED, ROSTER_QUERY, SETTINGS, TRAINING
 from server.grid import PatientGrid
 
 _log = getLogger("flwr.engram")
@@ -36,11 +36,11 @@ class Answers:
         fixed: Whether all nodes are there from the beginning, as in a simulation.
     """
 
-    def __init__(self, grid: Grid, training: str) -> None:
+    def __init__(self, grid: Grid, training: str, settings: str = "") -> None:
         self.entries: dict[int, NodeEntry] = {}
         self.refusals: dict[int, str] = {}
         self._grid = grid
-        self._training = training
+        self._asked = {"fingerprint": fingerprint(), TRAINING: training, SETTINGS: settings}
         self._membership = grid.membership if isinstance(grid, PatientGrid) else None
         self.fixed = isinstance(grid, PatientGrid) and grid.fixed
         self._again: dict[int, float] = {}  # when those who do not serve are asked again
@@ -71,8 +71,7 @@ class Answers:
     def _replies(self, nodes: list[int]) -> list[tuple[int, Message]]:
         said = self._grid.said if isinstance(self._grid, PatientGrid) else {}
         found = [(node, said.pop(node)) for node in nodes if node in said]
-        config = ConfigRecord({"fingerprint": fingerprint(), TRAINING: self._training})
-        query = RecordDict({CONFIG: config})
+        query = RecordDict({CONFIG: ConfigRecord(dict(self._asked))})
         messages = {
             node: Message(query, dst_node_id=node, message_type=ROSTER_QUERY)
             for node in sorted(set(nodes) - dict(found).keys())

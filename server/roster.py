@@ -28,6 +28,7 @@ class Attendance:
         grid: The nodes.
         num_clients: Clients of the run.
         training: The training's name, which nodes keep memories under.
+        settings: Digest of the run's settings, which nodes compare with theirs.
         kind: What the run's data are, where that is known from before. None: what most nodes have;
             of as many, the one with the lowest client.
         patience: Seconds without news after which those that are there must do.
@@ -39,13 +40,14 @@ class Attendance:
         num_clients: int,
         *,
         training: str = "",
+        settings: str = "",
         kind: Kind | None = None,
         patience: float = 60,
     ) -> None:
         self._grid = grid
         self._patience = patience
         self._num_clients = num_clients
-        self._answers = Answers(grid, training)
+        self._answers = Answers(grid, training, settings)
         self._given = kind
         self._kind = kind or Kind()
         self._hosts: dict[int, int] = {}
@@ -241,7 +243,8 @@ class Attendance:
 def attendance_of(grid: Grid, e: Experiment, *, training: str, kind: Kind | None) -> Attendance:
     """Returns an experiment's attendance, before anybody has been asked."""
     patience = min(60.0, e.timeout)
-    return Attendance(grid, e.num_clients, training=training, kind=kind, patience=patience)
+    asked = {"training": training, "settings": e.digest()}
+    return Attendance(grid, e.num_clients, **asked, kind=kind, patience=patience)
 
 
 def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roster:

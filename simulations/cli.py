@@ -26,6 +26,10 @@ COMMANDS: Final = {
     "compare": (_RUN, "Run methods side by side, on the same data, over several seeds."),
     "show": (_RUN, "Show what a run, or a comparison, has found so far, and draw its plots again."),
     "data": (_RUN, "Show which client holds which rows: a table, and a picture."),
+    "new": (
+        "simulations.new_cli",
+        "Make a project: a network, data and a method of your own, which all engines run.",
+    ),
     "methods": ("simulations.methods_cli", "List the methods, or show one and its settings."),
     "reproduce": (
         "simulations.studies.command",

@@ -10,7 +10,7 @@ import typer
 
 from federation.credentials import read_server
 from federation.errors import Refused
-from federation.experiment import Experiment, read_by
+from federation.experiment import FIRST, Experiment, read_by
 from federation.interrupts import end_at_once
 from federation.plugins import VARIABLE, plugins
 from federation.settings.data import FILES
@@ -26,6 +26,7 @@ from simulations.options import (
     Set,
     data_name,
     find_run,
+    in_project,
     make_folder,
     new_folder,
     overrides_of,
@@ -143,8 +144,9 @@ def _for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
     """Returns the settings, with as many clients as the federation has unless they say."""
     most = Experiment.model_fields["clients_per_round"].default
     base = {"num-clients": clients, "clients-per-round": min(clients, most)}
-    method = str(overrides.get("method", Experiment.model_fields["method"].default))
-    experiment = Experiment.from_config(read_by(method, base) | dict(overrides))
+    given = in_project(overrides)
+    method = str(given.get("method", FIRST))
+    experiment = Experiment.from_config(read_by(method, base) | given)
     kind, _, path = experiment.dataset.partition(":")
     if kind in FILES:  # other processes have other working directories
         dataset = f"{kind}:{Path(path).absolute()}"

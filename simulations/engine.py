@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from client.hosts import Engine, Opening, host_of
+from client.hosts import Engine, Host, Opening, host_of
 from client.memory import RamStore
 from federation.aggregation import aggregate_of
 from federation.experiment import Experiment
@@ -22,6 +22,7 @@ def simulate(
     *,
     engine: Engine = "vectorized",
     on_round: Callable[[dict[str, Any]], None] = lambda row: None,
+    through: Callable[[Host], Host] = lambda host: host,
 ) -> dict[str, Any]:
     """Runs the experiment, or what is left of it, in this process.
 
@@ -31,6 +32,7 @@ def simulate(
         engine: ``vectorized`` trains a cohort at once; ``sequential`` trains one client at a
             time, and says which one fails, and where.
         on_round: Called with each round's metrics.
+        through: What stands between the server and the host of all clients.
 
     Returns:
         The results, as ``server.run.run`` has them.
@@ -41,7 +43,7 @@ def simulate(
     """
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
-    host = host_of(Opening(experiment, memories, engine=engine, noise=noise))
+    host = through(host_of(Opening(experiment, memories, engine=engine, noise=noise)))
     # One node can send the mean of all its clients, where a mean is all that the server needs.
     local = isinstance(experiment.own, LocalMethod)
     apart = local and not aggregate_of(experiment).additive

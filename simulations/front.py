@@ -7,25 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
-import numpy.typing as npt
-from torch.utils.data import Dataset
-
 from client.hosts import Engine, Opening, host_of
 from client.memory import OWN, RamStore
 from client.training.scoring import Scoring
-from engram.augmentations import AUGMENTATIONS, augmentation
 from engram.checks import must
-from engram.networks import NETWORKS, model
+from engram.networks import NETWORKS
 from engram.optimizers import model_part
-from engram.tasks import LOSSES, REGRESSION, loss
 from engram.types import Params
 from federation.data.federated import federated_data, model_for
-from federation.data.in_memory import hold
-from federation.data.lazy import Lazy
-from federation.data.map_style import inputs_of, targets_of
 from federation.errors import Refused, few_names
-from federation.experiment import FIRST, Experiment, lists_settings, read_by
+from federation.experiment import FIRST, Experiment, lists_settings
 from federation.files import replace_file
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
@@ -36,6 +27,7 @@ from server.record import Checkpoint, RunRecord
 from simulations import plots
 from simulations.comparison import PLAN, Runs
 from simulations.engine import simulate as run_in_process
+from simulations.given import settings_of
 from simulations.options import data_name, find_run, new_folder, read_experiment
 from simulations.reports.local import report_rows
 from simulations.terminal import run_all
@@ -44,13 +36,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from federation.data.datasets import Data
     from federation.settings.given import Given, MethodName
 
 __all__ = ["Comparison", "Run", "compare", "load_run", "methods", "simulate"]
-
-# Inputs may be an array, or a tuple or dictionary of arrays.
-Rows = tuple[Any, npt.ArrayLike] | Dataset[Any]
-Data = Rows | Sequence[Rows] | Mapping[str, Rows]
 
 
 class Run:
@@ -190,7 +179,7 @@ class Run:
 
 @lists_settings
 def simulate(
-    data: Data | None = None,
+    data: "Data | None" = None,
     *,
     method: "MethodName" = FIRST,
     out: str | Path | None = None,
@@ -224,7 +213,7 @@ def simulate(
         Refused: If settings or data are impossible; nothing has been written.
         RunStopped: If the run diverged.
     """
-    given = {**_of_data(data, method), **_named(settings), "method": method}
+    given = settings_of(data, method, settings)
     if resume is not None:
         given["resume"] = str(find_run(str(resume)))
     experiment = read_experiment(given)
@@ -278,7 +267,7 @@ class Comparison:
 
 @lists_settings
 def compare(
-    data: Data | None = None,
+    data: "Data | None" = None,
     *,
     methods: Sequence[str] = (),
     seeds: int = 3,
@@ -351,65 +340,3 @@ def load_run(run: str | Path) -> Run:
 def methods() -> dict[str, str]:
     """Returns what each method is, by its name."""
     return {name: method.meaning for name, method in METHODS.items()}
-
-
-def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings with a name in place of each network and function that is given itself."""
-    found = dict(settings)
-    if not isinstance(found.get("model", ""), str):
-        make = found["model"]
-        found["model"] = getattr(make, "__name__", type(make).__name__)
-        model(make, found["model"])
-    for key, known, register in (
-        ("loss", LOSSES, loss),
-        ("augment", AUGMENTATIONS, augmentation),
-    ):
-        if callable(found.get(key, "")):
-            register(found[key])
-            found[key] = next(reversed(known))
-    return found
-
-
-def _of_data(data: Data | None, method: str) -> dict[str, Any]:
-    """Returns the settings that follow from data in memory."""
-    if data is None:
-        return {}
-    if isinstance(data, tuple | Dataset):
-        xs, (y,) = _pairs([data])
-        arrays = {**_inputs(xs), "y": y}
-        dealt = {"partition": "iid"} if y.dtype.kind == "f" else {}
-        return read_by(method, {"dataset": hold(arrays), **_task(y), **dealt})
-    names, parts = zip(*data.items(), strict=True) if isinstance(data, Mapping) else ((), data)
-    xs, ys = _pairs(parts)
-    y = np.concatenate(ys)
-    arrays = {**_inputs(xs), "y": y, "task": np.repeat(np.arange(len(parts)), [len(y) for y in ys])}
-    arrays |= {"task_names": np.array(names)} if names else {}
-    count = len(parts)
-    most = min(count, Experiment.model_fields["clients_per_round"].default)
-    found = {"dataset": hold(arrays), "num-clients": count, **_task(y)}
-    return read_by(method, {**found, "partition": "natural", "clients-per-round": most})
-
-
-def _task(y: npt.NDArray[Any]) -> dict[str, str]:
-    return {"task": REGRESSION.name} if y.dtype.kind == "f" else {}
-
-
-def _pairs(parts: Sequence[Any]) -> tuple[Sequence[Any], Sequence[npt.NDArray[Any]]]:
-    """Returns clients' inputs and targets; inputs of data sets together, as one client's."""
-    if not any(isinstance(part, Dataset) for part in parts):
-        xs, ys = zip(*((x, np.asarray(y)) for x, y in parts), strict=True)
-        return xs, ys
-    if not all(isinstance(part, Dataset) for part in parts):
-        raise Refused("data must be (x, y) of every client, or a data set of every client")
-    return [inputs_of(parts)], [targets_of(part) for part in parts]
-
-
-def _inputs(parts: Sequence[Any]) -> dict[str, npt.NDArray[Any] | Lazy]:
-    """Returns clients' inputs, one below the other, by the names that an npz file has for them."""
-    first = parts[0]
-    if isinstance(first, Lazy):
-        return {"x": first}
-    if not isinstance(first, tuple | Mapping):
-        return {"x": np.concatenate([np.asarray(x) for x in parts])}
-    names = first if isinstance(first, Mapping) else range(len(first))
-    return {f"x.{name}": np.concatenate([np.asarray(x[name]) for x in parts]) for name in names}

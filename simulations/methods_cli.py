@@ -51,7 +51,8 @@ def _show(name: str, as_json: bool) -> None:
     table = Table("setting", "default", "range", "meaning", title=title, title_justify="left")
     for row in settings:
         table.add_row(*row)
-    out.print(f"{name}: {method.meaning}", f"Source: {method.source}", table, sep="\n")
+    source = [f"Source: {method.source}"] if method.source else []
+    out.print(f"{name}: {method.meaning}", *source, table, sep="\n")
     if unread:
         out.print(f"Shared settings that it does not read: {', '.join(unread)}.")
     out.print("All shared settings: engram run --help.")

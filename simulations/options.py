@@ -12,8 +12,9 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from federation.errors import Refused, brief, together
-from federation.experiment import Experiment, Inconsistent
+from federation.experiment import FIRST, Experiment, Inconsistent, read_by
 from federation.interrupts import end_at_once
+from federation.plugins import project_settings
 from federation.settings.fields import Settings, key_of, range_of
 from federation.settings.files import read_settings
 from federation.settings.shared import GROUPS
@@ -29,6 +30,7 @@ __all__ = [
     "WithSettings",
     "data_name",
     "find_run",
+    "in_project",
     "make_folder",
     "new_folder",
     "overrides_of",
@@ -65,7 +67,7 @@ class WithSettings(TyperCommand):
 def settings_rows(group: type[Settings]) -> list[tuple[str, str, str, str]]:
     """Returns the key, the default, the range and the meaning of each setting of a group."""
     return [
-        (key_of(name), json.dumps(field.default), range_of(field), str(field.description))
+        (key_of(name), json.dumps(field.default), range_of(field), field.description or "")
         for name, field in group.model_fields.items()
     ]
 
@@ -101,6 +103,16 @@ def overrides_of(config: Sequence[Path] | None, sets: Sequence[str] | None) -> d
             raise Refused(f"--set needs KEY=VALUE, got {brief(text)}")
         overrides[key.strip()] = value.strip().strip("\"'")
     return overrides
+
+
+def in_project(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings with those of the project in the current folder, where they say nothing.
+
+    What the chosen method does not read is left out.
+    """
+    found = project_settings()
+    method = str(overrides.get("method", found.get("method", FIRST)))
+    return read_by(method, found) | dict(overrides)
 
 
 def read_experiment(config: Mapping[str, Any]) -> Experiment:

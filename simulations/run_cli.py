@@ -32,6 +32,7 @@ from simulations.options import (
     WithSettings,
     data_name,
     find_run,
+    in_project,
     make_folder,
     new_folder,
     overrides_of,
@@ -93,7 +94,7 @@ def run(
         run_on(overrides, federation, control, out, resume, as_json)
         return
     if resume is None:
-        experiment = read_experiment(overrides)
+        experiment = read_experiment(in_project(overrides))
         folder = new_folder(out, f"{experiment.method}-{data_name(experiment)}")
         chosen = _engine(engine or "vectorized")
     else:
@@ -191,7 +192,7 @@ def data(
     as_json: Json = False,
 ) -> None:
     """Show which client holds which rows: a table, and a picture."""
-    experiment = read_experiment(overrides_of(config, sets))
+    experiment = read_experiment(in_project(overrides_of(config, sets)))
     if not isinstance(experiment.own, LocalMethod):
         if out is not None:
             raise Refused(f"there is no picture of the tables of {experiment.method}")
@@ -262,7 +263,8 @@ def _plan(
     refuse_keys(overrides, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
     plan = {}
     for name in methods:
-        first = read_experiment({"method": name, **_of_one(name, methods, overrides)})
+        own = {"method": name, **_of_one(name, methods, overrides)}
+        first = read_experiment(in_project(own))
         for seed in range(first.seed, first.seed + seeds):
             plan[f"{name}-seed{seed}"] = first.model_copy(update={"seed": seed})
     return plan

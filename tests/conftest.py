@@ -14,6 +14,7 @@ from engram.augmentations import AUGMENTATIONS
 from engram.metrics import METRICS
 from engram.networks import NETWORKS
 from engram.tasks import LOSSES
+from federation.data.datasets import DATASETS
 from federation.methods import METHODS
 from federation.plugins import plugins
 from simulations.__main__ import main
@@ -77,7 +78,8 @@ def engram(monkeypatch, capsys):
 @pytest.fixture
 def plug_ins(monkeypatch):
     """Forgets what a test's plug-ins have registered, and that there were any."""
-    registries = (METHODS, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, HOSTS, STRATEGIES, REPORTS)
+    registries = (METHODS, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
+    registries += (HOSTS, STRATEGIES, REPORTS)
     before = [dict(known) for known in registries]
     monkeypatch.setenv("ENGRAM_PLUGINS", "")
     monkeypatch.setattr(sys, "path", list(sys.path))

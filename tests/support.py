@@ -100,7 +100,7 @@ def write_npz(path: Path, **arrays) -> str:
 def write_plug_in(path: Path, name: str) -> None:
     """Writes a module that registers a method: fedavg under a name of its own."""
     path.write_text(
-        "from federation.methods import local, register\n\n"
-        f"@register\nclass Own(local.FedAvg):\n    name = {name!r}\n",
+        "from federation.methods import local, method\n\n"
+        f"@method\nclass Own(local.FedAvg):\n    name = {name!r}\n",
         encoding="utf-8",
     )

@@ -35,6 +35,7 @@ class Opening(NamedTuple):
         store: Where clients' memories are kept.
         own: A data set that is one client's, and no other's; empty for the experiment's.
         client: Whose.
+        hosted: The clients that are hosted; None for all. Others' rows may be left out.
         engine: ``vectorized`` trains a cohort at once, where the family can; ``sequential`` one
             client at a time, and says which one fails, and where.
         noise: Where the noise of local privacy comes from.
@@ -45,6 +46,7 @@ class Opening(NamedTuple):
     store: MemoryStore
     own: str = ""
     client: int = 0
+    hosted: Sequence[int] | None = None
     engine: Engine = "vectorized"
     noise: Noise = secret_noise
     named: bool = True

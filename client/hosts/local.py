@@ -95,7 +95,11 @@ class LocalHost:
 def _open(opening: Opening) -> LocalHost:
     e = opening.experiment
     own = opening.own
-    data = own_data(e, own, opening.client) if own else federated_data(e, named=opening.named)
+    data = (
+        own_data(e, own, opening.client)
+        if own
+        else federated_data(e, named=opening.named, hosted=opening.hosted)
+    )
     return LocalHost(Trainer(e, data, opening.store, engine=opening.engine, noise=opening.noise))
 
 

@@ -15,5 +15,5 @@ def read_tables(opening: Opening) -> TableData:
     """
     if opening.own:
         return own_table(opening.experiment, opening.own, opening.client)
-    found = table_data(opening.experiment)
+    found = table_data(opening.experiment, opening.hosted)
     return found if opening.named else found._replace(names=UNNAMED)

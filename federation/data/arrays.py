@@ -1,6 +1,6 @@
 """A user's arrays as a data set: what they must hold for each task, and how they are parted."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,10 +47,26 @@ class Arrays(NamedTuple):
 
 
 def part(
-    x: Any, y: _Array, task: _Array | None, classes: int, test_fraction: float, seed: int
+    x: Any,
+    y: _Array,
+    task: _Array | None,
+    classes: int,
+    test_fraction: float,
+    seed: int,
+    clients: Sequence[int] | None = None,
 ) -> Arrays:
-    """Holds out a share of the rows of each class, if there are some, and of each task."""
-    test = held_out(y if classes else np.zeros(len(y)), task, test_fraction, seed)
+    """Holds out a share of the rows of each class, if there are some, and of each task.
+
+    Args:
+        x: Inputs.
+        y: Targets.
+        task: Whose row each is.
+        classes: How many classes there are; 0 if rows have none.
+        test_fraction: The share.
+        seed: Draws which rows those are.
+        clients: As for ``held_out``.
+    """
+    test = held_out(y if classes else np.zeros(len(y)), task, test_fraction, seed, clients)
     return Arrays(
         x_train=_each(x, lambda leaf: leaf[~test]),
         y_train=y[~test],
@@ -62,14 +78,33 @@ def part(
     )
 
 
-def held_out(kind: _Array, task: _Array | None, fraction: float, seed: int) -> _Array:
-    """Returns which rows are for testing, (n,): a share of those of each kind of each task."""
-    values, stratum = np.unique(kind, return_inverse=True)
+def held_out(
+    kind: _Array,
+    task: _Array | None,
+    fraction: float,
+    seed: int,
+    clients: Sequence[int] | None = None,
+) -> _Array:
+    """Returns which rows are for testing, (n,): a share of those of each kind of each task.
+
+    Args:
+        kind: What kind each row is of, such as its class.
+        task: Whose row each is.
+        fraction: The share.
+        seed: Draws which rows those are.
+        clients: The client that each task is, where rows are drawn for each by itself, so that
+            it does not matter whose rows are there besides.
+    """
+    kinds, stratum = np.unique(kind, return_inverse=True)
     if task is not None:
-        stratum += len(values) * np.unique(task, return_inverse=True)[1]
+        tasks, own = np.unique(task, return_inverse=True)
+        stratum += len(kinds) * own
     rng = generator(seed, Stream.DATA_SPLIT)
     held = np.zeros(len(kind), dtype=bool)
     for value in np.unique(stratum):
+        if clients is not None:
+            at, label = divmod(int(value), len(kinds))
+            rng = generator(seed, Stream.DATA_SPLIT, clients[tasks[at]], int(kinds[label]))
         rows = rng.permutation(np.flatnonzero(stratum == value))
         held[rows[: round(fraction * len(rows))]] = True
     return held
@@ -90,12 +125,14 @@ class Own(NamedTuple):
         targets: What targets are: see ``engram.tasks.Task``.
         num_classes: Classes, or tokens, that there are; 0 for those that the arrays hold.
         whole_numbers: Whether whole numbers stay so.
+        clients: As for ``part``.
     """
 
     path: Path
     targets: Targets
     num_classes: int
     whole_numbers: bool
+    clients: Sequence[int] | None = None
 
     def arrays(self, arrays: Mapping[str, Any], test_fraction: float, seed: int) -> Arrays:
         """Returns a data set: parted already, or to be parted."""
@@ -106,7 +143,7 @@ class Own(NamedTuple):
             x = self._inputs("x", x, y)
             task, names = self._task(arrays, y)
             classes = outputs if self.targets == "classes" else 0
-            found = part(x, y, task, classes, test_fraction, seed)
+            found = part(x, y, task, classes, test_fraction, seed, self.clients)
             return found._replace(outputs=outputs, task_names=names)
         if not parts:
             raise DataError(

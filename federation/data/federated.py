@@ -1,5 +1,6 @@
 """The data of a federation: every row held once, and a client a list of row numbers."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from engram.models.base import Inputs
 from engram.networks import CHARACTERS, NETWORKS
 from engram.tasks import task_of
 from federation.data.arrays import Arrays
+from federation.data.datasets import by_client
 from federation.data.lazy import Lazy, UnreadableRow
 from federation.data.partitions import Rows, check_size, names_of, partition
 from federation.data.sources import load
@@ -176,18 +178,28 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
         raise Refused(one_line(str(error))) from error
 
 
-def federated_data(experiment: Experiment, *, named: bool = True) -> FederatedData:
+def federated_data(
+    experiment: Experiment, *, named: bool = True, hosted: Sequence[int] | None = None
+) -> FederatedData:
     """Loads and partitions the experiment's data, on its device.
 
     Args:
         experiment: The settings.
         named: Whether clients keep the names that the data give them.
+        hosted: Clients whose rows are wanted; all of them if None. Where clients are read one by
+            one, the others have no rows here.
 
     Raises:
         DataError: As ``sources.load`` and ``partitions.partition`` say; along with what the network
             lacks, if that does not fit, either.
         Refused: If the device is not there.
     """
+    if by_client(experiment.dataset):
+        one_by_one = f"natural for dataset {experiment.dataset}, whose clients are read one by one"
+        if experiment.partition != "natural":
+            raise DataError(must("partition", experiment.partition, one_by_one))
+        everyone = range(experiment.num_clients)
+        return _of_clients(experiment, experiment.dataset, everyone if hosted is None else hosted)
     arrays = _load(experiment, experiment.dataset)
     if not named:
         arrays = arrays._replace(task_names=())
@@ -211,20 +223,38 @@ def own_data(experiment: Experiment, dataset: str, client: int) -> FederatedData
         DataError: As ``sources.load`` says; or it has too few rows.
         Refused: If the device is not there.
     """
-    arrays = _load(experiment, dataset, alone=True)
-    sizes = len(arrays.y_train), len(arrays.y_test)
-    check_size(client, *sizes, experiment)
-    train, test = (_all_to(client, size, experiment.num_clients) for size in sizes)
+    return _of_clients(experiment, dataset, [client])
+
+
+def _of_clients(experiment: Experiment, dataset: str, clients: Sequence[int]) -> FederatedData:
+    """Loads a data set of which every row is one of these clients'; the others have none here."""
+    several = by_client(dataset)
+    clients = clients or [0]  # what rows are like, a node without clients says, too
+    arrays = _load(experiment, dataset, alone=not several, clients=clients)
+    train, test = (
+        _to_clients(task if several else None, len(y), clients, experiment.num_clients)
+        for y, task in ((arrays.y_train, arrays.task_train), (arrays.y_test, arrays.task_test))
+    )
+    for client in clients:
+        check_size(client, len(train[client]), len(test[client]), experiment)
     return _hold(arrays, train, test, experiment)
 
 
-def _all_to(client: int, num_rows: int, num_clients: int) -> list[Rows]:
+def _to_clients(
+    task: Rows | None, num_rows: int, clients: Sequence[int], num_clients: int
+) -> list[Rows]:
+    """Gives each client the rows of its task: 0, 1, ...; or all to the first, without tasks."""
+    task = np.zeros(num_rows, dtype=np.int64) if task is None else task
+    ends = np.bincount(task, minlength=len(clients)).cumsum()[:-1]
     rows: list[Rows] = [np.empty(0, dtype=np.int64) for _ in range(num_clients)]
-    rows[client] = np.arange(num_rows)
+    for client, own in zip(clients, np.split(np.argsort(task, kind="stable"), ends), strict=True):
+        rows[client] = own
     return rows
 
 
-def _load(experiment: Experiment, dataset: str, *, alone: bool = False) -> Arrays:
+def _load(
+    experiment: Experiment, dataset: str, *, alone: bool = False, clients: Sequence[int] = ()
+) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
     columns = Columns(
@@ -243,6 +273,7 @@ def _load(experiment: Experiment, dataset: str, *, alone: bool = False) -> Array
         whole_numbers=experiment.model in (*CHARACTERS, *NETWORKS),
         seed=experiment.seed,
         columns=columns,
+        clients=clients,
     )
 
 

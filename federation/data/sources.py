@@ -2,7 +2,7 @@
 
 import pickle
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
@@ -15,6 +15,7 @@ from engram.checks import must
 from engram.tasks import CLASSIFICATION, TASKS
 from engram.vision import torchvision
 from federation.data.arrays import Arrays, HeldOut, Own, held_out, part
+from federation.data.datasets import DATASETS, by_client, read_named
 from federation.data.images import CLASS, read_images
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.npy import read_npy
@@ -41,6 +42,7 @@ def load(
     num_classes: int = 0,
     whole_numbers: bool = False,
     columns: Columns = _PLAIN,
+    clients: Sequence[int] = (),
 ) -> Arrays:
     """Loads a data set by name.
 
@@ -55,19 +57,25 @@ def load(
             they hold.
         whole_numbers: Whether a user's inputs that are whole numbers, but no grey levels, stay so.
         columns: What the columns of a file with a header are, and which values are in them.
+        clients: Whose rows are read, ascending, of a user's data set whose clients are read one by
+            one. They are its tasks 0, 1, ... in this order.
 
     Raises:
         DataError: If the data set is unknown, missing, or not what it should be.
     """
     kind, colon, name = dataset.partition(":")
-    in_memory = dataset.startswith(IN_MEMORY)
-    if colon and (in_memory or kind in (*FILES, HUB)):
-        path = Path("data" if in_memory else name)
+    in_memory, named = dataset.startswith(IN_MEMORY), dataset in DATASETS
+    if named or (colon and (in_memory or kind in (*FILES, HUB))):
+        path = Path(dataset if named else "data" if in_memory else name)
         target = CLASS if kind == "images" else columns.target
         classes = num_classes or len(columns.values.declared.get(target, ()))
-        own = Own(path, TASKS[task].targets, classes, whole_numbers)
+        alone = clients if by_client(dataset) else None
+        own = Own(path, TASKS[task].targets, classes, whole_numbers, alone)
         split = partial(held_out, fraction=test_fraction, seed=seed)
-        arrays = held(dataset) if in_memory else _read(kind, own, columns, split, data_dir)
+        if named:
+            arrays: Mapping[str, Any] = read_named(dataset, clients)
+        else:
+            arrays = held(dataset) if in_memory else _read(kind, own, columns, split, data_dir)
         return own.arrays(arrays, test_fraction, seed)
     if task != CLASSIFICATION.name:
         raise DataError(must("task", task, f"{CLASSIFICATION.name} for dataset {brief(dataset)}"))
@@ -75,7 +83,8 @@ def load(
         return _digits(test_fraction, seed)
     if dataset in _TORCHVISION:
         return _torchvision(dataset, data_dir)
-    known = ", ".join(["digits", *_TORCHVISION, *(f"{kind}:PATH" for kind in FILES), f"{HUB}:NAME"])
+    files = (f"{kind}:PATH" for kind in FILES)
+    known = ", ".join(["digits", *_TORCHVISION, *files, f"{HUB}:NAME", *DATASETS])
     raise DataError(f"dataset must be one of {known}, got {brief(dataset)}")
 
 

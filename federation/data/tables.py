@@ -1,7 +1,7 @@
 """Tables for regressions: every site's rows, from a file with a column that says whose they are."""
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,6 +12,7 @@ from engram.checks import must, require
 from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from engram.molar.tables import distinct
+from federation.data.datasets import DATASETS, by_client, read_named
 from federation.data.in_memory import IN_MEMORY, held
 from federation.data.lazy import Lazy
 from federation.data.npz import named_labels, read_npz
@@ -83,14 +84,21 @@ class TableData(NamedTuple):
     names: Names = UNNAMED
 
 
-def table_data(experiment: Experiment) -> TableData:
+def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> TableData:
     """Loads the experiment's table, and gives each client its rows.
+
+    Args:
+        experiment: The settings.
+        hosted: Clients whose rows are wanted, where clients are read one by one; None for all.
 
     Raises:
         DataError: If it cannot be read, or its number of tasks differs from num-clients.
     """
     if experiment.dataset.startswith(_SIMULATED):
         return _simulated(experiment)
+    if by_client(experiment.dataset):
+        everyone = range(experiment.num_clients)
+        return _of_clients(experiment, experiment.dataset, everyone if hosted is None else hosted)
     table = read_table(experiment.dataset, experiment.target_column, experiment.task_column)
     tasks, codes = distinct(table.labels)
     faults = []
@@ -119,11 +127,19 @@ def own_table(experiment: Experiment, dataset: str, client: int) -> TableData:
     Raises:
         DataError: If the table cannot be read.
     """
-    table = read_table(dataset, experiment.target_column, experiment.task_column, one_task=True)
-    train: list[Rows | None] = [None] * experiment.num_clients
-    test: list[Rows | None] = [None] * experiment.num_clients
-    train[client], test[client] = _held_out(table.x, table.y, experiment, client)
-    return TableData(train, test, table.columns)
+    return _of_clients(experiment, dataset, [client])
+
+
+def _of_clients(e: Experiment, dataset: str, clients: Sequence[int]) -> TableData:
+    """Loads a table of each of these clients."""
+    train: list[Rows | None] = [None] * e.num_clients
+    test: list[Rows | None] = [None] * e.num_clients
+    columns: list[str] = []
+    for client in clients or [0]:  # what columns there are, a node without clients says, too
+        table = read_table(dataset, e.target_column, e.task_column, one_task=True, client=client)
+        train[client], test[client] = _held_out(table.x, table.y, e, client)
+        columns = table.columns
+    return TableData(train, test, columns)
 
 
 def _none_left(client: object, rows: int) -> str:
@@ -145,7 +161,13 @@ def _held_out(
 
 
 def read_table(
-    dataset: str, target: str, task: str, *, drop: Collection[str] = (), one_task: bool = False
+    dataset: str,
+    target: str,
+    task: str,
+    *,
+    drop: Collection[str] = (),
+    one_task: bool = False,
+    client: int = 0,
 ) -> Table:
     """Reads a table.
 
@@ -158,6 +180,7 @@ def read_table(
         task: The task's column (npz: ``task``, or another array).
         drop: Columns that are no features.
         one_task: Whether all rows may be one task's, and the task's column be missing.
+        client: Whose table it is, of a user's data set whose clients are read one by one.
 
     Raises:
         DataError: If the file is not such a table, lacks a column, or a feature is not a number.
@@ -168,11 +191,13 @@ def read_table(
     if kind == "npz" and path:
         own = _own(Path(path), read_npz(Path(path)), target, task, one_task)
         return _without(drop, Path(path), own)
-    if dataset.startswith(IN_MEMORY):
-        name = Path("data")
-        if isinstance(held(dataset).get("x"), Lazy):
+    if dataset.startswith(IN_MEMORY) or dataset in DATASETS:
+        in_memory = dataset.startswith(IN_MEMORY)
+        name = Path("data" if in_memory else dataset)
+        arrays: Mapping[str, Any] = held(dataset) if in_memory else read_named(dataset, [client])
+        if isinstance(arrays.get("x"), Lazy):
             raise DataError("tables must be given as arrays (x, y), got data sets of torch")
-        return _without(drop, name, _own(name, held(dataset), target, task, one_task))
+        return _without(drop, name, _own(name, arrays, target, task, one_task))
     raise DataError(
         f"a table must be csv:PATH or npz:PATH, or sparse-linear, sparse-logistic or "
         f"sparse-poisson (simulated), got {brief(dataset)}"

@@ -1,7 +1,7 @@
 """The methods: one file for each family. Importing this package makes all of them known."""
 
 from federation.methods import local, meta_ban, molar, molar_bandit
-from federation.methods.base import METHODS, Method, family, register, unknown_method
+from federation.methods.base import METHODS, Method, family, method, unknown_method
 
 __all__ = [
     "METHODS",
@@ -9,8 +9,8 @@ __all__ = [
     "family",
     "local",
     "meta_ban",
+    "method",
     "molar",
     "molar_bandit",
-    "register",
     "unknown_method",
 ]

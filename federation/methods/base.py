@@ -1,9 +1,10 @@
 """What a method is: a name, settings of its own, and what it makes of the shared ones."""
 
+import re
 from collections.abc import Iterator
 from typing import ClassVar, Self, TypeVar
 
-from engram.checks import must
+from engram.checks import must, require
 from engram.metrics import Metric
 from federation.settings.evaluation import EvaluationSettings
 from federation.settings.fields import Settings, nearest
@@ -17,7 +18,7 @@ __all__ = [
     "NO_NETWORK",
     "Method",
     "family",
-    "register",
+    "method",
     "unknown_method",
 ]
 
@@ -55,8 +56,8 @@ class Method(Settings):
 
     name: ClassVar[str]
     plug_in: ClassVar[str]
-    meaning: ClassVar[str]
-    source: ClassVar[str]
+    meaning: ClassVar[str] = ""
+    source: ClassVar[str] = ""
     tables: ClassVar[bool] = False
     unread: ClassVar[frozenset[str]] = frozenset()
     decisive: ClassVar[frozenset[str]] = frozenset()
@@ -104,17 +105,30 @@ METHODS: dict[str, type[Method]] = {}
 _M = TypeVar("_M", bound=type[Method])
 
 
-def register(method: _M) -> _M:
-    """Adds a method to those that there are; to be used as a decorator of its class.
+def method(made: _M) -> _M:
+    """Makes a method known by its name; to be used as the decorator of its class.
+
+    What it means is the first line of the docstring, unless ``meaning`` says it.
 
     Raises:
-        ValueError: There is another one of its name.
+        ValueError: Its name cannot stand before a setting, as ``NAME.eta``, or is another one's; or
+            a setting of its own has no default, or the name of a shared one.
     """
-    other = METHODS.setdefault(method.name, method)
-    if (other.__module__, other.__qualname__) != (method.__module__, method.__qualname__):
-        raise ValueError(must("name", method.name, "a name that no other method has"))
-    METHODS[method.name] = method
-    return method
+    cls: type[Method] = made
+    name = str(getattr(cls, "name", ""))
+    word = re.fullmatch(r"[a-z][a-z0-9-]*", name, re.ASCII)
+    require(bool(word), "name", name, "small letters, digits and hyphens")
+    other = METHODS.get(name, cls)
+    same = (other.__module__, other.__qualname__) == (cls.__module__, cls.__qualname__)
+    require(same, "name", name, "a name that no other method has")
+    for key, field in cls.model_fields.items():
+        own = key not in SharedSettings.model_fields and not field.is_required()
+        expected = "one with a default, and not the name of a setting that all methods have"
+        require(own, f"a setting of {name}", key, expected)
+    if "meaning" not in vars(cls) and cls.__doc__:
+        cls.meaning = cls.__doc__.strip().partition("\n")[0].rstrip(".")
+    METHODS[name] = cls
+    return made
 
 
 def unknown_method(what: str, name: object) -> str:

@@ -13,7 +13,7 @@ from engram.checks import must
 from engram.metrics import METRICS, Metric, named
 from engram.tasks import TASKS, task_of
 from federation.columns import Column, columns_of
-from federation.methods.base import Method, register
+from federation.methods.base import Method, method
 from federation.settings.fields import Float, Int
 from federation.settings.shared import SharedSettings
 
@@ -115,7 +115,7 @@ def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[str]:
         yield must("metrics", ",".join(unfit), expected)
 
 
-@register
+@method
 class LocalMoml(LocalMethod):
     """The memory-based method."""
 
@@ -160,7 +160,7 @@ class LocalMoml(LocalMethod):
         return {f"{self.name}.initial-batch-size": self.initial_batch_size}
 
 
-@register
+@method
 class PerFedAvg(LocalMethod):
     """Meta-learning without memory."""
 
@@ -179,7 +179,7 @@ class PerFedAvg(LocalMethod):
         return per_fedavg(loss, alpha=self.alpha, eta=self.eta, hessian=self.hessian)
 
 
-@register
+@method
 class PFedMe(LocalMethod):
     """Personal models near the common one."""
 
@@ -226,7 +226,7 @@ class PFedMe(LocalMethod):
             yield must(f"{self.name}.server-mix", self.server_mix, _EUCLIDEAN)
 
 
-@register
+@method
 class FedAvg(LocalMethod):
     """The common model alone."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field
 
 from engram.checks import must
-from federation.methods.base import LEAST_REPORTED, NO_NETWORK, Method, register
+from federation.methods.base import LEAST_REPORTED, NO_NETWORK, Method, method
 from federation.settings.fields import Float, Int
 from federation.settings.shared import SharedSettings
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["MetaBan"]
 
 
-@register
+@method
 class MetaBan(Method):
     """The bandit of turns."""
 

@@ -8,7 +8,7 @@ from pydantic import Field
 from engram.metrics import Metric
 from engram.tasks import CLASSIFICATION
 from federation.columns import columns_of
-from federation.methods.base import NO_NETWORK, Method, register
+from federation.methods.base import NO_NETWORK, Method, method
 from federation.settings.fields import Float
 from federation.settings.shared import SharedSettings
 
@@ -34,7 +34,7 @@ class Thresholded(Method):
     intercept: bool = Field(True, description="whether models have an intercept")
 
 
-@register
+@method
 class Molar(Thresholded):
     """The regression."""
 

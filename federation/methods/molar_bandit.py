@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from engram.checks import must
-from federation.methods.base import LEAST_REPORTED, register
+from federation.methods.base import LEAST_REPORTED, method
 from federation.methods.molar import Thresholded
 from federation.settings.fields import Int
 from federation.settings.shared import SharedSettings
@@ -16,7 +16,7 @@ __all__ = ["MolarBandit"]
 _MOST_TURNS = 2**16  # some 50 MB for each site
 
 
-@register
+@method
 class MolarBandit(Thresholded):
     """The bandit of batches."""
 

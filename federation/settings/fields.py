@@ -43,7 +43,7 @@ _LARGEST: Final = 2**32
 Int = Annotated[int, BeforeValidator(no_bool), Field(le=_LARGEST)]
 """A whole number that sums and products of many of still fit 64 bits."""
 
-Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
+Float = Annotated[float, BeforeValidator(no_bool)]
 
 
 def key_of(field: str) -> str:
@@ -70,7 +70,11 @@ class Settings(BaseModel):
     """A group of settings: a field for each, with its default, its range and its meaning."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=key_of, populate_by_name=True
+        frozen=True,
+        extra="forbid",
+        alias_generator=key_of,
+        populate_by_name=True,
+        allow_inf_nan=False,
     )
 
     @classmethod

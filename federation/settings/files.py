@@ -1,13 +1,14 @@
 """Settings as files write them, before anything is made of them."""
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from federation.errors import Refused, one_line
 from federation.files import read_file
 
-__all__ = ["read_settings"]
+__all__ = ["flat", "read_settings"]
 
 _LARGEST: Final = 2**20  # bytes of a file of settings
 
@@ -24,11 +25,20 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, too
         raise Refused(f"{path} is not TOML: {one_line(str(error))}") from error
+    return flat(found, str(path))
+
+
+def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns a table's settings; those of a table in it are called ``TABLE.key``.
+
+    Raises:
+        Refused: It has tables in tables, or lists; ``where`` names it.
+    """
     settings: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in table.items():
         own = isinstance(value, dict)
         settings |= {f"{key}.{name}": v for name, v in value.items()} if own else {key: value}
     for key, value in settings.items():
         if isinstance(value, dict | list):
-            raise Refused(f"{path} must have one `key = value` a line; {one_line(key)} is not")
+            raise Refused(f"{where} must have one `key = value` a line; {one_line(key)} is not")
     return settings

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
+import engram
 from client import app as module
 from client.app import app
 from client.hosts.local import LocalHost
@@ -208,6 +209,35 @@ def test_names_in_the_data_stay_on_a_machine_of_its_own(tmp_path, method):
     if method == "fedavg":
         reply = ask(ROSTER_QUERY, RecordDict(), node, **settings, batch_size=90)
         assert "client 0 has 60 training rows" in reply.error.reason
+
+
+def test_a_node_reads_the_clients_that_it_hosts_of_a_data_set_by_name(tmp_path, plug_ins):
+    seen = []
+
+    @engram.data
+    def sites(client):
+        seen.append(client)
+        rng = np.random.default_rng(client)
+        return rng.normal(size=(20, 3)), np.arange(20) % 2
+
+    node = {"state": str(tmp_path), "partition-id": 1, "num-partitions": 3}
+    settings = {"dataset": "sites", "partition": "natural", "num_clients": 4, "model": "linear"}
+    entry = read_entry(ask(ROSTER_QUERY, RecordDict(), node, **settings).content)
+    assert (entry.clients, seen) == ({1: 12}, [1])
+    own = node | {"data": "sites"}
+    entry = read_entry(ask(ROSTER_QUERY, RecordDict(), own, **settings).content)
+    assert (entry.clients, seen) == ({1: 12}, [1, 1])
+
+
+def test_what_a_node_cannot_read_by_name_stays_in_its_log(tmp_path, plug_ins, warnings_of_engram):
+    @engram.data
+    def secret(client):
+        raise ValueError("Jane Doe")
+
+    settings = {"dataset": "secret", "partition": "natural"}
+    reply = ask(ROSTER_QUERY, RecordDict(), {"state": str(tmp_path)}, **settings)
+    assert reply.error.reason == "this node's data cannot be used: its log says why"
+    assert "dataset secret cannot be read: ValueError: Jane Doe" in warnings_of_engram.text
 
 
 def test_a_coordinator_opens_no_file_of_a_node(tmp_path):

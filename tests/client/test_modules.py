@@ -16,6 +16,7 @@ from federation.errors import DataError, Refused
 from federation.methods import family
 from server.record import RunRecord
 from simulations.engine import simulate
+from simulations.testing import engines_differ
 from tests.support import small_of_any, trainer
 
 CLIENTS = 4
@@ -153,6 +154,12 @@ CASES = {
     "built-in lstm": ("lstm", TEXT, {"hidden": "5,6", "task": "next-token"}),
     "built-in transformer": ("transformer", TEXT, {"hidden": "8,8", "task": "next-token"}),
 }
+if __name__ == "test_modules":  # as a plug-in of nodes: tests/network/test_modules.py
+    loss(nn.functional.huber_loss)
+    for _name, (_make, _, _) in CASES.items():
+        if not isinstance(_make, str):
+            model(_make, _name)
+
 # Whole numbers that are not uint8, with the channels last, are images here.
 RESNET18 = ("torchvision:resnet18", {"x": whole(3, 16, 16, 3), "y": IMAGES["y"]}, {})
 
@@ -188,13 +195,7 @@ def experiment(case, **settings):
 @pytest.mark.parametrize("method", family("local"))
 @pytest.mark.parametrize("case", CASES)
 def test_both_engines_compute_the_same(case, method, tmp_path):
-    found = {}
-    for engine in ("vectorized", "sequential"):
-        e = experiment(case, method=method, memory="carry")
-        results = simulate(e, tmp_path / engine, engine=engine)
-        checkpoint = RunRecord.open(tmp_path / engine).load_checkpoint()
-        found[engine] = checkpoint.model, results["clients"]["loss"], results["loss-before"]
-    torch.testing.assert_close(*(found[engine] for engine in found), rtol=1e-5, atol=1e-5)
+    assert engines_differ(experiment(case, method=method, memory="carry"), tmp_path) == ""
     losses = [row["train-loss"] for row in RunRecord.open(tmp_path / "vectorized").rows()[1:]]
     assert len(set(losses)) == 5  # it moves
     assert np.isfinite(losses).all()

@@ -1,5 +1,6 @@
 """README and docs/: every command and every example runs, and what they name is there."""
 
+import importlib
 import itertools
 import json
 import re
@@ -23,7 +24,7 @@ from tests.support import write_npz
 ROOT = source_root()
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
-RULE = "class SignSGD(LocalMethod)"  # the example of a plug-in
+RULE = "class SignSGD(engram.LocalMethod)"  # the example of a plug-in
 ROOT_FOLDERS = {*ROOMS, "benchmarks", "docker", "docs", "tests"}
 
 
@@ -135,9 +136,14 @@ def written(defaults):
 
 @pytest.mark.usefixtures("plug_ins")
 @pytest.mark.parametrize("block", examples("python"))
-def test_the_python_runs(block, request):
+def test_the_python_runs(block, request, tmp_path, monkeypatch):
     if re.search("torchvision|transformers", block):
         torchvision()  # which fails without this beside a torch for CPUs
+    if "(__name__" in block:  # a module's, and no script's
+        (tmp_path / "mine.py").write_text(block)
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.import_module("mine")
+        return
     exec(compile(block, request.node.callspec.id, "exec"), {"__name__": "__main__"})
 
 

@@ -1,6 +1,7 @@
 """Somebody else's file where Python looks for one of our packages."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engram.rooms import check_rooms
+from federation.fingerprint import ROOMS, source_root
 
 
 def engram(*words, **variables):
@@ -38,6 +40,14 @@ def test_a_file_that_hides_one_is_named(name):
     assert done.stderr.startswith(f"engram: {package} must be Engram's own package, ")
     assert done.stderr.count("\n") == 1
     assert f"got {file}: rename that file or folder, or take it out of" in done.stderr
+
+
+def test_an_app_that_flower_has_unpacked_need_not_have_them_all():
+    for room in ROOMS:
+        shutil.copytree(source_root() / room, room)
+    code = "import engram; print(engram.metric.__module__, engram.__file__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == f"engram.metrics {Path.cwd()}/engram/__init__.py\n", done.stderr
 
 
 def test_a_folder_of_python_path_is_seen(tmp_path):

@@ -10,7 +10,7 @@ from engram.aggregates import mean
 from federation.aggregation import aggregate_of
 from federation.errors import Refused
 from federation.experiment import Experiment, default_config
-from federation.methods import METHODS, register
+from federation.methods import METHODS, method
 from federation.methods.local import FedAvg, PFedMe
 from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
@@ -132,7 +132,7 @@ def test_a_name_is_given_once():
         pass
 
     with pytest.raises(ValueError, match="name must be a name that no other method has"):
-        register(Other)
+        method(Other)
     assert METHODS["fedavg"] is FedAvg
 
 

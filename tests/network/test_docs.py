@@ -15,9 +15,8 @@ from tests.network.support import free_port
 pytestmark = pytest.mark.network
 
 
-def test_the_documented_federation_runs(tmp_path):
-    text = (source_root() / "docs" / "deployment.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+def run_script(block, cwd):
+    """Runs commands of a documented federation, on ports of their own; returns what they said."""
     control = f"--control 127.0.0.1:{free_port()}"
     lines = block.replace(":9092", f":{free_port()}").splitlines()
     talks = ("superlink", "register", "status fed", "run")
@@ -28,7 +27,7 @@ def test_the_documented_federation_runs(tmp_path):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script = subprocess.Popen(
         ["bash", "-e", "-c", "\n".join([*lines, "kill $(jobs -p); wait"])],
-        cwd=tmp_path,
+        cwd=cwd,
         env=os.environ | {"PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -39,6 +38,13 @@ def test_the_documented_federation_runs(tmp_path):
     finally:
         for process in psutil.Process().children(recursive=True):
             process.kill()
+    return said
+
+
+def test_the_documented_federation_runs(tmp_path):
+    text = (source_root() / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)
+    said = run_script(block, tmp_path)
     assert "client-2: registered as" in said
     assert len(re.findall(r"client-\d .*(?:online|registered)", said)) >= 3, said
     assert "local-moml" in said

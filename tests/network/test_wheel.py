@@ -72,10 +72,16 @@ def test_it_runs_without_the_source(installed, tmp_path):
     call(engram, "compare", "fedavg", "pfedme", "--seeds", "1", *sets, cwd=tmp_path)
 
 
-def test_it_has_the_presets(installed):
+def test_it_has_the_presets_and_the_project_that_new_writes(installed):
     (packages,) = installed.parent.glob("lib/python*/site-packages")
-    there, ours = (root / "simulations" / "presets" for root in (packages, source_root()))
-    assert {path.name for path in there.iterdir()} == {path.name for path in ours.iterdir()}
+    for folder in ("presets", "project"):
+        there, ours = (root / "simulations" / folder for root in (packages, source_root()))
+        assert files(there) == files(ours)
+
+
+def files(folder):
+    found = (path.relative_to(folder) for path in folder.rglob("*.*") if path.is_file())
+    return {path for path in found if not {"__pycache__", ".mypy_cache"} & {*path.parts}}
 
 
 def test_it_runs_on_a_federation(installed, tmp_path):

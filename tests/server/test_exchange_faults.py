@@ -158,7 +158,7 @@ def test_a_node_that_cannot_serve_costs_its_own_clients_alone(tmp_path, caplog):
 def test_what_is_wrong_with_a_nodes_own_table_stays_in_its_log(tmp_path, caplog):
     (tmp_path / "own.csv").write_text("age,days\nMiller,3\n")
     e, own = settings(target_column="days"), f"csv:{tmp_path}/own.csv"
-    with pytest.raises(Refused, match="this node's table cannot be used: its log") as caught:
+    with pytest.raises(Refused, match="this node's data cannot be used: its log") as caught:
         app._host(e, NodeConfig(2, 12, data=own), RamStore())
     assert "Miller" not in str(caught.value)
     assert "Miller" in caplog.text

@@ -10,7 +10,7 @@ from client.hosts import hosts
 from client.hosts.rows import read_tables
 from client.requests import answered, round_of, split
 from engram.metrics import Metric
-from federation.methods import register
+from federation.methods import method
 from federation.methods.base import NO_NETWORK, Method
 from federation.roster import Kind, describe_node
 from federation.settings.fields import Float
@@ -107,7 +107,7 @@ def show(folder, as_json):
 
 
 if __name__ == "test_fifth_family":  # as a plug-in, and not as pytest imports it
-    register(Means)
+    method(Means)
     hosts(Means.plug_in)(Sites)
     strategies(Means.plug_in)(Averaging)
     reports(Means.plug_in)(show)

@@ -1,5 +1,6 @@
 """The same apps on Flower's Ray simulation, started by `flwr run` as a user would."""
 
+import importlib
 import json
 import os
 import re
@@ -18,7 +19,10 @@ from federation.fingerprint import fingerprint, source_root
 from server.record import RunRecord
 from simulations.app_folder import write_app
 from simulations.engine import simulate
+from tests.federation.test_plugins import write
 from tests.golden import federated
+from tests.simulations.test_apps import APPS
+from tests.simulations.test_new import project
 from tests.support import assert_same, small
 
 BIN = Path(sys.executable).parent
@@ -235,6 +239,41 @@ def test_a_preset_runs_and_goes_on(preset, ray):
     assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4], ray[0]
     assert record.results["own-clients"] == 10
     assert len(list((folder / "memory").glob("*/client-*"))) == 10
+
+
+def test_a_project_runs_as_in_one_process(superlink, tmp_path, engram, monkeypatch, plug_ins):
+    folder = project(engram, monkeypatch)
+    assert engram("run", "--out=here")[0] == 0
+    printed = superlink.run(folder, toml({"out": str(tmp_path / "there")}))
+    assert "roster: 6 clients on 2 nodes, all running this source" in printed, printed
+    one, other = (RunRecord.open(path) for path in (folder / "here", tmp_path / "there"))
+    assert_same(other.load_checkpoint().model, one.load_checkpoint().model, atol=1e-6)
+    losses = [record.results["clients"]["loss"] for record in (one, other)]
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+    # Both say which plug-in, by the same digest, though `flwr run` has packed and unpacked it.
+    assert other.config["sources"] == one.config["sources"]
+
+
+@pytest.mark.network  # and of the same, without Ray: tests/simulations/test_apps.py
+def test_an_app_of_a_users_own(superlink, tmp_path, monkeypatch, plug_ins):
+    import engram
+
+    write(tmp_path / "app" / "mine" / "__init__.py", "")
+    write(tmp_path / "app" / "mine" / "apps.py", APPS)
+    project = '[project]\nname = "mine"\nversion = "1.0.0"\n[tool.uv]\npackage = false\n'
+    components = 'serverapp = "mine.apps:server"\nclientapp = "mine.apps:client"\n'
+    app = f'[tool.flwr.app]\npublisher = "me"\n[tool.flwr.app.components]\n{components}'
+    config = '[tool.flwr.app.config]\nout = ""\nnum-rounds = 1\n'
+    write(tmp_path / "app" / "pyproject.toml", project + app + config)
+    settings = {"out": str(tmp_path / "there"), "num-rounds": 3}
+    printed = superlink.run(tmp_path / "app", toml(settings))
+    assert "roster: 3 clients on 2 nodes, all running this source" in printed, printed
+    monkeypatch.syspath_prepend(tmp_path / "app")
+    given = importlib.import_module("mine.apps").given
+    here = engram.simulate(**given, num_rounds=3, out=tmp_path / "here", progress=False)
+    there = engram.load_run(tmp_path / "there")
+    assert_same(there.model, here.model, atol=1e-6)
+    assert there.clients.index.tolist() == ["park", "lake", "hill"]
 
 
 def test_nodes_that_run_something_else_are_named_at_the_roster_query(tmp_path):

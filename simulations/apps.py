@@ -1,0 +1,95 @@
+"""Both sides of an experiment as Flower apps, for a project that `flwr run` packs and starts."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Unpack
+
+from flwr.app import Context, Message
+
+from federation.experiment import lists_settings
+from federation.plugins import add_plugins
+from federation.settings.fields import key_of
+from simulations.given import settings_of
+
+if TYPE_CHECKING:
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+
+    from federation.data.datasets import Data
+    from federation.settings.given import Given, MethodName
+
+__all__ = ["make_client_app", "make_server_app"]
+
+
+@lists_settings
+def make_client_app(
+    module: str,
+    data: "Data | None" = None,
+    *,
+    method: "MethodName | None" = None,
+    **settings: "Unpack[Given]",
+) -> "ClientApp":
+    """Makes the ClientApp of an experiment: ``app = engram.make_client_app(__name__)``.
+
+    Args:
+        module: ``__name__`` of the module that calls this. The package, or module, that it is in is
+            a plug-in of all processes that take part, and so part of the source's fingerprint,
+            which nodes and server compare.
+        data: As for ``engram.simulate``; of these rows a node looks at those of its clients.
+        method: What to run; by default what the run config says.
+        **settings: As for ``engram.simulate``. What the run config says counts in their place.
+            Server and clients must be given the same.
+
+    Raises:
+        Refused: If data are impossible, or the module is none that can be imported.
+    """
+    from flwr.clientapp import ClientApp  # noqa: PLC0415 - each side imports its own
+
+    from client.app import app  # noqa: PLC0415 - as above
+
+    given = _given(module, data, method, settings)
+    made = ClientApp()
+
+    def answer(message: Message, context: Context) -> Message:
+        import_module(module)  # Ray moves this function to processes that have not
+        return app(message, _with(given, context))
+
+    for register in (made.query("roster"), made.train(), made.evaluate()):
+        register(answer)
+    return made
+
+
+@lists_settings
+def make_server_app(
+    module: str,
+    data: "Data | None" = None,
+    *,
+    method: "MethodName | None" = None,
+    **settings: "Unpack[Given]",
+) -> "ServerApp":
+    """Makes the ServerApp of an experiment, as ``make_client_app`` makes its ClientApp."""
+    from flwr.serverapp import ServerApp  # noqa: PLC0415 - each side imports its own
+
+    from server.app import main  # noqa: PLC0415 - as above
+
+    given = _given(module, data, method, settings)
+    made = ServerApp()
+
+    @made.main()
+    def start(grid: "Grid", context: Context) -> None:
+        main(grid, _with(given, context))
+
+    return made
+
+
+def _given(
+    module: str, data: "Data | None", method: str | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    add_plugins(module.partition(".")[0])
+    return {key_of(k): value for k, value in settings_of(data, method or "", settings).items()}
+
+
+def _with(given: Mapping[str, Any], context: Context) -> Context:
+    """Returns a context in which settings that were given count where the run config has none."""
+    return replace(context, run_config={**given, **context.run_config})

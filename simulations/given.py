@@ -1,0 +1,61 @@
+"""What callers in Python give as it is, data, networks and losses, as settings that name it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from engram.augmentations import AUGMENTATIONS, augmentation
+from engram.networks import model
+from engram.tasks import LOSSES, REGRESSION, loss
+from federation.data.datasets import arrays_of
+from federation.data.in_memory import hold
+from federation.experiment import Experiment, read_by
+
+if TYPE_CHECKING:
+    from federation.data.datasets import Data
+
+__all__ = ["settings_of"]
+
+
+def settings_of(data: "Data | None", method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings, with a name in place of everything that is given itself.
+
+    Args:
+        data: As ``engram.simulate`` takes it; its rows are kept for the rest of the process.
+        method: The method's name; empty if it is not known yet.
+        settings: Settings by name. ``model``, ``loss`` and ``augment`` may be what they name.
+
+    Raises:
+        DataError: Some clients' rows are arrays, and others' data sets of torch.
+    """
+    found = {**_of_data(data, method), **settings, **({"method": method} if method else {})}
+    if not isinstance(found.get("model", ""), str):
+        make = found["model"]
+        found["model"] = getattr(make, "__name__", type(make).__name__)
+        model(make, found["model"])
+    for key, known, register in (
+        ("loss", LOSSES, loss),
+        ("augment", AUGMENTATIONS, augmentation),
+    ):
+        if callable(found.get(key, "")):
+            register(found[key])
+            found[key] = next(reversed(known))
+    return found
+
+
+def _of_data(data: "Data | None", method: str) -> dict[str, Any]:
+    """Returns the settings that follow from data in memory."""
+    if data is None:
+        return {}
+    arrays = arrays_of(data)
+    values = np.asarray(arrays["y"]).dtype.kind == "f"
+    found: dict[str, Any] = {"dataset": hold(arrays)} | (
+        {"task": REGRESSION.name} if values else {}
+    )
+    if isinstance(data, tuple | Dataset):
+        return read_by(method, found | ({"partition": "iid"} if values else {}))
+    most = min(len(data), Experiment.model_fields["clients_per_round"].default)
+    clients = {"num-clients": len(data), "partition": "natural", "clients-per-round": most}
+    return read_by(method, found | clients)

@@ -1,0 +1,256 @@
+"""The contract of a method: what engines, resumed runs and lost messages rely on, as a test."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+from torch.utils._pytree import tree_flatten_with_path, tree_map
+
+from client.hosts import Engine, Host
+from client.requests import Request
+from engram.aggregates import Aggregate
+from engram.types import LocalRule, LossFn
+from federation.errors import Refused, one_line
+from federation.experiment import Experiment, read_by
+from federation.methods.local import LocalMethod
+from federation.settings.fields import key_of
+from federation.tensors import tensors_from_bytes
+from server.record import RunRecord
+from simulations.engine import simulate
+from simulations.given import settings_of
+
+if TYPE_CHECKING:
+    from federation.data.datasets import Data
+
+_Numbers = Mapping[str, Tensor]  # all that a run computed, by name
+
+__all__ = ["check_method", "engines_differ"]
+
+_QUICK: Final[Mapping[str, Any]] = {
+    "num-clients": 6,
+    "num-rounds": 4,
+    "clients-per-round": 3,
+    "local-steps": 2,
+    "batch-size": 4,
+    "hidden": "8",
+    "eval-every": 4,
+    "checkpoint-every": 2,
+    "adapt-steps": 2,
+}
+_CLOSE: Final = 1e-5  # relative and absolute: what rounding may make of a few rounds
+_MODULE: Final = {"model": "resnet", "hidden": "4"}  # a network whose steps torch.func.vmap stacks
+
+
+def check_method(method: str, data: "Data | None" = None, **settings: Any) -> None:
+    """Checks that a method keeps the contract, by short runs on digits or other data.
+
+    - It is *pure*: the functions of its local rule and of its aggregate give the same for the same
+      inputs, and leave their inputs as they are.
+    - It *vectorizes*: clients that are trained together get what they get one after the other, up
+      to rounding. Unless ``model`` is given, this is checked for an ``mlp`` and for a ``resnet``.
+    - It *resumes*: a run that stopped, and went on from its last checkpoint, gives the same numbers
+      as one that did not stop.
+    - It survives *lost replies*: clients that are asked again, since their replies were lost, give
+      the same, and their memories are as if they had been asked once.
+
+    Of methods that train no network only the last two are checked.
+
+    Args:
+        method: Its name.
+        data: As for ``engram.simulate``.
+        **settings: As for ``engram.simulate``, in place of those of a short run.
+
+    Raises:
+        AssertionError: A property does not hold: a line for each that was found not to.
+        Refused: If settings or data are impossible.
+    """
+    given = {key_of(key): value for key, value in settings_of(data, method, settings).items()}
+    experiment = Experiment.from_config(read_by(method, _QUICK) | given)
+    networks = [experiment]
+    if isinstance(experiment.own, LocalMethod) and not given.keys() & _MODULE:
+        networks.append(experiment.model_copy(update=_MODULE))
+    with TemporaryDirectory() as place:
+        found = list(_broken(networks, Path(place)))
+    if found:
+        raise AssertionError("\n".join(found))
+
+
+def engines_differ(experiment: Experiment, place: Path) -> str:
+    """Says in what the engines' numbers differ, or what failed; "" if they are the same.
+
+    Args:
+        experiment: What is run by both.
+        place: A folder for the runs, ``sequential`` and ``vectorized``.
+    """
+    try:
+        one_by_one = _outcome(experiment, place / "sequential")
+        together = _outcome(experiment, place / "vectorized", engine="vectorized")
+        return _difference(together, one_by_one, _CLOSE)
+    except Exception as error:  # anybody's method
+        return _in_words(error)
+
+
+def _broken(networks: Sequence[Experiment], place: Path) -> Iterator[str]:
+    """Says which properties do not hold, a line for each."""
+    experiment = networks[0]
+    try:
+        whole = _outcome(experiment, place / "whole")
+    except Refused:
+        raise
+    except Exception as error:  # anybody's method
+        yield f"runs: expected a run of {experiment.rounds} rounds; got {_in_words(error)}"
+        return
+    if isinstance(experiment.own, LocalMethod):
+        yield from _impure(experiment, experiment.own, place / "watched")
+        differ = ((e.model, engines_differ(e, place / e.model)) for e in networks)
+        for model, got in [(model, got) for model, got in differ if got][:1]:
+            expected = f"what clients get one by one, to {_CLOSE:g}"
+            yield f"vectorizes: expected of a cohort {expected} ({model}); got {got}"
+
+    def resumed() -> _Numbers:
+        def stop(row: Mapping[str, Any]) -> None:
+            if row["round"] == experiment.rounds - 1:
+                raise _Stopped
+
+        folder = place / "stopped"
+        with suppress(_Stopped):
+            simulate(experiment, folder, engine="sequential", on_round=stop)
+        return _outcome(experiment.model_copy(update={"resume": str(folder)}), folder)
+
+    if got := _unlike(whole, resumed):
+        expected = "what one gives that did not"
+        yield f"resumes: expected of a run that stopped and went on {expected}; got {got}"
+    if got := _unlike(whole, lambda: _outcome(experiment, place / "lost", through=_AskedTwice)):
+        expected = "what they give when asked once"
+        yield f"lost replies: expected of clients that are asked twice {expected}; got {got}"
+
+
+class _Stopped(Exception):
+    """Ends a run, as if its process had died."""
+
+
+class _AskedTwice(NamedTuple):
+    """A host whose replies to training are lost, so that it is asked again."""
+
+    host: Host
+
+    def describe(self, hosted: Sequence[int]) -> RecordDict:
+        return self.host.describe(hosted)
+
+    def train(self, requests: Sequence[Request]) -> list[Message]:
+        self.host.train(requests)
+        return self.host.train(requests)
+
+    def evaluate(self, requests: Sequence[Request]) -> list[Message]:
+        return self.host.evaluate(requests)
+
+
+# --- Runs, and what differs between them ---------------------------------------------------------
+
+
+def _outcome(
+    experiment: Experiment, folder: Path, *, engine: Engine = "sequential", **how: Any
+) -> _Numbers:
+    """Runs an experiment; returns all that it computed, by name."""
+    results = simulate(experiment, folder, engine=engine, **how)
+    checkpoint = RunRecord.open(folder).load_checkpoint()
+    if checkpoint is None:
+        raise ValueError("the run has no checkpoint")
+    kept = tensors_from_bytes(checkpoint.memories) if checkpoint.memories else {}
+    # A share of rows that are right may change by a whole row for a rounding error.
+    scores = {k: v for k, v in results.get("clients", {}).items() if k.startswith("loss")}
+    return {
+        **{f"{name} of the model": leaf for name, leaf in checkpoint.model.items()},
+        **{f"{name} of the server's state": leaf for name, leaf in checkpoint.state.items()},
+        **{f"{name} of the clients' memories": leaf for name, leaf in kept.items()},
+        **{f"the clients' {k}": torch.tensor(np.array(v, float)) for k, v in scores.items()},
+    }
+
+
+def _unlike(numbers: _Numbers, run: Callable[[], _Numbers], tolerance: float = 0.0) -> str:
+    """Says in what a run's numbers are unlike others, or that it failed; "" if they are alike."""
+    try:
+        return _difference(run(), numbers, tolerance)
+    except Exception as error:  # anybody's method
+        return _in_words(error)
+
+
+def _in_words(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {error}", longest=500)
+
+
+def _difference(found: Any, expected: Any, tolerance: float = 0.0) -> str:
+    """Says in which tensor two trees differ most; "" if they are equal, up to a tolerance."""
+    one, other = _leaves(found), _leaves(expected)
+    if one.keys() != other.keys():
+        return f"other tensors: {', '.join(sorted(one.keys() ^ other.keys()))}"
+    worst, words = 0.0, ""
+    for name, leaf in one.items():
+        if leaf.shape != other[name].shape:
+            return f"{name} of shape {tuple(leaf.shape)}, and not {tuple(other[name].shape)}"
+        if torch.allclose(leaf, other[name], rtol=tolerance, atol=tolerance, equal_nan=True):
+            continue
+        apart = float((leaf.double() - other[name].double()).abs().nan_to_num(torch.inf).max())
+        if apart >= worst:
+            worst, words = apart, f"a difference of up to {apart:.3g} in {name}"
+    return words
+
+
+def _leaves(tree: Any) -> dict[str, Tensor]:
+    """Returns a tree's tensors by their paths in it."""
+    found, _ = tree_flatten_with_path(tree)
+    return {
+        ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path): leaf
+        for path, leaf in found
+        if isinstance(leaf, Tensor)
+    }
+
+
+# --- Purity --------------------------------------------------------------------------------------
+
+
+def _impure(experiment: Experiment, own: LocalMethod, folder: Path) -> Iterable[str]:
+    """Says which functions of a method's two sides are impure, a line for each."""
+    found: dict[str, str] = {}
+
+    class Watched(type(own)):  # type: ignore[misc]  # whatever class it is of
+        def rule(self, loss: LossFn) -> LocalRule:
+            rule: LocalRule = super().rule(loss)
+            return rule._replace(
+                init=_watched("init(w, batch)", rule.init, found),
+                step=_watched("step(w, u, batches)", rule.step, found),
+            )
+
+        def aggregate(self) -> Aggregate:
+            merged: Aggregate = super().aggregate()
+            return merged._replace(
+                init=_watched("init(model)", merged.init, found),
+                merge=_watched("merge(model, state, updates)", merged.merge, found),
+            )
+
+    try:
+        _outcome(experiment.model_copy(update={"own": Watched(**own.model_dump())}), folder)
+    except Exception as error:  # anybody's method
+        found.setdefault("", f"pure: expected functions to be called twice; got {_in_words(error)}")
+    return found.values()
+
+
+def _watched(name: str, function: Callable[..., Any], found: dict[str, str]) -> Callable[..., Any]:
+    """Returns a function that is called twice each time, and what is impure about it noted."""
+
+    def call(*given: Any) -> Any:
+        copies = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, given)
+        first = function(*given)
+        if changed := _difference(given, copies):
+            found[name] = f"pure: expected {name} to leave its inputs as they are; got {changed}"
+        elif apart := _difference(function(*copies), first):
+            found[name] = f"pure: expected {name} to give the same for the same inputs; got {apart}"
+        return first
+
+    return call

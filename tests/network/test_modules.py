@@ -1,0 +1,39 @@
+"""Networks of users on nodes, over gRPC with TLS: the numbers of one process."""
+
+import pytest
+
+from federation.fingerprint import source_root
+from federation.plugins import add_plugins, load_plugins
+from server.record import RunRecord
+from simulations.engine import simulate
+from simulations.local import LocalFederation
+from tests.client.test_modules import CASES, clients, experiment
+from tests.network.test_federation import run
+from tests.support import assert_same, write_npz
+
+pytestmark = pytest.mark.network
+
+
+def test_four_cases_give_the_numbers_of_one_process(tmp_path, plug_ins):
+    add_plugins(str(source_root() / "tests" / "client" / "test_modules"))
+    load_plugins()
+    cases = {
+        "batch norm and dropout": "local-moml",
+        "recurrent": "per-fedavg",
+        "two inputs": "pfedme",
+        "huber": "fedavg",
+    }
+    options = ["--set", f"data-dir={tmp_path}"]
+    with LocalFederation(tmp_path / "fed", clients=2, options=options) as federation:
+        for number, (case, method) in enumerate(cases.items()):
+            own = write_npz(tmp_path / f"{number}.npz", **CASES[case][1], task=clients())
+            e = experiment(case, method=method, min_clients=3, memory="carry", timeout=120.0)
+            e = e.model_copy(update={"dataset": own})
+            expected = simulate(e, tmp_path / "here" / case)
+            there = run(federation, e, tmp_path / "there" / case)
+            here = RunRecord.open(tmp_path / "here" / case)
+            assert_same(there.load_checkpoint().model, here.load_checkpoint().model, atol=1e-5)
+            for column in ("loss", "loss-before"):
+                found, wanted = (r["clients"][column] for r in (there.results, expected))
+                assert found == pytest.approx(wanted, abs=1e-5), case
+            assert all(row["left-out"] == 0 for row in there.rows()[1:])

@@ -1,0 +1,120 @@
+"""Both sides of an experiment as Flower apps, without Flower's processes."""
+
+import importlib
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from ray import cloudpickle
+from torch import nn
+
+import engram
+from federation.errors import Refused
+from federation.fingerprint import source_root
+from federation.flower import local_run, node_context
+from federation.plugins import plugins
+from federation.roster import read_entry
+from federation.wire import CONFIG, REFUSED, ROSTER_QUERY, SETTINGS
+from tests.federation.test_plugins import write
+from tests.support import small, write_plug_in
+
+pytestmark = pytest.mark.usefixtures("plug_ins")
+
+APPS = """
+import engram, numpy, torch
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(3, 4), nn.Dropout(0.2), nn.Tanh(), nn.Linear(4, 1))
+
+def rows(seed):
+    x = numpy.random.default_rng(seed).normal(size=(40, 3)).astype("float32")
+    return x, x.sum(axis=1)
+
+given = dict(
+    data={"park": rows(1), "lake": rows(2), "hill": rows(3)}, method="pfedme", model=Net,
+    loss=nn.functional.huber_loss, metrics=["mae", "r2"], eta=0.1, eval_every=3,
+)
+client = engram.make_client_app(__name__, **given)
+server = engram.make_server_app(__name__, **given)
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path, monkeypatch):
+    """Returns a module that is the caller's."""
+    write_plug_in(tmp_path / "mine.py", "mine")
+    monkeypatch.syspath_prepend(tmp_path)
+    local_run()
+    return "mine"
+
+
+def described(app, run_config, settings=""):
+    """Returns what a node says of its clients."""
+    content = RecordDict({CONFIG: ConfigRecord({SETTINGS: settings})})
+    message = Message(content, dst_node_id=7, message_type=ROSTER_QUERY)
+    config = {"partition-id": 1, "num-partitions": 2}
+    return app(message, node_context(1, 7, config, run_config))
+
+
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 1)
+
+
+def test_data_networks_and_losses_are_given_as_they_are(module):
+    rng = np.random.default_rng(0)
+    data = [(rng.normal(size=(20 + k, 3)), rng.normal(size=20 + k)) for k in range(3)]
+    loss = nn.functional.huber_loss
+    app = engram.make_client_app(module, data, method="fedavg", model=Net, loss=loss, eta=0.3)
+    assert [name.rpartition("/")[2] for name in plugins()] == ["mine"]
+    entry = read_entry(described(app, {}).content)
+    assert entry.clients == {1: 13}
+    assert entry.kind.outputs == 1
+    reply = described(app, {"model": "nothing"})  # what the run config says counts
+    assert "model must be one of" in reply.error.reason
+
+
+def test_a_server_with_other_settings_is_refused(module):
+    app = engram.make_client_app(module, method="fedavg", eta=0.3)
+    same, other = small(method="fedavg", eta=0.3), small(method="fedavg", eta=0.2)
+    aside = {"num-rounds": 9, "data-dir": "/elsewhere", "timeout": 7.0}
+    config = {k: v for k, v in same.to_config().items() if "eta" not in k} | aside
+    assert not described(app, config, same.digest()).has_error()
+    reply = described(app, config, other.digest())
+    assert reply.error.code == REFUSED
+    assert reply.error.reason.startswith("this node's settings are not the server's: write them")
+
+
+def test_a_script_is_no_module():
+    with pytest.raises(Refused, match="plug-in must be a Python module that is installed, or in"):
+        engram.make_server_app("__main__")
+
+
+def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_path, monkeypatch):
+    # As Ray's workers are: the app comes to them pickled, and they have imported nothing.
+    write(tmp_path / "some" / "mine_too" / "__init__.py", "")
+    write(tmp_path / "some" / "mine_too" / "apps.py", APPS)
+    monkeypatch.syspath_prepend(tmp_path / "some")
+    app = importlib.import_module("mine_too.apps").client
+    (tmp_path / "app").write_bytes(cloudpickle.dumps(app))
+    code = (
+        "from ray import cloudpickle; from pathlib import Path; "
+        "from federation.flower import local_run; from federation.roster import read_entry; "
+        "from tests.simulations.test_apps import described; local_run(); "
+        "app = cloudpickle.loads(Path('app').read_bytes()); reply = described(app, {}); "
+        "print(reply.error.reason if reply.has_error() else read_entry(reply.content).clients)"
+    )
+    path = os.pathsep.join([str(source_root()), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "{1: 24}\n", done.stdout + done.stderr
