@@ -24,7 +24,7 @@ from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
 from federation.plugins import load_plugins
-from federation.settings.data import COLUMNS, FILES
+from federation.settings.data import COLUMNS, FILES, HUB
 from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
 
 __all__ = ["app"]
@@ -146,10 +146,12 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
 
 
 def _check_place(experiment: Experiment) -> None:
-    """Keeps a coordinator from choosing which files of a node's machine are read."""
+    """Keeps a coordinator from choosing which files a node's machine reads, or downloads."""
     allowed = Path(experiment.data_dir).resolve()
     for name in experiment.own.datasets(experiment):
         kind, _, path = name.removeprefix(PERMUTED).partition(":")
+        if kind == HUB:
+            raise Refused(f"{name} is not this node's: start it with --data {name}")
         if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
             raise Refused(
                 f"{name} is not in this node's data-dir, {allowed}: it opens no other files but "

@@ -12,9 +12,7 @@ from functools import partial
 from itertools import groupby
 from typing import Literal
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from client.memory import OWN, MemoryStore
 from client.training.budget import block_size
@@ -22,13 +20,13 @@ from client.training.cohort import (
     ClientRaised,
     CohortModels,
     CohortTask,
-    Draws,
     LocalRound,
     each_in_turn,
     vmapped,
 )
 from client.training.dense_cohort import cost, dense, pays
 from client.training.outcome import Group, Trained
+from client.training.sampler import Sampler
 from client.training.scoring import Scores, Scoring
 from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.dense import FIRST
@@ -39,14 +37,13 @@ from engram.optimizers import scaled, step_factor, with_optimizer
 from engram.tasks import task_of
 from engram.types import LocalRule, LossFn, Params
 from federation.data.federated import FederatedData, model_for, with_known_tokens
-from federation.data.partitions import Rows
 from federation.errors import EngramError, Refused, one_line
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
 from federation.protection import leave_client
 from federation.shapes import example
-from federation.streams import Stream, generator, torch_generator
+from federation.streams import Stream, torch_generator
 
 __all__ = ["ClientFailed", "Engine", "Trainer"]
 
@@ -96,13 +93,14 @@ class Trainer:
         self._task = task_of(experiment.task, experiment.loss)
         self._loss = mean_loss(self._network, self._task)
         self._own = experiment.of(LocalMethod)
-        self._augment = AUGMENTATIONS.get(experiment.augment)
+        augment = AUGMENTATIONS.get(experiment.augment)
         try:
             self._rule = self._rule_on(self._loss)
-            if self._augment is not None:
-                check_augmentation(self._augment, example(data.kind.inputs))
+            if augment is not None:
+                check_augmentation(augment, example(data.kind.inputs))
         except ValueError as error:
             raise Refused(one_line(str(error))) from error
+        self._sampler = Sampler(experiment, self.data.train, self._rule, self._network, augment)
         self._remembers = self._own.keeps_memory and self._rule.state_is_model
         self._keeps = experiment.optimizer_state == "kept" and self._rule.moments is not None
         self._reads = self._remembers and self._rule.reads_state
@@ -254,7 +252,7 @@ class Trainer:
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in self._personal}
         began = self._reads and all(memory is not None for memory in memories)
         anew = self._rule.needs_initial_batch and not began
-        draws = self._draw(clients, server_round, initial=anew)
+        draws = self._sampler.draw(clients, server_round, initial=anew)
         task = CohortTask(model, memories, draws, own)
         start = time.perf_counter()
         try:
@@ -332,87 +330,6 @@ class Trainer:
         # Flower's own strategies compute in numpy, and some return float64.
         device = self.experiment.device
         return {name: leaf.to(device, torch.float32) for name, leaf in model.items()}
-
-    def _draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
-        """Draws rows, for each client from streams of its own; or takes the next ones.
-
-        Where rows come in order, those of a round are the same whether or not it begins a memory.
-        """
-        e, rule = self.experiment, self._rule
-        sizes = self._sizes(clients) if e.local_epochs else None
-        count = e.local_steps if sizes is None else sizes.shape[1]
-        begin, steps = self._own.initial_rows, count * rule.batches_per_step * e.batch_size
-        start = begin if initial else 0
-        rows = np.zeros((len(clients), start + steps), dtype=np.int64)
-        for i, client in enumerate(clients):
-            if e.order == "stream":
-                size = steps + (begin if rule.needs_initial_batch else 0)
-                rows[i] = self.data.train.next_rows(client, server_round, size)[-rows.shape[1] :]
-                continue
-            own = self.data.train.rows[client]
-            if initial:
-                rng = generator(e.seed, Stream.INITIAL_BATCH, server_round, client)
-                rows[i, :begin] = own[rng.integers(len(own), size=begin)]
-            rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
-            drawn = (
-                self._epochs(rng, len(own))
-                if sizes is not None
-                else rng.integers(len(own), size=steps)
-            )
-            rows[i, start : start + len(drawn)] = own[drawn]
-        numbers = partial(self._numbers, clients=clients, server_round=server_round)
-        return Draws(
-            split=self.data.train,
-            rows=torch.from_numpy(rows).to(e.device),
-            initial=start,
-            batches=rule.batches_per_step,
-            size=e.batch_size,
-            augment=self._augment,
-            seeds=numbers(Stream.AUGMENTATION, begin + steps)[:, begin - start :]
-            if self._augment is not None
-            else None,
-            keys=numbers(Stream.DROPOUT, 1 + count * rule.batches_per_step)
-            if self._network.noisy
-            else None,
-            sizes=sizes,
-        )
-
-    def _sizes(self, clients: Sequence[int]) -> Rows:
-        """Returns how many rows there are in a batch of each step, (c, steps): see ``Draws``."""
-        e = self.experiment
-        counts = np.array([[len(self.data.train.rows[client])] for client in clients])
-        each = self._epoch(counts)
-        step = np.arange(e.local_epochs * each.max())
-        left = counts - step % each * e.batch_size
-        return np.where(step < e.local_epochs * each, np.minimum(left, e.batch_size), 0)
-
-    def _epoch(self, counts: Rows) -> Rows:
-        """Returns the steps of an epoch of so many rows. Too small a last batch is left out."""
-        size = self.experiment.batch_size
-        return counts // size + (counts % size >= self._network.least_rows)
-
-    def _epochs(self, rng: np.random.Generator, count: int) -> Rows:
-        """Permutes ``count`` rows for each epoch and each batch of a step; batches are padded."""
-        e, batches = self.experiment, self._rule.batches_per_step
-        each = int(self._epoch(np.array(count)))
-        passes = np.zeros((e.local_epochs, batches, each * e.batch_size), dtype=np.int64)
-        drawn = rng.permuted(
-            np.broadcast_to(np.arange(count), (e.local_epochs, batches, count)), axis=-1
-        )
-        kept = min(count, each * e.batch_size)
-        passes[..., :kept] = drawn[..., :kept]
-        return passes.reshape(e.local_epochs, batches, each, -1).swapaxes(1, 2).ravel()
-
-    def _numbers(
-        self, stream: Stream, count: int, *, clients: Sequence[int], server_round: int
-    ) -> Tensor:
-        """Returns so many random whole numbers of each client, (c, count)."""
-        seed = self.experiment.seed
-        drawn = [
-            generator(seed, stream, server_round, client).integers(2**32, size=count)
-            for client in clients
-        ]
-        return torch.from_numpy(np.stack(drawn)).to(self.experiment.device)
 
     def evaluate(self, model: Params, clients: Sequence[int], *, server_round: int) -> Scores:
         """Scores the common model, personalized models and kept models of clients.

@@ -252,6 +252,14 @@ def test_a_coordinator_opens_no_file_of_a_node(tmp_path):
         assert not ask(ROSTER_QUERY, RecordDict(), node, **settings).has_error()
 
 
+def test_a_coordinator_has_nothing_downloaded_by_a_node(tmp_path):
+    node = {"state": str(tmp_path)}
+    reply = ask(ROSTER_QUERY, RecordDict(), node, dataset="hf:someone/rows", partition="iid")
+    assert reply.error.code == REFUSED
+    words = "hf:someone/rows is not this node's: start it with --data hf:someone/rows"
+    assert reply.error.reason == words
+
+
 @pytest.mark.parametrize(
     ("node", "says"),
     [

@@ -115,12 +115,12 @@ def test_fast_ways_are_taken_where_they_are_right(settings, way):
 def test_an_epoch_has_every_row_once(method):
     t = trainer(small_of_any(method=method, **EPOCHS))
     clients = list(range(8))
-    draws = t._draw(clients, 3, initial=False)
+    draws = t._sampler.draw(clients, 3, initial=False)
     sizes = [len(t.data.train.rows[client]) for client in clients]
     assert len(set(sizes)) > 4
     assert any(size % 7 for size in sizes)
     for i, client in enumerate(clients):
-        one = t._draw([client], 3, initial=False)
+        one = t._sampler.draw([client], 3, initial=False)
         whole = [t.data.train.take(torch.from_numpy(t.data.train.rows[client]))[0]]
         (rows,) = (x.flatten(1).sort(0).values for x in whole)
         for alone in (draws.of(i), one):  # whoever else takes part
@@ -135,7 +135,7 @@ def test_an_epoch_has_every_row_once(method):
                 torch.testing.assert_close(first.sort(0).values, rows)
                 torch.testing.assert_close(second.sort(0).values, rows)
                 assert not torch.equal(first, second)
-    again = t._draw(clients, 4, initial=False)
+    again = t._sampler.draw(clients, 4, initial=False)
     assert not torch.equal(draws.rows, again.rows)
 
 
@@ -192,7 +192,7 @@ def test_what_is_kept_goes_on_where_it_stopped(engine, state, tmp_path):
     for server_round, factor in ((1, 1.0), (2, 0.8535533905932737)):  # (1 + cos(pi / 4)) / 2
         if state == "fresh":
             u = rule.init(w, None)
-        for step in t._draw([4], server_round, initial=False).of(0).steps():
+        for step in t._sampler.draw([4], server_round, initial=False).of(0).steps():
             ((x, y),) = step.batches
             w, u = scaled(rule, factor).step(w, u, ((x[0], y[0]),))
         trained = train_clients(t, model, [4], server_round=server_round, durable=0)

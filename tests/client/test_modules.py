@@ -344,12 +344,12 @@ def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normali
         simulate(e, tmp_path / engine, engine=engine)
         found.append(RunRecord.open(tmp_path / engine).load_checkpoint().model)
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
-    draws = trainer(e)._draw([0, 1], 1, initial=False)
+    draws = trainer(e)._sampler.draw([0, 1], 1, initial=False)
     assert draws.sizes.tolist() == [[17, 17]] * 2
     for row in draws.rows.view(4, 17).tolist():
         assert len(set(row)) == 17
     e = experiment("batch norm and dropout", **own)  # over the pixels of a row
-    assert trainer(e)._draw([0], 1, initial=False).sizes.tolist() == [[17, 1, 17, 1]]
+    assert trainer(e)._sampler.draw([0], 1, initial=False).sizes.tolist() == [[17, 1, 17, 1]]
 
 
 def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):

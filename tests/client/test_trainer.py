@@ -64,7 +64,7 @@ def test_rows_come_in_order_whether_or_not_a_memory_is_begun(method, memory):
     for server_round in (1, 2, 3):
         expected = own[np.arange((server_round - 1) * size, server_round * size) % len(own)]
         for initial in (True, False)[0 if begin else 1 :]:
-            draws = t._draw([3, 7], server_round, initial=initial)
+            draws = t._sampler.draw([3, 7], server_round, initial=initial)
             assert draws.rows[1].tolist() == expected[0 if initial else begin :].tolist()
 
 

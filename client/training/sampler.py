@@ -1,0 +1,126 @@
+"""Which rows clients train on in a round, and in what order."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client.training.cohort import Draws
+from engram.augmentations import Augmentation
+from engram.models import Model
+from engram.types import LocalRule
+from federation.data.federated import Split
+from federation.data.partitions import Rows
+from federation.experiment import Experiment
+from federation.methods.local import LocalMethod
+from federation.streams import Stream, generator
+
+
+class Sampler:
+    """Draws the rows of local rounds: a function of ``(seed, round, client)`` for each client.
+
+    Args:
+        experiment: The settings.
+        train: Rows to draw from.
+        rule: The rule that they are for.
+        network: The network.
+        augment: What changes rows at random, if anything does.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        train: Split,
+        rule: LocalRule,
+        network: Model,
+        augment: Augmentation | None,
+    ) -> None:
+        self._experiment = experiment
+        self._train = train
+        self._rule = rule
+        self._network = network
+        self._augment = augment
+        self._begin = experiment.of(LocalMethod).initial_rows
+
+    def draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
+        """Draws rows, for each client from streams of its own; or takes the next ones.
+
+        Where rows come in order, those of a round are the same whether or not it begins a memory.
+        """
+        e, rule = self._experiment, self._rule
+        sizes = self._sizes(clients) if e.local_epochs else None
+        count = e.local_steps if sizes is None else sizes.shape[1]
+        begin, steps = self._begin, count * rule.batches_per_step * e.batch_size
+        start = begin if initial else 0
+        rows = np.zeros((len(clients), start + steps), dtype=np.int64)
+        for i, client in enumerate(clients):
+            if e.order == "stream":
+                size = steps + (begin if rule.needs_initial_batch else 0)
+                rows[i] = self._train.next_rows(client, server_round, size)[-rows.shape[1] :]
+                continue
+            own = self._train.rows[client]
+            if initial:
+                rng = generator(e.seed, Stream.INITIAL_BATCH, server_round, client)
+                rows[i, :begin] = own[rng.integers(len(own), size=begin)]
+            rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
+            drawn = (
+                self._epochs(rng, len(own))
+                if sizes is not None
+                else rng.integers(len(own), size=steps)
+            )
+            rows[i, start : start + len(drawn)] = own[drawn]
+        numbers = partial(self._numbers, clients=clients, server_round=server_round)
+        return Draws(
+            split=self._train,
+            rows=torch.from_numpy(rows).to(e.device),
+            initial=start,
+            batches=rule.batches_per_step,
+            size=e.batch_size,
+            augment=self._augment,
+            seeds=numbers(Stream.AUGMENTATION, begin + steps)[:, begin - start :]
+            if self._augment is not None
+            else None,
+            keys=numbers(Stream.DROPOUT, 1 + count * rule.batches_per_step)
+            if self._network.noisy
+            else None,
+            sizes=sizes,
+        )
+
+    def _sizes(self, clients: Sequence[int]) -> Rows:
+        """Returns how many rows there are in a batch of each step, (c, steps): see ``Draws``."""
+        e = self._experiment
+        counts = np.array([[len(self._train.rows[client])] for client in clients])
+        each = self._epoch(counts)
+        step = np.arange(e.local_epochs * each.max())
+        left = counts - step % each * e.batch_size
+        return np.where(step < e.local_epochs * each, np.minimum(left, e.batch_size), 0)
+
+    def _epoch(self, counts: Rows) -> Rows:
+        """Returns the steps of an epoch of so many rows. Too small a last batch is left out."""
+        size = self._experiment.batch_size
+        return counts // size + (counts % size >= self._network.least_rows)
+
+    def _epochs(self, rng: np.random.Generator, count: int) -> Rows:
+        """Permutes ``count`` rows for each epoch and each batch of a step; batches are padded."""
+        e, batches = self._experiment, self._rule.batches_per_step
+        each = int(self._epoch(np.array(count)))
+        passes = np.zeros((e.local_epochs, batches, each * e.batch_size), dtype=np.int64)
+        drawn = rng.permuted(
+            np.broadcast_to(np.arange(count), (e.local_epochs, batches, count)), axis=-1
+        )
+        kept = min(count, each * e.batch_size)
+        passes[..., :kept] = drawn[..., :kept]
+        return passes.reshape(e.local_epochs, batches, each, -1).swapaxes(1, 2).ravel()
+
+    def _numbers(
+        self, stream: Stream, count: int, *, clients: Sequence[int], server_round: int
+    ) -> Tensor:
+        """Returns so many random whole numbers of each client, (c, count)."""
+        seed = self._experiment.seed
+        drawn = [
+            generator(seed, stream, server_round, client).integers(2**32, size=count)
+            for client in clients
+        ]
+        return torch.from_numpy(np.stack(drawn)).to(self._experiment.device)
