@@ -12,7 +12,7 @@ from engram.meta.fedavg import fedavg
 from engram.models import cross_entropy
 from engram.optimizers import scaled, with_optimizer
 from federation.errors import Refused
-from federation.methods import family, register
+from federation.methods import family, method
 from federation.methods.local import FedAvg
 from federation.streams import Stream, generator
 from simulations.engine import simulate
@@ -282,7 +282,7 @@ def test_models_are_adapted_by_an_optimizer(name):
 
 @pytest.mark.usefixtures("plug_ins")
 def test_an_optimizer_of_a_rule_that_moves_by_itself_is_refused(tmp_path):
-    @register
+    @method
     class Own(FedAvg):
         name = "own-step"
 
