@@ -27,7 +27,7 @@ def test_its_readmes_commands_for_machines_run_as_one_process(engram, monkeypatc
 
 def test_a_federation_of_processes_runs_as_one_process(engram, monkeypatch):
     folder = project(engram, monkeypatch)
-    few = ["-snum-rounds=2", "-sfedprox.eta=0.3"]
+    few = ["-snum-rounds=2", "-sanchored.eta=0.3"]
     assert engram("run", *few, "--out=here")[0] == 0
     status, _, err = engram("federation", *few, "--out=there")
     assert status == 0, err

@@ -54,7 +54,7 @@ def test_the_commands_of_its_readme_run(engram, monkeypatch, line):
     quick = [] if words == ["data"] else ["-snum-rounds=2", "--out=runs/it"]
     status, out, err = engram(*words, *quick)
     assert status == 0, err
-    assert "sites" in out or "fedprox" in out
+    assert "sites" in out or "anchored" in out
     for record in map(RunRecord.open, {path.parent for path in folder.glob("runs/**/config.json")}):
         settings = record.config["settings"]
         assert (settings["model"], settings["dataset"], settings["num-clients"]) == (
@@ -70,8 +70,8 @@ def test_its_settings_are_those_of_its_pyproject_unless_others_are_given(engram,
     for name, words in {"one": [], "two": ["-smu=0"], "three": ["fedavg", "-sseed=0"]}.items():
         assert engram("run", *words, "-snum-rounds=3", f"--out={name}")[0] == 0
     one, two, three = (RunRecord.open(Path(name)) for name in ("one", "two", "three"))
-    assert one.config["settings"]["fedprox.mu"] == 0.5
-    assert "fedprox.mu" not in three.config["settings"]
+    assert one.config["settings"]["anchored.mu"] == 0.5
+    assert "anchored.mu" not in three.config["settings"]
     models = [record.load_checkpoint().model for record in (one, two, three)]
     assert_same(models[1], models[2], atol=1e-6)  # without its term it is fedavg
     assert (models[0]["head.weight"] - models[1]["head.weight"]).abs().max() > 1e-3

@@ -6,4 +6,4 @@ from engram.testing import check_method
 
 def test_the_method_keeps_the_contract() -> None:
     """On this project's network and data."""
-    check_method("fedprox", model="Net", dataset="sites", partition="natural")
+    check_method("anchored", model="Net", dataset="sites", partition="natural")

@@ -1,15 +1,15 @@
-"""A method of your own: FedProx, local steps that are held near the common model."""
+"""A method of your own: local steps that are held near the common model, as in FedProx."""
 
 import engram
 from engram.types import Batch, LossFn, Params
 
 
 @engram.method
-class FedProx(engram.LocalMethod):
+class Anchored(engram.LocalMethod):
     """Local steps that are held near the common model by a proximal term."""
 
-    name = "fedprox"
-    source = "Li et al., MLSys 2020"
+    name = "anchored"
+    source = "the proximal term of Li et al., MLSys 2020"
 
     eta: float = engram.Field(0.1, gt=0, description="step size of a client's local steps")
     mu: float = engram.Field(0.5, ge=0, description="weight of the proximal term")
