@@ -1,12 +1,13 @@
 """The documented commands of a federation between machines, with other ports."""
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from federation.fingerprint import source_root
@@ -26,18 +27,19 @@ def run_script(block, cwd):
             lines[i] = f"{words.rstrip()} {control} {sign} {comment}"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script = subprocess.Popen(
-        ["bash", "-e", "-c", "\n".join([*lines, "kill $(jobs -p); wait"])],
+        ["bash", "-e", "-c", "\n".join(["trap 'kill $(jobs -p); wait' EXIT", *lines])],
         cwd=cwd,
         env=os.environ | {"PATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     try:
         said, _ = script.communicate(timeout=240)
     finally:
-        for process in psutil.Process().children(recursive=True):
-            process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
     return said
 
 
