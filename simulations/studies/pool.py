@@ -192,8 +192,8 @@ def _signals_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for late in came:
+            signal.raise_signal(late)
 
 
 def _join(address: str) -> type[Exception]:
