@@ -84,15 +84,15 @@ def plain_loop(e: Experiment, data: FederatedData) -> Callable[[int], dict[str, 
         nonlocal merged
         before, merged = merged, {name: torch.zeros_like(leaf) for name, leaf in start.items()}
         for client in range(e.num_clients):
-            network.load_state_dict(before)
+            network.load_state_dict(before, strict=False)  # but for batch norm's counters
             optimizer = torch.optim.SGD(network.parameters(), lr=e.of(FedAvg).eta)
             for some in drawn(e, data, server_round, client):
                 x, y = data.train.take(some)
                 optimizer.zero_grad()
                 torch.autograd.backward(loss(network(x), y))
                 optimizer.step()
-            for name, leaf in network.state_dict().items():
-                merged[name] += leaf / e.num_clients
+            after = network.state_dict()
+            merged = {n: leaf + after[n] / e.num_clients for n, leaf in merged.items()}
         return merged
 
     return run
