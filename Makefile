@@ -14,7 +14,7 @@ test: .venv/ready
 	$(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 test-network: .venv/ready
-	$(BIN)/pytest -m network
+	$(BIN)/pytest -m network --numprocesses logical --dist worksteal $$(grep -rl --include='*.py' mark.network tests)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

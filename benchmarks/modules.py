@@ -1,141 +1,51 @@
-"""Times rounds of FedAvg on networks that are modules, against a plain loop, in one process.
+"""Times rounds of FedAvg on networks that are modules, against a plain loop and other systems.
 
-``python -m benchmarks.modules`` prints a row for each network. The contenders take turns, round by
-round, with one thread. Ours go through the real strategy and grid.
+``python -m benchmarks.modules`` prints rows for each network. The contenders take turns, round by
+round, with one thread each. Ours go through the real strategy and grid. Peers are timed where
+``--peers`` names the Python of an environment that has them, each in a process of its own.
 """
 
+import contextlib
+import os
+import shutil
 import statistics
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, Final, NamedTuple
+from pathlib import Path
+from typing import IO, Annotated, Any, Final, cast
 
 import numpy as np
 import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
+from benchmarks.module_peers import ONE_THREAD, PEERS
+from benchmarks.networks import CASES, CLIENTS, LENGTH, ROWS, STEP_SIZE, TOKENS, loss
+from benchmarks.peers import PeerMissing
 from benchmarks.workloads import Platform
 from engram.networks import NETWORKS, model
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.in_memory import hold
-from federation.errors import EngramError, Refused
+from federation.errors import EngramError, Refused, brief
 from federation.experiment import Experiment
+from federation.fingerprint import source_root
 from federation.methods.local import FedAvg
 from federation.streams import Stream, generator, torch_generator
 
-_CLIENTS: Final = 20  # all of whom train in each round
-_ROWS: Final = 40  # of each, for training
-_TOKENS: Final = 80
-_LENGTH: Final = 80
 _WARM_UP: Final = 5  # rounds, in which the faster way is found
-
-
-class _Cnn(nn.Module):
-    """Two 3x3 convolutions with group norm and pooling, then a dense layer."""
-
-    def __init__(self, first: int, second: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            *(nn.Conv2d(1, first, 3, padding=1), nn.GroupNorm(4, first), nn.ReLU()),
-            nn.MaxPool2d(2),
-            *(nn.Conv2d(first, second, 3, padding=1), nn.GroupNorm(4, second), nn.ReLU()),
-            nn.MaxPool2d(2),
-        )
-        self.head = nn.Linear(second * 49, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.head(self.body(x).flatten(1))
-        return found
-
-
-class _Residual(nn.Module):
-    def __init__(self, given: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(given, width, 3, stride, 1, bias=False)
-        self.second = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.norms = nn.ModuleList([nn.GroupNorm(4, width), nn.GroupNorm(4, width)])
-        wider = given != width
-        self.skip = nn.Conv2d(given, width, 1, stride, bias=False) if wider else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        inner = self.norms[1](self.second(self.norms[0](self.first(x)).relu()))
-        found: Tensor = (inner + self.skip(x)).relu()
-        return found
-
-
-class _ResNet8(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.start = nn.Sequential(
-            nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.GroupNorm(4, 16), nn.ReLU()
-        )
-        self.blocks = nn.Sequential(
-            _Residual(16, 16, 1), _Residual(16, 32, 2), _Residual(32, 64, 2)
-        )
-        self.head = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.head(self.blocks(self.start(x)).mean((2, 3)))
-        return found
-
-
-class _CharacterLstm(nn.Module):
-    """The network of LEAF's Shakespeare, with 2 layers of 128."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(_TOKENS, 8)
-        self.net = nn.LSTM(8, 128, 2, batch_first=True)
-        self.head = nn.Linear(128, _TOKENS)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        found: Tensor = self.head(self.net(self.embed(tokens))[0])
-        return found
-
-
-class _Transformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(_TOKENS, 64)
-        self.places = nn.Parameter(torch.zeros(_LENGTH, 64))
-        layer = nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True)
-        self.net = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(64, _TOKENS)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        length = tokens.shape[1]
-        mask = nn.Transformer.generate_square_subsequent_mask(length)
-        seen = self.net(self.embed(tokens) + self.places[:length], mask=mask, is_causal=True)
-        found: Tensor = self.head(seen)
-        return found
-
-
-class _Case(NamedTuple):
-    make: Callable[[], nn.Module]
-    shape: tuple[int, ...]  # of a row; tokens if it has one axis
-    steps: int
-    batch: int
-
-
-CASES: Final = {
-    "cnn 8-16, batch 5": _Case(lambda: _Cnn(8, 16), (1, 28, 28), 10, 5),
-    "cnn 16-32, batch 10": _Case(lambda: _Cnn(16, 32), (1, 28, 28), 10, 10),
-    "resnet-8": _Case(_ResNet8, (3, 32, 32), 5, 10),
-    "lstm 2 x 128": _Case(_CharacterLstm, (_LENGTH,), 5, 10),
-    "transformer of 2": _Case(_Transformer, (_LENGTH,), 5, 10),
-}
 
 
 def experiment(name: str) -> Experiment:
     """Returns a case's experiment, on random rows."""
     case, rng = CASES[name], np.random.default_rng(0)
-    rows, text = _CLIENTS * _ROWS * 5 // 4, len(case.shape) == 1
-    arrays: dict[str, Any] = {"task": np.repeat(np.arange(_CLIENTS), rows // _CLIENTS)}
+    rows, text = CLIENTS * ROWS * 5 // 4, len(case.shape) == 1
+    arrays: dict[str, Any] = {"task": np.repeat(np.arange(CLIENTS), rows // CLIENTS)}
     if text:
-        tokens = rng.integers(_TOKENS, size=(rows, _LENGTH + 1))
+        tokens = rng.integers(TOKENS, size=(rows, LENGTH + 1))
         arrays |= {"x": tokens[:, :-1], "y": tokens[:, 1:]}
     else:
         images = rng.normal(size=(rows, *case.shape)).astype(np.float32)
@@ -148,12 +58,20 @@ def experiment(name: str) -> Experiment:
         dataset=hold(arrays),
         partition="natural",
         test_fraction=0.2,
-        num_clients=_CLIENTS,
-        clients_per_round=_CLIENTS,
+        num_clients=CLIENTS,
+        clients_per_round=CLIENTS,
         local_steps=case.steps,
         batch_size=case.batch,
-        eta=0.05,
+        eta=STEP_SIZE,
     )
+
+
+def drawn(e: Experiment, data: FederatedData, server_round: int, client: int) -> Tensor:
+    """Returns the rows that a client trains on in a round, of shape (steps, batch size)."""
+    rows = data.train.rows[client]
+    rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
+    found = rows[rng.integers(len(rows), size=e.local_steps * e.batch_size)]
+    return torch.from_numpy(found).view(e.local_steps, e.batch_size)
 
 
 def plain_loop(e: Experiment, data: FederatedData) -> Callable[[int], dict[str, Tensor]]:
@@ -166,16 +84,12 @@ def plain_loop(e: Experiment, data: FederatedData) -> Callable[[int], dict[str, 
         nonlocal merged
         before, merged = merged, {name: torch.zeros_like(leaf) for name, leaf in start.items()}
         for client in range(e.num_clients):
-            rows = data.train.rows[client]
-            rng = generator(e.seed, Stream.LOCAL_STEPS, server_round, client)
-            drawn = rows[rng.integers(len(rows), size=e.local_steps * e.batch_size)]
             network.load_state_dict(before, strict=False)  # but for batch norm's counters
             optimizer = torch.optim.SGD(network.parameters(), lr=e.of(FedAvg).eta)
-            for some in torch.from_numpy(drawn).view(e.local_steps, e.batch_size):
+            for some in drawn(e, data, server_round, client):
                 x, y = data.train.take(some)
                 optimizer.zero_grad()
-                loss = functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
-                torch.autograd.backward(loss)
+                torch.autograd.backward(loss(network(x), y))
                 optimizer.step()
             after = network.state_dict()
             merged = {n: leaf + after[n] / e.num_clients for n, leaf in merged.items()}
@@ -184,48 +98,136 @@ def plain_loop(e: Experiment, data: FederatedData) -> Callable[[int], dict[str, 
     return run
 
 
-def time_case(name: str, rounds: int) -> dict[str, Any]:
+class Peer:
+    """A peer in a process of its own, which does a round when it is told to."""
+
+    def __init__(self, python: str, name: str, case: str, folder: Path) -> None:
+        """Starts it, with the round that is in the folder.
+
+        Raises:
+            PeerMissing: It is not installed there, or has no such network.
+        """
+        self._log = folder / f"{name}.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [python, "-m", "benchmarks.module_peers", name, case, str(folder)],
+                cwd=source_root(),
+                env=os.environ | {"OMP_NUM_THREADS": "1", "XLA_FLAGS": ONE_THREAD},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self._said("ready")
+
+    def round(self) -> float:
+        """Returns the milliseconds that a round took."""
+        cast("IO[str]", self._process.stdin).write("\n")
+        cast("IO[str]", self._process.stdin).flush()
+        return float(self._said("ms"))
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _said(self, word: str) -> str:
+        line = cast("IO[str]", self._process.stdout).readline()
+        first, _, rest = line.strip().partition(" ")
+        if first != word:
+            self.end()
+            last = ["its process ended", *self._log.read_text().splitlines()][-1]
+            raise PeerMissing(rest if first == "missing" else brief(last))
+        return rest
+
+
+def write_round(e: Experiment, data: FederatedData, folder: Path) -> None:
+    """Writes the first round's start, and its rows in their order, for peers."""
+    start = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
+    torch.save(start, folder / "start.pt")
+    rows = [drawn(e, data, 1, client).flatten() for client in range(e.num_clients)]
+    x, y = data.train.take(torch.cat(rows))
+    np.savez(folder / "rows.npz", x=x.numpy(), y=y.numpy())
+
+
+def time_case(name: str, rounds: int, python: str | None = None) -> dict[str, Any]:
     """Times a case.
 
+    Args:
+        name: Of ``CASES``.
+        rounds: How many are timed.
+        python: The interpreter of an environment with peers; None for no peers.
+
     Returns:
-        Milliseconds a round of ``ours`` and ``plain``, medians; their ``ratio``; which ``way`` ours
-        has taken; and how far apart the models are after the first round, ``apart``.
+        Milliseconds a round of each contender, ``ms``, medians; how far each model is from that of
+        the plain loop after the first round, ``apart``; which ``way`` ours has taken; and why a
+        peer is left out, ``notes``.
     """
     e = experiment(name)
     data = federated_data(e)
     platform, loop = Platform(e, data), plain_loop(e, data)
-    times: dict[str, list[float]] = {"ours": [], "plain": []}
-    apart = 0.0
-    for server_round in range(1, _WARM_UP + rounds + 1):
-        start = time.perf_counter()
-        platform.round(server_round)
-        middle = time.perf_counter()
-        theirs = loop(server_round)
-        times["ours"].append(1000 * (middle - start))
-        times["plain"].append(1000 * (time.perf_counter() - middle))
-        if server_round == 1:
-            ours = platform.model
-            apart = max(float((ours[k] - theirs[k]).abs().max()) for k in theirs)
-    medians = {who: statistics.median(found[_WARM_UP:]) for who, found in times.items()}
-    way = platform.trainer.way
-    return {**medians, "ratio": medians["ours"] / medians["plain"], "way": way, "apart": apart}
+    times: dict[str, list[float]] = {"ours": [], "plain loop": []}
+    apart: dict[str, float] = {}
+    notes: list[str] = []
+    peers: dict[str, Peer] = {}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engram-")))
+        write_round(e, data, folder)
+        for peer in PEERS if python else ():
+            try:
+                peers[peer] = Peer(cast("str", python), peer, name, folder)
+                stack.callback(peers[peer].end)
+                times[peer] = []
+            except PeerMissing as error:
+                notes.append(f"{peer} is left out of {name}: {error}")
+        for server_round in range(1, _WARM_UP + rounds + 1):
+            start = time.perf_counter()
+            platform.round(server_round)
+            middle = time.perf_counter()
+            theirs = loop(server_round)
+            times["ours"].append(1000 * (middle - start))
+            times["plain loop"].append(1000 * (time.perf_counter() - middle))
+            for peer, process in [*peers.items()]:
+                try:
+                    times[peer].append(process.round())
+                except PeerMissing as error:
+                    del peers[peer], times[peer]
+                    notes.append(f"{peer} is left out of {name}: {error}")
+            if server_round == 1:
+                found = {"ours": platform.model}
+                found |= {path.stem: torch.load(path) for path in folder.glob("after-*.pt")}
+                for who, model_of in found.items():
+                    far = max(float((model_of[k] - theirs[k]).abs().max()) for k in theirs)
+                    apart[who.removeprefix("after-")] = far
+    medians = {who: statistics.median(each[_WARM_UP:]) for who, each in times.items()}
+    return {"ms": medians, "apart": apart, "way": platform.trainer.way, "notes": notes}
 
 
 def main(
     case: Annotated[str, typer.Option(help=f"of {', '.join(CASES)}; with ;")] = ";".join(CASES),
     rounds: Annotated[int, typer.Option(min=1, help="timed rounds")] = 7,
+    peers: Annotated[str, typer.Option(help="Python of an environment with peers")] = "",
 ) -> None:
-    """Times rounds of FedAvg on modules, in turns with a plain loop, with one thread."""
+    """Times rounds of FedAvg on modules, in turns with a plain loop and peers, with one thread."""
     unknown = [name for name in case.split(";") if name not in CASES]
     if unknown:
         raise Refused(f"{unknown[0] or 'nothing'} is none of {', '.join(CASES)}")
+    if peers and not shutil.which(peers):
+        raise Refused(f"--peers must be a Python, got {brief(peers)}")
     torch.set_num_threads(1)
-    table = Table("", "ours, ms a round", "plain loop", "ratio", "way", "apart")
+    table = Table("", "", "ms a round", "ours / theirs", "apart", "way")
+    notes = []
     for name in case.split(";"):
-        found = time_case(name, rounds)
-        figures = (f"{found['ours']:.0f}", f"{found['plain']:.0f}", f"{found['ratio']:.2f}")
-        table.add_row(name, *figures, found["way"], f"{found['apart']:.1e}")
+        found = time_case(name, rounds, peers or None)
+        notes += found["notes"]
+        for who, ms in found["ms"].items():
+            ratio = "" if who == "ours" else f"{found['ms']['ours'] / ms:.2f}"
+            apart = f"{found['apart'][who]:.1e}" if who in found["apart"] else ""
+            way = found["way"] if who == "ours" else ""
+            table.add_row(name if way else "", who, f"{ms:.0f}", ratio, apart, way)
     Console().print(table)
+    for note in notes:
+        Console().print(note, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

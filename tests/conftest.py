@@ -1,6 +1,7 @@
 """Deterministic tests: no deadlines, the same examples every time, one thread."""
 
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
 from client.hosts import HOSTS
 from engram.augmentations import AUGMENTATIONS
@@ -21,6 +23,9 @@ from simulations.__main__ import main
 from simulations.reports import REPORTS
 from strategies import STRATEGIES
 
+# Processes that tests run beside each other would wait for each other's threads, here and in BLAS.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+threadpool_limits(1)
 settings.register_profile("engram", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("engram")
 torch.set_num_threads(1)

@@ -137,7 +137,7 @@ def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[Rows]:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             return [
-                np.asarray(by.load_partition(client)["row"], dtype=np.int64)
+                by.load_partition(client).with_format("numpy")["row"][:].astype(np.int64)
                 for client in range(e.num_clients)
             ]
     except (ValueError, KeyError, IndexError) as error:

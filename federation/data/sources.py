@@ -3,7 +3,7 @@
 import pickle
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -105,9 +105,14 @@ def _read(kind: str, own: Own, columns: Columns, split: HeldOut, cache: Path) ->
     return read_columns(kind, own.path, columns, own.targets, split, cache)
 
 
-def _digits(test_fraction: float, seed: int) -> Arrays:
+@lru_cache(maxsize=1)
+def _digits_table() -> npt.NDArray[np.float64]:
     # What sklearn.datasets.load_digits reads: importing that takes a second.
-    table = np.loadtxt(str(distribution("scikit-learn").locate_file(_DIGITS)), delimiter=",")
+    return np.loadtxt(str(distribution("scikit-learn").locate_file(_DIGITS)), delimiter=",")
+
+
+def _digits(test_fraction: float, seed: int) -> Arrays:
+    table = _digits_table()
     x = (table[:, :-1].reshape(-1, 1, 8, 8) / 16).astype(np.float32)  # 17 grey levels
     y = table[:, -1].astype(np.int64)
     return part(x, y, None, 10, test_fraction, seed)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -107,9 +108,9 @@ class Pool:
                 batch_size=1,
                 pre_dispatch="all",
             )
-            with _without_signals():  # processes inherit that: Ctrl-C is this one's alone
+            with _signals_later():  # Ctrl-C is this process's alone
                 done = parallel(do(name, job) for name, job in left.items())
-            stack.callback(done.close)
+                stack.callback(done.close)
             try:
                 with self._watching(news) as look:
                     for name, rows in done:
@@ -179,15 +180,20 @@ def _read(path: Path) -> list[Row]:
 
 
 @contextlib.contextmanager
-def _without_signals() -> Iterator[None]:
-    """Ignores Ctrl-C and ``kill``, and so lets processes begin that ignore them, too."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+def _signals_later() -> Iterator[None]:
+    """Puts off Ctrl-C and `kill`, and lets processes begin that never see them."""
+    numbers, came = (signal.SIGINT, signal.SIGTERM), set[int]()
+    before = {number: signal.signal(number, lambda n, _: came.add(n)) for number in numbers}
+    resource_tracker.ensure_running()  # when it begins, it lets signals through
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)  # which processes inherit
     try:
         yield
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in before.items():
             signal.signal(number, handler)
+        for late in came:
+            signal.raise_signal(late)
 
 
 def _join(address: str) -> type[Exception]:

@@ -55,7 +55,7 @@ def both(e):
     return one, model
 
 
-@pytest.mark.parametrize("steps", [{}, EPOCHS], ids=["steps", "epochs"])
+@pytest.mark.parametrize("steps", [{}, EPOCHS | {"batch_size": 30}], ids=["steps", "epochs"])
 @pytest.mark.parametrize("state", ["fresh", "kept"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("method", family("local"))

@@ -154,9 +154,17 @@ def test_the_settings_are_valid(block, tmp_path):
     Experiment.from_config(read_settings(path))
 
 
+@pytest.fixture(scope="module")
+def own_data(tmp_path_factory):
+    """A folder with the files that the commands name."""
+    folder = tmp_path_factory.mktemp("own")
+    write_own_data(folder)
+    return folder
+
+
 @pytest.mark.usefixtures("plug_ins")
 @pytest.mark.parametrize("line", commands(), ids=str)
-def test_the_commands_run(line, tmp_path, monkeypatch, capsys):
+def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
     command, *words = shlex.split(line)
     if command == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
@@ -169,7 +177,8 @@ def test_the_commands_run(line, tmp_path, monkeypatch, capsys):
         parse(words)
     else:
         assert command == "engram", line
-        own_data(tmp_path)
+        for path in own_data.iterdir():
+            (tmp_path / path.name).symlink_to(path)
         if "show" in words or "--resume" in words:
             run_engram(monkeypatch, "run", "--set", "num-rounds=1", "--out", "runs/mine")
         run_engram(monkeypatch, *shortened(words, tmp_path))
@@ -214,8 +223,7 @@ def run_engram(monkeypatch, *words):
     main()
 
 
-def own_data(folder):
-    """Puts the files that the commands name into a folder."""
+def write_own_data(folder):
     rng = np.random.default_rng(0)
     x, y, task = rng.normal(size=(600, 3)), rng.integers(0, 2, 600), np.repeat(range(20), 30)
     (folder / "simulations").symlink_to(ROOT / "simulations")

@@ -14,13 +14,13 @@ from simulations.studies.pool import Pool
 
 def square(number, report):
     report(1, 2)
-    time.sleep(0.3)  # so that it is seen from another process
+    time.sleep(0.15)  # so that it is seen from another process
     report(2, 2)
     return [{"number": number, "errors": [number**2]}]
 
 
 def fail(report):
-    time.sleep(2)
+    time.sleep(1)
     raise Refused("no")
 
 
