@@ -1,4 +1,4 @@
-"""How a model is personalized before it is scored, and by what it is scored."""
+"""Settings of evaluation: how models are personalized, and by which metrics they are scored."""
 
 from typing import Annotated, Literal
 

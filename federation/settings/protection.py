@@ -1,4 +1,4 @@
-"""What keeps clients private, and the common model safe from some of them."""
+"""Settings of privacy, and of robustness against malicious clients."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -65,9 +65,9 @@ class ProtectionSettings(Settings):
     )
 
     def protection_problems(self, asked: int) -> Iterator[str]:
-        """Says which settings no round could meet, or would not protect anybody.
+        """Yields settings that no round could meet, or that would not protect anybody.
 
-        ``asked`` clients are asked in a round.
+        ``asked`` is the number of clients asked in a round.
         """
         least = {"trimmed-mean": 2 * self.num_malicious + 1, "krum": 2 * self.num_malicious + 3}
         if asked < least.get(self.merge, 1):
@@ -76,5 +76,5 @@ class ProtectionSettings(Settings):
         if self.privacy != "none" and self.clip <= 0:
             yield must("clip", self.clip, f"positive where privacy is {self.privacy}")
         if self.privacy == "central" and self.merge != "mean":
-            # Its noise is calibrated to what one client can do to a mean.
+            # Its noise is calibrated to the influence of one client on a mean.
             yield must("merge", self.merge, "mean where privacy is central")

@@ -1,4 +1,4 @@
-"""How long a run is, when it is looked at, and where its results are."""
+"""Settings of a run: its length, its evaluations and checkpoints, and its folder."""
 
 from pydantic import Field
 
