@@ -1,4 +1,4 @@
-"""The ClientApp: the same for Ray's workers, for Flower's nodes, and for resident ones."""
+"""The ClientApp, the same on Ray's workers, Flower's nodes and resident nodes."""
 
 import contextlib
 import time
@@ -35,7 +35,7 @@ app = ClientApp()
 
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
-    """Answers which clients this node hosts, and from which source."""
+    """Answers which clients this node hosts, and which source it runs."""
     return _answer(
         message,
         context,
@@ -45,7 +45,7 @@ def roster(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Trains the node's clients that the message names."""
+    """Trains the clients that the message names."""
 
     def answer(node: _Node, request: Request) -> Message:
         before = node.replies.find(message) if node.replies else None
@@ -56,7 +56,7 @@ def train(message: Message, context: Context) -> Message:
         if reply.has_content():
             reply.content.config_records[CLIENTS][SECONDS] = time.perf_counter() - start
         if node.replies:
-            with contextlib.suppress(OSError):  # then it is trained again, should it come again
+            with contextlib.suppress(OSError):  # a repeated message is then trained again
                 node.replies.keep(message, reply)
         return reply
 
@@ -70,7 +70,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 class _Node(NamedTuple):
-    """What answers a training's messages; ``replies`` where the node outlives its process."""
+    """Answers a training's messages; ``replies`` is kept where the node outlives its process."""
 
     host: Host
     replies: Replies | None
@@ -83,7 +83,7 @@ def _answer(
     try:
         load_plugins()
         message.content = unbundle(message.content)
-        check_source(message.content)  # first: another source may have other settings
+        check_source(message.content)  # before reading settings, which may differ between sources
         config = read_node_config(context.node_config)
         experiment = Experiment.from_run_config(context.run_config).on_machine(
             _own(context.node_config, config)
@@ -91,7 +91,7 @@ def _answer(
         clients = hosted_clients(experiment.num_clients, config)
         training = str(config_of(message.content).get(TRAINING, ""))
         folder = memory_folder(config, experiment, context.run_id, training)
-        if not config.data:  # then nothing but the clients depends on which node it is
+        if not config.data:  # only the hosted clients depend on the node: share the cached host
             config = config._replace(partition_id=0, num_partitions=1)
         reply = answer(_node(experiment, config, folder), Request(message, clients))
     except EngramError as error:  # one line for the server, instead of Flower's traceback
@@ -102,7 +102,7 @@ def _answer(
 
 
 def _own(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
-    """Returns the machine's own settings; which files it reads is not the coordinator's to say."""
+    """Returns the machine's own settings; the coordinator must not choose which files it reads."""
     return {"data-dir": str(config.state), **own} if config.state is not None else own
 
 
@@ -127,8 +127,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
         store,
         own=config.data,
         client=config.partition_id,
-        # On a machine of its own names stay where the data are: the coordinator chooses the column
-        # that they are in.
+        # Names stay on a node's own machine: they could be any column that the coordinator chooses.
         named=config.state is None,
     )
     try:
@@ -136,18 +135,18 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
     except DataError as error:
         if not (experiment.own.tables or config.data.startswith("csv:")):
             raise
-        # What is wrong with a row may say what is in it, and this goes to the coordinator.
+        # The message may quote values of a row, which must not reach the coordinator.
         _log.error("%s", error)
         raise Refused("this node's table cannot be used: its log says why") from error
 
 
 def _check_place(experiment: Experiment) -> None:
-    """Keeps a coordinator from choosing which files of a node's machine are read."""
+    """Refuses data sets outside the node's data-dir, so that a coordinator cannot read any file."""
     allowed = Path(experiment.data_dir).resolve()
     for name in experiment.own.datasets(experiment):
         kind, _, path = name.removeprefix(PERMUTED).partition(":")
         if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
             raise Refused(
-                f"{name} is not in this node's data-dir, {allowed}: it opens no other files but "
-                "those that it was started with, by --data"
+                f"{name} is not in this node's data-dir, {allowed}: other files are opened only "
+                "if the node is started with them by --data"
             )
