@@ -202,7 +202,7 @@ def test_the_universal_step_is_resumed_with_its_state(tmp_path, exp_concave):
 
 
 def test_a_run_with_the_universal_step_says_what_it_leaves_out(tmp_path, warnings_of_engram):
-    told = "parameters are too many for the ensemble to learn from exp-concave losses, too"
+    told = "parameters are too many for the ensemble's learners for exp-concave losses"
     run(tmp_path / "other", num_rounds=1)
     assert told not in " ".join(warnings_of_engram.messages)
     run(tmp_path / "run", server_step="universal", num_rounds=1)
