@@ -39,6 +39,6 @@ class EvaluationSettings(Settings):
     )
     metrics: Annotated[str, BeforeValidator(_metrics)] = Field(
         "",
-        description="evaluation: what models are scored by besides the loss, with commas; the "
-        "first is shown first; empty: what suits the task",
+        description="evaluation: metrics besides the loss, with commas, the main one first; empty: "
+        "those of the task",
     )

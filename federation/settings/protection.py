@@ -28,8 +28,8 @@ class ProtectionSettings(Settings):
         5.0,
         ge=1,
         description="largest weight of a client where weights are what clients say of themselves "
-        "(rows, or rows and noise), in weights of the median client; "
-        "what is above counts as that. 1e9: no bound",
+        "(rows, or rows and noise), in weights of the median client; larger ones are cut to it. "
+        "1e9: no bound",
     )
     clip: Float = Field(
         0.0,
@@ -54,9 +54,9 @@ class ProtectionSettings(Settings):
     )
     server_step: Literal["replace", "universal"] = Field(
         "replace",
-        description="what becomes of a round's merged model: it replaces the last one; or "
-        "(universal) the last one less the merged one is a gradient, of which the universal "
-        "ensemble makes the next model, without a step size",
+        description="how the next model follows from a round's merged model: replace (it is the "
+        "merged one) or universal (the universal ensemble, which has no step size, takes the last "
+        "model less the merged one as a gradient)",
     )
     server_radius: Float = Field(
         10.0,
