@@ -1,1 +1,1 @@
-"""How fast, in how much memory, and against whom. The tests only check that it runs."""
+"""Benchmarks of speed, memory and accuracy. The tests only check that they run."""

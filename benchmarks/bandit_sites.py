@@ -1,8 +1,8 @@
-"""Meta-Ban between sites beside one process: ``python -m benchmarks.bandit_sites``.
+"""Meta-Ban between sites against one place: ``python -m benchmarks.bandit_sites``.
 
-Plays the preset ``bandits`` with its 20 users at 1, 5 and 20 sites of an in-process grid, all turns
-of it (some ten minutes), and counts in how many turns the arm is the one that the library's policy
-plays with all users in one place.
+Plays the preset ``bandits`` with its 20 users at 1, 5 and 20 sites of an in-process grid (about ten
+minutes), and counts in how many turns the arm is the one that the library's policy plays with all
+users in one place.
 """
 
 import tempfile
@@ -30,15 +30,15 @@ from simulations.grid import InProcessGrid
 
 
 class Found(NamedTuple):
-    """What came of a run between sites."""
+    """The result of a run between sites."""
 
-    alike: int  # turns in which the arm was that of one place
-    regret: float  # that was told
+    alike: int  # turns with the same arm as in one place
+    regret: float  # reported regret
     ms: float  # median milliseconds of a turn
 
 
 def between(experiment: Experiment, arms: npt.NDArray[np.intp], sites: int) -> Found:
-    """Plays an experiment with its clients at some sites, beside these arms of one place."""
+    """Plays an experiment with its clients at ``sites`` sites, compared with one place's arms."""
     store, clients = RamStore(), experiment.num_clients
     hosts = [range(site, clients, sites) for site in range(sites)]
     grid = InProcessGrid(host_of(Opening(experiment, store)), hosts)

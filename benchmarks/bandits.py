@@ -1,8 +1,8 @@
-"""What a round of collaborative bandits costs: ``python -m benchmarks.bandits`` prints a table.
+"""Times rounds of collaborative bandits: ``python -m benchmarks.bandits`` prints a table.
 
 A round is a choice and an update, on one core. States are those of late rounds: users' buffers are
-full, and their networks differ, so that each arm has a group of its own. Beside them is a plain
-loop, in which each user's network is a module of its own, as it is in authors' codes.
+full, and their networks differ, so that each arm has its own group. They are compared with a plain
+loop over a torch module per user, as in the authors' code.
 """
 
 import statistics
@@ -38,12 +38,12 @@ _OWN_WEIGHT, _USER_STEPS, _META_STEPS, _BATCH = 10.0, 4, 8, 16
 
 
 class Size(NamedTuple):
-    """What is timed."""
+    """The size of a timed problem."""
 
-    users: int  # how many there are
+    users: int  # number of users
     dim: int  # d
     hidden: tuple[int, ...]  # widths of hidden layers
-    most: float  # milliseconds a round that Meta-Ban may take, at most
+    most: float  # most milliseconds a round that Meta-Ban may take
 
 
 SIZES: Final = (
@@ -56,7 +56,7 @@ SIZES: Final = (
 
 
 def policies(size: Size) -> dict[str, BatchedPolicy[Any]]:
-    """Returns policies by name, in one run."""
+    """Returns policies by name, each with one run."""
     dim, hidden = size.dim, size.hidden
     linear: dict[str, Callable[..., Policy[Any]]] = {"CLUB": club, "SCLUB": sclub, "COFIBA": cofiba}
     linear |= {"LOCB": locb, "LinUCB-IND": linucb}
@@ -84,7 +84,7 @@ def offers(size: Size, rounds: int) -> list[Round]:
 
 
 def late(state: Any, size: Size) -> Any:
-    """Returns a state in which users with networks have full buffers, and networks of their own."""
+    """Returns a late state: users' buffers are full, and users' networks, if any, differ."""
     if not isinstance(state, MetaBanState | NeuralState):
         return state
     rng = np.random.default_rng(0)
@@ -117,9 +117,9 @@ def late(state: Any, size: Size) -> Any:
 
 
 class PlainMetaBan:
-    """Meta-Ban's defaults, one user and one arm after the other, gradients by autograd.
+    """Meta-Ban with its defaults, one user and arm after the other, and gradients by autograd.
 
-    It changes its networks in place, and so starts with those of ``late``.
+    It starts with the networks of ``late``, and changes them in place.
     """
 
     def __init__(self, state: MetaBanState, size: Size) -> None:
@@ -147,8 +147,8 @@ class PlainMetaBan:
             for step in uniforms:
                 self._step(network, [_row(near, user, uniform) for uniform in step])
             output = network(arm)
-            slopes = torch.autograd.grad(output.sum(), list(network.parameters()))
-            norm = torch.sqrt(sum((slope.square().sum() for slope in slopes), torch.zeros(())))
+            gradients = torch.autograd.grad(output.sum(), list(network.parameters()))
+            norm = torch.sqrt(sum((g.square().sum() for g in gradients), torch.zeros(())))
             scores.append(output.item() + 0.01 * norm.item())
             adapted.append(network)
         chosen = int(np.argmax(scores))
@@ -167,14 +167,14 @@ class PlainMetaBan:
         users, slots = map(list, zip(*rows, strict=True))
         outputs = network(self.x[users, slots])[:, 0]
         loss = 0.5 * (outputs - self.rewards[users, slots]).square().mean()
-        slopes = torch.autograd.grad(loss, list(network.parameters()))
+        gradients = torch.autograd.grad(loss, list(network.parameters()))
         with torch.no_grad():
-            for weight, slope in zip(network.parameters(), slopes, strict=True):
-                weight.sub_(slope)
+            for weight, gradient in zip(network.parameters(), gradients, strict=True):
+                weight.sub_(gradient)
 
 
 def _row(near: Sequence[int], user: int, uniform: float) -> tuple[int, int]:
-    """Returns a user of a group and one of its rows, where the user's own weigh more."""
+    """Draws a user of a group and one of its rows; ``user``'s own rows weigh more."""
     weights = [_OWN_WEIGHT if one == user else 1.0 for one in near]
     place = uniform * sum(weights) * _BUFFER
     for one, weight in zip(near, weights, strict=True):
@@ -198,7 +198,7 @@ def _layers(network: nn.Sequential) -> list[nn.Linear]:
 
 
 def time_rounds(play: Callable[[int, Round], None], rounds: Sequence[Round]) -> float:
-    """Returns milliseconds of a core a round: the median over the second half of the rounds."""
+    """Returns core milliseconds a round: the median over the second half of the rounds."""
     spent = []
     for t, offer in enumerate(rounds):
         begun = time.thread_time()
@@ -208,7 +208,7 @@ def time_rounds(play: Callable[[int, Round], None], rounds: Sequence[Round]) -> 
 
 
 def served(runs: BatchedPolicy[Any], size: Size) -> Callable[[int, Round], None]:
-    """Returns what plays a round by a policy."""
+    """Returns a function that plays a round by a policy."""
     state = late(runs.init([generator(0, 0, INIT)]), size)
 
     def play(t: int, offer: Round) -> None:
@@ -222,7 +222,7 @@ def served(runs: BatchedPolicy[Any], size: Size) -> Callable[[int, Round], None]
 
 
 def plain(size: Size) -> Callable[[int, Round], None]:
-    """Returns what plays a round by the plain loop."""
+    """Returns a function that plays a round by the plain loop."""
     policy = meta_ban(size.dim, hidden=size.hidden, buffer=_BUFFER)
     loop = PlainMetaBan(late(policy.init([generator(0, 0, INIT)]), size), size)
 
@@ -236,7 +236,7 @@ def plain(size: Size) -> Callable[[int, Round], None]:
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=2, help="Of each policy; the first half warms up.")] = (
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds of each policy; half warm up.")] = (
         200
     ),
 ) -> None:

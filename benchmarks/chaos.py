@@ -1,10 +1,10 @@
-"""What kills cost: a run on processes that are killed at random, against one that is left alone.
+"""Compares a run whose processes are killed at random with an undisturbed one.
 
 ``python -m benchmarks.chaos --kills 50 --seed 0`` starts a federation of three clients on this
-machine, with TLS and identities, and runs LocalMOML with memories that are carried from round to
-round. At random instants it kills a client, the coordinator or the SuperLink (SIGKILL, with all
-that it has started) and starts it again a moment later, as a supervisor would. In the end the model
-and every client's memory must be those of the same run in one undisturbed process.
+machine, with TLS and authentication, and runs LocalMOML with memories carried from round to round.
+At random instants it kills a client, the coordinator or the SuperLink (SIGKILL, with its children)
+and restarts it a moment later, as a supervisor would. In the end the model and every client's
+memory must be those of the same run in one undisturbed process.
 """
 
 import argparse
@@ -40,19 +40,17 @@ _TARGETS = ("client", "coordinator", "superlink")
 class Kill(NamedTuple):
     """One kill."""
 
-    server_round: int  # it comes when this round is first recorded,
-    delay: float  # so many seconds later
+    server_round: int  # the recorded round after which it happens
+    delay: float  # seconds after that
     target: str  # ``client-I``, ``coordinator`` or ``superlink``
-    # Seconds until what was killed is started again. A coordinator is started by whoever watches
-    # the run.
-    pause: float
+    pause: float  # seconds until the restart; ``run_deployed`` restarts the coordinator itself
 
 
 class Outcome(NamedTuple):
-    """What became of a run."""
+    """The outcome of a disturbed run."""
 
-    kills: dict[str, int]  # how often each was killed, by name
-    seconds: float  # how long the run took
+    kills: dict[str, int]  # number of kills by target
+    seconds: float  # duration of the run
     difference: float  # largest absolute difference between any two entries of the models
     memory_difference: float  # the same, of the clients' memories
     memories_lost: int  # clients whose memory of the last round is missing or damaged
@@ -60,13 +58,13 @@ class Outcome(NamedTuple):
 
     @property
     def unharmed(self) -> bool:
-        """Whether all came out as if nothing had happened."""
+        """Whether the result is as if nothing had happened."""
         near = max(self.difference, self.memory_difference) <= 1e-5
         return near and self.memories_lost == self.rounds_lost == 0
 
 
 def plan(kills: int, rounds: int, seed: int) -> list[Kill]:
-    """Draws when to kill what, in order of time."""
+    """Draws kills, in order of time."""
     rng = np.random.default_rng(seed)
     drawn = []
     for _ in range(kills):
@@ -78,7 +76,7 @@ def plan(kills: int, rounds: int, seed: int) -> list[Kill]:
 
 
 def settings(rounds: int) -> Experiment:
-    """Returns the run: every round needs every client, and memories matter."""
+    """Returns an experiment in which every round needs every client, and memories matter."""
     own = {
         "num-rounds": rounds,
         "num-clients": _CLIENTS,
@@ -146,7 +144,7 @@ def _kill_all(
 def _kill_coordinator(federation: LocalFederation, over: threading.Event) -> None:
     """Kills the ServerApp's process, once there is one."""
     while not over.is_set():
-        with contextlib.suppress(psutil.Error):  # it ends while we look at it
+        with contextlib.suppress(psutil.Error):  # a process may end meanwhile
             superlink = psutil.Process(federation.processes["superlink"].pid)
             for child in superlink.children(recursive=True):
                 if any("flwr-serverapp" in word for word in child.cmdline()):
@@ -189,7 +187,7 @@ def _distance(one: Params, other: Params) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs it as told, and prints what came of it; returns 0 if nothing was harmed."""
+    """Runs the command line, and prints the outcome; returns 0 if the run was unharmed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)

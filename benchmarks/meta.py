@@ -1,8 +1,8 @@
 """Times iterations of meta-learning on sinewaves: ours, and a plain loop over runs and tasks.
 
 ``python -m benchmarks.meta`` prints milliseconds an iteration of one run. The contenders take
-turns, so that each ratio is of times from the same minutes. The loop is PyTorch's autograd as
-everybody writes it: one task at a time, with ``create_graph`` for exact Hessians.
+turns, so that each ratio is of times from the same minutes. The loop is usual PyTorch autograd: one
+task at a time, with ``create_graph`` for exact Hessians.
 """
 
 import statistics
@@ -84,7 +84,7 @@ def ours(method: str, runs: int, hessian: str) -> Callable[[], Any]:
 
 
 def loop(method: str, hessian: str) -> Callable[[], list[torch.Tensor]]:
-    """Builds a turn of MOML v1, or MAML, for one run, as it is commonly written: its model."""
+    """Builds a turn of MOML v1 or MAML, as commonly written, that returns one run's model."""
     problem = Sinewave()
     ones = torch.ones(1)
     rule = METHODS["moml-v1"].build(_setting(problem, hessian), ones, ones)
@@ -99,15 +99,15 @@ def loop(method: str, hessian: str) -> Callable[[], list[torch.Tensor]]:
             total = [torch.zeros_like(leaf) for leaf in w]
             for i, task in enumerate(tasks[0].tolist()):
                 first, *second, third = ((x[0, i], y[0, i]) for x, y in batches)
-                slopes = torch.autograd.grad(_loss(w, first), w)
-                fresh = [a - ALPHA * b for a, b in zip(w, slopes, strict=True)]
+                gradients = torch.autograd.grad(_loss(w, first), w)
+                fresh = [a - ALPHA * b for a, b in zip(w, gradients, strict=True)]
                 old = memories.get(task, fresh)
                 u = [(1 - beta) * a + beta * b for a, b in zip(old, fresh, strict=True)]
                 memories[task] = u = [leaf.detach().requires_grad_() for leaf in u]
                 delta = list(torch.autograd.grad(_loss(u, third), u))
                 if second:
-                    slopes = torch.autograd.grad(_loss(w, second[0]), w, create_graph=True)
-                    product = torch.autograd.grad(slopes, w, delta)
+                    gradients = torch.autograd.grad(_loss(w, second[0]), w, create_graph=True)
+                    product = torch.autograd.grad(gradients, w, delta)
                     delta = [a - ALPHA * b for a, b in zip(delta, product, strict=True)]
                 total = [a + b / _TASKS for a, b in zip(total, delta, strict=True)]
             w = [(a - _ETA * b).detach().requires_grad_() for a, b in zip(w, total, strict=True)]

@@ -1,8 +1,8 @@
-"""What MOLAR gains over other estimators, on simulated tasks, and what it costs.
+"""MOLAR's errors on simulated tasks, compared with other estimators', and its speed.
 
-``python -m benchmarks.molar`` prints errors as ratios to those of each task's own estimate (OLS, or
-maximum likelihood), of the mean over trials, tasks and coordinates; how often intervals hold, and
-how long they are; and times of one thread.
+``python -m benchmarks.molar`` prints errors, means over trials and tasks, and their ratios to those
+of each task's own estimate (OLS, or maximum likelihood); coverage and length of intervals; and
+times of one thread.
 """
 
 import statistics
@@ -49,13 +49,13 @@ _LOGISTIC_METHODS: Final = ("ols", "pool", "molar-soft", "molar")
 
 
 def compare(setting: Setting, methods: Sequence[str], *, trials: int) -> dict[str, Array]:
-    """Returns, by method, the l1 errors of trials, each the mean over tasks."""
+    """Returns each method's l1 error in every trial, a mean over tasks."""
     found: dict[str, list[float]] = {name: [] for name in methods}
     for trial in range(trials):
         rng = np.random.default_rng(trial)
         truth = sparse_parameters(rng, setting.tasks, setting.dim, setting.differing)
         if setting.family == "linear":
-            # One task's rows at a time: what is kept of them has the same products.
+            # Condensed one task at a time, since all rows would take much more memory.
             tasks = [condense(linear_rows(rng, beta, setting.size, _SIGMA)) for beta in truth]
         else:
             tasks = [logistic_rows(rng, beta, setting.size) for beta in truth]
@@ -87,7 +87,7 @@ def compare_high_dim(*, trials: int, dim: int = 200, size: int = 100) -> dict[st
 def _ways(
     tasks: Sequence[Rows], dim: int, size: int
 ) -> dict[tuple[str, float], Callable[[], Array]]:
-    """Returns, by method and by what scales its strength, what estimates all coefficients."""
+    """Returns functions that estimate all coefficients, by method and scale of its strength."""
     whole = Rows(np.concatenate([r.x for r in tasks]), np.concatenate([r.y for r in tasks]))
     ways: dict[tuple[str, float], Callable[[], Array]] = {
         ("Algorithm 3, symmetric", 1): lambda: high_dim(tasks, _SIGMA).coefs,
@@ -116,20 +116,19 @@ def _sparse_tasks(rng: np.random.Generator, dim: int, size: int) -> tuple[list[R
 
 
 class Coverage(NamedTuple):
-    """How often intervals of level 0.95 hold, and how long they are."""
+    """Coverage and length of intervals of level 0.95."""
 
-    shared: float  # share of the shared coefficients that are in theirs
-    differing: float  # of those in which a task differs
-    length: float  # sum of the lengths, over that of least squares'
+    shared: float  # coverage of coefficients that are shared
+    differing: float  # coverage of those in which a task differs
+    length: float  # sum of the lengths, relative to least squares'
 
 
 def coverage(
     gap: float, *, trials: int, dim: int = 100, tasks: int = 100, size: int = 1000
 ) -> Coverage:
-    """Simulates intervals where tasks differ in five coefficients.
+    """Simulates intervals of tasks that each differ in five coefficients.
 
-    The difference is ``gap`` sigma / sqrt(n). In the paper's letters, the others are trials, d, M
-    and n.
+    The difference is ``gap`` sigma / sqrt(n). ``dim``, ``tasks`` and ``size`` are d, M and n.
     """
     found = []
     for trial in range(trials):
@@ -157,10 +156,7 @@ def _stacked(each: Iterable[Intervals]) -> Intervals:
 
 
 def time_server(tasks: int, dim: int) -> dict[str, float]:
-    """Times the server's part; returns ``seconds``, and ``mib``, which it needs at its peak.
-
-    The tasks' estimates, which it is given, are not counted.
-    """
+    """Times the server's part; returns ``seconds`` and peak memory ``mib``, without its inputs."""
     rng = np.random.default_rng(0)
     sites = [
         SiteEstimate(rng.standard_normal(dim), rng.random(dim) + 0.5, 100.0 + m, 1.0 + m % 3)

@@ -1,10 +1,9 @@
-"""Regret of MOLARB and what it is set beside, as ratios to the batched OLS bandit.
+"""Regret of MOLARB and other policies, relative to the batched OLS bandit.
 
 ``python -m benchmarks.molar_bandit`` plays the simulation of Section 4.1 of the MOLAR paper, with
 activation probabilities drawn anew in each trial. A ratio is of regrets summed over all tasks, in
-the same worlds; what is printed is its mean over trials and the standard error of that. Under
-Model-C also with the variant of J.3.5 that keeps all history (``all``), against the OLS bandit that
-does not.
+the same worlds; its mean over trials is printed with its standard error. Under Model-C also for
+J.3.5's variant that keeps all history (``all``), relative to the OLS bandit that does not.
 """
 
 from typing import Annotated, Any, Final

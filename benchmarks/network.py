@@ -1,9 +1,9 @@
-"""What a round costs between processes: resident nodes and Flower's own, with TLS and identities.
+"""Times rounds between processes: resident nodes and Flower's own, with TLS and authentication.
 
 ``python -m benchmarks.network`` starts a federation of three clients on this machine for each kind
-of node and each size of model, over gRPC on the loopback interface, and prints the median round and
-where its time goes, for the mean node: training (as the node tells), transfer (both ways, with the
-waiting for each other's polls) and waiting (for the slowest of the nodes).
+of node and each size of model, over gRPC on the loopback interface. It prints the median round, and
+how the mean node spends it: training (as reported), transfer (both ways, including polling delays)
+and waiting (for the slowest node).
 """
 
 import argparse
@@ -27,17 +27,17 @@ SIZES: Final = {"31k": "200,85", "2.5M": "1540,1540"}
 
 
 class Cost(NamedTuple):
-    """Medians over rounds, the first left out, in which nodes load their data."""
+    """Medians over rounds, except the first, in which nodes load their data."""
 
-    seconds: float  # of a round
-    training: float  # of them, for the mean node
+    seconds: float  # duration of a round
+    training: float  # seconds of it for the mean node
     transfer: float  # likewise
     waiting: float  # likewise
     mebibytes: float  # sent and received in a round
 
 
 def measure(folder: Path, nodes: Nodes, hidden: str, rounds: int) -> Cost:
-    """Runs FedAvg for so many rounds in a federation of its own, in a new folder."""
+    """Runs FedAvg for ``rounds`` rounds in a new federation, in a new folder."""
     own = {
         "method": "fedavg",
         "hidden": hidden,
@@ -66,7 +66,7 @@ def measure(folder: Path, nodes: Nodes, hidden: str, rounds: int) -> Cost:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures as told, and prints a table."""
+    """Runs the command line, and prints a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network", description=__doc__)
     parser.add_argument("--nodes", nargs="+", choices=get_args(Nodes), default=get_args(Nodes))
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))

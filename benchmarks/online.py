@@ -1,7 +1,7 @@
-"""What the universal ensemble regrets beside gradient descent, and what a round of it costs.
+"""Regret of the universal ensemble and of gradient descent, and the time of a round.
 
-``python -m benchmarks.online`` prints regrets of T rounds, each T played on its own, with learners
-that are told T, as means over draws; what follows from them; and times of one thread.
+``python -m benchmarks.online`` prints mean regrets over draws of T rounds, each T played separately
+by learners that know T; checks of the ensemble's claims; and times of one thread.
 """
 
 import statistics
@@ -94,12 +94,12 @@ def _means(found: Mapping[str, Mapping[int, Sequence[float]]]) -> Found:
 
 
 class Claim(NamedTuple):
-    """What the ensemble should do."""
+    """A bound that the ensemble should meet."""
 
     setting: str  # a name of ``STREAMS``, or ``bilinear game``
-    what: str  # in words
-    value: Callable[[Found], float]  # of what was found
-    limit: float  # the value is at most this
+    what: str  # the bounded quantity, in words
+    value: Callable[[Found], float]  # computes it from the results
+    limit: float  # the largest value allowed
 
 
 def _growth(late: int, early: int) -> Callable[[Found], float]:
@@ -130,9 +130,7 @@ CLAIMS: Final = (
 
 
 def time_rounds(learner: Learner[Any], gradients: Array, *, turns: int) -> float:
-    """Returns microseconds of a core a round: the median of turns, each from the first round on.
-
-    What else the machine does meanwhile is not counted.
+    """Returns core microseconds a round: the median of turns, each from the first round on.
 
     A turn acts and observes for each of the gradients (T, d); one more turn goes before, and is not
     counted.

@@ -1,4 +1,4 @@
-"""What the machine can do at best, measured, and what a round asks of it."""
+"""Measures the machine's peak speed, and counts the operations of a round."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class Roofline(NamedTuple):
 
 
 def measure(device: str) -> Roofline:
-    """Takes the best of several."""
+    """Measures the machine, taking the best of several repetitions."""
     n, size = (1536, 2**24) if device == "cpu" else (8192, 2**28)
     a = torch.rand(n, n, device=device)
     x = torch.rand(size, device=device)

@@ -1,8 +1,8 @@
 """Times communication rounds: every method, against FedJAX and a plain loop, in one process.
 
 ``python -m benchmarks.rounds`` prints a table for each workload. The contenders take turns, round
-by round, from start to end, so that each ratio is of times from the same minutes. Ours go through
-the real strategy and grid; evaluation and records are left out.
+by round, from start to end, so that each ratio is of times from the same minutes. Ours use the
+real strategy and grid, without evaluation and records.
 """
 
 import json
@@ -33,18 +33,18 @@ _WARM_UP = 2
 
 
 class Contender(NamedTuple):
-    """Somebody who can run rounds."""
+    """A system that can run rounds."""
 
-    name: str  # in the table
+    name: str  # its name in the table
     run: Callable[[int], object]  # runs a round
-    # Runs a round of the trainer alone, without strategy and messages; None for peers.
+    # Runs a round of only the trainer, without strategy and messages; None for peers.
     bare: Callable[[int], object] | None = None
 
 
 def time_workload(
     name: str, *, rounds: int, device: str, roofline: Roofline, methods: list[str]
 ) -> dict[str, Any]:
-    """Times a workload: ``rows``, one a contender, and ``notes``, who is left out and why."""
+    """Times a workload: ``rows``, one per contender, and ``notes`` on peers left out."""
     workload = WORKLOADS[name]
     data = federation(workload, experiment(workload, device=device))
     ours = [
@@ -69,7 +69,7 @@ def time_workload(
     field = [*ours, *peers]
     with Progress(console=Console(stderr=True), transient=True) as progress:
         for server_round in progress.track(range(1, _WARM_UP + rounds + 1), description=name):
-            # Nobody always follows the same one, whose threads may still be spinning.
+            # Rotated, so that none always follows the same one, whose threads may still spin.
             turn = server_round % len(field)
             for contender in [*field[turn:], *field[:turn]]:
                 if contender.bare and server_round % 2:
@@ -106,7 +106,7 @@ def time_workload(
 
 
 def _variants(methods: list[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Returns what of ours is timed: FedAvg first, since the others are compared with it."""
+    """Returns our variants to time: FedAvg first, since the others are compared with it."""
     variants = []
     for name in sorted(methods, key=lambda name: name != "fedavg"):
         settings = _STEPS | {"method": name}
@@ -155,11 +155,11 @@ def _show(name: str, found: dict[str, Any]) -> None:
 
 
 def main(
-    workload: Annotated[str, typer.Option(help=f"of {', '.join(WORKLOADS)}")] = "W1,W2,W3",
-    method: Annotated[str, typer.Option(help="of ours")] = ",".join(family("local")),
-    rounds: Annotated[int, typer.Option(min=0, help="timed rounds; 0: as a workload has it")] = 0,
+    workload: Annotated[str, typer.Option(help=f"some of {', '.join(WORKLOADS)}")] = "W1,W2,W3",
+    method: Annotated[str, typer.Option(help="our methods")] = ",".join(family("local")),
+    rounds: Annotated[int, typer.Option(min=0, help="timed rounds; 0: the workload's")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
-    cores: Annotated[int, typer.Option(min=0, help="cores for all; 0: those there are")] = 0,
+    cores: Annotated[int, typer.Option(min=0, help="cores for all; 0: all there are")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
     """Times rounds of the platform and of its peers, taking turns in this process."""
@@ -167,12 +167,12 @@ def main(
     for known, names in ((WORKLOADS, workloads), (family("local"), methods)):
         for name in names:
             if name not in known:
-                raise Refused(f"{name or 'nothing'} is none of {', '.join(known)}")
+                raise Refused(f"{name or 'nothing'} is not one of {', '.join(known)}")
     if cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     torch.set_num_threads(1)
     if device != "cpu" and not has_device(device):
-        raise Refused(f"device {device} is not there: torch finds none of that name")
+        raise Refused(f"device {device} is not there: torch does not find it")
     roofline = measure(device)
     machine = {
         "processor": platform.processor() or platform.machine(),

@@ -1,7 +1,7 @@
-"""What a round costs when many clients are registered, and when many take part.
+"""Time and memory of a round when many clients are registered, and when many take part.
 
-``python -m benchmarks.scale`` prints both. Clients hold rows of one random data set, so that what
-they add to memory is their index lists and nothing else.
+``python -m benchmarks.scale`` prints both. Clients share the rows of one random data set, so that
+they add only their index lists to memory.
 """
 
 import statistics
@@ -23,12 +23,11 @@ _EACH = 40
 def time_crowds(crowds: list[tuple[int, int]], *, rounds: int = 10) -> list[dict[str, float]]:
     """Times FedAvg rounds of the MLP of W1 for several federations, which take turns.
 
-    Crowds are pairs of a federation's clients and those of a round; two more rounds go before,
-    untimed.
+    ``crowds`` are pairs of the clients of a federation and of a round. Two untimed rounds go first.
 
     Returns:
-        For each ``ms`` of the median round, ``registered-mib`` (what the federation itself
-        holds beside the rows, which all share) and ``peak-mib`` (what its rounds hold beside that).
+        For each, ``ms`` of the median round, ``registered-mib`` (memory of the federation without
+        the shared rows) and ``peak-mib`` (additional memory of its rounds).
     """
     rng = np.random.default_rng(0)
     x = torch.from_numpy(rng.integers(0, 256, (_ROWS, 784), dtype=np.uint8))

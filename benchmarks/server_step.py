@@ -1,10 +1,10 @@
-"""What servers make of a round's updates: the universal ensemble beside FedAvg, FedAdam, FedYogi.
+"""Server steps compared: the universal ensemble, FedAvg, FedAdam and FedYogi.
 
-``python -m benchmarks.server_step`` prints, for federations of digits (and of MNIST, if told where
-it is), how well clients are served after the last round, and how fast the common model learns;
-with the size of the server's step (of the ensemble: its radius) that is taken if nobody tunes it,
-and with the one that is best in hindsight, for the very figures shown; and how much a factor of 4
-costs. All see the same updates for the same model. And what the ensemble's step costs.
+``python -m benchmarks.server_step`` prints, for federations of digits (and of MNIST, with
+``--mnist``), accuracies after the last round and losses of the common model over time; for the
+default size of the server's step (of the ensemble: its radius), for the one with the best printed
+accuracy in hindsight, and for sizes 4 times smaller and larger. All servers see the same updates
+for the same model. It also prints the time of the ensemble's step.
 """
 
 import json
@@ -43,20 +43,20 @@ _SIZES = (14, 200, 650, 33_000, 1_000_000)
 
 
 class Outcome(NamedTuple):
-    """What came of a run."""
+    """The results of a run."""
 
     before: float  # accuracy of the common model, mean over clients
-    after: float  # after personalization
-    # Of the common model on all training rows, in nats, after a twentieth, a quarter and all of the
-    # rounds.
+    after: float  # accuracy after personalization, likewise
+    # Losses of the common model on all training rows, in nats, after a twentieth, a quarter and all
+    # of the rounds.
     losses: tuple[float, ...]
 
 
 def run(e: Experiment, data: FederatedData, name: str, size: float) -> Outcome:
-    """Plays an experiment with a server's step.
+    """Plays an experiment with a server step of a given size.
 
     Raises:
-        RunStopped: It diverged.
+        RunStopped: If it diverged.
     """
     loss = cross_entropy(model_for(e, data.kind))
     rows = data.train.take(torch.from_numpy(np.concatenate(data.train.rows)))
@@ -114,7 +114,7 @@ def _lost(
     tell: Callable[[], None],
     size: float,
 ) -> float:
-    """Returns what is to be small, and keeps what it is made of."""
+    """Returns the negative mean accuracy after personalization, and keeps the outcomes."""
     tell()
     kept[size] = [run(e, data, name, size) for e, data in cases]
     return -statistics.mean(outcome.after for outcome in kept[size])
@@ -184,7 +184,7 @@ def _show_times(turns: int) -> Table:
 
 
 def _few_of_mnist(path: Path, folder: Path) -> str:
-    """Writes a part of MNIST; returns it as a data set's name."""
+    """Writes a random part of MNIST; returns its name as a data set."""
     arrays, rng = read_npz(path), np.random.default_rng(0)
     part: dict[str, Any] = {}
     for which, count in _MNIST.items():
@@ -195,15 +195,17 @@ def _few_of_mnist(path: Path, folder: Path) -> str:
 
 
 def main(
-    mnist: Annotated[Path | None, typer.Option(help="an .npz file of it, with test rows")] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="of a run")] = 200,
+    mnist: Annotated[
+        Path | None, typer.Option(help="an .npz file of MNIST, with test rows")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="rounds of a run")] = 200,
     seeds: Annotated[int, typer.Option(min=1, help="runs of each step size")] = 3,
-    turns: Annotated[int, typer.Option(min=1, help="of timing")] = 20,
+    turns: Annotated[int, typer.Option(min=1, help="timed steps")] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
     """Compares servers' steps."""
     torch.set_num_threads(1)
-    logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower tells of every round
+    logging.getLogger("flwr").setLevel(logging.WARNING)  # Flower logs every round
     console, found = Console(), {}
     with tempfile.TemporaryDirectory() as folder, Progress(transient=True) as progress:
         federations: dict[str, dict[str, Any]] = {"digits": {"partition": "halves"}}

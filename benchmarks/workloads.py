@@ -1,4 +1,4 @@
-"""What is timed: federations of random rows, and rounds of them as the platform runs them."""
+"""Workloads to be timed: federations with random rows, and their rounds on the platform."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -28,10 +28,10 @@ from strategies.local import Federated
 class Workload(NamedTuple):
     """A federation, and what its clients do in a round."""
 
-    meaning: str  # what it is, in a few words
+    meaning: str  # a short description
     shape: tuple[int, ...]  # shape of one row; there are 10 classes
-    settings: dict[str, Any]  # those that differ from the platform's defaults
-    rounds: int  # rounds that are timed, unless somebody says otherwise
+    settings: dict[str, Any]  # settings that differ from the platform's defaults
+    rounds: int  # timed rounds by default
 
 
 _MLP: Final = {"model": "mlp", "hidden": "40,40", "local-steps": 10, "batch-size": 5}
@@ -60,7 +60,7 @@ WORKLOADS: Final = {
 
 
 def experiment(workload: Workload, **settings: Any) -> Experiment:
-    """Returns a workload's experiment, by the settings that the method reads; `_` for `-`."""
+    """Returns a workload's experiment, dropping settings that its method does not read."""
     given = {key.replace("_", "-"): value for key, value in settings.items()}
     given = workload.settings | given
     return Experiment.from_config(read_by(str(given.get("method")), given))
@@ -108,7 +108,7 @@ class Platform:
         return to_params(self._arrays)
 
     def bare(self) -> Callable[[int], None]:
-        """Returns a round of the trainer alone, from one and the same model."""
+        """Returns a function that runs a round of only the trainer, always from the same model."""
         e, model = self._experiment, self._model
         most = 1 if aggregate_of(e).weighting == "clients" else 2**31
 

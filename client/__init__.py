@@ -1,1 +1,1 @@
-"""Where the data is: the ClientApp, the trainer, and the personal memory."""
+"""The clients' side, where the data is: ClientApp, trainer and personal memory."""

@@ -1,4 +1,4 @@
-"""The ClientApp: the same for Ray's workers, for Flower's nodes, and for resident ones."""
+"""The ClientApp, the same on Ray's workers, Flower's nodes and resident nodes."""
 
 import contextlib
 import time
@@ -36,7 +36,7 @@ app = ClientApp()
 
 @app.query("roster")
 def roster(message: Message, context: Context) -> Message:
-    """Answers which clients this node hosts, and from which source."""
+    """Answers which clients this node hosts, and which source it runs."""
     return _answer(
         message,
         context,
@@ -46,7 +46,7 @@ def roster(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Trains the node's clients that the message names."""
+    """Trains the clients that the message names."""
 
     def answer(node: _Node, request: Request) -> Message:
         before = node.replies.find(message) if node.replies else None
@@ -57,7 +57,7 @@ def train(message: Message, context: Context) -> Message:
         if reply.has_content():
             reply.content.config_records[CLIENTS][SECONDS] = time.perf_counter() - start
         if node.replies:
-            with contextlib.suppress(OSError):  # then it is trained again, should it come again
+            with contextlib.suppress(OSError):  # a repeated message is then trained again
                 node.replies.keep(message, reply)
         return reply
 
@@ -71,7 +71,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 
 class _Node(NamedTuple):
-    """What answers a training's messages; ``replies`` where the node outlives its process."""
+    """Answers a training's messages; ``replies`` is kept where the node outlives its process."""
 
     host: Host
     replies: Replies | None
@@ -84,7 +84,7 @@ def _answer(
     try:
         load_plugins()
         message.content = unbundle(message.content)
-        check_source(message.content)  # first: another source may have other settings
+        check_source(message.content)  # before reading settings, which may differ between sources
         config = read_node_config(context.node_config)
         experiment = Experiment.from_run_config(context.run_config)
         check_settings(message.content, experiment)
@@ -92,7 +92,8 @@ def _answer(
         clients = hosted_clients(experiment.num_clients, config)
         training = str(config_of(message.content).get(TRAINING, ""))
         folder = memory_folder(config, experiment, context.run_id, training)
-        if config.state is None and not config.data:  # Ray's nodes, which take turns in a process
+        # Ray's nodes take turns in a process: only the hosted clients depend on which node it is.
+        if config.state is None and not config.data:
             config = config._replace(partition_id=0, num_partitions=1)
         reply = answer(_node(experiment, config, folder), Request(message, clients))
     except EngramError as error:  # one line for the server, instead of Flower's traceback
@@ -103,7 +104,7 @@ def _answer(
 
 
 def _own(own: Mapping[str, Any], config: NodeConfig) -> Mapping[str, Any]:
-    """Returns the machine's own settings; which files it reads is not the coordinator's to say."""
+    """Returns the machine's own settings; the coordinator must not choose which files it reads."""
     return {"data-dir": str(config.state), **own} if config.state is not None else own
 
 
@@ -129,8 +130,7 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
         own=config.data,
         client=config.partition_id,
         hosted=hosted_clients(experiment.num_clients, config),
-        # On a machine of its own names stay where the data are: the coordinator chooses the column
-        # that they are in.
+        # Names stay on a node's own machine: they could be any column that the coordinator chooses.
         named=config.state is None,
     )
     try:
@@ -140,13 +140,13 @@ def _host(experiment: Experiment, config: NodeConfig, store: DiskStore) -> Host:
         columns = config.data.partition(":")[0] in COLUMNS
         if not (experiment.own.tables or columns or own):
             raise
-        # What is wrong with a row may say what is in it, and this goes to the coordinator.
+        # The message may quote values of a row, which must not reach the coordinator.
         _log.error("%s", error)
         raise Refused("this node's data cannot be used: its log says why") from error
 
 
 def _check_place(experiment: Experiment) -> None:
-    """Keeps a coordinator from choosing which files a node's machine reads, or downloads."""
+    """Refuses data sets that a coordinator must not make a node's machine read, or download."""
     allowed = Path(experiment.data_dir).resolve()
     for name in experiment.own.datasets(experiment):
         kind, _, path = name.removeprefix(PERMUTED).partition(":")
@@ -154,6 +154,6 @@ def _check_place(experiment: Experiment) -> None:
             raise Refused(f"{name} is not this node's: start it with --data {name}")
         if kind in FILES and not Path(path).resolve().is_relative_to(allowed):
             raise Refused(
-                f"{name} is not in this node's data-dir, {allowed}: it opens no other files but "
-                "those that it was started with, by --data"
+                f"{name} is not in this node's data-dir, {allowed}: other files are opened only "
+                "if the node is started with them by --data"
             )

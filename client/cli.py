@@ -1,4 +1,4 @@
-"""The client's subcommands: the node, and what its clients remember."""
+"""The client's subcommands: the node, and its clients' memories."""
 
 import json
 import logging
@@ -22,12 +22,12 @@ from federation.settings.machine import MachineSettings
 
 __all__ = ["app"]
 
-_FEW = 8  # numbers that a line shows
+_FEW = 8  # most numbers shown in a line
 
 _log = logging.getLogger("flwr.engram")
 
 app = typer.Typer()
-memory = typer.Typer(no_args_is_help=True, help="What a node's clients remember, on its disk.")
+memory = typer.Typer(no_args_is_help=True, help="Manage the memories on a node's disk.")
 app.add_typer(memory, name="memory")
 
 _Folder = Annotated[
@@ -65,21 +65,21 @@ def node(
     ] = None,
     memory_key: _Key = None,
     memory_limit: Annotated[
-        float, typer.Option(metavar="MIB", min=0, help="Bound of a run's memories; 0 for none.")
+        float, typer.Option(metavar="MIB", min=0, help="Most MiB of a run's memories; 0: no bound.")
     ] = 0,
     memory_days: Annotated[
         float,
-        typer.Option(metavar="DAYS", min=0, help="Forget runs that are older; 0 for never."),
+        typer.Option(metavar="DAYS", min=0, help="Forget runs unchanged for so long; 0: never."),
     ] = 0,
     max_message: Annotated[
         float,
         typer.Option(
-            metavar="MIB", min=0, help="Largest message; 0 for an eighth of what is free."
+            metavar="MIB", min=0, help="Largest message; 0: an eighth of the free memory."
         ),
     ] = 0,
     give_up: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="End when there was no SuperLink for so long."),
+        typer.Option(metavar="SECONDS", help="End after so long without a SuperLink."),
     ] = None,
 ) -> None:
     """Serve a federation as one of its clients, until it is stopped."""
@@ -95,7 +95,7 @@ def node(
     }
     if data is not None:
         config["data"] = _absolute(data)
-    # Where downloads go is this machine's to say, and not the coordinator's.
+    # The machine, not the coordinator, chooses where downloads go.
     config["data-dir"] = str(Path(config.get("data-dir", state or folder / "state")).absolute())
     if "data-dir" in machine and not Path(config["data-dir"]).is_dir():
         raise Refused(f"data-dir {config['data-dir']} is not there: name the folder of the data")
@@ -104,8 +104,8 @@ def node(
         config["memory-key"] = str(memory_key.absolute())
     if credentials.insecure:
         _log.warning(
-            "this federation is insecure: whoever is between this machine and %s can read and "
-            "change what is sent",
+            "this federation is insecure: anyone between this machine and %s can read and change "
+            "what is sent",
             credentials.superlink,
         )
     stop = threading.Event()
@@ -130,8 +130,8 @@ def _machine(sets: list[str]) -> dict[str, Any]:
         key, equals, found[key] = text.partition("=")
         if key not in MachineSettings.all_keys() or not equals:
             raise Refused(
-                f"--set needs one of {', '.join(MachineSettings.all_keys())}, and =VALUE: the "
-                f"coordinator sets everything else; got {text!r}"
+                f"--set must be KEY=VALUE with one of {', '.join(MachineSettings.all_keys())} (the "
+                f"coordinator sets everything else), got {text!r}"
             )
     try:
         return MachineSettings.model_validate(found).model_dump(by_alias=True, exclude_unset=True)
@@ -151,7 +151,7 @@ def _absolute(data: str) -> str:
 # --- Memories ------------------------------------------------------------------------------
 
 _Training = Annotated[
-    str, typer.Argument(metavar="TRAINING", help="As `engram memory list` names it.")
+    str, typer.Argument(metavar="TRAINING", help="Its name in `engram memory list`.")
 ]
 _Client = Annotated[int, typer.Argument(metavar="CLIENT", help="The client's number.")]
 
@@ -162,7 +162,7 @@ def list_(
     state: _State = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """List what is remembered: training, client, round, size, age."""
+    """List all memories: training, client, round, size, age."""
     root = _root(folder, state)
     from client.trainings import kept
 
@@ -193,9 +193,10 @@ def show(
     state: _State = None,
     memory_key: _Key = None,
 ) -> None:
-    """Show a client's newest memory: names, shapes, norms; of a table's columns their numbers.
+    """Show a client's newest memory: names, shapes, and norms, or the numbers of short vectors.
 
-    These are the coefficient, its confidence limits, the client's own estimate, and the shared one.
+    A column of a table has five: its coefficient, the limits of its confidence interval, the
+    client's own estimate, and the shared one.
     """
     tensors = _newest(folder, state, training, client, memory_key)
     table = Table()
@@ -236,11 +237,11 @@ def export(
 def forget(
     folder: _Folder,
     training: Annotated[
-        str | None, typer.Argument(metavar="[TRAINING]", help="Default: all of them.")
+        str | None, typer.Argument(metavar="[TRAINING]", help="Default: all trainings.")
     ] = None,
     state: _State = None,
 ) -> None:
-    """Remove what is remembered of a training, or of all. The node must not be running."""
+    """Remove the memories of a training, or of all. The node must not be running."""
     import shutil
 
     from client.node import only_one
@@ -260,11 +261,11 @@ def forget(
 def encrypt(
     folder: _Folder,
     memory_key: Annotated[
-        Path, typer.Option(metavar="FILE", help="The key, as `engram memory new-key` makes one.")
+        Path, typer.Option(metavar="FILE", help="A key from `engram memory new-key`.")
     ],
     state: _State = None,
 ) -> None:
-    """Encrypt memories from before there was a key. The node must not be running."""
+    """Encrypt memories that were written without a key. The node must not be running."""
     from client.memory import DiskStore
     from client.node import only_one
 
@@ -279,7 +280,7 @@ def encrypt(
 def make_key(
     out: Annotated[Path, typer.Argument(metavar="FILE", help="A new file for the key.")],
 ) -> None:
-    """Make a key to encrypt memories with. Without it they cannot be read any more."""
+    """Make a key to encrypt memories with. If it is lost, they cannot be read any more."""
     new_key(out)
     print(f"{out}: keep a copy elsewhere")
 

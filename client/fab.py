@@ -1,4 +1,4 @@
-"""A run's settings, from the app bundle (FAB) that a stranger made: a zip with a pyproject.toml."""
+"""Reads a run's settings from an untrusted app bundle (FAB): a zip with a pyproject.toml."""
 
 import tomllib
 import zipfile
@@ -14,15 +14,15 @@ __all__ = ["read_project", "read_run_config"]
 
 _PROJECT: Final = "pyproject.toml"
 _LARGEST_BUNDLE: Final = 10 * 2**20  # bytes; `flwr build` makes no larger one
-_LARGEST_PROJECT: Final = 2**20  # bytes; Engram's has some ten thousand
-_PLAIN: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # the others unpack without a bound
+_LARGEST_PROJECT: Final = 2**20  # bytes; Engram's has about ten thousand
+_PLAIN: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others unpack without a bound
 
 
 def read_project(bundle: bytes) -> bytes:
-    """Returns a bundle's pyproject.toml. The room that it takes is bounded, whatever it claims.
+    """Returns a bundle's pyproject.toml, using bounded memory whatever the bundle claims.
 
     Raises:
-        Refused: If the bundle is too large, or no such archive.
+        Refused: If the bundle is too large, or not such an archive.
     """
     if len(bundle) > _LARGEST_BUNDLE:
         raise Refused(f"has {len(bundle)} bytes, more than {_LARGEST_BUNDLE}")
@@ -35,24 +35,24 @@ def read_project(bundle: bytes) -> bytes:
                 project = file.read(_LARGEST_PROJECT + 1)
     except Refused:
         raise
-    except Exception as error:  # zipfile raises whatever it meets
-        raise Refused(f"is no archive with a {_PROJECT}: {one_line(repr(error))}") from error
+    except Exception as error:  # untrusted bytes: zipfile may raise anything
+        raise Refused(f"is not an archive with a {_PROJECT}: {one_line(repr(error))}") from error
     if len(project) > _LARGEST_PROJECT:
         raise Refused(f"has a {_PROJECT} of more than {_LARGEST_PROJECT} bytes")
     return project
 
 
 def read_run_config(project: bytes, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a run's settings: its app's defaults, and in their place what the run overrides.
+    """Returns a run's settings: its app's defaults, with the run's overrides.
 
-    To be called where a process may take long or die: TOML of a few kilobytes can do that.
+    Call this only in a process that may take long or die: a few kilobytes of TOML can cause that.
 
     Args:
         project: The app's pyproject.toml.
         overrides: Settings by name.
 
     Raises:
-        Refused: If it is no TOML, lacks Flower's tables, or lacks a setting that is overridden.
+        Refused: If it is not TOML, or lacks Flower's tables or an overridden setting.
     """
     return dict(_read_run_config(project, tuple(overrides.items())))
 

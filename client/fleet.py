@@ -1,7 +1,7 @@
 """A node's connection to a SuperLink: Flower's Fleet API over gRPC, call by call.
 
-Every call has a deadline and is safe to repeat, so that what fails for want of a network is simply
-done again, by whoever knows how long to wait.
+Every call has a deadline and is safe to repeat, so that callers simply retry after a network
+failure, as long as they choose.
 """
 
 import contextlib
@@ -43,11 +43,11 @@ from federation.machine import available
 __all__ = ["Fleet", "KeyRefused", "RunInfo", "RunOver", "Unreachable", "Untrusted", "Unusable"]
 
 _HEARTBEAT = 10.0  # seconds; the shortest that a SuperLink allows. It waits for two of them
-_CALL = 20.0  # seconds that a call may take,
-_TRANSFER = 300.0  # and one that carries a part of a model
-_MOST_OBJECTS = 10_000  # of a message; in pieces of 4 MiB, these are 40 GiB
+_CALL = 20.0  # seconds that a call may take
+_TRANSFER = 300.0  # seconds that a call with a part of a model may take
+_MOST_OBJECTS = 10_000  # in a message; in pieces of 4 MiB, these are 40 GiB
 _LARGEST = 2**29  # bytes of one answer; twice the largest object that a coordinator makes
-_SHARE = 8  # part of the free memory that a message may have: until it is read, it takes six times
+_SHARE = 8  # a message may have 1/8 of the free memory: reading it takes six times its size
 _REFUSALS = {
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNAUTHENTICATED,
@@ -56,7 +56,7 @@ _REFUSALS = {
 
 
 class Unreachable(EngramError):
-    """The SuperLink cannot be spoken to at the moment."""
+    """The SuperLink cannot be reached at the moment."""
 
 
 class KeyRefused(EngramError):
@@ -64,15 +64,15 @@ class KeyRefused(EngramError):
 
 
 class Untrusted(EngramError):
-    """Something else answers, or it does not prove who it is."""
+    """Something other than the SuperLink answers, or the SuperLink cannot prove its identity."""
 
 
 class RunOver(EngramError):
-    """The run that a message belongs to is not running any more, or its round is over."""
+    """The run or the round that a message belongs to is over."""
 
 
 class Unusable(EngramError):
-    """What the SuperLink hands over is too large, or is not what it is said to be."""
+    """The SuperLink delivers content that is too large, or not what it is declared to be."""
 
 
 class RunInfo(NamedTuple):
@@ -80,8 +80,8 @@ class RunInfo(NamedTuple):
 
     Attributes:
         run_id: Its number.
-        project: Its app's pyproject.toml, which has the defaults of its settings.
-        overrides: Settings that it has other values of.
+        project: Its app's pyproject.toml, with the defaults of its settings.
+        overrides: Settings whose values differ from the defaults.
     """
 
     run_id: int
@@ -93,9 +93,9 @@ class Fleet:
     """One node's sessions with a SuperLink. Calls may be made from several threads.
 
     Args:
-        credentials: Where it is, and as whom to speak to it.
-        on_beat: Called whenever the SuperLink has noted that the node is alive.
-        max_message: Bytes that a message may have; 0 for an eighth of the memory that is free.
+        credentials: The SuperLink's address, and the node's identity.
+        on_beat: Called after every heartbeat that the SuperLink has acknowledged.
+        max_message: Most bytes of a message; 0 for an eighth of the free memory.
     """
 
     def __init__(
@@ -121,9 +121,9 @@ class Fleet:
         """Starts a session, and the heartbeats that keep it; returns the node's id.
 
         Args:
-            last_node_id: The id that this node had when it was last here. A node that died is
-                taken for alive until two heartbeats are missed, and until then another with its
-                key is refused; but who has its key and knows its id may log it out.
+            last_node_id: The id of this node's last session. The SuperLink takes a node that died
+                for alive, and refuses others with its key, until two heartbeats are missed; but a
+                node with the same key that knows the id may log it out.
 
         Raises:
             Unreachable: The SuperLink does not answer.
@@ -166,14 +166,14 @@ class Fleet:
         return int(self._node.node_id)
 
     def close(self) -> None:
-        """Ends the session, if there is one. Says goodbye if the SuperLink can be reached."""
+        """Ends the session, if there is one, and logs out if the SuperLink can be reached."""
         if self._node.node_id and not self._stop.is_set():
             self._stop.set()
             self._log_out(self._node.node_id)
             self._channel.close()
 
     def _check_certificate(self) -> None:
-        """Looks for a reason why there is no connection that is worth more words."""
+        """Raises a more helpful error if the connection fails because of the certificate."""
         root = self._credentials.root_certificate
         fault = None if root is None else find_fault(self._credentials.superlink, root)
         if fault is not None:
@@ -181,7 +181,7 @@ class Fleet:
             raise kind(f"{self._where} {fault.text}")
 
     def _register(self) -> None:
-        """Makes the key known to a SuperLink that takes anybody."""
+        """Registers the key with a SuperLink that admits any node."""
         try:
             request = fleet_pb2.RegisterNodeFleetRequest(public_key=self._public_key)
             self._call(self._stub.RegisterNode, request)
@@ -191,7 +191,7 @@ class Fleet:
                 raise
 
     def _log_out(self, node_id: int) -> None:
-        # Refused where it was offline already, or where it is another SuperLink's number.
+        # Fails if the node is offline already, or if another SuperLink gave it the id.
         with contextlib.suppress(EngramError):
             self._call(self._stub.DeactivateNode, fleet_pb2.DeactivateNodeRequest(node_id=node_id))
 
@@ -200,7 +200,7 @@ class Fleet:
             node=self._node, heartbeat_interval=_HEARTBEAT
         )
         while not stop.wait(_HEARTBEAT / 3):
-            with contextlib.suppress(EngramError):  # whoever makes the next call learns of it
+            with contextlib.suppress(EngramError):  # the next call will raise it
                 self._call(self._stub.SendNodeHeartbeat, request)
                 self._on_beat()
 
@@ -212,7 +212,7 @@ class Fleet:
         Raises:
             Unreachable: The SuperLink does not answer.
             KeyRefused: It does not know this node any more.
-            Unusable: What comes is no message; it is lost.
+            Unusable: What comes is not a message; it is lost.
         """
         answer = self._call(self._stub.PullMessages, fleet_pb2.PullMessagesRequest(node=self._node))
         if not answer.messages_list:
@@ -224,16 +224,16 @@ class Fleet:
         return header.metadata.run_id, parcel
 
     def fetch(self, run_id: int, message: Parcel, *, until: float) -> Parcel:
-        """Returns a message that was pulled, with its content.
+        """Returns a pulled message with its content.
 
         Args:
             run_id: Its run.
-            message: It, without.
-            until: When nobody waits for its reply any more, in ``time.monotonic`` seconds.
+            message: The message without content.
+            until: When its reply is no longer awaited, in ``time.monotonic`` seconds.
 
         Raises:
             Unreachable: The SuperLink does not answer.
-            RunOver: The message's run has ended, or nobody waits any more.
+            RunOver: The message's run has ended, or its reply is no longer awaited.
             Unusable: If the content is too large, incomplete, or not what the message names.
         """
         parts = iterate_object_tree(message_pb2.ObjectTree.FromString(message.tree))
@@ -273,7 +273,7 @@ class Fleet:
             wait *= 2
 
     def confirm(self, run_id: int, message: Parcel) -> None:
-        """Says that a message's content is not needed any more; errors as ``fetch``."""
+        """Lets the SuperLink delete a message's content; raises like ``fetch``."""
         request = message_pb2.ConfirmMessageReceivedRequest(
             node=self._node,
             run_id=run_id,
@@ -286,7 +286,7 @@ class Fleet:
 
         Raises:
             Unreachable: The SuperLink does not answer.
-            RunOver: Nobody waits for the reply any more.
+            RunOver: The reply is no longer awaited.
         """
         answer = self._call(
             self._stub.PushMessages,
@@ -320,10 +320,10 @@ class Fleet:
         return self._call(self._stub.GetRun, request).run
 
     def run_info(self, run_id: int) -> RunInfo:
-        """Fetches a run's settings, and checks that its app bundle is the one that the run names.
+        """Fetches a run's settings, and checks the hash of the app bundle that they are read from.
 
-        The bundle is read for its settings alone. What runs is the source installed here; that
-        the coordinator runs the same is what the fingerprint in its messages is for.
+        Only the bundle's settings are used. The source installed here is what runs, and the
+        fingerprint in messages ensures that the coordinator runs the same.
 
         Raises:
             Unreachable: The SuperLink does not answer.
@@ -347,7 +347,7 @@ class Fleet:
             return method(request, timeout=timeout)
         except grpc.RpcError as error:
             raise self._explain(error) from error
-        except ValueError as error:  # gRPC's word for a channel that another thread has closed
+        except ValueError as error:  # another thread has closed the channel
             raise Unreachable("the session has ended") from error
         except RecursionError as error:  # in Flower's interceptors, as in _flower
             raise Unreachable(f"{self._where} answers with what cannot be read") from error
@@ -359,11 +359,11 @@ class Fleet:
     def _explain(self, error: grpc.RpcError) -> EngramError:
         code, details = error.code(), one_line(str(error.details() or ""))
         flower = _flower(error)
-        if flower and flower.code == REFUSED:  # by our SuperLink, which says why
+        if flower and flower.code == REFUSED:  # from server/replies.py, with a reason
             return RunOver(one_line(flower.message))
         if "SERVER: Received message larger than max" in details:
             return RunOver(f"{self._where} does not take it: {details}")
-        if code == grpc.StatusCode.PERMISSION_DENIED and flower:  # and not a proxy's word
+        if code == grpc.StatusCode.PERMISSION_DENIED and flower:  # not from a proxy
             return RunOver("the run is not running any more")
         if code == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
             return Unusable(f"{self._where} sends more than {_LARGEST // 2**20} MiB at once")
@@ -376,7 +376,7 @@ class Fleet:
 def _flower(error: BaseException | None) -> FlowerError | None:
     try:
         return FlowerError.from_json(error.details()) if isinstance(error, grpc.RpcError) else None
-    except RecursionError:  # it is JSON, however deep
+    except RecursionError:  # deeply nested JSON
         return None
 
 

@@ -1,7 +1,7 @@
-"""TLS handshakes of a node's own, which tell what is wrong where gRPC's words do not.
+"""TLS handshakes outside gRPC, to find out why a connection fails.
 
-What gRPC says of a handshake that failed varies with its version and with the machine's load: a
-connection that was reset reads much like a certificate that was refused.
+gRPC's messages about failed handshakes vary with its version and the machine's load, and hardly
+distinguish a connection that was reset from a certificate that was refused.
 """
 
 import socket
@@ -14,7 +14,7 @@ from federation.addresses import Address, parse_address
 __all__ = ["Fault", "find_fault", "speaks_tls"]
 
 _PATIENCE: Final = 5.0  # seconds for a connection, and again for the handshake
-# How OpenSSL numbers what is wrong with a certificate (x509_vfy.h).
+# OpenSSL's numbers of faults in a certificate (x509_vfy.h).
 _NOT_YET_VALID: Final = 9
 _EXPIRED: Final = 10
 _OTHER_NAMES: Final = (62, 64)  # DNS names, IP addresses
@@ -24,8 +24,8 @@ class Fault(NamedTuple):
     """What is wrong with a server.
 
     Attributes:
-        text: It, as the end of a sentence that begins with the server.
-        final: Whether it stays so until a person mends it.
+        text: The end of a sentence that begins with the server.
+        final: Whether only a person can repair it.
     """
 
     text: str
@@ -33,26 +33,26 @@ class Fault(NamedTuple):
 
 
 def speaks_tls(address: str) -> bool:
-    """Returns whether a server answers a TLS greeting; a gRPC without TLS cannot tell."""
+    """Whether a server completes a TLS handshake, which gRPC without TLS cannot tell."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         _shake_hands(_parse(address), context)
-    except OSError:  # of which ssl's errors are some
+    except OSError:  # includes ssl's errors
         return False
     return True
 
 
 def find_fault(address: str, root: Path) -> Fault | None:
-    """Asks a server who it is; returns what is wrong with its answer.
+    """Checks a server's certificate by a TLS handshake; returns what is wrong with it.
 
-    None if nothing is, or if the connection broke before it could tell. Only a certificate that
-    fails its verification is final: whatever else answers may be a proxy whose server has not
-    started yet, or another program that has the port for a while.
+    None if nothing is wrong, or if the connection broke before that was known. Only a certificate
+    that fails its verification is a final fault: other answers may come from a proxy whose server
+    has not started yet, or from another program that uses the port for a while.
 
     Args:
         address: HOST:PORT of the server.
-        root: The file of the certificate that must vouch for the server's own.
+        root: The file of the authority's certificate, which must have signed the server's.
     """
     server = _parse(address)
     try:

@@ -1,8 +1,7 @@
 """A client's memory: what a local rule remembers between the rounds it takes part in.
 
 It belongs to the client and never leaves its machine. It is tied to the round that wrote it, so
-that a round which is run again (its run was killed and resumed) starts from the memory that it
-started from at first, and gives the same numbers.
+that a round that is repeated after a crash starts from the same memory and gives the same numbers.
 """
 
 import re
@@ -22,11 +21,11 @@ __all__ = ["OWN", "DiskStore", "MemoryFull", "MemoryMismatch", "MemoryStore", "R
 
 
 OWN = "personal/"
-"""Before the names of a client's personal parameters, which its memory holds beside its rule's."""
+"""Prefix of a client's personal parameters in its memory, which also holds its rule's state."""
 
 
 class MemoryMismatch(EngramError):
-    """A stored memory belongs to another model. It is refused, not guessed at."""
+    """A stored memory is damaged, cannot be decrypted, or belongs to another model."""
 
 
 class MemoryStore(Protocol):
@@ -39,7 +38,7 @@ class MemoryStore(Protocol):
             client: The client.
             like: The current model; the memory must have its names and shapes, and is
                 returned with its dtypes, on its device. None: as it was saved.
-            before: Round; what this round or a later one wrote is not looked at.
+            before: Round; memories of this round and later ones are ignored.
 
         Returns:
             The memory, or None if the client has none yet.
@@ -49,22 +48,22 @@ class MemoryStore(Protocol):
         """
 
     def newest(self, client: int, *, before: int) -> int:
-        """Returns the round that made what ``load`` returns; 0 if the client has no memory yet."""
+        """Returns the round of the memory that ``load`` returns; 0 if there is none yet."""
 
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
-        """Keeps what a round made of the client's memory.
+        """Stores a client's new memory.
 
         Args:
             client: The client.
             memory: Its new memory.
             server_round: The round that made it.
-            durable: The last round that the coordinator has a checkpoint of; 0 for none. A
-                resumed run starts after it, so a memory is kept for that long.
+            durable: The round of the coordinator's oldest checkpoint; 0 for none. A resumed run
+                may start after it, so memories since then are kept.
         """
 
 
 class RamStore:
-    """Memories in this process. A run that is resumed gets them back by ``restore``."""
+    """Memories in this process. A resumed run gets them back by ``restore``."""
 
     def __init__(self) -> None:
         self._versions: dict[int, dict[int, Params]] = defaultdict(dict)
@@ -79,10 +78,10 @@ class RamStore:
         return _newest(self._versions.get(client, {}), before)
 
     def save(self, client: int, memory: Params, *, server_round: int, durable: int) -> None:
-        """As ``MemoryStore.save``, with one version before this one, whatever is durable.
+        """As ``MemoryStore.save``, but keeps only one older version, whatever ``durable`` is.
 
-        Nothing in RAM outlives the process, so only a round that this process runs twice can
-        ask for an older version.
+        Nothing in RAM outlives the process, so only a round that this process repeats can ask for
+        an older version.
         """
         del durable
         versions = self._versions[client]
@@ -91,7 +90,7 @@ class RamStore:
         self._versions[client] = kept | {server_round: memory}
 
     def dump(self) -> bytes:
-        """Returns the newest memory of every client, as one file holds them."""
+        """Serializes the newest memory of every client."""
         tensors: Params = {}
         for client, versions in self._versions.items():
             newest = max(versions)
@@ -103,7 +102,7 @@ class RamStore:
         """Replaces all memories by those that ``dump`` returned.
 
         Raises:
-            MemoryMismatch: They are none.
+            MemoryMismatch: If the bytes hold no memories.
         """
         versions: dict[int, dict[int, Params]] = defaultdict(dict)
         try:
@@ -116,18 +115,18 @@ class RamStore:
 
 
 class MemoryFull(EngramError):
-    """A memory does not fit the bound that the operator set. The old one stays."""
+    """A memory does not fit the operator's bound, or the disk. The old one stays."""
 
 
 class DiskStore:
     """Memories in files, ``client-<id>/round-<round>.memory`` under a folder.
 
-    A crash at any instant leaves every file as it was, or whole and new, and so does a full disk.
+    A crash or a full disk leaves every file either as it was or completely new.
 
     Args:
         folder: Created when the first memory is saved.
         key: 32 bytes to encrypt with, as ``sealed.read_key`` returns them; None for none.
-        limit: Bytes that the files may take; None for no bound.
+        limit: Most bytes of all files together; None for no bound.
     """
 
     def __init__(self, folder: Path, *, key: bytes | None = None, limit: int | None = None) -> None:
@@ -149,7 +148,7 @@ class DiskStore:
         """As ``MemoryStore.save``.
 
         Raises:
-            MemoryFull: It does not fit the bound, or the disk. The old memory stays.
+            MemoryFull: If it does not fit the bound, or the disk. The old memory stays.
         """
         path = self._path(client, server_round)
         data = seal(tensors_to_bytes(memory), _label(client, server_round), self._key)
@@ -170,7 +169,7 @@ class DiskStore:
             ) from error
         self._total += len(data) - replaced
         versions = self.versions(client)
-        # Kept: every version after the durable round, and the newest up to it.
+        # A resumed run needs every version after the durable round, and the newest up to it.
         floor = max((r for r in versions if r <= min(durable, server_round - 1)), default=0)
         for version, old in versions.items():
             if version < floor or version > server_round:
@@ -178,7 +177,7 @@ class DiskStore:
                 old.unlink(missing_ok=True)
 
     def read(self, client: int, version: int) -> Params:
-        """Returns the memory that a round made, as it was written.
+        """Returns the memory that a round made.
 
         Raises:
             MemoryMismatch: If it is damaged, encrypted with another key, or not encrypted although
@@ -189,10 +188,10 @@ class DiskStore:
             return tensors_from_bytes(unseal(read_file(path), _label(client, version), self._key))
 
     def encrypt(self) -> int:
-        """Encrypts the memories that are readable, with the key; returns how many they were.
+        """Encrypts all unencrypted memories with the key; returns how many there were.
 
         Raises:
-            MemoryMismatch: One is damaged. Those before it are encrypted.
+            MemoryMismatch: If one is damaged. Those before it are encrypted.
         """
         count = 0
         for client in self.clients():
@@ -227,8 +226,8 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except Unencrypted as error:
         raise MemoryMismatch(
-            f"the memory {path} cannot be used: {error}; if it is this client's own, from before "
-            "there was a key, `engram memory encrypt` takes it over, else remove it"
+            f"the memory {path} cannot be used: {error}; if this client wrote it before there was "
+            "a key, run `engram memory encrypt`, else remove it"
         ) from error
     except (Damaged, ValueError) as error:
         raise MemoryMismatch(
@@ -239,7 +238,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> dict[int, Path]:
-    """Returns what is in a folder by its number; what has another name is not ours."""
+    """Returns a folder's entries by number; other names are ignored."""
     name = re.compile(rf"{prefix}(0|[1-9]\d{{0,17}}){re.escape(suffix)}", re.ASCII)
     found = ((name.fullmatch(path.name), path) for path in folder.glob(f"{prefix}*{suffix}"))
     return {int(match[1]): path for match, path in found if match}

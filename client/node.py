@@ -1,4 +1,4 @@
-"""A resident node: stays connected to a SuperLink and answers its messages, for months."""
+"""A resident node, which stays connected to a SuperLink and answers its messages, for months."""
 
 import contextlib
 import fcntl
@@ -25,9 +25,9 @@ __all__ = ["only_one", "run_node"]
 
 _log = getLogger("flwr.engram")
 
-_NODE = "node.json"  # holds the number that the SuperLink gave this node
-_RETRY, _LONGEST = 0.25, 30.0  # seconds until the SuperLink is tried again, doubled each time
-_TAKEN = 25.0  # seconds after which a SuperLink has forgotten a node that died
+_NODE = "node.json"  # holds this node's id at the SuperLink
+_RETRY, _LONGEST = 0.25, 30.0  # seconds until the next attempt, doubled each time up to _LONGEST
+_TAKEN = 25.0  # seconds after which a SuperLink notices that a node has died
 
 
 def run_node(
@@ -42,16 +42,16 @@ def run_node(
     """Answers messages until it is stopped.
 
     Args:
-        credentials: Which SuperLink to serve, and as whom.
-        state: Folder of what the node must not forget: its number, and its clients' memories.
-        node_config: What its ClientApp is told of it.
-        max_message: Bytes that a message may have; 0 for an eighth of the memory that is free.
+        credentials: The SuperLink's address, and the node's identity.
+        state: Folder of the node's persistent state: its id, and its clients' memories.
+        node_config: The node's configuration, for its ClientApp.
+        max_message: Most bytes of a message; 0 for an eighth of the free memory.
         give_up: Seconds without a SuperLink after which to end; None for never.
-        stop: Ends it, when set.
+        stop: Event that ends the node.
 
     Raises:
-        Refused: Another node uses the folder or the key, the SuperLink does not know the key, or,
-            before there was a session, its certificate failed its verification.
+        Refused: Another node uses the folder or the key, the SuperLink does not know the key, or
+            its certificate failed its verification before the first session.
         Unreachable: ``give_up`` seconds have passed.
     """
     with only_one(state):
@@ -67,7 +67,7 @@ def run_node(
 
 @contextmanager
 def only_one(state: Path) -> Iterator[None]:
-    """Keeps a second process out of the folder, and so away from its clients' memories."""
+    """Locks the folder, and so its clients' memories, against other processes."""
     try:
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -101,7 +101,7 @@ def _stay(
             Session(fleet, worker, node_id, stop).serve()
         except EngramError as error:
             _log.warning("%s; connecting again", error)
-        # What breaks every session is not mended by the next one.
+        # Sessions that end soon may all end alike, so the pauses grow.
         pause = _RETRY if time.monotonic() - start > _LONGEST else min(_LONGEST, 2 * pause)
         stop.wait(pause)
 
@@ -109,7 +109,7 @@ def _stay(
 def _connect(
     fleet: Fleet, state: Path, give_up: float | None, stop: threading.Event, *, known: bool
 ) -> int | None:
-    """Tries, with growing waits, until a session is open; returns None when it is stopped."""
+    """Tries, with growing waits, until a session is open; returns None if it is stopped."""
     start, wait, refused = time.monotonic(), _RETRY, math.inf
     while True:
         try:
@@ -117,7 +117,7 @@ def _connect(
             _keep(state, node_id)
             return node_id
         except KeyRefused as error:
-            # Or it died, lost its number, and the SuperLink still takes it for alive.
+            # The key may be unknown; or this node died and lost its id, and still seems alive.
             refused = min(refused, time.monotonic())
             if known:
                 _log.warning("%s", error)
@@ -130,7 +130,7 @@ def _connect(
             if not known:
                 raise Refused(str(error)) from error
             _log.warning("%s", error)
-        except EngramError as error:  # Unreachable, or it answers something else than an id
+        except EngramError as error:  # Unreachable, or an unexpected answer
             if give_up is not None and time.monotonic() - start > give_up:
                 raise Unreachable(f"{error} (for {give_up:g} s)") from error
             if wait == _RETRY:
@@ -143,14 +143,14 @@ def _connect(
 def _keep(state: Path, node_id: int) -> None:
     try:
         replace_file(state / _NODE, json.dumps({"node-id": node_id}).encode())
-    except OSError as error:  # it will have to wait for its number, should it die
+    except OSError as error:  # then a restart waits until the old session expires
         _log.warning("%s cannot be written: %s", state / _NODE, error.strerror)
     _touch(state)
 
 
 def _touch(state: Path) -> None:
-    """Leaves a sign of life, for health checks."""
-    with contextlib.suppress(OSError):  # a full disk is no reason to die
+    """Updates the file that health checks look at."""
+    with contextlib.suppress(OSError):  # go on if the disk is full
         (state / "alive").touch()
 
 

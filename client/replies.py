@@ -1,7 +1,7 @@
-"""The last reply of a node, kept until the next: a message that comes again is not trained again.
+"""A node's last reply, kept until the next, so that a repeated message is not trained again.
 
 A node that dies after training and before its reply has arrived gets the same message again, under
-another name. So does one whose coordinator died. What it answers then is what it answered at first.
+another id. So does a node whose coordinator died. It then repeats its first reply.
 """
 
 from pathlib import Path
@@ -19,10 +19,10 @@ _LABEL = "reply"
 
 
 class Replies:
-    """The last reply, in one file of a folder, with what it is the reply to.
+    """The last reply, in a file with the id of the content that it replies to.
 
     Args:
-        folder: Where; created when there is a reply.
+        folder: The file's folder; created with the first reply.
         key: As for ``DiskStore``.
     """
 
@@ -31,7 +31,7 @@ class Replies:
         self._key = key
 
     def find(self, message: Message) -> Message | None:
-        """Returns what was answered to this content, as an answer to this message."""
+        """Returns the kept reply, as a reply to this message, if it answers the same content."""
         try:
             data = unseal(read_file(self._path), _LABEL, self._key)
             asked, reply = data[:64], data[64:]
@@ -39,13 +39,13 @@ class Replies:
                 return None
             return Message(unpack(Parcel.from_bytes(reply)).content, reply_to=message)
         except (OSError, Damaged, Refused):
-            return None  # then it is trained again, from the memory it was trained from at first
+            return None  # trained again, from the same memory as at first
 
     def keep(self, message: Message, reply: Message) -> None:
-        """Keeps the reply to a message; errors are not kept, since they may not come again.
+        """Keeps the reply to a message, unless it is an error, which may not recur.
 
         Raises:
-            OSError: The file could not be written.
+            OSError: If the file could not be written.
         """
         if reply.has_error():
             return

@@ -1,4 +1,4 @@
-"""What hosts are asked: messages of a server, and whom of a node's clients they are about."""
+"""Requests to hosts: a server's messages, and the node's clients that they are about."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,16 +24,16 @@ __all__ = [
 
 
 class Request(NamedTuple):
-    """A message, and the clients that the node it is addressed to hosts.
+    """A message, and the clients that its node hosts.
 
     Attributes:
         message: Its content has an array record ``arrays`` (the model) and a config record
-            ``config``, of which all keys are optional, so that Flower's own strategies are
-            understood: ``server-round``; ``clients`` (whom to train; all hosted);
-            ``most-examples`` (how many rows of a client count at most in the node's mean; 1:
-            clients count alike); ``combine`` (false: every client's model, stacked, instead of
-            their mean); ``durable`` (the coordinator's last checkpoint); ``fingerprint`` (of the
-            source the server runs); ``settings`` (digest of the server's).
+            ``config``. All keys of that are optional, so that Flower's own strategies work too:
+            ``server-round``; ``clients`` (whom to train; by default all hosted);
+            ``most-examples`` (most rows of a client that count in the node's mean; 1: clients
+            count alike); ``combine`` (false: each client's model, stacked, instead of their mean);
+            ``durable`` (the round of the coordinator's oldest checkpoint); ``fingerprint`` (of the
+            server's source); ``settings`` (digest of the server's).
         hosted: The node's clients.
     """
 
@@ -42,10 +42,10 @@ class Request(NamedTuple):
 
 
 def asked_clients(request: Request) -> list[int]:
-    """Returns whom a message asks: all clients of its node, or those that it names.
+    """Returns the clients that a message asks: those that it names, or all of its node.
 
     Raises:
-        EngramError: There are none, or some are others'.
+        EngramError: If there are none, or the node does not host some of them.
     """
     config = config_of(request.message.content)
     if not request.hosted:
@@ -56,7 +56,7 @@ def asked_clients(request: Request) -> list[int]:
         clients = read_list(config, "clients", int)
     except TypeError as error:
         raise EngramError(str(error)) from error
-    hosted = request.hosted  # often a range, which knows its members without looking through them
+    hosted = request.hosted  # often a range, where `in` is fast
     if not clients or not all(client in hosted for client in clients):
         raise EngramError(
             f"clients must be some of those that this node hosts, {few(hosted)}, got {few(clients)}"
@@ -65,10 +65,10 @@ def asked_clients(request: Request) -> list[int]:
 
 
 def check_source(content: RecordDict) -> None:
-    """Refuses a message of a server that runs another source.
+    """Checks that the server of a message runs the same source.
 
     Raises:
-        EngramError: It names both.
+        EngramError: If it does not; the message names both sources.
     """
     server = str(config_of(content).get("fingerprint", fingerprint()))
     if server != fingerprint():
@@ -92,17 +92,17 @@ def check_settings(content: RecordDict, experiment: Experiment) -> None:
 
 
 def round_of(content: RecordDict) -> int:
-    """Returns the round that a message is of; 1 if it does not say."""
+    """Returns a message's round; 1 if it does not say."""
     return read_whole(config_of(content), "server-round", 1)
 
 
 def durable_of(content: RecordDict) -> int:
-    """Returns the coordinator's last checkpoint; 0 if the message does not say."""
+    """Returns the round of the coordinator's oldest checkpoint; 0 if the message does not say."""
     return read_whole(config_of(content), "durable", 0)
 
 
 def read_whole(config: ConfigRecord, key: str, default: int) -> int:
-    """Returns a whole number of a message, or the default where it says none."""
+    """Returns a whole number from a message's config, or the default if it is missing."""
     value = config.get(key, default)
     if not isinstance(value, int):
         raise EngramError(f"{key} must be a whole number, got {value!r}")
@@ -110,7 +110,7 @@ def read_whole(config: ConfigRecord, key: str, default: int) -> int:
 
 
 def answered(request: Request, answer: Callable[[list[int]], RecordDict]) -> Message:
-    """Returns the reply to a request, of the clients that it names; or says what failed."""
+    """Replies to a request with the answer for its clients, or with an error."""
     try:
         return Message(answer(asked_clients(request)), reply_to=request.message)
     except EngramError as error:
@@ -123,13 +123,13 @@ def split(
     failed: Mapping[int, str],
     notes: Mapping[int, str] | None = None,
 ) -> dict[str, Any]:
-    """Returns what a reply says of a round's clients, as ``strategies.sites.read_split`` reads it.
+    """Returns a reply's entries about its clients, which ``strategies.sites.read_split`` reads.
 
     Args:
         number: The round.
-        found: Clients that the reply is of, ascending.
-        failed: Others, and why.
-        notes: What there is to say of some of the former.
+        found: Clients that succeeded, ascending.
+        failed: Clients that failed, and why.
+        notes: Remarks on some of the clients that succeeded.
     """
     notes = notes or {}
     return {

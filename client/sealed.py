@@ -1,4 +1,4 @@
-"""How a client's files are kept: with a checksum, and encrypted where the operator gave a key."""
+"""Seals a client's files: with a checksum, or encrypted if the operator gave a key."""
 
 import hashlib
 import os
@@ -21,19 +21,19 @@ _KEY: Final = 32
 
 
 class Damaged(EngramError):
-    """A file is not what was written, or is written with another key."""
+    """A file is not as it was written, or was written with another key."""
 
 
 class Unencrypted(Damaged):
-    """A file is in order, and readable by everybody, where a key says that it must not be."""
+    """An intact file is not encrypted, although there is a key."""
 
 
 def seal(body: bytes, label: str, key: bytes | None) -> bytes:
-    """Returns what to write for a body.
+    """Returns the sealed contents of a file.
 
     Args:
-        body: What is to be kept.
-        label: Whose it is: another's file in its place will be found out.
+        body: The contents.
+        label: What the file is, so that another file in its place is detected.
         key: 32 bytes to encrypt with; None to leave it readable.
     """
     if key is None:
@@ -43,14 +43,13 @@ def seal(body: bytes, label: str, key: bytes | None) -> bytes:
 
 
 def unseal(data: bytes, label: str, key: bytes | None) -> bytes:
-    """Returns the body of what ``seal`` made.
+    """Returns the contents that ``seal`` sealed.
 
-    With a key nothing is accepted that was made without it: a checksum anybody can compute, so a
-    readable file may be somebody else's.
+    With a key, unencrypted files are not accepted, since anybody can compute their checksum.
 
     Raises:
-        Damaged: It is cut off or altered, another's, or made with another key.
-        Unencrypted: It was made without a key, and there is one.
+        Damaged: If the file is truncated, altered, of another label, or of another key.
+        Unencrypted: If it was sealed without a key, and there is one.
     """
     start = len(_MAGIC) + 1
     kind = data[len(_MAGIC) : start]
@@ -75,11 +74,11 @@ def unseal(data: bytes, label: str, key: bytes | None) -> bytes:
 
 
 def new_key(path: Path) -> None:
-    """Writes a new key, which nobody but its owner may read.
+    """Writes a new key, which only its owner may read.
 
     Raises:
-        Refused: If the file is there already, and what is encrypted with it would be lost; or it
-            cannot be written.
+        Refused: If the file exists, since what is encrypted with it would be lost, or cannot be
+            written.
     """
     if path.exists():
         raise Refused(f"{path} is there already: memories may be encrypted with it")
@@ -93,7 +92,7 @@ def read_key(path: Path) -> bytes:
     """Returns the key in a file.
 
     Raises:
-        Refused: There is none, or others may read it.
+        Refused: If the file holds no key, or others may read it.
     """
     try:
         with open_file(path) as file:

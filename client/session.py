@@ -1,7 +1,7 @@
-"""One session with a SuperLink: its messages are answered one after another, by the worker.
+"""One session with a SuperLink, whose messages the worker answers one after another.
 
-Work that nobody waits for any more is ended, so that it keeps nobody else waiting; and another run
-that comes meanwhile is told that the node is busy.
+Work whose reply is no longer awaited is ended, so that it does not delay other messages; meanwhile
+another run's message is answered by an error that says that the node is busy.
 """
 
 import time
@@ -24,21 +24,18 @@ __all__ = ["Session"]
 
 _log = getLogger("flwr.engram")
 
-_EAGER, _IDLE = 0.03, 1.0  # seconds between questions for messages
-# Seconds, while the worker is at work, between looks whether the node is to stop,
-_STOP = 0.2
-_ASIDE = 2.0  # between questions for messages,
-_RUN, _SELDOM = 5.0, 60.0  # and whether the run is running: a tenth of the time at work, in between
-_TURN = 10.0  # seconds that another run's message waits for its turn before it is told of the work
-_MOST_WAITING = 16  # messages that wait here for the worker; further ones wait at the SuperLink
-_LONGEST = 30 * 86400.0  # seconds that work may take, whatever its message says
+_EAGER, _IDLE = 0.03, 1.0  # shortest and longest seconds between polls for messages
+# While the worker is at work, seconds between checks
+_STOP = 0.2  # whether the node is to stop,
+_ASIDE = 2.0  # for further messages,
+_RUN, _SELDOM = 5.0, 60.0  # whether the run goes on: a tenth of the time at work, within these
+_TURN = 10.0  # seconds after which another run's waiting message is answered as busy
+_MOST_WAITING = 16  # most messages that wait here; further ones wait at the SuperLink
+_LONGEST = 30 * 86400.0  # most seconds of work, whatever its message says
 
 
 class _Letter(NamedTuple):
-    """A message without its content; when it came, and until when it is of use.
-
-    Both as ``time.monotonic`` counts.
-    """
+    """A message without its content, and the ``time.monotonic`` of its arrival and expiry."""
 
     run_id: int
     message: Parcel
@@ -47,7 +44,7 @@ class _Letter(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """What the worker is at, since when, and what comes of it."""
+    """The message that the worker is answering, since when, and its future reply."""
 
     letter: _Letter
     since: float
@@ -63,13 +60,13 @@ class _Job(NamedTuple):
 
 
 class Session:
-    """What a node does while it is connected.
+    """A node's work while it is connected.
 
     Args:
         fleet: The connection.
-        worker: Who answers the messages.
-        node_id: The node's number.
-        stop: Ends the session, when set.
+        worker: Answers the messages.
+        node_id: The node's id.
+        stop: Event that ends the session.
     """
 
     def __init__(self, fleet: Fleet, worker: Worker, node_id: int, stop: Event) -> None:
@@ -122,7 +119,7 @@ class Session:
         """Answers a message.
 
         Raises:
-            RunOver: Nobody waits for the answer.
+            RunOver: The answer is no longer awaited.
         """
         try:
             message = self._fleet.fetch(letter.run_id, letter.message, until=letter.until)
@@ -142,11 +139,11 @@ class Session:
             return self._fleet.run_info(run_id)
         except EngramError:
             raise
-        except Exception as error:  # Flower reads what a stranger wrote, and raises what it meets
+        except Exception as error:  # untrusted bytes: Flower may raise anything
             raise Unusable(f"run {run_id} cannot be read: {one_line(repr(error))}") from error
 
     def _refuse(self, letter: _Letter, code: int, reason: str) -> None:
-        """Answers a message by an error; its content is not needed."""
+        """Answers a message by an error, without fetching its content."""
         self._fleet.confirm(letter.run_id, letter.message)
         self._push(letter, _error(letter, code, reason))
 
@@ -159,7 +156,7 @@ class Session:
     # --- While the worker is at work -----------------------------------------------------------
 
     def _wait(self, job: _Job) -> bool:
-        """Waits for a reply; returns False if it is not waited for, and the work was ended."""
+        """Waits for a reply; returns False if it is no longer awaited and the work was ended."""
         look, aside = job.since + _RUN, job.since + _ASIDE
         while not wait([job.reply], _STOP).done:
             now = time.monotonic()
@@ -176,8 +173,8 @@ class Session:
             except RunOver as error:
                 return self._end(job, str(error))
             except (Unreachable, KeyRefused, Untrusted, Unusable) as error:
-                # No reason to lose the work. But a message may be lost, and comes again only to a
-                # node that connects again.
+                # Finish the work, and then connect again: a message may have been lost, and is
+                # sent again only to a node that does.
                 self._broken, aside = error, now + _ASIDE
         return True
 
@@ -188,13 +185,13 @@ class Session:
         return False
 
     def _look_aside(self, job: _Job) -> bool:
-        """Sees to one message that comes while the worker is at another; returns whether one came.
+        """Takes one further message while the worker is busy; returns whether there was one.
 
-        Runs take turns: another run's message waits for a while, and is then told that the node is
-        busy, so that whoever sent it knows.
+        Runs take turns: another run's message waits for a while, and is then answered by an error
+        that says that the node is busy.
 
         Raises:
-            RunOver: It is of another run, and the run of the work is not running any more.
+            RunOver: The message is of another run, and the run of the work is over.
         """
         letter = self._pull() if len(self._waiting) < _MOST_WAITING else None
         if letter is not None:
@@ -213,13 +210,13 @@ class Session:
 
 
 def _lifetime(message: Parcel) -> float:
-    """Returns for how many seconds from now somebody waits for the reply to a message.
+    """Returns for how many seconds from now the reply to a message is awaited.
 
-    Never more than its time to live: by a clock that is behind the sender's it would be longer.
+    At most its time to live, even if this machine's clock is behind the sender's.
 
     Raises:
-        RunOver: Nobody does.
-        Unusable: If it cannot be read.
+        RunOver: The reply is no longer awaited.
+        Unusable: The message cannot be read.
     """
     try:
         metadata = metadata_of(message)

@@ -1,4 +1,4 @@
-"""The trainings that a node has memories of: what is there, and what is no longer needed."""
+"""Lists the trainings that a node has memories of, and removes old ones."""
 
 import shutil
 import time
@@ -19,7 +19,7 @@ class Kept(NamedTuple):
         client: The client.
         server_round: The round that made it.
         size: Its bytes on the disk.
-        written: When, in seconds since 1970.
+        written: When it was written, in seconds since 1970.
     """
 
     training: str
@@ -30,7 +30,7 @@ class Kept(NamedTuple):
 
 
 def kept(root: Path) -> Iterator[Kept]:
-    """Yields what every client keeps, in every training under a folder."""
+    """Yields every client's newest memory in every training under a folder."""
     for folder in sorted(path for path in root.glob("*") if path.is_dir()):
         store = DiskStore(folder)
         for client in store.clients():
@@ -42,11 +42,11 @@ def kept(root: Path) -> Iterator[Kept]:
 
 
 def prune(folder: Path, *, days: float | None) -> None:
-    """Removes the memories of other trainings that nothing was added to for so many days.
+    """Removes the memories of other trainings that have not changed for ``days`` days.
 
     Args:
-        folder: The present training's, which stays.
-        days: How long; None to keep all.
+        folder: The present training's folder, which stays.
+        days: Number of days; None to keep all.
     """
     if days is None or not folder.parent.is_dir():
         return

@@ -1,7 +1,7 @@
 """A node's worker: a process that loads the ClientApp once and answers one message after another.
 
-It is a process of its own so that whatever happens in it, a segmentation fault or a process killed
-for want of memory, costs one message and not the node.
+It is a separate process so that a segmentation fault, or being killed for lack of memory, costs one
+message and not the node.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from federation.flower import ErrorCode, Parcel, error_instead, node_context, pa
 __all__ = ["Work", "Worker", "WorkerDied"]
 
 _PATIENCE = 5.0  # seconds that a process may take to end
-_FIRST_TO_GO = "500"  # of 1000, to Linux
+_FIRST_TO_GO = "500"  # Linux's oom_score_adj, up to 1000
 
 
 class WorkerDied(EngramError):
@@ -33,13 +33,7 @@ class WorkerDied(EngramError):
 
 
 class Work(NamedTuple):
-    """A message, and what its run and its node are.
-
-    Attributes:
-        message: The message.
-        run: Its run.
-        node_id: The node's number.
-    """
+    """A message, its run and its node's id."""
 
     message: Parcel
     run: RunInfo
@@ -47,10 +41,10 @@ class Work(NamedTuple):
 
 
 class Worker:
-    """The process, started at once and again whenever it has died.
+    """The process, started at once, and again whenever it has died.
 
     Args:
-        node_config: What the ClientApp is told of the node that it runs on.
+        node_config: The node's configuration, for the ClientApp.
     """
 
     def __init__(self, node_config: Mapping[str, Any]) -> None:
@@ -68,16 +62,16 @@ class Worker:
         other.close()
 
     def begin(self, work: Work) -> Future[Parcel]:
-        """Starts to answer a message, after those that were begun before.
+        """Queues a message to be answered.
 
         Returns:
-            The ClientApp's reply, or one that carries its error; or ``WorkerDied``, if the process
-            ended instead. The next message finds a new one.
+            The ClientApp's reply or its error; raises ``WorkerDied`` if the process ended instead,
+            in which case the next message gets a new process.
         """
         return self._thread.submit(self._answer, work)
 
     def _answer(self, work: Work) -> Parcel:
-        if not self._process.is_alive():  # it died with nothing to do
+        if not self._process.is_alive():  # it died while idle
             self._restart()
         try:
             self._pipe.send(work)
@@ -91,7 +85,7 @@ class Worker:
     def _restart(self) -> int:
         """Starts another process; returns the exit status of the last one."""
         with self._changing:
-            self._process.join(_PATIENCE)  # of how it ends, if it does so by itself
+            self._process.join(_PATIENCE)  # for its own exit code, if it is ending by itself
             self._kill()
             code = self._process.exitcode or 0
             if not self._closed:
@@ -100,7 +94,7 @@ class Worker:
         return code
 
     def stop_work(self) -> None:
-        """Ends the process, whatever it is at; another one takes the next message."""
+        """Kills the process, even at work; another one takes the next message."""
         with self._changing:
             self._kill()
 
@@ -119,12 +113,11 @@ class Worker:
 
 def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
     """Runs in the worker, until its node is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C, and what a supervisor sends to all,
-        signal.signal(number, signal.SIG_IGN)  # are for the node
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes, but meant for the node
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with contextlib.suppress(OSError):  # if memory runs out, it is not the node that is ended
+    with contextlib.suppress(OSError):  # out of memory, end the worker, not the node
         Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
-    # PLC0415: what the node itself can do without, and seconds to load.
     from client.app import app  # noqa: PLC0415 - loads torch
 
     while True:
@@ -140,7 +133,7 @@ def _serve(pipe: Connection, node_config: dict[str, Any]) -> None:
             reply = app(message, context)
         except EngramError as error:
             reply = Message(Error(REFUSED, str(error)), reply_to=message)
-        except Exception as error:  # the server's to judge, as with Flower's own nodes
+        except Exception as error:  # reported to the server, as by Flower's own nodes
             reason = f"{type(error).__name__}: {error}"
             reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
         pipe.send(pack(reply))

@@ -1,4 +1,4 @@
-"""Where a process listens, or is reached: HOST:PORT."""
+"""HOST:PORT addresses at which a process listens or is reached."""
 
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -29,7 +29,7 @@ class Address(NamedTuple):
 
     @property
     def reached_at(self) -> "Address":
-        """The address at which this machine reaches who listens here."""
+        """The address at which this machine connects to a process that listens here."""
         ip = as_ip(self.host)
         if ip is None or not ip.is_unspecified:
             return self
@@ -41,9 +41,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, what: str) -> Address:
-    """Reads HOST:PORT; an IPv6 address stands in brackets.
-
-    ``what`` names it in the message.
+    """Reads HOST:PORT; an IPv6 address stands in brackets. ``what`` names it in errors.
 
     Raises:
         Refused: If it is malformed.
@@ -58,7 +56,7 @@ def parse_address(text: str, what: str) -> Address:
 
 
 def check_host(text: str, what: str) -> str:
-    """Returns a DNS name in small letters, or an IP address in its usual spelling.
+    """Returns a DNS name in lower case, or an IP address in its canonical form.
 
     Raises:
         Refused: If it is neither a DNS name nor an IP address.
@@ -67,14 +65,14 @@ def check_host(text: str, what: str) -> str:
     if ip is not None:
         return str(ip)
     name = text.lower()
-    labels = rf"({_LABEL}\.)*(?![0-9]+$){_LABEL}"  # 1.2.3.400 is no name but a slip
+    labels = rf"({_LABEL}\.)*(?![0-9]+$){_LABEL}"  # 1.2.3.400 is a mistyped IP address
     if len(name) > 253 or not re.fullmatch(labels, name):
         raise Refused(f"{what} must name a host by its DNS name or IP address, got {text!r}")
     return name
 
 
 def as_ip(host: str) -> IPv4Address | IPv6Address | None:
-    """Returns the IP address that a host is, or None for a name."""
+    """Parses an IP address; returns None for a DNS name."""
     try:
         return None if "%" in host else ip_address(host)
     except ValueError:

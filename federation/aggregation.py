@@ -1,4 +1,4 @@
-"""The server's part of a method with what the settings make of it: protection, and another step."""
+"""A method's aggregate as the settings modify it: with protection and a server step."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from federation.settings.protection import ProtectionSettings
 
 
 def aggregate_of(experiment: Experiment, noise: Noise = secret_noise) -> Aggregate:
-    """Builds the server's part: the method's, with what protects it, and the server's step.
+    """Builds the method's aggregate, wrapped in its protection and the server's step.
 
     Raises:
-        Refused: The method needs every client's model, and the settings are for a mean of them.
+        Refused: The method's aggregate is not a mean, and the settings would replace a mean.
     """
     try:
         merged = protected(experiment.of(LocalMethod).aggregate(), experiment, noise)
@@ -29,7 +29,7 @@ def aggregate_of(experiment: Experiment, noise: Noise = secret_noise) -> Aggrega
 
 
 def server_step_notes(e: ProtectionSettings, parameters: int) -> dict[str, Any]:
-    """Returns what a run's results say of its step, for a model of so many parameters.
+    """Returns what a run's results say about its server step; ``parameters`` is the model's size.
 
     Empty where the merged model replaces the last one. Otherwise ``server-step``,
     ``server-radius``, and whether there are base learners for ``exp-concave`` losses.

@@ -1,8 +1,8 @@
-"""A message's records as one object, which is how they travel between machines.
+"""Bundles a message's records into one object for the way between machines.
 
-Flower moves every array of a message, every chunk of it and every record by a call of its own, each
-of them signed, checked and written to a database, which takes a SuperLink some five milliseconds:
-with them bundled, a round of a small network takes a third of the time.
+Flower moves each record, array and chunk by a separate call that is signed, checked and written to
+a database, which takes a SuperLink about five milliseconds. Bundling them cuts a small network's
+round to a third of the time.
 """
 
 import json
@@ -17,23 +17,23 @@ from federation.memory_budget import MemoryBudget
 
 _ALL: Final = "engram.all"
 _ARRAYS: Final = "engram.arrays"
-_PIECE: Final = "engram.piece"  # of a large record's arrays, in a record after it,
-_PIECES: Final = "engram.pieces"  # of which there are so many
-_SMALL: Final = 2**20  # bytes; what is larger stays apart from the rest, so that messages share it
+_PIECE: Final = "engram.piece"  # a further piece of a large record's arrays, in its own record
+_PIECES: Final = "engram.pieces"  # how many further pieces there are
+_SMALL: Final = 2**20  # bytes; larger arrays stay separate, so that messages can share them
 PIECE: Final = 2**22
-"""Bytes of arrays that one object carries at most: a SuperLink holds several copies of it."""
+"""Most bytes of arrays in one object: a SuperLink holds several copies of it."""
 
 
 def bundle(content: RecordDict, joined: dict[int, list[ConfigRecord]] | None = None) -> RecordDict:
-    """Returns the content as one string of bytes; or with some for each array record, if large.
+    """Serializes a message's content into one record, or each array record separately if large.
 
-    A SuperLink keeps equal objects once, so a large model goes to it once for all nodes. What is
-    bundled stays as it is.
+    A SuperLink stores equal objects once, so a large model is sent to it once for all nodes.
+    Content that is already bundled is returned unchanged.
 
     Args:
-        content: A message's.
-        joined: What was made of large records, by their identity: messages that share a record
-            share it afterwards, too. Filled by calls.
+        content: The message's content.
+        joined: Cache of serialized large records by ``id(record)``, filled by calls, so that
+            messages that share a record also share its bundle.
     """
     joined = {} if joined is None else joined
     if is_bundled(content):
@@ -54,7 +54,7 @@ def bundle(content: RecordDict, joined: dict[int, list[ConfigRecord]] | None = N
 
 
 def unbundle(content: RecordDict) -> RecordDict:
-    """Returns what ``bundle`` was given; what is not bundled, as it is.
+    """Reverses ``bundle``; content that is not bundled is returned unchanged.
 
     Raises:
         Refused: Some record is not what ``bundle`` writes, or would take much more memory than it
@@ -72,7 +72,7 @@ def unbundle(content: RecordDict) -> RecordDict:
 
 
 def bundled_size(content: RecordDict) -> int:
-    """Returns the bytes of what is bundled, and of arrays that are not."""
+    """Returns the size in bytes of bundled records and of arrays that are not bundled."""
     records = content.config_records.values()
     parts = (record.get(key) for record in records for key in (_ALL, _ARRAYS, _PIECE))
     joined = sum(len(part) for part in parts if isinstance(part, bytes))
@@ -91,7 +91,7 @@ def _read_all(data: object) -> RecordDict:
         return recorddict_from_bytes(data)
     except Refused as error:
         raise Refused(f"no bundle of records: {error}") from error
-    except Exception as error:  # Flower reads what a stranger wrote, and raises what it meets
+    except Exception as error:  # untrusted bytes: Flower may raise anything
         raise Refused(f"no bundle of records: {one_line(repr(error))}") from error
 
 
@@ -113,7 +113,7 @@ def _join(record: ArrayRecord) -> list[ConfigRecord]:
 
 
 def _piece(name: str, number: int) -> str:
-    """Returns what a piece of a record is called; the first has the record's name."""
+    """Returns the name of a record's piece; the first has the record's own name."""
     return f"{name}.{number}" if number else name
 
 

@@ -1,4 +1,4 @@
-"""Named columns of figures, one a client: what nodes and the server agree on."""
+"""Named metric columns with one value per client, as nodes and the server agree on them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isinf, isnan
@@ -13,10 +13,10 @@ _ROUNDING: Final = 1e-6  # of values at an end of the range
 
 
 class Column(NamedTuple):
-    """A metric of one of the models that every client is served by.
+    """A metric of one of the models that are evaluated on every client.
 
     Attributes:
-        name: The metric's name, and which model's it is: ``accuracy``, ``accuracy-before``.
+        name: The metric's name and the model's suffix: ``accuracy``, ``accuracy-before``.
         metric: The metric.
         optional: Whether some clients have no value, which is NaN.
     """
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     optional: bool
 
     def impossible(self, values: Sequence[float]) -> str | None:
-        """Returns what is wrong with values that somebody sent, if anything is."""
+        """Returns what is wrong with values that a node sent; None if they are possible."""
         metric = self.metric
         low, high = metric.low - _ROUNDING, metric.high + _ROUNDING
 
@@ -41,7 +41,7 @@ class Column(NamedTuple):
         return f"{self.name} must lie between {metric.low:g} and {metric.high:g}, got {wrong:g}"
 
     def counted(self, values: Sequence[float]) -> list[float]:
-        """Returns possible values as they count in means: see ``Metric.most``."""
+        """Returns values as they enter means, capped at ``Metric.most``."""
         most = self.metric.most
         return [most if most < value < inf else value for value in values]
 
@@ -51,8 +51,7 @@ def columns_of(metrics: Iterable[Metric], models: Mapping[str, bool]) -> list[Co
 
     Args:
         metrics: The metrics.
-        models: What is put behind a metric's name, for each model; and whether some clients lack
-            it.
+        models: Each model's suffix to a metric's name, and whether some clients lack the model.
     """
     return [
         Column(metric.name + suffix, metric, metric.partial or lacking)

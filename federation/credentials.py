@@ -1,6 +1,6 @@
-"""What one machine of a deployed federation holds, read and checked before anything starts.
+"""Reads and checks the credentials on one machine of a deployed federation before it starts.
 
-The folders are made by ``server/identity.py``, which says what is in them.
+The folders are made by ``server/identity.py``, which lists their contents.
 """
 
 import shlex
@@ -33,7 +33,7 @@ class NodeCredentials(NamedTuple):
     superlink: str  # HOST:PORT that the client connects to
     partition_id: int  # its number among the federation's clients
     num_partitions: int  # how many clients the federation has
-    insecure: bool  # whether it connects without TLS and without proving who it is
+    insecure: bool  # whether it connects without TLS and without authentication
     private_key: Path  # the file of its private key, for ``--auth-supernode-private-key``
     public_key: Path  # the file of the public half, which the server registers
     # The file of the authority's certificate, for ``--root-certificates``; None when insecure.
@@ -45,24 +45,24 @@ class FederationSettings(NamedTuple):
 
     federation: str  # the federation's name
     superlink: str  # HOST:PORT that clients connect to
-    clients: int  # how many there are
-    insecure: bool  # whether there is no TLS and nobody proves who he is
+    clients: int  # number of clients
+    insecure: bool  # whether there is neither TLS nor client authentication
 
 
 class ServerTls(NamedTuple):
-    """A server's certificate, and what belongs to it. All paths are absolute."""
+    """A server's certificate, its key and its authority. All paths are absolute."""
 
     root_certificate: Path  # the file of the authority's certificate
-    certificate: Path  # the file of the server's own
-    private_key: Path  # the file of its key
-    hosts: tuple[str, ...]  # the DNS names and IP addresses that it is for
-    expires: datetime  # when it does
+    certificate: Path  # the file of the server's certificate
+    private_key: Path  # the file of its private key
+    hosts: tuple[str, ...]  # the DNS names and IP addresses that the certificate is for
+    expires: datetime  # when the certificate expires
 
 
 class ServerCredentials(NamedTuple):
     """What the coordinator needs to serve a federation. All paths are absolute."""
 
-    folder: Path  # where they are
+    folder: Path  # the coordinator's folder
     settings: FederationSettings  # what ``federation.toml`` says
     tls: ServerTls | None  # the certificate; None when the federation is insecure
     # The files of the clients' public keys, in the order of the clients.
@@ -158,7 +158,7 @@ def renewal(folder: Path) -> str:
 
 
 def certificate_hosts(certificate: x509.Certificate) -> tuple[str, ...]:
-    """Returns the DNS names, in small letters, and the IP addresses of a server certificate."""
+    """Returns the DNS names, in lower case, and the IP addresses of a server certificate."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -194,7 +194,7 @@ def _settings(path: Path, kinds: Mapping[str, type]) -> dict[str, Any]:
 
 def _check_authority(path: Path, at: datetime) -> x509.Certificate:
     certificate = read_certificate(path)
-    _check_time(path, certificate, at, "make a new federation: this one has had its time")
+    _check_time(path, certificate, at, "make a new federation")
     try:
         basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
     except x509.ExtensionNotFound:

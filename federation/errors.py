@@ -1,4 +1,4 @@
-"""The ways in which a run can fail, by what its user can do about it."""
+"""Errors, classed by what the user can do about them, and the texts that they quote."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -23,36 +23,32 @@ __all__ = [
     "together",
 ]
 
-# Codes of the errors in a node's replies. They stand here, and not beside what else a message has,
-# for a node's main process, which does not load torch.
-REFUSED: Final = 1002  # of a node that cannot do what it is asked, and says why
-BUSY: Final = 1003  # of a node that is at work for another run, and says so
-UNUSABLE: Final = 1004  # in place of a reply that is too large, or that cannot be read
-UNFINISHED: Final = 1005  # in place of a reply of which parts did not come
+# Codes of the errors in a node's replies. They are here and not in federation/wire.py because a
+# node's main process does not load torch.
+REFUSED: Final = 1002  # a node cannot do what it is asked, and says why
+BUSY: Final = 1003  # a node is training for another run
+UNUSABLE: Final = 1004  # in place of a reply that is too large or cannot be read
+UNFINISHED: Final = 1005  # in place of a reply some of whose parts did not arrive
 
-UNNAMED: Final[Mapping[int, str]] = MappingProxyType({})  # of clients: they have numbers alone
+UNNAMED: Final[Mapping[int, str]] = MappingProxyType({})  # names of clients that have none
 
-_LONGEST: Final = 300  # characters of somebody else's text that a message shows
+_LONGEST: Final = 300  # characters of quoted text that a message shows
 _MESSAGE: Final = 2000  # characters of a message
 
 
 class EngramError(Exception):
-    """Base of all errors that are meant for a user: one line, no traceback needed.
-
-    Whatever the message repeats of what a user, a file or another machine gave, its length is
-    bounded.
-    """
+    """Base of all errors meant for a user: one line of bounded length, no traceback needed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message, longest=_MESSAGE))
 
 
 class Refused(EngramError, ValueError):
-    """What was asked for cannot be: said before anything is started or written."""
+    """A request is impossible; raised before anything is started or written."""
 
 
 class DataError(Refused):
-    """A data set is missing, malformed, or too small for what was asked of it."""
+    """A data set is missing, malformed, or too small for the experiment."""
 
 
 class RunStopped(EngramError):
@@ -60,9 +56,10 @@ class RunStopped(EngramError):
 
 
 def together(error: Refused, check: Callable[[], object]) -> Refused:
-    """Returns an error that says, too, what another check refuses, if it refuses anything.
+    """Returns the error with what another check refuses added, so that both are told at once.
 
-    The check may be of what was refused already, and may fail for that reason.
+    Where the check fails with a plain ``ValueError``, which the first fault may have caused, the
+    error is returned unchanged.
     """
     try:
         check()
@@ -74,28 +71,28 @@ def together(error: Refused, check: Callable[[], object]) -> Refused:
 
 
 def few(clients: Sequence[int], names: Mapping[int, str] = UNNAMED) -> str:
-    """Returns clients for a message: all of them, or the first where there are many.
+    """Lists clients for a message: all of them, or the first 20 and how many there are.
 
     Args:
         clients: Their numbers.
-        names: What some are called instead, by number.
+        names: Names to show in place of numbers, by number.
     """
     shown = ", ".join(str(names.get(client, client)) for client in clients[:20])
     return f"[{shown}, ... {len(clients)} in all]" if len(clients) > 20 else f"[{shown}]"
 
 
 def few_names(names: Iterable[object]) -> str:
-    """Returns names for a message: all of them, or the first where there are many."""
+    """Lists names for a message: all of them, or the first 20 and how many there are."""
     some = list(map(str, names))
     shown = ", ".join(map(one_line, some[:20]))
     return f"{shown}, ... {len(some)} in all" if len(some) > 20 else shown
 
 
 def one_line(text: str, *, longest: int = _LONGEST) -> str:
-    """Returns what somebody else wrote, for a message: one line, printable, of bounded length.
+    """Makes foreign text safe to quote in a message: one printable line of bounded length.
 
-    What is not printable is escaped, so that it neither starts a line nor moves the cursor. Of a
-    long text both ends are shown: an exception says what happened at its end.
+    Unprintable characters are escaped, so that they neither start a line nor move the cursor. A
+    long text is cut in the middle, since an exception says at its end what happened.
     """
     cut = _cut(text, longest)
     plain = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)

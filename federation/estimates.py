@@ -1,4 +1,4 @@
-"""How sites' estimates travel, and what is made of them: numbers about rows, never rows."""
+"""Messages with sites' estimates and the server's answer: statistics of rows, never rows."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -17,14 +17,14 @@ SHARED: Final = "shared"
 
 
 class SharedEstimate(NamedTuple):
-    """What a server sends back."""
+    """The shared estimate that a server sends back."""
 
-    shared: Shared  # the shared coefficients, and how many rows stand behind them
-    half_width: Array  # of their intervals, shape (d,); infinite where there is none
+    shared: Shared  # the shared coefficients, and the number of rows they are estimated from
+    half_width: Array  # half-widths of their intervals, shape (d,); infinite without an interval
 
 
 def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:
-    """Returns estimates as arrays: two of shape (k, d), three of shape (k,), as their fields."""
+    """Serializes k estimates, one array per field: two of shape (k, d), three of shape (k,)."""
     return floats_record(
         coef=np.array([site.coef for site in sites]).reshape(len(sites), dim),
         scale=np.array([site.scale for site in sites]).reshape(len(sites), dim),
@@ -35,7 +35,7 @@ def site_record(sites: Sequence[SiteEstimate], dim: int) -> ArrayRecord:
 
 
 def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
-    """Reads estimates that somebody else sent, and whose numbers may be anything.
+    """Reads ``count`` estimates from an untrusted sender; their numbers may be anything.
 
     Raises:
         KeyError: If an array is missing.
@@ -50,19 +50,19 @@ def read_sites(record: ArrayRecord, count: int, dim: int) -> list[SiteEstimate]:
 def impossible(
     site: SiteEstimate, rows: int, *, family: FamilyName = "linear", at_most: bool = False
 ) -> str | None:
-    """Says what is wrong with an estimate that was sent, if anything is.
+    """Returns what is wrong with an estimate that a site sent; None if it is possible.
 
     Args:
         site: The estimate.
-        rows: How many rows the site has said that it has.
-        family: Of the models. Only linear ones have noise of a size of their own.
-        at_most: Whether it may have used fewer.
+        rows: Number of rows that the site reported.
+        family: Family of the models. Only linear ones estimate the size of their noise.
+        at_most: Whether the estimate may use fewer rows.
     """
     enough = 0 < site.size <= rows and (at_most or site.size == rows)
     own_noise = family == "linear" or site.sigma in (1.0, np.inf)
     faults = {
         "some coefficients are NaN or infinite": not np.isfinite(site.coef).all(),
-        # Infinity means: not determined.
+        # Infinity means that a coefficient is not identified.
         "some standard errors are NaN, 0 or negative": not (site.scale > 0).all(),
         f"its noise has the standard deviation {site.sigma}": not (site.sigma >= 0 and own_noise),
         f"its noise has {site.freedom} degrees of freedom": not site.freedom > 0,
@@ -75,7 +75,7 @@ def impossible(
 
 
 def shared_record(estimate: SharedEstimate) -> ArrayRecord:
-    """Returns arrays ``coef`` and ``half-width`` (d,), and ``size`` (1,)."""
+    """Serializes arrays ``coef`` and ``half-width`` (d,), and ``size`` (1,)."""
     shared, half = estimate
     return floats_record(coef=shared.coef, **{"half-width": half}, size=np.array([shared.size]))
 
@@ -96,9 +96,9 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
 
 
 def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:
-    """Returns shared coefficients of several parameters, of which some may be unknown.
+    """Serializes shared coefficients of P parameters, of which some may be unknown.
 
-    Arrays ``coef`` (P, d), and ``size`` (P,), which is 0 for those.
+    Arrays ``coef`` (P, d), and ``size`` (P,), which is 0 for unknown ones.
     """
     return floats_record(
         coef=np.array([np.zeros(dim) if one is None else one.coef for one in shared]),

@@ -1,4 +1,4 @@
-"""What one experiment is, checked once, before anything is started."""
+"""An experiment: its settings, checked once before anything is started."""
 
 import hashlib
 import json
@@ -27,18 +27,18 @@ __all__ = [
     "read_by",
 ]
 
-_TOLD: Final = 10  # faults that a message names
+_TOLD: Final = 10  # unknown settings that a message lists
 FIRST: Final = next(iter(METHODS))
-"""The method of an experiment that names none."""
+"""The method of an experiment that does not name one."""
 
 _RENAMED: Final = {"algorithm": "method", "tell-turns": "report-every"}
-_ASIDE: Final = frozenset(  # they say how far, how and where to run, and bear on no number
+_ASIDE: Final = frozenset(  # how far, how and where to run; they do not affect results
     {"num_rounds", "checkpoint_every", "out", "resume", "timeout", "min_clients"}
     | (MachineSettings.model_fields.keys() - {"data_dir"})
 )
 
 ARGUMENTS: Final = ("out", "resume")
-"""Shared settings that functions have arguments of their own for."""
+"""Shared settings that are explicit arguments of the functions that take settings."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Method)
@@ -46,9 +46,9 @@ S = TypeVar("S", bound=Settings)
 
 
 def lists_settings(function: F) -> F:
-    """Names the settings in the signature of a function that takes them, for notebooks to complete.
+    """Adds every setting to a function's signature, for completion in notebooks.
 
-    Of those that several methods have, the default is the first one's.
+    A setting that several methods have shows the first method's default.
     """
     own = signature(function)
     listed = {name: p for name, p in own.parameters.items() if p.kind is not p.VAR_KEYWORD}
@@ -63,10 +63,10 @@ def lists_settings(function: F) -> F:
 
 
 class Inconsistent(Refused):
-    """Settings that do not go together, though each is possible.
+    """Settings that are each possible, but contradict each other.
 
     Attributes:
-        experiment: With these settings, for a look at its data; it is not to be run.
+        experiment: An experiment with these settings, to look at its data only, not to be run.
     """
 
     experiment: "Experiment"
@@ -75,11 +75,11 @@ class Inconsistent(Refused):
 class Experiment(SharedSettings):
     """Everything that determines a run: the same experiment gives the same numbers.
 
-    But for the noise of privacy on nodes, which is secret: see ``federation.noise``.
+    The one exception is the secret noise of privacy on nodes: see ``federation.noise``.
 
-    Settings are given by name, shared ones and those of the chosen method alike:
-    ``Experiment(method="pfedme", eta=0.2, num_rounds=50)``. In files, and on command lines, ``_``
-    is written ``-``, and what is a method's own may be written ``METHOD.key``.
+    Shared settings and those of the chosen method are given by name alike:
+    ``Experiment(method="pfedme", eta=0.2, num_rounds=50)``. Files and command lines write ``-``
+    for ``_``, and may write a method's own setting as ``METHOD.key``.
 
     Attributes:
         method: Name of the method.
@@ -114,14 +114,14 @@ class Experiment(SharedSettings):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Reads a flat mapping of what a user has given; what it lacks has its default."""
+        """Reads a flat mapping of settings; missing ones have their defaults."""
         return cls(**config)
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any]) -> Self:
-        """Reads Flower's run config, which has the defaults of every method.
+        """Reads Flower's run config, which holds the defaults of every method.
 
-        A setting that the method does not read, and that has its default, counts as not given.
+        Settings that the method does not read are ignored where they have their defaults.
         """
         method = METHODS.get(str(config.get("method", FIRST)))
         foreign = default_config()
@@ -130,10 +130,10 @@ class Experiment(SharedSettings):
         return cls(**{k: v for k, v in config.items() if k not in foreign or foreign[k] != v})
 
     def of(self, method: type[M]) -> M:
-        """Returns the method with its own settings, as one of a certain class.
+        """Returns the method with its own settings, typed as ``method``.
 
         Raises:
-            TypeError: It is of another one.
+            TypeError: If it is of another class.
         """
         if not isinstance(self.own, method):
             raise TypeError(f"{self.method} is no {method.__name__}")
@@ -141,14 +141,14 @@ class Experiment(SharedSettings):
 
     @property
     def rounds(self) -> int:
-        """Rounds that a run has."""
+        """Number of rounds in the run."""
         return self.own.rounds(self)
 
     def on_machine(self, own: Mapping[str, Any]) -> Self:
-        """Returns the experiment with a machine's own values of ``MachineSettings``.
+        """Returns the experiment with the machine's own values of ``MachineSettings``.
 
         Raises:
-            Refused: One of them is impossible.
+            Refused: If one of them is impossible.
         """
         keys = MachineSettings.all_keys()
         return self.from_config(self.to_config() | {k: own[k] for k in keys if k in own})
@@ -160,7 +160,7 @@ class Experiment(SharedSettings):
         return self.model_dump(by_alias=True, exclude=aside) | own
 
     def identity(self) -> dict[str, Scalar]:
-        """Returns the settings that bear on the numbers: all but how far, how and where to run."""
+        """Returns the settings that affect results: all but how far, how and where to run."""
         ahead = {"num_rounds"} if self.schedule != "constant" else set()
         aside = {key_of(name) for name in _ASIDE - self.own.decisive - ahead}
         return {key: value for key, value in self.to_config().items() if key not in aside}
@@ -172,7 +172,7 @@ class Experiment(SharedSettings):
 
 
 def default_config() -> dict[str, Scalar]:
-    """Returns the default of every setting there is; a method's own as ``METHOD.key``."""
+    """Returns every setting's default; a method's own as ``METHOD.key``."""
     config: dict[str, Scalar] = {"method": FIRST, **SharedSettings.defaults()}
     for name, method in METHODS.items():
         config |= {f"{name}.{key}": value for key, value in method.defaults().items()}
@@ -180,7 +180,7 @@ def default_config() -> dict[str, Scalar]:
 
 
 def read_by(method: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is left of ``config`` without the settings that a method does not read."""
+    """Returns ``config`` without the settings that a method does not read."""
     if method not in METHODS:
         return dict(config)
     unread = {key_of(field) for field in METHODS[method].unread}
@@ -196,10 +196,10 @@ def _keys_of(method: type[Method]) -> list[str]:
 
 
 def _read(config: Mapping[str, Any]) -> tuple[SharedSettings, Method]:
-    """Returns the shared settings, and the method with its own, each of which is possible.
+    """Validates the shared settings and the method's own.
 
     Raises:
-        Refused: One line that says all that is wrong with them.
+        Refused: One line that names everything that is wrong with them.
     """
     name = config.get("method", FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
@@ -238,7 +238,7 @@ def _read(config: Mapping[str, Any]) -> tuple[SharedSettings, Method]:
 def _validated(
     group: type[S], values: Mapping[str, Any], prefix: str, wrong: list[str]
 ) -> S | None:
-    """Returns a group of settings; None, and adds to ``wrong``, if some are impossible."""
+    """Validates a group of settings; returns None and adds to ``wrong`` if some are impossible."""
     try:
         return group.model_validate(values)
     except ValidationError as error:
@@ -247,7 +247,7 @@ def _validated(
 
 
 def _strange(keys: Sequence[str], method: type[Method] | None) -> list[str]:
-    """Says what is wrong with settings that the method does not have: of each, or of how many."""
+    """Says what is wrong with settings that the method lacks: each of the first, and how many."""
     found = []
     for key in keys[:_TOLD]:
         short = one_line(key)
@@ -265,7 +265,7 @@ def _strange(keys: Sequence[str], method: type[Method] | None) -> list[str]:
 
 
 def _owners(key: str) -> list[str]:
-    """Returns the methods that have a setting, whether or not one of them is named before it."""
+    """Returns the methods that have a setting; of ``METHOD.key``, only the one it names."""
     owner, dot, own = key.rpartition(".")
     named = [owner] if dot else list(METHODS)
     return [name for name in named if name in METHODS and own in METHODS[name].all_keys()]

@@ -1,4 +1,4 @@
-"""Reading files that somebody else put there; writing files that a crash leaves old or new."""
+"""Reads untrusted files, and replaces files atomically."""
 
 import contextlib
 import errno
@@ -12,19 +12,19 @@ from typing import Any, BinaryIO
 from federation.errors import Refused, one_line
 
 NEW = ".new-"
-"""How the names begin of files that are not in their place yet."""
+"""Prefix of files that have not been moved into place yet."""
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Opens a regular file to be read, and nothing else: a pipe or a device would block for ever.
+    """Opens a regular file for reading; a pipe or a device, which could block, is an error.
 
     Raises:
-        OSError: If it cannot be opened, or is no regular file; ``strerror`` says so.
+        OSError: If it cannot be opened, or is not a regular file; ``strerror`` says so.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except ValueError as error:  # it holds a NUL, or what no file system can write
-        raise OSError(errno.EINVAL, "No possible name of a file") from error
+    except ValueError as error:  # a NUL, or characters that cannot be encoded
+        raise OSError(errno.EINVAL, "Not a possible file name") from error
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)
@@ -34,12 +34,10 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_file(path: Path, *, most: int | None = None) -> bytes:
-    """Returns what a regular file holds.
-
-    It can have ``most`` bytes, if given.
+    """Returns the contents of a regular file of at most ``most`` bytes, if given.
 
     Raises:
-        OSError: As for ``open_file``; or it is larger.
+        OSError: As for ``open_file``, or if the file is larger.
     """
     with open_file(path) as file:
         if most is None:
@@ -51,10 +49,10 @@ def read_file(path: Path, *, most: int | None = None) -> bytes:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Returns the object that a JSON file holds.
+    """Returns the JSON object in a file.
 
     Raises:
-        Refused: If it cannot be read, or holds none.
+        Refused: If the file cannot be read, or does not hold an object.
     """
     try:
         contents = json.loads(read_file(path))
@@ -63,17 +61,17 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Refused(f"{path} is damaged: {one_line(str(error))}") from error
     if not isinstance(contents, dict):
-        raise Refused(f"{path} is damaged: it holds no object")
+        raise Refused(f"{path} is damaged: it does not hold an object")
     return contents
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Puts the bytes in the place of whatever the file held, and waits until they are on the disk.
+    """Replaces a file atomically, and waits until the bytes are on the disk.
 
-    Only the file's owner may read it. Its folder must be there.
+    Only the file's owner may read it. Its folder must exist.
 
     Raises:
-        OSError: They could not be written, for want of space or otherwise; the old file stays.
+        OSError: If the bytes could not be written; the old file stays.
     """
     handle, new = tempfile.mkstemp(dir=path.parent, prefix=NEW)
     try:
@@ -90,7 +88,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Removes what kills have left in a folder and those below it, which nobody else writes to."""
+    """Removes what killed processes left in a folder tree, to which nobody may be writing now."""
     for left in folder.rglob(f"{NEW}*"):
         left.unlink(missing_ok=True)
 

@@ -19,14 +19,14 @@ def source_root() -> Path:
 
 
 def fingerprint() -> str:
-    """Returns 16 hex digits that change when any module of the platform does.
+    """Returns 16 hex digits that change when any module in ``ROOMS`` does.
 
     Each plug-in's name and digits follow: "0123456789abcdef with plug-in hospitals
     89abcdef01234567". Computed once, so that a long-lived process describes the source it has
-    loaded and not what an editor has done to the files since.
+    loaded even if the files have been edited since.
 
     Raises:
-        Refused: If a plug-in has no source here.
+        Refused: If a plug-in's source is not found.
     """
     return _fingerprint(plugins())
 
@@ -39,7 +39,7 @@ def _fingerprint(named: tuple[str, ...]) -> str:
 
 
 def _digest(places: Iterable[Path]) -> str:
-    """Returns 16 hex digits of files and of the modules in folders, wherever these are."""
+    """Returns 16 hex digits of files and of the modules in folders, independent of location."""
     digest = hashlib.sha256()
     for place in places:
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:

@@ -2,19 +2,19 @@
 
 For a later release, check that each import still exists, and that
 
-- ``Message`` still asks ``TaskIdentity`` who it is from, and ``Metadata`` still keeps its id in
+- ``Message`` still takes its sender from ``TaskIdentity``, and ``Metadata`` still keeps its id in
   ``_message_id``;
-- a message's parts still are protobuf, JSON or bytes, by their kind, as ``_check_room`` has it,
-  and ``HttpGrid`` still calls by httpx, whose hooks ``Inbox`` uses;
+- a message's parts are still protobuf, JSON or bytes, depending on their kind, as ``_check_room``
+  assumes, and ``HttpGrid`` still uses httpx, whose hooks ``Inbox`` uses;
 - a message still travels as its metadata, a tree of object ids, and the objects, each under the
   SHA-256 of its bytes (``pack`` and ``unpack``);
-- the Fleet API's calls still are those that client/fleet.py makes, in that order, as
-  ``flwr.client.grpc_rere_client.connection`` makes them;
-- ``flower-superlink`` still names what ``run_superlink`` replaces in it, and its SuperExec starts
-  tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``;
-- a SuperLink's nodes still tell when they were activated and how they are called (``activations``,
-  ``names``), and ``HttpGrid`` still fetches a reply as ``Inbox`` does, from ``_addr``, where the
-  Control API is, too (``api_of``).
+- ``flwr.client.grpc_rere_client.connection`` still makes the same Fleet API calls in the same
+  order as client/fleet.py;
+- ``flower-superlink`` still has the names that ``run_superlink`` replaces, and its SuperExec still
+  starts tasks by ``subprocess.Popen([..., "--token", TOKEN, ...])``;
+- a SuperLink still reports its nodes' activation times and names (``activations``, ``names``), and
+  ``HttpGrid`` still fetches a reply as ``Inbox`` does, from ``_addr``, where the Control API
+  listens as well (``api_of``).
 """
 
 import importlib
@@ -118,9 +118,9 @@ __all__ = [
 ]
 
 CHUNK: Final = FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE  # bytes of an array that are one part of a message
-PUSH_SESSION: Final = float(OBJECT_PUSH_SESSION_TTL_SECONDS)  # that a SuperLink waits for a part
-SUPERLINK: Final = SUPERLINK_NODE_ID  # a SuperLink's number as a node
-_PROTOBUF: Final[dict[str, Any]] = {  # parts of a message that are; all others but chunks are JSON
+PUSH_SESSION: Final = float(OBJECT_PUSH_SESSION_TTL_SECONDS)  # how long a SuperLink awaits a part
+SUPERLINK: Final = SUPERLINK_NODE_ID  # a SuperLink's own node id
+_PROTOBUF: Final[dict[str, Any]] = {  # a message's protobuf parts; others but chunks are JSON
     "Message": message_pb2.Message,
     "MetricRecord": recorddict_pb2.MetricRecord,
     "ConfigRecord": recorddict_pb2.ConfigRecord,
@@ -137,18 +137,18 @@ class Parcel(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of it all."""
+        """Its total size in bytes."""
         return len(self.header) + len(self.tree) + sum(map(len, self.objects.values()))
 
     def to_bytes(self) -> bytes:
-        """Returns it as one string of bytes."""
+        """Serializes the parcel."""
         parts = [self.header, self.tree, *self.objects.values()]
         sizes = [*map(len, parts), *self.objects]
         return b"".join((json.dumps(sizes).encode(), b"\n", *parts))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Parcel":
-        """Returns what ``to_bytes`` was given.
+        """Reads what ``to_bytes`` wrote.
 
         Raises:
             Refused: If the bytes are not those of a parcel.
@@ -170,7 +170,7 @@ class Parcel(NamedTuple):
 
 
 def pack(message: Message) -> Parcel:
-    """Takes a message apart, and gives it the id that follows from its contents."""
+    """Serializes a message, and sets its id, which is a hash of its contents."""
     with no_object_id_recompute():
         name_message(message, message.object_id)
         objects = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
@@ -180,16 +180,14 @@ def pack(message: Message) -> Parcel:
 
 
 def unpack(parcel: Parcel, limit: float = math.inf) -> Message:
-    """Puts a message together again.
+    """Deserializes a message from parts that may hold anything.
 
-    Who sent it, and in reply to what, is as its header says, which a SuperLink has checked, and not
-    as the sender wrote into the message itself.
-
-    The parts may hold anything; arrays have at most ``limit`` bytes.
+    The sender and the message replied to are those in the header, which a SuperLink has checked,
+    not those that the sender wrote into the message itself. Arrays may have ``limit`` bytes.
 
     Raises:
-        Refused: It would take too much memory. What Flower raises of a message that cannot be put
-            together is raised as well, whatever it is.
+        Refused: The message would take too much memory. Flower may raise any other exception for a
+            malformed message.
     """
     _check_room(parcel, limit)
     metadata = metadata_of(parcel)
@@ -220,11 +218,11 @@ def _check_room(parcel: Parcel, limit: float) -> None:
             sizes = [len(parcel.objects[part]) for part in parts]
             size += sum(sizes[i] for i in json.loads(body.tobytes())["arraychunk_ids"])
     if size > limit:
-        raise Refused(f"its arrays have {size} bytes, and {limit} are the most that they may have")
+        raise Refused(f"its arrays must have at most {limit} bytes, got {size}")
 
 
 def metadata_of(parcel: Parcel) -> Metadata:
-    """Returns what a parcel's header says of its message."""
+    """Returns the metadata in a parcel's header."""
     return message_from_proto(message_pb2.Message.FromString(parcel.header)).metadata
 
 
@@ -239,42 +237,39 @@ def instead(message: Message, code: int, reason: str) -> Message:
 
 
 def node_context(run_id: int, node_id: int, node_config: Any, run_config: Any) -> Context:
-    """Builds what a ClientApp is told of its run, and lets this process speak for the node."""
+    """Builds a ClientApp's context, and lets this process send messages as the node."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, node_id
     return Context(run_id, node_id, node_config, RecordDict(), run_config)
 
 
 def activations(grid: Grid) -> Mapping[int, str]:
-    """Returns when each node that is online was last activated, as its SuperLink writes it.
+    """Returns when each online node was last activated, in its SuperLink's notation.
 
-    A node that was activated anew has lost the message it was working on. Empty for grids that
-    do not tell; their nodes live and die with the run.
+    A node that was activated again has lost the message it was working on. Empty for grids that
+    do not report it, whose nodes live and die with the run.
     """
     nodes: Callable[[], Any] | None = getattr(grid, "get_nodes", None)
     return {node.node_id: node.last_activated_at for node in nodes()} if nodes else {}
 
 
 def names(grid: Grid) -> Mapping[int, str]:
-    """Returns what nodes that are on line were called by whoever registered their keys.
+    """Returns the names under which online nodes' keys were registered.
 
-    A node has no say in it. Empty for grids that do not tell, and where nobody registers.
+    A node cannot choose its own. Empty for grids that do not report names, or without registration.
     """
     nodes: Callable[[], Any] | None = getattr(grid, "get_nodes", None)
     return {node.node_id: node.name for node in nodes() if node.name} if nodes else {}
 
 
 def simulated(grid: Grid) -> bool:
-    """Whether a grid's nodes are Ray's: there from the beginning, and no others come."""
+    """Whether a grid's nodes are Ray's: all there from the beginning, with none joining later."""
     from flwr.superlink.grid import InMemoryGrid  # noqa: PLC0415 - brings a database
 
     return isinstance(grid, InMemoryGrid)
 
 
 def api_of(grid: Grid) -> str | None:
-    """Returns HOST:PORT at which a ServerApp reaches its SuperLink; None if it has none.
-
-    The Control API listens there, too.
-    """
+    """Returns HOST:PORT of a ServerApp's SuperLink and its Control API; None if it has none."""
     address: str | None = getattr(grid, "_addr", None)
     return address
 
@@ -286,17 +281,18 @@ def recorddict_to_bytes(content: RecordDict) -> bytes:
 
 
 def recorddict_from_bytes(data: bytes) -> RecordDict:
-    """Reads what ``recorddict_to_bytes`` wrote; raises anything if it is something else.
+    """Reads what ``recorddict_to_bytes`` wrote.
 
     Raises:
-        Refused: Its records would take much more memory than it has bytes.
+        Refused: Its records would take much more memory than it has bytes. Flower may raise any
+            other exception for malformed bytes.
     """
     MemoryBudget().take_protobuf(data, recorddict_pb2.RecordDict.DESCRIPTOR)
     return recorddict_from_proto(recorddict_pb2.RecordDict.FromString(data))
 
 
 def runtime_client(grid: Grid) -> Any:
-    """Returns the client by which a grid calls its SuperLink over HTTP; None of other grids."""
+    """Returns the client with which a grid calls its SuperLink over HTTP; None for other grids."""
     from flwr.superlink.grid import HttpGrid  # noqa: PLC0415 - brings a database; nodes need none
 
     return grid._runtime_client if isinstance(grid, HttpGrid) else None
@@ -305,7 +301,7 @@ def runtime_client(grid: Grid) -> Any:
 def local_run(run_id: int = 1) -> Run:
     """Gives this process the identity that Flower gives to those it starts; returns its run.
 
-    Without it ``Message(...)`` raises. A process that Flower started keeps what it has.
+    ``Message(...)`` raises without one. A process that Flower started keeps its own.
     """
     if TaskIdentity._run_id is None:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run_id, 1
@@ -318,7 +314,7 @@ def name_message(message: Message, message_id: str) -> None:
 
 
 # --- The SuperLink's processes ---------------------------------------------------------------
-# What follows brings Flower's servers and a database, which nodes and simulations do without.
+# These import Flower's servers and a database, which nodes and simulations do not need.
 
 
 def run_superlink(
@@ -333,10 +329,10 @@ def run_superlink(
     """Runs ``flower-superlink`` in this process, until it ends.
 
     Args:
-        arguments: What that command is given.
+        arguments: The command's arguments.
         serve: Called instead of ``uvicorn.run`` with its arguments.
         superexec: The command that starts a SuperExec, without its arguments.
-        fleet: Given Flower's Fleet API, returns what stands before it.
+        fleet: Wraps Flower's Fleet API.
         largest: Bytes of the longest message that the Fleet API receives or sends.
         pragmas: Further settings of each connection with its SQLite database.
     """
@@ -356,7 +352,7 @@ def run_superlink(
 
 
 def forget_push(fleet: Any, session: str) -> None:
-    """Deletes a reply, and what of it was stored, that a node has begun to push."""
+    """Deletes a reply that a node has begun to push, with the parts stored so far."""
     fleet.state_factory.state()._cleanup_push_session(session, cleanup_messages=True)
 
 

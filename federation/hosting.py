@@ -1,4 +1,4 @@
-"""What a node is told when it is started, which clients it hosts, and where its files are."""
+"""A node's configuration, the clients it hosts, and where its files are."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from federation.errors import Refused, brief
 from federation.experiment import Experiment
 
-_MOST = 2**40  # more than any of these numbers can be
+_MOST = 2**40  # exclusive bound on the numbers in a node's configuration
 
 
 class NodeConfig(NamedTuple):
@@ -17,12 +17,12 @@ class NodeConfig(NamedTuple):
     Attributes:
         partition_id, num_partitions: The node hosts every ``num_partitions``-th client, from
             ``partition_id``.
-        data: The node's own data set, as the setting ``dataset``: all of it is its one client's,
-            whose number is ``partition_id``. Empty: the clients' shares of the experiment's.
-        state: Folder of what outlives the node's process. None: the run's folder, which nodes on
+        data: The node's own data set, written like the setting ``dataset``; all of it belongs to
+            its one client, number ``partition_id``. Empty: its clients' shares of the experiment's.
+        state: Folder for what outlives the node's process. None: the run's folder, which nodes on
             the server's machine share with it.
-        memory_key: File of the key that memories are encrypted with; None: they are not.
-        memory_limit: MiB that the memories of a training may take; 0 for no bound.
+        memory_key: File of the key that memories are encrypted with; None for no encryption.
+        memory_limit: Most MiB that the memories of a training may take; 0 for no bound.
         memory_days: Days after which the memories of a training that has ended are removed;
             0 for never.
     """
@@ -37,7 +37,7 @@ class NodeConfig(NamedTuple):
 
 
 def read_node_config(config: Mapping[str, Any]) -> NodeConfig:
-    """Reads what a node was started with; unknown keys are other apps'.
+    """Reads a node's configuration; unknown keys, which may be other apps', are ignored.
 
     Raises:
         Refused: If a value is missing or impossible.
@@ -79,9 +79,7 @@ def _bound(config: Mapping[str, Any], key: str) -> float:
 
 
 def hosted_clients(num_clients: int, node: NodeConfig) -> Sequence[int]:
-    """Returns the clients of one node.
-
-    With as many nodes as clients each hosts one; with more, some host none.
+    """Returns the clients that a node hosts: one with as many nodes as clients, none if spare.
 
     Raises:
         Refused: ``partition_id`` does not lie in 0..num_partitions-1, or a node with data of its
@@ -105,8 +103,7 @@ def hosted_clients(num_clients: int, node: NodeConfig) -> Sequence[int]:
 def memory_folder(node: NodeConfig, experiment: Experiment, run_id: int, training: str) -> Path:
     """Returns the folder of the memories that a node's clients keep in a training.
 
-    A training is one run with all that resumes it. Each has memories of its own, wherever and
-    on whatever nodes it goes on.
+    A training is one run and every resumption of it. Each training has its own memories.
 
     Args:
         node: The node's configuration.

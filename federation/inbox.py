@@ -1,4 +1,4 @@
-"""The replies that wait at a SuperLink, fetched part by part, and none beyond its limits."""
+"""Fetches the replies that wait at a SuperLink, part by part and within limits."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,21 +19,21 @@ from federation.flower import (
     unpack,
 )
 
-_SLICE: Final = 16  # parts of a reply that are fetched before it is another's turn
-_LOOK: Final = 2.0  # seconds after which a look ends, though there may be more to fetch
-_ENVELOPE: Final = 2**10  # bytes of an answer beside the part that is in it
+_SLICE: Final = 16  # parts fetched of one reply before the next reply's turn
+_LOOK: Final = 2.0  # seconds after which a poll ends, even if there is more to fetch
+_ENVELOPE: Final = 2**10  # bytes of an answer around the part in it
 
 
 class Limits(NamedTuple):
-    """What a reply may be."""
+    """The limits of one reply."""
 
-    size: int  # bytes that it may have, both as it comes and unpacked
-    parts: int  # objects that it may be made of
-    seconds: float  # how long it may take to come, from its header to its last part
+    size: int  # most bytes, both as transferred and unpacked
+    parts: int  # most objects that it may consist of
+    seconds: float  # most seconds from its header to its last part
 
 
 class _Arrival:
-    """A reply that has begun to come: what there is of it, and what is still to be fetched."""
+    """A reply in transit: the parts fetched so far, and those still missing."""
 
     def __init__(self, header: Any, tree: Any, most: int) -> None:
         """Lists its parts, but no more than ``most``."""
@@ -41,7 +41,7 @@ class _Arrival:
         self.parcel = Parcel(header.SerializeToString(), tree.SerializeToString(), {})
         self.name = tree.object_id
         self.parts = len(names)
-        self.missing = list(dict.fromkeys(names))[::-1]  # the next one is the last
+        self.missing = list(dict.fromkeys(names))[::-1]  # fetched from the end
         self.size = self.parcel.size
         self.since = time.monotonic()
 
@@ -51,14 +51,14 @@ class _TooLarge(Exception):
 
 
 class Inbox:
-    """The replies that wait at a SuperLink, fetched part by part: no call waits for a sender.
+    """Fetches the replies that wait at a SuperLink, part by part, without waiting for senders.
 
-    Flower's own ``pull_messages`` waits, for up to three minutes, for the rest of a reply whose
-    sender died half-way through, and for a second or more for one that is not quite there.
+    Flower's own ``pull_messages`` waits up to three minutes for the rest of a reply whose sender
+    died half-way through, and a second or more for one that is nearly complete.
 
     Args:
         grid: Flower's connection to the SuperLink.
-        client: The client by which it makes its calls, as ``runtime_client`` returns it.
+        client: Its HTTP client, from ``runtime_client``.
     """
 
     def __init__(self, grid: Any, client: Any) -> None:
@@ -69,15 +69,14 @@ class Inbox:
         client._client.event_hooks["response"].append(self._stop)
 
     def replies(self, message_ids: Sequence[str], limits: Limits) -> list[Message]:
-        """Returns the replies to these messages that are there now, each once.
+        """Returns the replies to these messages that are complete now, each once.
 
-        All replies are fetched by turns, so that a large one does not keep the others waiting.
+        Replies are fetched in turns, so that a large one does not delay the others.
 
         Args:
-            message_ids: What they answer. What came of replies to others is forgotten.
-            limits: What a reply may be. In place of one that is larger, that cannot be put
-                together, or whose parts do not come, is a message with the error ``UNUSABLE`` or
-                ``UNFINISHED``.
+            message_ids: The messages replied to. Partial replies to others are discarded.
+            limits: The limits of a reply. A reply that exceeds them, cannot be deserialized, or
+                stays incomplete is replaced by the error ``UNUSABLE`` or ``UNFINISHED``.
         """
         for name in self._arriving.keys() - set(message_ids):
             self._confirm(self._arriving.pop(name))
@@ -95,7 +94,7 @@ class Inbox:
                 return found
 
     def _begin(self, unseen: list[str], limits: Limits) -> None:
-        """Looks which replies have begun to come."""
+        """Asks which replies have begun to arrive."""
         if not unseen:
             return
         answer = self._client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=unseen))
@@ -107,8 +106,8 @@ class Inbox:
         """Fetches the next parts of a reply.
 
         Returns:
-            The reply, if all of it is there, or the error in its place; and whether there may be
-            more to fetch at once.
+            The reply if it is complete, or the error in its place, else None; and whether more can
+            be fetched right away.
         """
         parcel, missing = arrival.parcel, arrival.missing
         if arrival.parts > limits.parts:
@@ -130,7 +129,7 @@ class Inbox:
         return None, True
 
     def _pull(self, name: str, room: int) -> Any:
-        """Asks for a part of a reply; returns None if it is larger than there is room for."""
+        """Fetches a part of a reply; returns None if it has more than ``room`` bytes."""
         request = message_pb2.PullObjectRequest(
             node=self._grid.node, run_id=self._grid.run.run_id, object_id=name
         )
@@ -144,12 +143,12 @@ class Inbox:
         return answer if len(answer.object_content) <= room else None
 
     def _stop(self, response: Any) -> None:
-        """Ends a call before its answer is read, if that says that it is too large."""
+        """Aborts a call before its answer is read if the content length is too large."""
         if self._room is not None and int(response.headers.get("content-length", 0)) > self._room:
             raise _TooLarge
 
     def _confirm(self, arrival: _Arrival) -> None:
-        """Lets the SuperLink delete a reply, and refuse what has not come of it."""
+        """Lets the SuperLink delete a reply, and refuse parts that have not arrived."""
         self._client.ConfirmMessageReceived(
             message_pb2.ConfirmMessageReceivedRequest(
                 node=self._grid.node, run_id=self._grid.run.run_id, message_object_id=arrival.name
@@ -158,10 +157,7 @@ class Inbox:
 
 
 def replies(grid: Grid) -> Callable[[Sequence[str], Limits], Iterable[Message]]:
-    """Returns the function that fetches, without waiting, what has come in reply to messages.
-
-    It takes their ids, and what a reply may be.
-    """
+    """Returns a function of message ids and limits that fetches arrived replies without waiting."""
     client = runtime_client(grid)
     if client is not None:
         return Inbox(grid, client).replies
@@ -174,7 +170,7 @@ def _unpacked(parcel: Parcel, limits: Limits) -> Message:
         return unpack(parcel, limits.size)
     except Refused as error:
         return _unusable(parcel, str(error))
-    except Exception as error:  # Flower inflates what a stranger sent, and raises what it meets
+    except Exception as error:  # untrusted bytes: Flower may raise anything
         return _unusable(parcel, f"it cannot be put together: {one_line(repr(error))}")
 
 

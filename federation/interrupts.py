@@ -10,11 +10,11 @@ from contextlib import contextmanager
 def end_at_once() -> Iterator[None]:
     """Lets Ctrl-C end the process at once, with status 130; for imports that take seconds.
 
-    Raised inside some extension's import, a KeyboardInterrupt is lost, or ends the process as if
-    nobody had handled it. To be used where there is nothing to be put in order first.
+    A KeyboardInterrupt raised while an extension is imported may be lost, or end in a traceback.
+    Use this only where there is nothing to clean up.
     """
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # else it is ignored, in the background of a script
+    if before is signal.default_int_handler:  # a script's background jobs ignore SIGINT
         signal.signal(signal.SIGINT, lambda signum, frame: os._exit(130))
     try:
         yield

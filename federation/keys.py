@@ -1,4 +1,4 @@
-"""Keys and certificates on disk, one file at a time: read, and refused when they are unsafe."""
+"""Reads keys and certificates from disk, and refuses unsafe ones."""
 
 import contextlib
 import shlex
@@ -26,10 +26,10 @@ _NIST = (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)
 
 
 def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Reads the key by which a client proves who it is, in OpenSSH's form.
+    """Reads the private key with which a client authenticates itself, in OpenSSH format.
 
     Raises:
-        Refused: If it is missing, others may read it, or it is no such key.
+        Refused: If it is missing, readable by others, or not such a key.
     """
     data = _read_secret(path)
     with _readable(path, "OpenSSH private key without a passphrase"):
@@ -40,10 +40,10 @@ def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
-    """Reads the public half of a client's key, one line in OpenSSH's form.
+    """Reads a client's public key, one line in OpenSSH format.
 
     Raises:
-        Refused: If it is missing or no such key.
+        Refused: If it is missing or not such a key.
     """
     data = _read(path)
     with _readable(path, "OpenSSH public key"):
@@ -54,10 +54,10 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def read_server_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Reads the key of a certificate, the server's or the authority's, in PEM form.
+    """Reads the private key of the server's or the authority's certificate, in PEM format.
 
     Raises:
-        Refused: If it is missing, others may read it, or it is no such key.
+        Refused: If it is missing, readable by others, or not such a key.
     """
     data = _read_secret(path)
     with _readable(path, "PEM private key without a passphrase"):
@@ -71,7 +71,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     """Reads a PEM certificate.
 
     Raises:
-        Refused: If it is missing or no certificate.
+        Refused: If it is missing or not a certificate.
     """
     data = _read(path)
     with _readable(path, "PEM certificate"):
@@ -79,7 +79,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def same_key(one: PublicKeyTypes, other: PublicKeyTypes) -> bool:
-    """Whether two public keys are the same one."""
+    """Whether two public keys are equal."""
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     return one.public_bytes(*form) == other.public_bytes(*form)
 

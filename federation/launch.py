@@ -1,4 +1,4 @@
-"""How Flower's own programs are started here: in private, and from an empty working directory."""
+"""Starts Flower's own programs with a private home and from an empty working directory."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ _UNWANTED = "FLWR_INTERNAL_GRPC_CONTROL_API"
 
 
 class Launch(NamedTuple):
-    """A process to be: for ``subprocess.Popen(argv, env=env, cwd=cwd)`` or ``os.execve``."""
+    """How to start a process: ``subprocess.Popen(argv, env=env, cwd=cwd)`` or ``os.execve``."""
 
     argv: list[str]  # the program's absolute path and its arguments
     env: dict[str, str]  # its whole environment
@@ -25,15 +25,15 @@ def program(name: str, *arguments: str, home: Path) -> Launch:
     """Prepares one of Flower's programs, or `engram` itself, without starting it.
 
     Args:
-        name: Its name, such as ``flower-superlink``; that of this interpreter's environment
-            is taken, and so are all that it starts.
-        arguments: What it is given.
-        home: Its private ``FLWR_HOME``. The working directory is ``empty`` beside it: what a
-            process finds in its working directory it imports first. Both are made.
+        name: Its name, such as ``flower-superlink``; it and the programs it starts are taken from
+            this interpreter's environment.
+        arguments: Its arguments.
+        home: Its private ``FLWR_HOME``. The working directory is ``empty`` beside it, since a
+            process imports from its working directory first. Both are made.
 
     Raises:
-        Refused: If the program is not installed, a folder cannot be made, or there is something in
-            the working directory that would be run instead of this source.
+        Refused: If the program is not installed, a folder cannot be made, or the working directory
+            holds something that would be run instead of this source.
     """
     found = Path(sys.executable).parent / name
     if not found.is_file():

@@ -1,4 +1,4 @@
-"""What the machine has to spare."""
+"""The machine's free memory."""
 
 import resource
 from pathlib import Path
@@ -11,7 +11,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available(device: str) -> int:
-    """Returns how many bytes are free, now."""
+    """Returns how many bytes of memory are free for this process on a device."""
     if device != "cpu":
         import torch  # noqa: PLC0415 - which a node's main process does not load
 
@@ -22,23 +22,21 @@ def available(device: str) -> int:
         if limit != "max":
             used = int((_CGROUP / "memory.current").read_text())
             fields = (_CGROUP / "memory.stat").read_text().split()
-            used -= int(fields[fields.index("inactive_file") + 1])  # files, to be had back at once
+            used -= int(fields[fields.index("inactive_file") + 1])  # reclaimable page cache
             free = min(free, max(0, int(limit) - used))
     except (OSError, ValueError):
         pass
-    most = resource.getrlimit(resource.RLIMIT_AS)[0]  # and so may a process: ulimit -v
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]  # ulimit -v
     if most != resource.RLIM_INFINITY:
         free = min(free, max(0, most - psutil.Process().memory_info().vms))
     return free
 
 
 def check_room(what: str, size: int, advice: str, *, kind: type[Refused] = Refused) -> None:
-    """Refuses what does not fit into memory, before any of it is made.
-
-    ``what`` needs so many bytes at least; the error is of this kind, and ends with the advice.
+    """Checks that ``what``, of at least ``size`` bytes, fits into memory before allocating it.
 
     Raises:
-        Refused: It needs more than is free.
+        Refused: If it needs more than is free; of type ``kind``, and ending with ``advice``.
     """
     free = available("cpu")
     if size > free:

@@ -1,6 +1,6 @@
-"""The memory that a message will take once parsed, counted beforehand from its bytes.
+"""Bounds the memory that a message takes once parsed, counted from its bytes before parsing.
 
-Two bytes can encode an empty record, which takes some hundred bytes as an object and some ten
+Two bytes can encode an empty record, which takes hundreds of bytes as an object and about ten
 microseconds to create: four megabytes of them keep a reader busy for ten seconds.
 """
 
@@ -9,20 +9,20 @@ from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused
 
-_MOST: Final = 2**26  # bytes that a message's objects may take, beside texts, bytes and arrays
-_RECORD, _VALUE, _NUMBER = 512, 96, 36  # bytes that a message, a field, a number of a list takes
-_JSON: Final = 32  # bytes of objects that a byte of JSON can make
+_MOST: Final = 2**26  # bytes that a message's objects may take, besides texts, bytes and arrays
+_RECORD, _VALUE, _NUMBER = 512, 96, 36  # bytes taken by a message, a field, a number in a list
+_JSON: Final = 32  # most bytes of objects per byte of JSON
 _VARINT, _EIGHT, _DELIMITED, _FOUR = 0, 1, 2, 5  # wire types of protobuf
 _DOUBLE: Final = 1  # a field's type in protobuf
 _TEXTS: Final = (9, 12)  # likewise: string and bytes
-_CONTINUED: Final = bytes(range(128, 256))  # a number's bytes of seven bits each, but for the last
+_CONTINUED: Final = bytes(range(128, 256))  # all bytes of a varint but its last one
 
 
 class MemoryBudget:
     """The memory that the objects of one message may take; each call uses up some of it.
 
     Args:
-        most: Bytes. Texts, bytes and arrays do not count, since they take no more than they send.
+        most: Bytes. Texts, bytes and arrays, which take no more than they send, do not count.
     """
 
     def __init__(self, most: int = _MOST) -> None:
@@ -65,13 +65,13 @@ class MemoryBudget:
 
 
 class _Field(NamedTuple):
-    """What a message's descriptor says of a field."""
+    """A field in a protobuf message's descriptor."""
 
     message: Any
     kind: int
 
     def count(self, part: memoryview) -> int:
-        """Returns how many numbers there are in a packed list; of a text, none."""
+        """Returns how many numbers a packed list holds; 0 for a text."""
         if self.kind in _TEXTS:
             return 0
         if self.kind == _DOUBLE:
@@ -85,7 +85,7 @@ def _fields(kind: Any) -> dict[int, _Field]:
 
 
 def _after(view: memoryview, at: int, wire: int) -> int:
-    """Returns where a field that says no length ends."""
+    """Returns where a field without a length prefix ends."""
     if wire == _VARINT:
         return _varint(view, at)[1]
     if wire == _EIGHT:
@@ -96,7 +96,7 @@ def _after(view: memoryview, at: int, wire: int) -> int:
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """Returns a number of seven bits a byte, lowest first, and where it ends."""
+    """Reads a varint (seven bits a byte, lowest first); returns it and where it ends."""
     value = 0
     for place, byte in enumerate(view[at : at + 10]):
         value |= (byte & 127) << (7 * place)

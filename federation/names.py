@@ -1,4 +1,4 @@
-"""What clients are called: the names that their data give them, where these do."""
+"""Clients' names, where their data give them some."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from federation.errors import one_line
 __all__ = ["Names", "checked_names"]
 
 Names = Mapping[int, str]
-"""By client, its name. Those that have none are called by their numbers."""
+"""Names by client; clients without one are shown by their numbers."""
 
 _LONGEST: Final = 60  # characters of a name
 
 
 def checked_names(given: Names, num_clients: int) -> dict[int, str]:
-    """Returns names that messages can show: short, printable, and no two clients' the same.
+    """Returns names that messages can show: short, printable and unique.
 
-    What would be taken for another client is followed by the number: ``park (number 6)``. That is
-    a name that several have, or one that is another client's number.
+    A name that several clients have, or that reads as another client's number, is followed by its
+    client's number: ``park (number 6)``.
 
     Args:
-        given: Names as data, or other machines, give them.
-        num_clients: Clients there are, ``0..num_clients-1``.
+        given: Names from data or from other machines.
+        num_clients: Number of clients.
     """
     names = {
         client: one_line(name.strip(), longest=_LONGEST)
@@ -35,8 +35,8 @@ def checked_names(given: Names, num_clients: int) -> dict[int, str]:
         taken = {c: name for c, name in names.items() if counts[name] > 1 or name in numbers}
         if not taken:
             return names
-        # Those of one pass differ by their ends, so that only names that have none yet can be
-        # taken in the next.
+        # Names changed in one pass differ from each other, so each further pass changes a name
+        # that had no suffix yet: the loop ends.
         names |= {client: _with_number(name, client) for client, name in taken.items()}
 
 

@@ -1,10 +1,9 @@
-"""Where the noise of differential privacy comes from.
+"""Sources of the noise of differential privacy.
 
-Noise hides an update from those only who cannot compute it. The seed of an experiment is among
-its settings, which every node knows, and so is a round's number: noise from the platform's random
-streams could be subtracted by anybody. So what runs on nodes draws ``secret_noise``, on the
-clients and on the server. In a simulation nobody is to be protected, and a run should give the
-same numbers again: there, and in tests, it is ``simulated_noise``, which has to be asked for.
+Noise hides an update only from those who cannot compute it. Every node knows the experiment's seed
+and the round's number, so anybody could subtract noise from the platform's random streams. On
+real nodes, clients and server therefore draw ``secret_noise``. Simulations and tests, which have
+nobody to protect and should be reproducible, ask for ``simulated_noise``.
 """
 
 import os
@@ -21,18 +20,18 @@ class Noise(Protocol):
     """A source of standard normal numbers."""
 
     def __call__(self, size: int, stream: Stream, *keys: int) -> Tensor:
-        """Returns so many of them, (size,) in float32, for a purpose and its keys."""
+        """Returns standard normal numbers, shape (size,) in float32, for a purpose and its keys."""
 
 
 def secret_noise(size: int, stream: Stream, *keys: int) -> Tensor:
-    """Draws from the operating system's secret entropy, never the same twice.
+    """Draws from the operating system's entropy, never the same twice.
 
-    Straight from its bytes: what a clipped update leaves unchanged shows some of its noise as it
-    is, from which the state of an ordinary generator, and so the rest, could be computed.
+    No pseudo-random generator is used: where an update is zero its noise is seen as it is, and
+    from that an ordinary generator's state, and so the remaining noise, could be computed.
     """
     del stream, keys
     whole = np.frombuffer(os.urandom(8 * size), dtype=np.uint64) >> np.uint64(12)
-    # The middles of 2^52 equal parts of (0, 1), each exact in float64 and none of them 0 or 1.
+    # Midpoints of 2^52 equal parts of (0, 1): exact in float64, and never 0 or 1.
     parts = torch.from_numpy((whole.astype(np.float64) + 0.5) * 2.0**-52)
     normal: Tensor = torch.special.ndtri(parts)
     return normal.float()

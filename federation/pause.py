@@ -1,17 +1,15 @@
-"""How long to wait before looking whether something has come that comes in rounds."""
+"""Adaptive polling intervals for replies that take about as long in each round."""
 
-_SLOWER = 1.25
-_SOON = 0.8  # of the time that it took last time, before the first look
-_SOONER = 0.7  # of that, if the first look came too late
+_SLOWER = 1.25  # growth of the pauses after the first
+_SOON = 0.8  # the first pause, as a fraction of the last wait
+_SOONER = 0.7  # factor on the first pause if the first poll already found what it waited for
 
 
 class Pauses:
-    """Pauses between looks. A look costs, and rounds resemble each other.
+    """Pauses between polls, which are costly.
 
-    The first pause of a wait is a little shorter than the last wait, or than the first pause of
-    it, if that was all of it. The next ones are short, and grow.
-
-    The shortest is of those after the first, in seconds.
+    The first pause of a wait is a little shorter than the whole last wait. The next ones begin at
+    ``shortest`` seconds and grow to at most ``longest``.
     """
 
     def __init__(self, shortest: float, longest: float) -> None:
@@ -27,7 +25,7 @@ class Pauses:
         self._looks = 0
 
     def next(self) -> float:
-        """Returns how long to pause before the next look."""
+        """Returns the seconds to pause before the next poll."""
         pause = min(self._next, self._longest)
         self._next = self._shortest * _SLOWER ** min(self._looks, 100)  # far beyond the longest
         self._waited += pause
@@ -35,7 +33,7 @@ class Pauses:
         return pause
 
     def found(self) -> None:
-        """Notes that the last look found what was waited for: the next wait learns from it."""
+        """Notes that the last poll was successful, from which the next wait learns."""
         if self._looks <= 1:
             self._first = max(self._first * _SOONER, self._shortest)
         else:

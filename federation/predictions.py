@@ -1,7 +1,6 @@
 """Messages between server and sites about users' networks: questions, predictions, gradients.
 
-In messages, ``ASKED`` names the question of a turn; arms, predictions and networks are
-float64.
+Arms, predictions and networks are float64.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,8 +16,8 @@ from engram.bandits.networks import Weights
 from engram.bandits.replay import Drawn
 from federation.wire import floats_record, read_array, read_floats, to_record
 
-ASKED: Final = "asked"  # config key: offer, predictions, gradients or play
-ARM: Final = "arm"  # config key: which one to play
+ASKED: Final = "asked"  # config key, the question: offer, predictions, gradients or play
+ARM: Final = "arm"  # config key: which arm to play
 ARMS: Final = "arms"
 PREDICTIONS: Final = "predictions"
 
@@ -35,7 +34,7 @@ class Question(NamedTuple):
 
 
 def arms_record(arms: Array) -> ArrayRecord:
-    """Returns arms, shape (K, d)."""
+    """Serializes arms, shape (K, d)."""
     return floats_record(arms=arms)
 
 
@@ -49,7 +48,7 @@ def read_arms(record: ArrayRecord, dim: int) -> Array:
 
 
 def predictions_record(predictions: Array) -> ArrayRecord:
-    """Returns predictions of n clients for K arms, shape (n, K)."""
+    """Serializes predictions of n clients for K arms, shape (n, K)."""
     return floats_record(predictions=predictions)
 
 
@@ -62,14 +61,14 @@ def read_predictions(record: ArrayRecord, shape: tuple[int, int]) -> Array:
 
 
 def network_record(weights: Weights) -> ArrayRecord:
-    """Returns parameters, or gradients, of networks: ``theta.k`` of each layer (M, out, in)."""
+    """Serializes M networks' parameters or gradients: ``theta.k`` for layer k, (M, out, in)."""
     return to_record({f"theta.{k}": w for k, w in enumerate(weights)})
 
 
 def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weights:
-    """Reads what ``network_record`` wrote, of so many networks.
+    """Reads what ``network_record`` wrote for ``count`` networks.
 
-    ``widths`` are d, and those of the hidden layers.
+    ``widths`` are d and the widths of the hidden layers.
 
     Raises:
         KeyError: If a layer is missing.
@@ -84,7 +83,7 @@ def read_network(record: ArrayRecord, widths: Sequence[int], count: int) -> Weig
 
 
 def question_for(clients: Collection[int], question: Question) -> Question | None:
-    """Returns the part of a question that is about rows of these clients; None if none is."""
+    """Returns the part of a question about rows of these clients; None if there is none."""
     drawn = question.drawn
     own = np.isin(drawn.users, list(clients)) & (drawn.shares > 0)
     width = int(own.sum(axis=1).max(initial=0))
@@ -106,7 +105,7 @@ def question_for(clients: Collection[int], question: Question) -> Question | Non
 
 
 def question_record(question: Question) -> ArrayRecord:
-    """Returns the networks, and ``clients``, ``slots`` and ``shares`` of the rows, (M, n)."""
+    """Serializes the networks, and ``clients``, ``slots`` and ``shares`` of the rows, (M, n)."""
     _, users, slots, shares = question.drawn
     record = network_record(question.weights)
     numbers = {"clients": users, "slots": slots}

@@ -1,4 +1,4 @@
-"""What the settings of privacy and robustness make of an algorithm's aggregate and its models."""
+"""Applies the settings of privacy and robustness to a method's aggregate and models."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from federation.streams import Stream
 
 
 def protected(aggregate: Aggregate, e: SharedSettings, noise: Noise) -> Aggregate:
-    """Returns an algorithm's aggregate with the experiment's merge, clipping and central noise.
+    """Returns a method's aggregate with the experiment's merge, clipping and central noise.
 
     Raises:
-        ValueError: If the algorithm's own aggregate is no mean, and the settings would replace one.
+        ValueError: If the method's aggregate is not a mean, and the settings would replace a mean.
     """
     if e.privacy == "central":
         return private_mean(
@@ -46,7 +46,7 @@ def _center(e: ProtectionSettings) -> Center:
 
 
 def _deviation(e: ProtectionSettings) -> float:
-    """Returns the standard deviation of the noise that a client adds."""
+    """Returns the standard deviation of the noise that each client adds."""
     return e.noise_multiplier * e.clip if e.privacy == "local" else 0.0
 
 
@@ -59,19 +59,19 @@ def leave_client(
     server_round: int,
     noise: Noise,
 ) -> Params:
-    """Returns clients' models as they leave the clients: clipped, and with local noise.
+    """Clips clients' updates and adds local noise, before their models leave the clients.
 
-    Each is a function of its client alone, so that neither who else trains with it, nor how
-    nodes host clients, bears on its privacy. A client that is asked again answers again, with
-    other noise and at the same cost: what a run reports is what it asked for itself.
+    Each model depends on its client alone, so that a client's privacy does not depend on who else
+    trains or on how nodes host clients. A client that is asked again answers with new noise, at the
+    same privacy cost; a run reports the cost of what it asked for itself.
 
     Args:
         e: The settings; ``clip`` is positive.
-        models: What was trained, each leaf with a leading axis of ``len(clients)``.
-        model: The common model that it was trained from.
-        clients: Whose they are.
-        server_round: In which round.
-        noise: Its source.
+        models: The trained models, each leaf with a leading axis of ``len(clients)``.
+        model: The common model that they were trained from.
+        clients: The models' clients.
+        server_round: The round.
+        noise: Source of the noise.
     """
     models = vmap(clip, in_dims=(0, None, None))(models, model, e.clip)
     if e.privacy != "local":
@@ -82,12 +82,12 @@ def leave_client(
 
 
 def spent(e: ProtectionSettings, rounds: int) -> float:
-    """Returns the epsilon, at ``delta``, of a client that took part in so many rounds.
+    """Returns the epsilon, at ``delta``, of a client that took part in ``rounds`` rounds.
 
-    Central privacy hides from whoever sees the models whether a client's data are there at all;
-    adding or removing them moves the sum by ``clip``. Local privacy hides from the server which
-    data a client has; two clipped updates lie up to ``2 clip`` apart. What is counted is what
-    its models tell of a client, and nothing else that it sends.
+    Central privacy hides from anyone who sees the models whether a client took part at all: adding
+    or removing it moves the sum by ``clip``. Local privacy hides from the server which data a
+    client has: two clipped updates lie up to ``2 clip`` apart. Only a client's models are
+    accounted for, not the other numbers that it sends.
     """
     reach = 2 if e.privacy == "local" else 1
     return epsilon(e.noise_multiplier / reach, rounds, e.delta)

@@ -1,4 +1,4 @@
-"""What a node says of itself when a run opens, and the list of clients that comes of it."""
+"""Nodes' descriptions of themselves, and the roster of clients compiled from them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,16 +13,16 @@ from federation.wire import ROSTER, read_int, read_list
 
 __all__ = ["Kind", "NodeEntry", "Roster", "Sites", "describe_node", "read_entry"]
 
-_MOST_ROWS = 2**31  # more than one client has; they are weights
+_MOST_ROWS = 2**31  # rows are weights: a client must have fewer
 
 
 class Kind(NamedTuple):
-    """What a node's data are; those of one run are alike.
+    """The kind of data that a node has, the same for all nodes of a run.
 
     Attributes:
-        inputs: What a row of inputs is like, as ``federation.shapes`` has it; empty for tables.
+        inputs: Dtype and shape of an input row, see ``federation.shapes``; empty for tables.
         outputs: Number of classes, or of values or labels to predict; 0 for tables.
-        columns: What the columns of a table are called, in their order.
+        columns: Names of a table's columns, in their order.
     """
 
     inputs: str = ""
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     columns: tuple[str, ...] = ()
 
     def to_row(self) -> dict[str, Any]:
-        """Returns it for the first row of a run's record."""
+        """Returns its entries in the first row of a run's record."""
         if self.columns:
             return {"columns": list(self.columns)}
         return {"inputs": self.inputs, "outputs": self.outputs}
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
         return None
 
     def unlike(self, most: "Kind") -> str:
-        """Says what differs from what most nodes have."""
+        """Says how it differs from the kind that most nodes have."""
         if not (self.columns and most.columns):
             return f"it has {self._in_words()}, and most nodes have {most._in_words()}"
         if len(self.columns) != len(most.columns):
@@ -65,10 +65,10 @@ class NodeEntry(NamedTuple):
 
     Attributes:
         fingerprint: Digest of the source that it runs.
-        source: Folder that this source is in.
-        clients: Training rows of each client that it hosts, by client.
-        kind: What its data are.
-        names: What clients are called, of those that have names.
+        source: Folder of this source.
+        clients: Number of training rows of each client that it hosts.
+        kind: Kind of its data.
+        names: Names of the clients that have one.
     """
 
     fingerprint: str
@@ -82,10 +82,10 @@ class Roster(NamedTuple):
     """The clients of a federation.
 
     Attributes:
-        nodes: For each client 0..n-1, the node that hosts it; None if it has not come yet.
-        examples: For each client, its number of training rows; 0 if it has not come yet.
-        kind: What their data are.
-        names: What those are called that have names.
+        nodes: For each client 0..n-1, the node that hosts it; None if none has joined yet.
+        examples: For each client, its number of training rows; 0 if it has not joined yet.
+        kind: Kind of their data.
+        names: Names of the clients that have one.
     """
 
     nodes: Sequence[int | None]
@@ -94,12 +94,12 @@ class Roster(NamedTuple):
     names: Names = UNNAMED
 
     def to_row(self) -> dict[str, Any]:
-        """Returns what the first row of a run's record says of them."""
+        """Returns the clients' entries in the first row of a run's record."""
         names = {str(client): name for client, name in self.names.items()}
         return {**self.kind.to_row(), **({"names": names} if names else {})}
 
     def by_node(self, clients: Sequence[int]) -> Mapping[int, list[int]]:
-        """Returns those that have come grouped by their nodes, both in ascending order."""
+        """Groups the given clients that have joined by node, both in ascending order."""
         groups: dict[int, list[int]] = {}
         for client in sorted(clients):
             node = self.nodes[client]
@@ -108,7 +108,7 @@ class Roster(NamedTuple):
         return dict(sorted(groups.items()))
 
     def sites(self) -> "Sites":
-        """Returns those that have come, as sites with tables."""
+        """Returns the clients that have joined, as sites with tables."""
         nodes = {c: node for c, node in enumerate(self.nodes) if node is not None}
         rows = {client: self.examples[client] for client in nodes}
         return Sites(nodes, rows, list(self.kind.columns), self.names)
@@ -119,9 +119,9 @@ class Sites(NamedTuple):
 
     Attributes:
         nodes: The node that hosts each client.
-        rows: How many rows each client has to learn from.
-        columns: What the columns of their tables are called.
-        names: What those sites are called that have names.
+        rows: Each client's number of training rows.
+        columns: Names of their tables' columns.
+        names: Names of the sites that have one.
     """
 
     nodes: Mapping[int, int]
@@ -167,13 +167,13 @@ def read_entry(content: RecordDict) -> NodeEntry:
         clients = read_list(entry, "clients", int)
         examples = read_list(entry, "examples", int)
         if not (all(c >= 0 for c in clients) and all(0 < n < _MOST_ROWS for n in examples)):
-            raise ValueError("clients and their numbers of rows must be such")
+            raise ValueError(f"clients must be 0 or more, and rows in 1..{_MOST_ROWS - 1}")
         inputs, columns = str(entry["inputs"]), tuple(read_list(entry, "columns", str))
         if inputs:
             example(inputs)
         named = read_list(entry, "named", int)
         if not set(named) <= set(clients):
-            raise ValueError("names must be its clients'")
+            raise ValueError("names must be of clients that it hosts")
         return NodeEntry(
             fingerprint=str(entry["fingerprint"]),
             source=str(entry["source"]),

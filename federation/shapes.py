@@ -1,4 +1,4 @@
-"""What one row of a client's inputs is like, as text that nodes and the server compare."""
+"""The dtype and shape of an input row, as text that nodes and the server compare."""
 
 import json
 import math
@@ -19,9 +19,9 @@ _MOST_LEAVES: Final = 64
 
 
 def described(inputs: Inputs) -> str:
-    """Returns the dtype and shape of a row: ``float32[1,28,28]``, as models see it.
+    """Returns the dtype and shape of a row as models see it: ``float32[1,28,28]``.
 
-    Of several inputs it is JSON: ``["int64[80]", "float32[3]"]``, or an object with their names.
+    Several inputs are described in JSON: ``["int64[80]", "float32[3]"]``, or an object by name.
 
     Args:
         inputs: A tensor of rows (n, ...), or a tuple or dictionary of such.
@@ -36,10 +36,10 @@ def described(inputs: Inputs) -> str:
 
 
 def example(text: str, rows: int = 2) -> Inputs:
-    """Returns zeros of so many rows that are like this.
+    """Returns ``rows`` rows of zeros of the described dtype and shape.
 
     Raises:
-        ValueError: If the text is none that ``described`` writes.
+        ValueError: If the text is not one that ``described`` writes.
     """
     kind = text if _LEAF.fullmatch(text) else _parsed(text)
     found = _zeros(kind, rows)
@@ -50,7 +50,7 @@ def example(text: str, rows: int = 2) -> Inputs:
 
 
 def size(text: str) -> int:
-    """Returns how many numbers a row has."""
+    """Returns how many numbers a described row has."""
     return sum(math.prod(int(n) for n in shape.split(",") if n) for _, shape in _LEAF.findall(text))
 
 
@@ -70,7 +70,7 @@ def _zeros(kind: Any, rows: int) -> Inputs:
     if match is None:
         raise ValueError(f"inputs must be described as float32[3] is, got {str(kind)[:40]!r}")
     dtype, shape = match.groups()
-    # No room is made for what somebody else's text claims: all rows are views of one number.
+    # The text is untrusted: nothing of the claimed size is allocated, all are views of one number.
     zero = torch.zeros((), dtype=_DTYPES[dtype])
     return zero.expand(rows, *(int(n) for n in shape.split(",") if n))
 

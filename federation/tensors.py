@@ -1,4 +1,4 @@
-"""Tensors as a file holds them: written alike everywhere, and read from whoever wrote them."""
+"""Tensors as bytes in the safetensors format, which is safe to read from untrusted files."""
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -15,7 +15,7 @@ def tensors_from_bytes(data: bytes) -> Params:
     """Returns the tensors, on the CPU.
 
     Raises:
-        ValueError: If the bytes are in no such format, or of a type that torch does not have.
+        ValueError: If the bytes are not in this format, or of a type that torch does not have.
     """
     try:
         return load(data)
@@ -24,9 +24,9 @@ def tensors_from_bytes(data: bytes) -> Params:
 
 
 def difference(found: Params, wanted: Params) -> str | None:
-    """Says how tensors differ in names, shapes or types from others; None if they do not.
+    """Says how tensors differ from the wanted ones in names, shapes or types; None if they do not.
 
-    A vector that is empty among the others has grown, and may have any length.
+    An empty vector among the wanted ones stands for a vector of any length, since it may grow.
     """
     if found.keys() != wanted.keys():
         return f"names {sorted(found.keys() ^ wanted.keys())[:5]} are not in both"

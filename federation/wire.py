@@ -1,4 +1,4 @@
-"""What Flower's messages carry. The only place where Flower's records and ours meet."""
+"""Converts between Flower's records and our types: what messages carry."""
 
 import math
 from functools import lru_cache
@@ -40,26 +40,26 @@ __all__ = [
 
 _T = TypeVar("_T", int, float, str)
 
-ARRAYS: Final = "arrays"  # as Flower's own strategies call them
+ARRAYS: Final = "arrays"  # the name in Flower's own strategies
 CONFIG: Final = "config"
 METRICS: Final = "metrics"
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"
 SETTINGS: Final = "settings"  # config key of the roster query: digest of the server's settings
-TRAINING: Final = "training"  # config key: which memories a message is about
-SECONDS: Final = "seconds"  # of a reply's clients: how long the node trained
+TRAINING: Final = "training"  # config key: the training whose memories to use
+SECONDS: Final = "seconds"  # key of a reply's clients: how long the node trained
 ROSTER_QUERY: Final = "query.roster"
-_NUMPY: Final = "numpy.ndarray"  # how Flower calls numpy's format
+_NUMPY: Final = "numpy.ndarray"  # Flower's name of numpy's format
 WAYS: Final = ("dense", "grouped", "vmap", "in-turn")
 """How a node trains its clients: by formulas, by grouped convolutions, by ``torch.func.vmap``, or
 one after the other."""
-DIVERGED: Final = 1001  # error code of a node all of whose clients' models became non-finite
+DIVERGED: Final = 1001  # error code: the models of all of a node's clients became non-finite
 
 
 def to_params(record: ArrayRecord) -> Params:
-    """Returns the arrays as tensors of their own, in a plain dict.
+    """Returns the arrays as writable tensors in a plain dict.
 
-    ``to_torch_state_dict`` would give an OrderedDict, which is another pytree than dict.
+    ``to_torch_state_dict`` would give an OrderedDict, which is a different pytree from dict.
     """
     return {name: _tensor(array) for name, array in record.items()}
 
@@ -67,16 +67,16 @@ def to_params(record: ArrayRecord) -> Params:
 def to_record(params: Params) -> ArrayRecord:
     """Returns the parameters, detached and on the CPU."""
     record = ArrayRecord()
-    for name, leaf in params.items():  # given a dict, it would check and copy every entry twice
+    for name, leaf in params.items():  # ArrayRecord(dict) would check and copy each entry twice
         record[name] = _array(leaf)
     return record
 
 
 def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Reads an array that somebody else sent, and that may hold anything.
+    """Reads an array from an untrusted sender.
 
-    Its bytes must be what numpy writes for such an array, to the letter: nothing that they say of
-    themselves is interpreted, and no room is made for it.
+    Its bytes must be exactly what numpy writes for such an array: the header is compared rather
+    than interpreted, and nothing of a claimed size is allocated.
 
     Raises:
         ValueError: If it is declared to be of another shape or dtype.
@@ -96,12 +96,12 @@ def read_array(array: Array, shape: tuple[int, ...], dtype: torch.dtype) -> torc
 
 
 def floats_record(**arrays: npt.NDArray[np.float64]) -> ArrayRecord:
-    """Returns arrays of numbers by name."""
+    """Serializes arrays of float64 by name."""
     return to_record({k: torch.from_numpy(np.ascontiguousarray(a)) for k, a in arrays.items()})
 
 
 def read_floats(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    """Reads an array of numbers that somebody else sent, as ``read_array``.
+    """Reads an array of float64 from an untrusted sender, like ``read_array``.
 
     Raises:
         KeyError: If it is missing.
@@ -116,8 +116,8 @@ def read_floats(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> npt.N
 
 
 def _array(leaf: torch.Tensor) -> Array:
-    # As `Array(leaf)` does, without numpy's writing and parsing of the same header each time:
-    # for a model of 30,000 parameters that costs ten times what its bytes cost.
+    # Like `Array(leaf)`, but with a cached header: for a model of 30,000 parameters, writing and
+    # parsing headers costs ten times as much as the bytes.
     array = leaf.detach().cpu().contiguous().numpy()
     header = _header(array.shape, array.dtype)
     data = b"".join((header, array.tobytes()))
@@ -133,7 +133,7 @@ def _tensor(array: Array) -> torch.Tensor:
 
 
 def _decode(data: bytes, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> torch.Tensor:
-    # A copy, since what is read from bytes cannot be written to.
+    # A copy, since arrays over bytes are read-only.
     return torch.from_numpy(np.frombuffer(data, dtype, offset=start).reshape(shape).copy())
 
 

@@ -14,15 +14,15 @@ from strategies.cohorts import draw_cohort
 class PrivacyAccountant:
     """Counts the rounds of a private run in which each client was asked.
 
-    A round counts from before anybody is asked, whatever its outcome. After a crash a run continues
-    from its last checkpoint, and repeats rounds. If noise is secret, and so differs each time, a
-    repeated round counts each time, since it releases new information about the clients.
+    A round is counted before anybody is asked, whatever its outcome. After a crash a run repeats
+    the rounds since its last checkpoint. If noise is secret, a repeated round has new noise and so
+    counts again, since it releases new information about the clients.
 
     Args:
         experiment: The settings. Without privacy nothing is counted.
         done: The round of the last checkpoint: rounds 1 to this one are done.
         file: Where each round's clients are recorded before they are asked; None if a repeated
-            round has the same noise as before, and so releases nothing new.
+            round has the same noise, and so releases nothing new.
 
     Raises:
         Refused: If the file is damaged.
@@ -49,7 +49,7 @@ class PrivacyAccountant:
                 raise Refused(f"{file} is damaged: {error}") from error
 
     def note(self, clients: Sequence[int]) -> None:
-        """Notes, before it is done, that these clients are asked in a round."""
+        """Records the clients of a round, before they are asked."""
         if self._experiment.privacy == "none":
             return
         if self._file is not None:
@@ -63,8 +63,8 @@ class PrivacyAccountant:
     def spent(self) -> dict[str, float]:
         """The ``epsilon`` of the client that was asked most often, and its ``delta``.
 
-        Empty without privacy. Every other client's epsilon is at most this one. Who is drawn
-        depends on nobody's data, so that rounds without a client cost it nothing.
+        Empty without privacy. Every other client's epsilon is at most this one. Cohorts do not
+        depend on data, so that rounds without a client cost it nothing.
         """
         e = self._experiment
         if e.privacy == "none":

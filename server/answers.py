@@ -1,4 +1,4 @@
-"""The roster query: which clients nodes host, running which source; and who cannot say, and why."""
+"""The roster query: each node's clients and source, or why it cannot serve."""
 
 import time
 from collections.abc import Mapping
@@ -18,21 +18,21 @@ from server.grid import PatientGrid
 _log = getLogger("flwr.engram")
 
 _SAID = (REFUSED, UNUSABLE, UNFINISHED)  # codes of errors that our own source reports
-_TOLD = 10  # nodes that a message names
-_GLANCE = 2.0  # seconds for answers; those that take longer are found at a later look
-_DATA = 600.0  # the same in a simulation, where nobody is there to go on with meanwhile
+_TOLD = 10  # most nodes that a message names
+_GLANCE = 2.0  # seconds to wait for answers; later ones are found by the next call
+_DATA = 600.0  # the same in a simulation, whose nodes have to load their data first
 _SOON, _LATER = 5.0, 60.0  # seconds until a node that is busy, or cannot serve, is asked again
 
 
 class Answers:
-    """What nodes have answered. A node that serves is asked once, and the others again.
+    """Nodes' answers to the roster query. A node that can serve is asked once, others repeatedly.
 
-    Where the SuperLink knows nodes by names, a node hosts the clients of its name and no others,
-    whatever it says.
+    Where the SuperLink knows nodes by name, a node hosts the clients of its name only, whatever
+    it says.
 
     Attributes:
-        entries: Of nodes that serve, in the order in which they came.
-        refusals: Why others do not, by node: the end of a sentence about it.
+        entries: Answers of nodes that serve, in the order in which they came.
+        refusals: Why other nodes do not serve: the end of a sentence that begins with the node.
         fixed: Whether all nodes are there from the beginning, as in a simulation.
     """
 
@@ -43,14 +43,17 @@ class Answers:
         self._asked = {"fingerprint": fingerprint(), TRAINING: training, SETTINGS: settings}
         self._membership = grid.membership if isinstance(grid, PatientGrid) else None
         self.fixed = isinstance(grid, PatientGrid) and grid.fixed
-        self._again: dict[int, float] = {}  # when those who do not serve are asked again
-        self._busy: set[int] = set()  # of these, those that have other work
+        self._again: dict[int, float] = {}  # when nodes that do not serve are asked again
+        self._busy: set[int] = set()  # those of them that train for another run
         self._names: Mapping[int, str] = {}
 
     def ask(self) -> bool:
-        """Asks nodes that have come since; returns whether anything new is known.
+        """Asks nodes that have joined since, or are to be asked again.
 
-        Nobody is waited for who has to load data first: the answer is there at a later call.
+        It does not wait for nodes that have to load data first: a later call finds their answers.
+
+        Returns:
+            Whether anything new is known.
         """
         now = time.monotonic()
         unknown = set(self._grid.get_node_ids()) - self.entries.keys()
@@ -93,7 +96,7 @@ class Answers:
             _log.warning("%s %s; it is asked again", self.called(node), reason)
 
     def _own(self, node: int, entry: NodeEntry) -> NodeEntry:
-        """Returns an entry without clients that are not the node's, by its name."""
+        """Removes clients from an entry that do not belong to the node by its name."""
         if self._membership is None:
             return entry
         name = self._names.get(node, "")
@@ -103,7 +106,7 @@ class Answers:
         others = sorted(entry.clients.keys() - own.keys())
         if others:
             _log.warning(
-                "%s says that it hosts clients %s, which are others': they are not taken from it "
+                "%s says that it hosts clients %s, which belong to other nodes: they are ignored "
                 "(federation.toml has %d clients, and its node.toml must have as many)",
                 self.called(node),
                 few(others),
@@ -112,12 +115,12 @@ class Answers:
         return entry._replace(clients=own)
 
     def called(self, node: int) -> str:
-        """Returns what to call a node in a message."""
+        """Returns a node's name for messages."""
         name = self._names.get(node)
         return f"{one_line(name)} (node {node})" if name else f"node {node}"
 
     def refusal(self, client: int) -> str | None:
-        """Returns why the node that is registered as a client's does not serve, if so."""
+        """Returns why the node registered for a client does not serve; None if it does."""
         if self._membership is None:
             return None
         for node in [*self.refusals, *self.silent]:
@@ -126,7 +129,7 @@ class Answers:
         return None
 
     def at_work(self, node: int) -> str:
-        """Returns why a node that is on line is not asked: the end of a sentence about it."""
+        """Returns why an online node is not asked: the end of a sentence about it."""
         if isinstance(self._grid, PatientGrid):
             suspended = self._grid.suspensions.current().get(node)
             if suspended:
@@ -137,17 +140,17 @@ class Answers:
 
     @property
     def silent(self) -> set[int]:
-        """Nodes that are on line, and have not said anything yet."""
+        """Online nodes that have not answered yet."""
         return self.on_line() - self.entries.keys() - self.refusals.keys()
 
     def on_line(self) -> set[int]:
-        """Returns all nodes that are on line, whatever they are at."""
+        """Returns all online nodes, busy or not."""
         grid = self._grid
         return grid.on_line() if isinstance(grid, PatientGrid) else set(grid.get_node_ids())
 
     @property
     def complete(self) -> bool:
-        """Whether nobody else can come: in a simulation, or where all who are registered have."""
+        """Whether no other node can join: in a simulation, or once all registered nodes have."""
         if self.fixed:
             return not self.silent
         if self._membership is None or self._membership.insecure:
@@ -157,7 +160,7 @@ class Answers:
         return there.issuperset(range(self._membership.clients)) and not self.silent
 
     def in_words(self) -> tuple[str, str]:
-        """Returns what is known of nodes that do not serve, and what helps; empty for nothing."""
+        """Returns what is known of nodes that do not serve, and a remedy; either may be empty."""
         nodes = [*self.refusals, *sorted(self.silent)]
         told = [f"{self.called(node)} {self.at_work(node)}" for node in nodes]
         known, remedy = self._membership.known() if self._membership else ("", "")
@@ -175,7 +178,7 @@ def _read(reply: Message) -> NodeEntry:
         reason = one_line(_last_line(reply.error.reason or ""))
         if _is_busy(reply):
             raise ValueError(f"is busy: {reason}")
-        if reply.error.code in _SAID:  # by our source, which says what is wrong
+        if reply.error.code in _SAID:  # from our own source, so the reason explains itself
             raise ValueError(f"cannot serve this run: {reason}")
         raise ValueError(f"cannot serve this run: {reason}{_decoy()}; {ours}")
     try:
@@ -193,7 +196,7 @@ def _is_busy(reply: Message) -> bool:
 
 
 def _decoy() -> str:
-    """Points at folders that a Ray worker would import instead of ours: it looks there first."""
+    """Points at folders that a Ray worker would import instead of our packages."""
     here = Path.cwd()
     decoys = [str(here / room) for room in ROOMS if (here / room).is_dir()]
     if here == source_root() or not decoys:

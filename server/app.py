@@ -25,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
     """Runs the experiment that the run config describes.
 
     Raises:
-        EngramError: If it cannot be run; logged as one line before it goes up.
+        EngramError: If it cannot be run; logged in one line before it is raised.
     """
     try:
         load_plugins()

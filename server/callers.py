@@ -1,8 +1,8 @@
-"""Whose a connection is: on a shared host others may connect to the Control API, and run nothing.
+"""Authenticates connections to the Control API by the local user who owns them.
 
-Flower's Control API starts programs for whoever reaches it, and the Runtime API beside it hands out
-the running ones' tokens. So a SuperLink asks the kernel, which writes in /proc/net/tcp whose each
-socket of this machine is, and serves its own user's and root's alone. Nobody needs a password.
+Flower's Control API starts programs for anyone who can connect, and the Runtime API beside it hands
+out the tokens of running ones. So on a shared host the SuperLink looks up each connection's owner
+in the kernel's /proc/net/tcp, and serves its own user and root only. Nobody needs a password.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 from federation.addresses import Address, as_ip
 
 SOCKETS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-"""Where Linux writes this network's sockets, with their users."""
+"""Linux's tables of TCP sockets, with their users."""
 
 _ESTABLISHED = "01"
 _REFUSAL = (
@@ -26,16 +26,16 @@ _REFUSAL = (
 
 
 def own_users() -> frozenset[int]:
-    """Returns the users whom this process serves: its own, and root, who can be anybody."""
+    """Returns the users whom this process serves: its own, and root, who can become any user."""
     return frozenset({os.geteuid(), 0})
 
 
 def is_from(
     users: Collection[int], client: Address, server: Address, sockets: Iterable[Path] = SOCKETS
 ) -> bool:
-    """Returns whether a connection's other end belongs to one of these users of this machine.
+    """Whether a connection's other end belongs to one of these users of this machine.
 
-    ``sockets`` are the kernel's tables; one that cannot be read has no connections.
+    ``sockets`` are the kernel's tables; one that cannot be read counts as empty.
     """
     ends, tables = (_comparable(client), _comparable(server)), list(sockets)
     for _ in range(2):  # a table that changes while it is read may lack a row
@@ -53,7 +53,7 @@ def _users(path: Path, local: Address, remote: Address) -> Iterator[int]:
         return
     ports = (f":{local.port:04X}", f":{remote.port:04X}")
     for _, near, far, state, _, _, _, user, _, inode, *_ in map(str.split, lines):
-        # A socket that its process has closed has no inode any more, and the user's number is 0.
+        # A socket that its process has closed has inode 0 and user 0, as if it were root's.
         if state != _ESTABLISHED or inode == "0" or (near[-5:], far[-5:]) != ports:
             continue
         if (_read(near), _read(far)) == (local, remote):
@@ -61,7 +61,7 @@ def _users(path: Path, local: Address, remote: Address) -> Iterator[int]:
 
 
 def _read(text: str) -> Address:
-    """Reads ADDRESS:PORT, in hexadecimal digits, the address in words of this machine's order."""
+    """Reads hexadecimal ADDRESS:PORT, the address in 32-bit words of the machine's byte order."""
     digits, _, port = text.partition(":")
     data = bytes.fromhex(digits)
     if sys.byteorder == "little":
@@ -70,7 +70,7 @@ def _read(text: str) -> Address:
 
 
 def _comparable(address: Address) -> Address:
-    """Returns an IPv4 address that is written as an IPv6 address as what it is."""
+    """Returns an IPv4-mapped IPv6 address as IPv4, and an IPv6 address without its scope."""
     ip = as_ip(address.host.partition("%")[0])
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
@@ -80,8 +80,8 @@ def _comparable(address: Address) -> Address:
 def private(protocol: type[Any], users: Collection[int]) -> type[Any]:
     """Returns a uvicorn protocol that serves these users of this machine, and refuses all others.
 
-    It asks once a connection, as that begins, about its real ends: not about those that a header
-    of a request may claim.
+    It checks each connection once, when it opens, by its real addresses rather than by those that
+    a request's headers may claim.
     """
 
     class Private(protocol):  # type: ignore[misc]  # a base that uvicorn chooses at run time
@@ -98,7 +98,7 @@ def private(protocol: type[Any], users: Collection[int]) -> type[Any]:
 
 
 async def _refuse(scope: Any, receive: Any, send: Any) -> None:
-    """Answers a request with 403, in the form in which Flower's command shows the reason."""
+    """Answers a request with 403, in the form from which Flower's command shows the reason."""
     del scope, receive
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 403, "headers": headers})

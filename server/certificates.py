@@ -1,4 +1,4 @@
-"""New keys and certificates, as the bytes of their files."""
+"""Makes keys and certificates, as the bytes of their files."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ class Authority(NamedTuple):
     def sign(
         self, key: ec.EllipticCurvePrivateKey, hosts: Sequence[str], days: int
     ) -> x509.Certificate:
-        """Returns a certificate for a server's names and addresses, for so many days from now."""
+        """Returns a certificate for a server's names and addresses, valid for ``days`` days."""
         names = [_general_name(host) for host in hosts]
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
@@ -49,7 +49,7 @@ class Authority(NamedTuple):
 
 
 def new_authority(federation: str) -> Authority:
-    """Makes an authority, named after a federation; it can sign servers and nothing else."""
+    """Makes an authority, named after a federation, that can sign server certificates only."""
     key = new_key()
     name = f"{federation} authority"
     certificate = (
@@ -63,27 +63,25 @@ def new_authority(federation: str) -> Authority:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Draws a key for a certificate, on the curve that every TLS library knows."""
+    """Draws a certificate's key, on the curve that every TLS library supports."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Returns the file of a certificate's key."""
+    """Serializes a certificate's private key."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
-    """Returns the file of a certificate."""
+    """Serializes a certificate."""
     return certificate.public_bytes(Encoding.PEM)
 
 
 def node_key_files(owner: str) -> tuple[bytes, bytes]:
     """Draws a client's key; returns its private and its public file.
 
-    Both are in OpenSSH's form, the only one that ``flower-supernode`` and ``flwr supernode
-    register`` read.
-
-    The public file's comment says whose key it is, ``owner``.
+    Both are in OpenSSH format, the only one that ``flower-supernode`` and ``flwr supernode
+    register`` read. ``owner`` becomes the comment of the public file.
     """
     key = ec.generate_private_key(ec.SECP256R1())  # the fastest: every call is signed
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())

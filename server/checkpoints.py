@@ -1,7 +1,7 @@
-"""A run's checkpoints on the disk: folders of files, each with a manifest of checksums.
+"""A run's checkpoints on disk: folders of files, each with a manifest of checksums.
 
 ``round-N/`` holds the files and ``manifest.json``: the round, and each file's size and SHA-256. The
-last two are kept, so that a run whose newest one is damaged goes on from the one before.
+last two are kept, so that a run whose newest checkpoint is damaged resumes from the one before.
 """
 
 import hashlib
@@ -26,25 +26,25 @@ class DamagedCheckpoint(EngramError):
 
 
 def there(root: Path) -> dict[int, Path]:
-    """Returns the checkpoints in a folder by their rounds, ascending."""
+    """Returns the checkpoints in a folder, by round in ascending order."""
     found = ((_NAME.fullmatch(path.name), path) for path in root.glob("round-*"))
     return dict(sorted((int(match[1]), path) for match, path in found if match))
 
 
 def has_manifest(folder: Path) -> bool:
-    """Returns whether a checkpoint can be checked; those of earlier versions cannot."""
+    """Whether a checkpoint can be verified; those of earlier versions cannot."""
     return (folder / _MANIFEST).exists()
 
 
 def write_checkpoint(root: Path, server_round: int, files: Mapping[str, bytes]) -> None:
     """Adds a checkpoint, and removes all but the last two.
 
-    It has its name only once all of it is on the disk, and what is older goes only after that: a
-    crash at any instant leaves at least the checkpoints that there were, or the new one.
+    It gets its name only once all of it is on the disk, and older ones are removed only after that:
+    a crash at any instant leaves either the previous checkpoints or the new one.
 
     Args:
-        root: Where; made if it is not there.
-        server_round: The round that it follows; later than those of all that are there.
+        root: Folder of the checkpoints; made if missing.
+        server_round: The round that it follows; later than those of all existing checkpoints.
         files: Contents by name.
     """
     new = root / "new"
@@ -62,7 +62,7 @@ def write_checkpoint(root: Path, server_round: int, files: Mapping[str, bytes]) 
 
 
 def drop_checkpoint(folder: Path) -> None:
-    """Removes a checkpoint; a crash leaves it whole, or without its name."""
+    """Removes a checkpoint; a crash leaves it whole or under a name that is ignored."""
     old = folder.with_name("old")
     shutil.rmtree(old, ignore_errors=True)
     folder.rename(old)
@@ -70,10 +70,10 @@ def drop_checkpoint(folder: Path) -> None:
 
 
 def read_checkpoint(folder: Path, server_round: int) -> dict[str, bytes]:
-    """Returns the files of a checkpoint by name, checked against its manifest, if it has one.
+    """Returns a checkpoint's files by name, verified against its manifest if it has one.
 
     Raises:
-        DamagedCheckpoint: Something is missing, too much, or not as it was written.
+        DamagedCheckpoint: If a file is missing, unexpected, or not as it was written.
     """
     wanted = _manifest(folder, server_round) if has_manifest(folder) else None
     try:

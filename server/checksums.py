@@ -1,4 +1,4 @@
-"""Objects of JSON with a checksum among their entries: what a disk has changed is found out."""
+"""JSON objects with a checksum among their entries, by which damage on disk is found."""
 
 import json
 import zlib
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 Row = dict[str, Any]
 
-_SUM: Final = "crc32"  # key of the checksum of what else an object holds
+_SUM: Final = "crc32"  # key of the checksum of an object's other entries
 
 
 def summed(contents: Mapping[str, Any]) -> Row:
@@ -18,7 +18,7 @@ def summed(contents: Mapping[str, Any]) -> Row:
 def checked(contents: Row) -> Row | None:
     """Returns an object without its checksum; None if that is wrong.
 
-    Those of earlier versions have none.
+    Objects without one, from earlier versions, are taken unchecked.
     """
     rest = {key: value for key, value in contents.items() if key != _SUM}
     return rest if contents.get(_SUM) in (None, _checksum(rest)) else None
@@ -29,7 +29,7 @@ def _checksum(contents: Mapping[str, Any]) -> str:
 
 
 def read_row(line: bytes) -> Row | None:
-    """Returns the metrics that a line holds; None if it holds none."""
+    """Parses a line of metrics; returns None if it is damaged."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

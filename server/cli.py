@@ -47,29 +47,29 @@ _Control = Annotated[
 @app.command("init-federation")
 def init(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")],
-    clients: Annotated[int | None, typer.Option(metavar="N", help="How many there are.")] = None,
+    clients: Annotated[int | None, typer.Option(metavar="N", help="Number of clients.")] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A DNS name or IP address by which the server is reached, besides those of "
-            "--superlink and of this machine itself; may be repeated. With --renew: a new one.",
+            help="A DNS name or IP address of the server, besides the one in --superlink and the "
+            "loopback addresses; may be repeated. With --renew: an additional one.",
         ),
     ] = None,
     superlink: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help=f"Where clients connect to; by default port {_FLEET_PORT} of the first --host, "
+            help=f"Where clients connect; by default port {_FLEET_PORT} of the first --host, "
             "or else of 127.0.0.1.",
         ),
     ] = None,
     days: Annotated[
         int | None,
-        typer.Option(metavar="D", help=f"How long the certificate lasts; by default {_DAYS}."),
+        typer.Option(metavar="D", help=f"Days that the certificate lasts; by default {_DAYS}."),
     ] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Without encryption, for whoever comes.")
+        bool, typer.Option("--insecure", help="No encryption, and anyone may connect.")
     ] = False,
     add: Annotated[
         bool, typer.Option("--add-client", help="Instead: add a client to FOLDER.")
@@ -121,8 +121,8 @@ def start(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where it listens for clients; by default on the port that they connect to, on "
-            "all interfaces unless they are on this machine.",
+            help="Where it listens for clients; by default the port that they connect to, on all "
+            "interfaces unless the clients are on this machine.",
         ),
     ] = None,
     control: _Control = None,
@@ -130,8 +130,8 @@ def start(
         bool,
         typer.Option(
             "--open-control",
-            help="Let whoever reaches --control run programs here as you, other users of this "
-            "machine among them; by default it serves you alone, and root.",
+            help="Let anyone who can connect to --control run programs here as you, including "
+            "other users of this machine; by default only you and root may use it.",
         ),
     ] = False,
     max_records: Annotated[
@@ -139,11 +139,11 @@ def start(
         typer.Option(
             metavar="N",
             min=1,
-            help="Parts (records, arrays, chunks of arrays) that a client's reply may have.",
+            help="Most parts (records, arrays, chunks of arrays) in a client's reply.",
         ),
     ] = _LIMITS.records,
     max_reply: Annotated[
-        int, typer.Option(metavar="MIB", min=1, help="Size that a client's reply may have.")
+        int, typer.Option(metavar="MIB", min=1, help="Largest size of a client's reply.")
     ] = _LIMITS.mebibytes,
 ) -> None:
     """Start a federation's SuperLink, to which its clients and its users connect."""
@@ -168,7 +168,7 @@ def start(
 
 @app.command()
 def register(server: _Server, control: _Control = None) -> None:
-    """Register all clients' keys with the running SuperLink; those it knows already stay so."""
+    """Register all clients' keys with the running SuperLink; known ones stay registered."""
     for client, node in register_clients(server, control=control):
         print(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
 
@@ -181,12 +181,12 @@ def unregister(
     ],
     control: _Control = None,
 ) -> None:
-    """Take a client's key from the running SuperLink: it is refused at once, and for good."""
+    """Remove a client's key from the running SuperLink, which refuses it from now on, for good."""
     name, node = unregister_client(server, client, control=control)
     number = name.removeprefix("client-")
     print(
         f"{name}: its key (node {node}) is refused from now on\n"
-        f"To take it in again: engram init-federation FOLDER --new-key {number}, and on from there"
+        f"To admit the client again: engram init-federation FOLDER --new-key {number}"
     )
 
 
@@ -233,12 +233,12 @@ def status(
 def _refuse(options: Mapping[str, object], with_what: str) -> None:
     for option, value in options.items():
         if value:
-            raise Refused(f"{option} is no option of {with_what}")
+            raise Refused(f"{option} cannot be used with {with_what}")
 
 
 @contextlib.contextmanager
 def _tidy() -> Iterator[None]:
-    """Lets `kill` end this process as Ctrl-C does, after what is half made has been removed."""
+    """Lets `kill` end this process like Ctrl-C, after removing what is half made."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -274,7 +274,7 @@ def _with_new_key(folder: Path, own: Path) -> str:
     lines = [
         f"{own}: client.key and client.pub for the client's machine, and for nobody else",
         f"{server}/clients/{own.name}.pub: for the coordinator's machine; engram register "
-        f"{shlex.quote(str(server))} lets it in, and takes the key that it had before",
+        f"{shlex.quote(str(server))} admits the new key, and removes the old one",
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Questions to a running SuperLink, through Flower's own command and its Control API."""
+"""Commands to a running SuperLink, through Flower's own ``flwr`` and its Control API."""
 
 import json
 import re
@@ -19,21 +19,21 @@ _BOX = re.compile(r"((?:^[│|].*[│|]\n)+)[╰+]", re.MULTILINE)  # its lines,
 
 
 class Declined(RunStopped):
-    """The SuperLink answered, and will not do it."""
+    """The SuperLink answered that it will not do what was asked."""
 
 
 def ask(
     folder: Path, *words: str, control: str | None = None, what: str, patience: float = 0.0
 ) -> dict[str, Any]:
-    """Runs ``flwr WORDS --format json``; returns what it answers.
+    """Runs ``flwr WORDS --format json``; returns its answer.
 
-    ``what`` is named in errors; ``patience`` are seconds to wait for a SuperLink that is not there
-    yet. ``control`` is by default that of ``superlink_command``.
+    ``what`` begins the message of an error; ``patience`` is how many seconds to wait for a
+    SuperLink that is still starting. ``control`` is as for ``superlink_command``.
 
     Raises:
         Refused: If the folder is not in order.
         RunStopped: If the SuperLink cannot be reached.
-        Declined: It answers that it will not.
+        Declined: If it answers with an error.
     """
     launch = flwr_command(folder, *words, "--format", "json", control=control)
     end = time.monotonic() + patience
@@ -53,9 +53,9 @@ def ask(
 
 
 def reason(said: str) -> str:
-    """Returns why Flower's command failed, in one line: what its last box of errors says.
+    """Extracts from Flower's output, in one line, why its command failed.
 
-    Where there is no box, it is the last line.
+    That is the text of the last error box, or the last line if there is no box.
     """
     lines = [line.strip() for line in _COLOR.sub("", said).splitlines()]
     boxes = _BOX.findall("\n".join(lines))

@@ -1,33 +1,32 @@
-"""What messages and their replies cost, for the record."""
+"""Bytes and seconds of an exchange of messages, for the record."""
 
 from typing import Any, NamedTuple
 
 
 class Exchange(NamedTuple):
-    """What a round of messages and replies cost."""
+    """The cost of one round of messages and replies."""
 
-    seconds: float  # how long it took
-    latencies: dict[int, float]  # seconds until each node's reply was here
-    training: dict[int, float]  # seconds of these that the node says it trained
-    sent: int  # bytes of the models that were sent, again where they were sent again
+    seconds: float  # duration
+    latencies: dict[int, float]  # seconds until each node's reply had arrived
+    training: dict[int, float]  # the part of these that the node reports as training
+    sent: int  # bytes of the models sent, counted again when sent again
     received: int  # bytes of the models that came back
-    # Nodes that are left out for a while, as ``Suspensions.current`` has them.
-    suspended: dict[int, dict[str, Any]]
+    suspended: dict[int, dict[str, Any]]  # nodes left out for a while: ``Suspensions.current``
 
     def summary(self) -> dict[str, Any]:
-        """Returns its metrics: its costs, and its notes."""
+        """Returns its costs and notes together."""
         return {**self.costs(), **self.notes()}
 
     def notes(self) -> dict[str, Any]:
-        """Returns who is ``suspended``, if somebody is."""
+        """Returns the ``suspended`` nodes, if there are any."""
         who = {str(node): told for node, told in self.suspended.items()}
         return {"suspended": who} if who else {}
 
     def costs(self) -> dict[str, float]:
-        """Returns its bytes, and the seconds of the mean node that replied.
+        """Returns its bytes, and mean seconds over the nodes that replied.
 
-        ``seconds-training``, ``seconds-transfer`` (on the way, and until it was noticed) and
-        ``seconds-waiting`` (for the slowest of the others) add up to the exchange.
+        ``seconds-training``, ``seconds-transfer`` (in transit, and until the reply was noticed) and
+        ``seconds-waiting`` (for the slowest node) add up to the duration of the exchange.
         """
         nodes = len(self.latencies)
         if not nodes:

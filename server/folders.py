@@ -1,4 +1,4 @@
-"""Folders with secrets in them, which come into being whole or not at all."""
+"""Creates folders with secrets atomically: complete or not at all."""
 
 import contextlib
 import fcntl
@@ -14,14 +14,14 @@ from federation.files import sync
 
 
 def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Makes a folder with everything in it.
+    """Makes a folder with all its files.
 
-    It is written beside its place and moved there at the end. What a killed call left beside
-    it is removed by the next one. Whatever the umask, folders can be entered by their owner
-    only, ``*.key`` files read by their owner only, and all others by everybody.
+    It is written under a temporary name beside its place and then renamed. What a killed call
+    left is removed by the next one. Whatever the umask, only the owner can enter folders and read
+    ``*.key`` files; everybody can read the others.
 
     Raises:
-        Refused: If it is in use, or cannot be made.
+        Refused: If the folder is in use, or cannot be made.
     """
     folder = folder.resolve()
     try:
@@ -42,12 +42,12 @@ def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Writes a file whole, in the place of what was there; the mode is as in ``make_folder``.
+    """Replaces a file atomically, with the mode that ``make_folder`` gives it.
 
     Raises:
         Refused: If it cannot be written.
     """
-    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")  # others may write it, too
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")  # others may write, too
     try:
         _write(new, data, _mode(path.name))
         new.replace(path)
@@ -58,7 +58,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _beside(folder: Path) -> Iterator[Path]:
-    """Yields a new, locked folder, which is gone afterwards unless it was moved away."""
+    """Yields a new, locked folder, which is removed afterwards unless it was renamed."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
     try:
         new.chmod(0o700)
@@ -69,7 +69,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what killed calls left; a call that is under way holds the lock on its own."""
+    """Removes what killed calls left; calls still running hold a lock on their folders."""
     for left in folder.parent.glob(f".{folder.name}.*.new"):
         with contextlib.suppress(OSError), _locked(left):
             shutil.rmtree(left)
@@ -86,7 +86,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _enter(root: Path, path: Path) -> None:
-    """Makes the folders of a path below a root."""
+    """Makes the folders of a relative path below a root, for their owner only."""
     for part in (*reversed(path.parents[:-1]), path):
         folder = root / part
         folder.mkdir(exist_ok=True)

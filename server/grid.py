@@ -1,4 +1,4 @@
-"""A Grid for real nodes, over Flower's: it waits no longer than it must, and loses no message."""
+"""A Grid for real nodes, over Flower's: it resends lost messages and waits for no dead node."""
 
 import math
 import time
@@ -31,18 +31,18 @@ from server.suspensions import Suspensions
 
 _log = getLogger("flwr.engram")
 
-_EAGER, _IDLE = 0.03, 0.5  # seconds between looks for replies
-_SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: these, and so many times the model
-_SLOWEST = 50_000  # bytes a second: a node that sends no more than that is waited for
-_SHORTEST = 15.0  # seconds that any reply may be on its way
-_PARTS = 100  # objects that it may be made of: these, and so many times the model's
-_LOOK = 1.0  # seconds between looks at who has come back, or has gone
+_EAGER, _IDLE = 0.03, 0.5  # shortest and longest seconds between polls for replies
+_SPARE, _TIMES = 2**22, 4  # bytes that a reply may have: _SPARE, and _TIMES the model's
+_SLOWEST = 50_000  # bytes a second that a node must at least transfer
+_SHORTEST = 15.0  # seconds that any reply may be in transit
+_PARTS = 100  # objects that a reply may consist of: _PARTS, and _TIMES the model's
+_LOOK = 1.0  # seconds between polls of which nodes are online
 _SOON = 5.0  # seconds until a node that is busy is asked again
 _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
 
 
 class _Asked(NamedTuple):
-    """A message on its way; what was in it; when its node had been activated as it was sent."""
+    """A message in transit, what was in it, and its node's activation time when it was sent."""
 
     message: Message
     clients: int
@@ -51,26 +51,26 @@ class _Asked(NamedTuple):
 
 
 class PatientGrid(Grid):
-    """Sends messages again to nodes that died and came back, and parts with those that do not.
+    """Resends messages to nodes that restarted, and leaves out nodes that stay away.
 
-    A node that was activated anew has lost what it was sent, so it is sent again; whoever handles
-    it twice gives the same reply twice. A message lives as long as its round: what is not fetched
-    by then is not delivered, and a reply that comes later goes nowhere. A node that let a round
-    pass, or whose reply is of no use, is not in ``get_node_ids`` until it has answered a question
-    again, so that it costs no other round anything; nor is one that ``Suspensions`` leaves out.
+    A node that was activated again has lost its message, so it is sent again; a node that handles
+    a message twice gives the same reply twice. A message lives as long as its round: later it is
+    neither delivered nor is its reply read. A node that missed a round, or whose reply is unusable,
+    is not in ``get_node_ids`` until it has answered a roster query, so that it cannot delay further
+    rounds; nor are nodes that ``Suspensions`` leaves out.
 
     Args:
-        grid: Flower's. Its public methods are used, and, where it has them, its nodes' times of
-            activation.
-        least: Clients whose replies are enough, if all nodes that are missing are off line.
-        membership: What is known of the nodes beside what the SuperLink says, if it is there.
+        grid: Flower's grid. Its public methods are used, and, where it has them, its nodes'
+            activation times.
+        least: Number of clients whose replies are enough if all missing nodes are offline.
+        membership: What the federation's folder says about the nodes, if there is one.
 
     Attributes:
-        membership: As given. From nodes that it bars nothing is taken, and nobody waits for them.
+        membership: As given. Replies of nodes that it bars are dropped, and not waited for.
         fixed: Whether all nodes are there from the beginning, as in a simulation.
-        said: The answers of nodes that have been asked whether they are free: to the roster query.
-        busy: What those are at that are not, as they say.
-        suspensions: Which nodes are left out, since their replies were of no use.
+        said: Answers to roster queries from nodes that had missed a round.
+        busy: What busy nodes say that they are doing.
+        suspensions: Nodes that are left out because their replies were unusable.
     """
 
     def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
@@ -88,14 +88,14 @@ class PatientGrid(Grid):
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
         self._limits = _limits(_SPARE, _PARTS)
         self.suspensions = Suspensions()
-        self._hosted: dict[int, list[int]] = {}  # clients of each node, as it was last asked
-        self._gone: set[str] = set()  # messages that the SuperLink has deleted, as it says
-        self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and what they are asked
-        self._again: dict[int, float] = {}  # when those of them that are busy are asked again
+        self._hosted: dict[int, list[int]] = {}  # each node's clients in its last message
+        self._gone: set[str] = set()  # messages that the SuperLink reports as deleted
+        self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and their roster queries
+        self._again: dict[int, float] = {}  # when busy ones among them are asked again
         self.last = Exchange(0.0, {}, {}, 0, 0, {})
-        """What the last ``send_and_receive`` cost."""
+        """Cost of the last ``send_and_receive``."""
         self.spent: Counter[str] = Counter()
-        """Sums of what all of them cost, as ``Exchange.costs``."""
+        """Total costs of all of them, as ``Exchange.costs`` has them."""
 
     def set_run(self, run: Run) -> None:
         """Sets the run that the grid operates in."""
@@ -126,11 +126,11 @@ class PatientGrid(Grid):
         return self._grid.pull_messages(message_ids)
 
     def get_nodes(self) -> Iterable[Any]:
-        """Returns what the SuperLink says of the nodes that are on line, whatever they are at."""
+        """Returns the SuperLink's records of all online nodes, busy or not."""
         return self._grid.get_nodes()
 
     def get_node_ids(self) -> Iterable[int]:
-        """Returns the nodes that are on line and have nothing else to do."""
+        """Returns the nodes that are online and free for this run."""
         present: Iterable[int] = self._look()
         if not self._tells:
             present = self._grid.get_node_ids()
@@ -155,7 +155,7 @@ class PatientGrid(Grid):
         return [node for node in present if node not in self._absent]
 
     def _note_busy(self, node: int, reply: Message) -> None:
-        """Keeps a node that is at work for another run from being asked, and asks it again soon."""
+        """Notes that a node is training for another run, and is to be asked again soon."""
         reason = one_line(reply.error.reason or "")
         if node not in self.busy:
             _log.warning("node %d is busy: %s", node, reason)
@@ -163,23 +163,23 @@ class PatientGrid(Grid):
         self._again[node] = time.monotonic() + _SOON
 
     def _due(self, busy: list[_Asked]) -> list[_Asked]:
-        """Takes those from a list whom it is time to ask again."""
+        """Removes and returns the entries of a list that are due to be asked again."""
         now = time.monotonic()
         due = [asked for asked in busy if self._again[_node(asked)] <= now]
         busy[:] = [asked for asked in busy if self._again[_node(asked)] > now]
         return due
 
     def _note_missing(self, waiting: Iterable[_Asked], busy: Iterable[_Asked]) -> set[int]:
-        """Notes who let a round pass, or was busy; returns nodes of which nothing is taken."""
+        """Notes which nodes missed the round or were busy; returns the barred nodes."""
         barred = self._barred()
         for asked in waiting:
             if _node(asked) not in barred:
                 self._absent[_node(asked)] = self._question(asked)
-        self._absent |= {_node(asked): asked for asked in busy}  # they are asked when it is time
+        self._absent |= {_node(asked): asked for asked in busy}  # asked again when due
         return barred
 
     def on_line(self) -> set[int]:
-        """Returns all nodes that are on line, whatever they are at."""
+        """Returns all online nodes, busy or not."""
         return set(self._look() if self._tells else self._grid.get_node_ids())
 
     def send_and_receive(
@@ -187,10 +187,10 @@ class PatientGrid(Grid):
     ) -> Iterable[Message]:
         """Sends messages and returns the replies, in the order in which they came.
 
-        Returns when all replies are there; when those of ``least`` clients are and the other
-        nodes are off line; or when ``timeout`` seconds have passed. A node that is busy with
-        another run is asked again until then. In place of a reply that is too large, cannot be
-        read, or does not come to its end, is a message with an error.
+        Returns when all replies have come; when those of ``least`` clients have and the other
+        nodes are offline; or when ``timeout`` seconds have passed. A node that is busy with
+        another run is asked again until then. A reply that is too large, unreadable or incomplete
+        is replaced by a message with an error.
         """
         start = time.monotonic()
         end = start + (timeout if timeout is not None else math.inf)
@@ -212,14 +212,14 @@ class PatientGrid(Grid):
         pauses.begin()
         while (waiting or busy) and time.monotonic() < end:
             time.sleep(min(pauses.next(), max(0.0, end - time.monotonic())))
-            # What has been on its way for half of the round is as good as not sent.
+            # At the end, a reply that has been in transit for half of the round is given up.
             late = time.monotonic() >= end
             patience = max(_SHORTEST, (end - start) / 2) if late else math.inf
             for sealed in self._arrived(waiting, patience):
                 asked = waiting.pop(sealed.metadata.reply_to_message_id)
                 received += bundled_size(sealed.content) if sealed.has_content() else 0
                 reply, node = _opened(sealed), _node(asked)
-                if _is_busy(reply) and kind != ROSTER_QUERY:  # who asks that wants to know
+                if _is_busy(reply) and kind != ROSTER_QUERY:  # there, "busy" is an answer
                     self._note_busy(node, reply)
                     busy.append(asked)
                     continue
@@ -249,7 +249,7 @@ class PatientGrid(Grid):
         return found
 
     def _look(self) -> Mapping[int, str]:
-        """Returns who is on line, as of a second ago at most."""
+        """Returns online nodes' activation times, at most a second old."""
         if time.monotonic() - self._looked > _LOOK:
             self._activated, self._looked = activations(self._grid), time.monotonic()
         return self._activated
@@ -260,7 +260,7 @@ class PatientGrid(Grid):
         for message, clients, _, _ in asked:
             if left < math.inf:
                 message.metadata.ttl = max(left, 1.0)
-            message.metadata.created_at = time.time()  # so that it has another name, sent again
+            message.metadata.created_at = time.time()  # a message sent again needs a new id
             arrays = sum(map(len, message.content.array_records.values()))
             message.content = bundle(message.content, joined)
             size = bundled_size(message.content)
@@ -274,13 +274,13 @@ class PatientGrid(Grid):
         }
 
     def _allow(self, size: int, arrays: int) -> None:
-        """Allows replies to a message with a model of so many bytes and arrays."""
+        """Raises the limits of replies to suit a model of so many bytes and arrays."""
         largest = max(self._limits.size, _SPARE + _TIMES * size)
         parts = _PARTS + _TIMES * arrays + largest // CHUNK
         self._limits = _limits(largest, max(self._limits.parts, parts))
 
     def _send_again(self, waiting: dict[str, _Asked], end: float) -> dict[str, _Asked]:
-        """Sends again what is lost; nobody waits for a node that was unregistered."""
+        """Resends lost messages, and drops those to nodes that were unregistered."""
         self._look()
         barred = self._barred()
         waiting = {name: asked for name, asked in waiting.items() if _node(asked) not in barred}
@@ -291,17 +291,16 @@ class PatientGrid(Grid):
         return self.membership.barred() if self.membership else set()
 
     def _question(self, missed: _Asked) -> _Asked:
-        """Asks a node something that it can answer only once it is free."""
+        """Sends a roster query, which a node answers only once it is free."""
         content = RecordDict({CONFIG: ConfigRecord({TRAINING: missed.training})})
         message = Message(content, dst_node_id=_node(missed), message_type=ROSTER_QUERY)
         (asked,) = self._send([missed._replace(message=message)], math.inf).values()
         return asked
 
     def _arrived(self, asked: Mapping[str, _Asked], patience: float = math.inf) -> list[Message]:
-        """Returns the replies that are there; the word that a node is away is none.
+        """Returns the replies that have come, except errors that say that a node is away.
 
-        ``patience`` is how many seconds a reply may have been on its way, if that is less than
-        usual.
+        ``patience`` bounds the seconds that a reply may be in transit, if less than usual.
         """
         found = []
         limits = self._limits._replace(seconds=min(self._limits.seconds, patience))
@@ -314,16 +313,16 @@ class PatientGrid(Grid):
         return found
 
     def _was_away(self, reply: Message, asked: _Asked) -> bool:
-        """Whether there is no reply since its node went away; the message is sent again then."""
+        """Whether a reply is an error because its node went away: its message is sent again."""
         if not reply.has_error():
             return False
         if reply.error.code == UNFINISHED:
             return self._tells and self._look().get(_node(asked)) != asked.activated
-        # Not if the node says so itself: it would be sent the message again and again.
+        # A node's own claim does not count: it could have the message resent for ever.
         return reply.error.code in _AWAY and reply.metadata.src_node_id == SUPERLINK
 
     def _is_usable(self, reply: Message, asked: _Asked) -> bool:
-        """Whether a reply can be read; if not, its node has to answer a question first."""
+        """Whether a reply can be read; if not, its node has to answer a roster query first."""
         node = _node(asked)
         if not reply.has_error() or reply.error.code not in (UNUSABLE, UNFINISHED):
             self.suspensions.note_good(node)
@@ -334,7 +333,7 @@ class PatientGrid(Grid):
         return False
 
     def _is_lost(self, asked: _Asked) -> bool:
-        """Whether a node that is on line has not got a message, or not any more."""
+        """Whether an online node never got a message, or lost it."""
         activated = self._activated.get(_node(asked))
         if activated is None:
             return False
@@ -353,7 +352,7 @@ def _limits(size: int, parts: int) -> Limits:
 
 
 def _opened(reply: Message) -> Message:
-    """Unbundles a reply; of one that cannot be unbundled it makes the message of an error."""
+    """Unbundles a reply; returns an error in place of one that cannot be unbundled."""
     if not reply.has_content():
         return reply
     try:
@@ -364,7 +363,7 @@ def _opened(reply: Message) -> Message:
 
 
 def _training(reply: Message, latency: float) -> float:
-    """Returns how long the node says it trained, if that can be."""
+    """Returns how long the node says it trained; 0 if that is impossible."""
     if not reply.has_content() or CLIENTS not in reply.content.config_records:
         return 0.0
     seconds = reply.content.config_records[CLIENTS].get(SECONDS, 0.0)
@@ -380,7 +379,7 @@ def _node(asked: _Asked) -> int:
 
 
 def _clients(message: Message) -> int:
-    """Returns how many clients a message asks; one, where it does not say."""
+    """Returns how many clients a message asks; 1 if it does not say."""
     clients = config_of(message.content).get(CLIENTS, [0])
     return len(clients) if isinstance(clients, list) else 1
 

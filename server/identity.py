@@ -1,14 +1,14 @@
-"""The folders of a deployed federation: who its server is, and who its clients are.
+"""Makes the folders of a deployed federation, which identify its server and its clients.
 
     FEDERATION/
-      ca.crt ca.key       its own certificate authority; the key stays with whoever made it
+      ca.crt ca.key       its own certificate authority; the key stays with its maker
       server/             for the coordinator's machine: federation.toml, ca.crt, server.crt,
                           server.key, and in clients/ every client's public key
       client-0/           for that client's machine: node.toml, ca.crt, client.key, client.pub
       client-1/ ...
 
-An insecure federation lacks the certificates. Folders may be entered, and keys read, by their
-owner only. The reading side is ``federation/credentials.py``.
+An insecure federation has no certificates. Only the owner may enter the folders and read the keys.
+``federation/credentials.py`` reads them.
 """
 
 import json
@@ -51,13 +51,13 @@ def init_federation(
 
     Args:
         folder: A new or empty folder; its name becomes the federation's.
-        clients: How many clients there are; at least 1.
+        clients: Number of clients, at least 1.
         hosts: DNS names and IP addresses by which clients and users reach the server, besides
             the one in ``superlink``, ``localhost``, ``127.0.0.1`` and ``::1``.
         superlink: HOST:PORT that clients connect to.
-        days: For how long the server's certificate is valid, in 1..3650.
-        insecure: Make no certificates: connections are not encrypted, and nobody proves who he
-            is. Clients get keys all the same.
+        days: Days for which the server's certificate is valid, in 1..3650.
+        insecure: Make no certificates: connections are neither encrypted nor authenticated.
+            Clients get keys all the same.
 
     Raises:
         Refused: If the folder is in use or cannot be made, or an argument is out of its range.
@@ -83,9 +83,8 @@ def init_federation(
 def add_client(folder: Path) -> Path:
     """Adds the next client to a federation; returns its new folder.
 
-    The other clients' ``node.toml`` that are still here get the new number of clients; those
-    that were handed out must be handed out again. A call that was interrupted is completed by
-    the next one.
+    The number of clients is updated in the other clients' ``node.toml`` that are still here; those
+    on other machines must be replaced. An interrupted call is completed by the next one.
 
     Raises:
         Refused: If it is not a federation's folder, or cannot be written.
@@ -110,10 +109,10 @@ def add_client(folder: Path) -> Path:
 
 
 def new_client_key(folder: Path, number: int) -> Path:
-    """Gives a client a new key, in the place of one that was lost or unregistered.
+    """Gives a client a new key, in place of one that was lost or unregistered.
 
     Returns:
-        Its folder, all of which but its memories is new.
+        Its folder, in which all files of the client's identity are new.
 
     Raises:
         Refused: If there is no such client, or the folder is not a federation's or cannot be
@@ -140,9 +139,9 @@ def renew_server(folder: Path, hosts: Sequence[str], days: int) -> ServerTls:
 
     Args:
         folder: The federation's folder, with the authority's key in it.
-        hosts: DNS names and IP addresses that it is for, besides those of the present one and
+        hosts: Further DNS names and IP addresses, besides those of the present certificate and
             those that ``init_federation`` always adds.
-        days: For how long it is valid, in 1..3650.
+        days: Days for which it is valid, in 1..3650.
 
     Returns:
         The certificate; it replaces the one in the server's folder.
@@ -164,7 +163,7 @@ def renew_server(folder: Path, hosts: Sequence[str], days: int) -> ServerTls:
     if not private.exists():  # a lost key can be replaced: clients trust the authority
         replace_file(private, key_pem(new_key()))
     certificate = authority.sign(read_server_key(private), names, days)
-    # The authority's too: whatever was wrong with the server's folder, after this it is whole.
+    # The authority's certificate as well, so that a damaged server folder is complete again.
     replace_file(root, certificate_pem(authority.certificate))
     replace_file(own, certificate_pem(certificate))
     return ServerTls(root, own, private, tuple(names), certificate.not_valid_after_utc)
@@ -187,7 +186,7 @@ def _server(name: str, hosts: Sequence[str], days: int) -> dict[str, bytes]:
 
 
 def _client(common: Settings, number: int, clients: int, root: bytes | None) -> dict[str, bytes]:
-    """Returns the files of a client's folder; without an authority, of an insecure one."""
+    """Returns the files of a client's folder; ``root`` is None in an insecure federation."""
     private, public = node_key_files(f"{common['federation']}/client-{number}")
     own = {"partition-id": number, "num-partitions": clients, "insecure": root is None}
     files = {"node.toml": _toml(common | own), "client.key": private, "client.pub": public}
@@ -195,7 +194,7 @@ def _client(common: Settings, number: int, clients: int, root: bytes | None) -> 
 
 
 def _toml(settings: Mapping[str, Scalar]) -> bytes:
-    # A JSON scalar is a TOML scalar as long as text is plain, as names and addresses are.
+    # JSON scalars are TOML scalars as long as texts are plain, as names and addresses are.
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()).encode()
 
 
@@ -218,7 +217,7 @@ def _check_days(days: int) -> None:
 
 
 def _all_hosts(hosts: Sequence[str]) -> list[str]:
-    """Returns the hosts of a certificate, each once: those given, and the loopback ones."""
+    """Returns a certificate's hosts without duplicates: those given, and the loopback ones."""
     checked = [check_host(host, "host") for host in hosts]
     for host in checked:
         ip = as_ip(host)
@@ -230,7 +229,7 @@ def _all_hosts(hosts: Sequence[str]) -> list[str]:
 def _present_hosts(path: Path) -> Sequence[str]:
     try:
         return certificate_hosts(read_certificate(path))
-    except Refused:  # lost or damaged, and so about to be replaced
+    except Refused:  # lost or damaged, and about to be replaced
         return ()
 
 

@@ -1,4 +1,4 @@
-"""The coordinator's processes: the SuperLink, and Flower's command that talks to it."""
+"""Prepares the coordinator's processes: the SuperLink, and the ``flwr`` command for it."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ class Addresses(NamedTuple):
     """Where a SuperLink listens."""
 
     fleet: Address  # for clients
-    control: Address  # for users, who start runs and register clients, and for its own apps
+    control: Address  # for users, who start runs and register clients, and for the runs' apps
 
 
 def superlink_command(
@@ -35,22 +35,21 @@ def superlink_command(
 ) -> Launch:
     """Prepares a SuperLink, Flower's behind our guards, without starting it.
 
-    It serves clients with TLS and lets in those alone whose keys are registered; when the
-    federation is insecure, it serves whoever comes. What it knows, the registered keys among
-    it, is kept in ``superlink.db`` in the folder.
+    It serves clients over TLS if their keys are registered; in an insecure federation it serves
+    anyone. It keeps its state, including the registered keys, in ``superlink.db`` in the folder.
 
     Args:
         folder: The coordinator's folder.
-        fleet: HOST:PORT where it listens for clients. By default the port that they connect to,
-            on this machine only if they are on it too, and else on all its interfaces.
+        fleet: HOST:PORT where it listens for clients. By default the port that they connect to, on
+            the loopback interface if clients connect to it, and else on all interfaces.
         control: HOST:PORT where it listens for users; by default ``CONTROL``.
-        open_control: Let whoever reaches that start programs here, not only this process's user
-            and root on this machine.
-        limits: What a client's reply may have.
+        open_control: Let anyone who can connect to ``control`` start programs here, not only this
+            process's user and root on this machine.
+        limits: Limits of a client's reply.
 
     Raises:
-        Refused: If the folder, an address, or the installation is not in order; or only
-            ``open_control`` would let anybody in.
+        Refused: If the folder, an address, or the installation is not in order, or if nobody could
+            use the Control API without ``open_control``.
     """
     credentials = read_server(folder)
     at = superlink_addresses(credentials, fleet=fleet, control=control)
@@ -80,12 +79,10 @@ def superlink_command(
 
 
 def flwr_command(folder: Path, *arguments: str, control: str | None = None) -> Launch:
-    """Prepares Flower's own ``flwr`` command, connected with a federation's SuperLink.
+    """Prepares Flower's own ``flwr`` command for a federation's SuperLink.
 
-    The connection is the default one, and has the federation's name; it is written to
-    ``flwr/config.toml`` in the folder.
-
-    ``control`` is HOST:PORT of the SuperLink's Control API; by default ``CONTROL``.
+    The default connection, named after the federation, is written to ``flwr/config.toml`` in the
+    folder. ``control`` is HOST:PORT of the SuperLink's Control API; by default ``CONTROL``.
 
     Raises:
         Refused: If the folder, the address, or the installation is not in order.
@@ -108,7 +105,7 @@ def flwr_command(folder: Path, *arguments: str, control: str | None = None) -> L
 def superlink_addresses(
     credentials: ServerCredentials, *, fleet: str | None = None, control: str | None = None
 ) -> Addresses:
-    """Returns where ``superlink_command`` lets a SuperLink listen.
+    """Returns the addresses at which ``superlink_command`` makes a SuperLink listen.
 
     Raises:
         Refused: If an address is malformed, or not one that the certificate is for.
@@ -125,12 +122,10 @@ def superlink_addresses(
 
 
 def check_free(address: Address, option: str) -> None:
-    """Checks that this process could listen at an address.
-
-    ``option`` is the one by which a user can name another address.
+    """Checks that this process can listen at an address.
 
     Raises:
-        Refused: It could not.
+        Refused: If it cannot; ``option`` is named as the way to choose another address.
     """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
@@ -150,17 +145,17 @@ def check_free(address: Address, option: str) -> None:
 def warnings(
     credentials: ServerCredentials, at: Addresses, *, open_control: bool = False
 ) -> list[str]:
-    """Returns what whoever starts a SuperLink should know, one line each."""
+    """Returns warnings for the user who starts a SuperLink, one line each."""
     found, settings, tls = [], credentials.settings, credentials.tls
     if settings.insecure:
         found.append(
-            f"{settings.federation} is insecure: nothing is encrypted, and whoever reaches "
+            f"{settings.federation} is insecure: nothing is encrypted, and anyone who reaches "
             f"{at.fleet} can take part in its runs"
         )
     if open_control:
         found.append(
-            f"whoever reaches {at.control} can run programs here as this user: with "
-            "--open-control nobody is asked who he is"
+            f"anyone who reaches {at.control} can run programs here as this user: --open-control "
+            "turns off authentication"
         )
     if tls and tls.expires - datetime.now(UTC) < _SOON:
         found.append(
@@ -170,7 +165,7 @@ def warnings(
 
 
 def _all_interfaces(called: Address) -> Address:
-    """Returns where to listen for those who call an address: there, if that is this machine."""
+    """Returns where to listen for clients of an address: all interfaces, unless it is loopback."""
     ip = as_ip(called.host)
     if called.is_loopback:
         return called if ip else called._replace(host="127.0.0.1")
@@ -178,7 +173,7 @@ def _all_interfaces(called: Address) -> Address:
 
 
 def _check_private(control: Address) -> None:
-    """Refuses a Control API that would refuse those for whom it is meant."""
+    """Refuses a private Control API that could not serve its own user."""
     if not control.is_loopback:
         raise Refused(
             f"--control must be a loopback address, such as {CONTROL}, got {control}: only this "
@@ -186,13 +181,13 @@ def _check_private(control: Address) -> None:
         )
     if not any(table.is_file() for table in SOCKETS):
         raise Refused(
-            f"this system does not say in {SOCKETS[0]} whose connections are: start the SuperLink "
-            "with --open-control, where nobody else uses this machine"
+            f"this system has no {SOCKETS[0]}, which says whose a connection is: start the "
+            "SuperLink with --open-control if nobody else uses this machine"
         )
 
 
 def _check_host(credentials: ServerCredentials, control: Address) -> None:
-    """Refuses a Control API whose certificate its own callers would not accept."""
+    """Refuses an address of the Control API that the server's certificate is not for."""
     host, tls = control.reached_at.host, credentials.tls
     if tls and host not in tls.hosts:
         raise Refused(

@@ -1,17 +1,17 @@
-"""The bounds of a node's reply."""
+"""Limits of a node's reply."""
 
 from typing import NamedTuple
 
 
 class Limits(NamedTuple):
-    """What a node's reply may have."""
+    """Limits of a node's reply."""
 
-    # Parts: records, their arrays, and the arrays' chunks. One of ``engram node`` has a few,
-    # whatever the model.
+    # Parts: records, their arrays, and the arrays' chunks. A reply of ``engram node`` has only a
+    # few, whatever the model.
     records: int = 1000
     mebibytes: int = 1024  # MiB of all of them together
 
     @property
     def bytes(self) -> int:
-        """As ``mebibytes``."""
+        """``mebibytes`` in bytes."""
         return self.mebibytes * 2**20

@@ -1,4 +1,4 @@
-"""What a federation's own folder says of its nodes, for a run that its SuperLink has started."""
+"""What a federation's folder says about its nodes, for a run that its SuperLink has started."""
 
 import contextlib
 import os
@@ -22,30 +22,30 @@ class Membership(NamedTuple):
 
     folder: Path  # the coordinator's folder
     clients: int  # how many clients the federation has
-    insecure: bool = False  # whether it takes nodes as they come, without names
+    insecure: bool = False  # whether it admits any node, without names
     control: str | None = None  # HOST:PORT of its SuperLink's Control API
 
     def number(self, name: str) -> int | None:
-        """Returns the number of the client that a node was registered as; None if it was not."""
+        """Returns the number of the client that a node is registered as; None if it is not."""
         match = re.fullmatch(r"client-(\d{1,9})", name)
         return int(match[1]) if match and not self.insecure else None
 
     def is_named(self, name: str, client: int) -> bool:
-        """Whether a node was registered as this client.
+        """Whether a node is registered as the host of this client.
 
-        A run may have more clients than the federation: a node has every M-th of them then, from
-        its own number.
+        A run may have more clients than the federation's M: a node then hosts every M-th client,
+        from its own number.
         """
         return client % self.clients == self.number(name)
 
     def barred(self) -> set[int]:
-        """Returns the nodes whose keys were taken from the SuperLink by `engram unregister`."""
+        """Returns the nodes whose keys were removed by `engram unregister`."""
         return set(unregistered(self.folder))
 
     def known(self) -> tuple[str, str]:
-        """Returns what the SuperLink knows of the federation's nodes, and what helps if too few.
+        """Says how many of the federation's nodes the SuperLink knows, and a remedy if too few.
 
-        Both are empty if it does not say; the remedy, if none is needed.
+        Both are empty if it does not answer; the remedy also if none is needed.
         """
         try:
             found = Counter(member.status for member in members(self.folder, control=self.control))

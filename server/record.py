@@ -1,8 +1,9 @@
-"""A run's folder: its configuration, its metrics as they come, its checkpoints, its results.
+"""A run's folder: its configuration, metrics, checkpoints and results.
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round),
-``checkpoints/round-N/`` (the last two), ``results.json`` (once it is finished); on nodes, if the
-run is private, ``clients-asked.txt`` (see ``server.accountant``). The first four have checksums.
+``checkpoints/round-N/`` (the last two), ``results.json`` (once it is finished); if the run is
+private and on real nodes, ``clients-asked.txt`` (see ``server.accountant``). The first four have
+checksums.
 """
 
 import contextlib
@@ -48,21 +49,21 @@ class Memories(Protocol):
     """Clients' memories that live in the coordinator's process, and so in its checkpoints."""
 
     def dump(self) -> bytes:
-        """Returns them as a file holds them."""
+        """Serializes them."""
 
     def restore(self, data: bytes) -> None:
-        """Replaces them by those of such a file."""
+        """Replaces them by those that ``dump`` serialized."""
 
 
 class Checkpoint(NamedTuple):
-    """All that a run needs to go on after a round.
+    """Everything that a run needs to continue after a round.
 
     Attributes:
         server_round: The round; 0 before the first.
         model: The model after it.
-        state: What the aggregate remembers.
-        memories: The clients' memories, as ``Memories.dump`` has them, if they are kept here.
-        damaged: What is wrong with later checkpoints, which are of no use, by name.
+        state: The aggregate's state.
+        memories: The clients' memories from ``Memories.dump``, if they are kept here.
+        damaged: What is wrong with later, damaged checkpoints, by name.
     """
 
     server_round: int
@@ -77,7 +78,7 @@ class RunRecord:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._told: list[int] = []  # damaged lines of the metrics that have been warned of
+        self._told: list[int] = []  # damaged lines of metrics already warned of
 
     @classmethod
     def create(
@@ -86,10 +87,10 @@ class RunRecord:
         """Starts a new run's folder; ``training`` is the name that clients keep memories under.
 
         Raises:
-            Refused: If the folder is there and not empty, or cannot be made.
+            Refused: If the folder is not empty, or cannot be made.
         """
         try:
-            # A kill may have left a file of ours that was not yet in its place.
+            # A killed process may have left a temporary file.
             if folder.exists() and any(not p.name.startswith(NEW) for p in folder.iterdir()):
                 raise Refused(
                     f"{folder} is not empty: name another folder, or resume the run in it"
@@ -103,7 +104,7 @@ class RunRecord:
 
     @classmethod
     def open(cls, folder: Path) -> "RunRecord":
-        """Opens the folder of a run that was started.
+        """Opens the folder of an existing run.
 
         Raises:
             Refused: If it is not the folder of a run.
@@ -113,7 +114,7 @@ class RunRecord:
         return cls(folder)
 
     def write_config(self, experiment: Experiment, *, engine: str, training: str) -> None:
-        """Writes ``config.json``: the settings as they are now, and what runs them."""
+        """Writes ``config.json``: the present settings, and the engine and source that run them."""
         config = {
             "settings": experiment.to_config() | {"resume": ""},
             "engine": engine,
@@ -126,7 +127,7 @@ class RunRecord:
         self._write_config(config)
 
     def _sources(self) -> list[str]:
-        """Returns the fingerprints of all sources that have run this, the present one last."""
+        """Returns the fingerprints of all sources that have executed the run, the present last."""
         before = self._before("sources")
         if before and before[-1] != fingerprint():
             _log.warning(
@@ -138,7 +139,7 @@ class RunRecord:
         return before if before[-1:] == [fingerprint()] else [*before, fingerprint()]
 
     def _before(self, key: str) -> list[Any]:
-        """Returns a list of ``config.json``, empty if there is none yet."""
+        """Returns a list in ``config.json``; empty if there is no such file yet."""
         there = (self.folder / "config.json").is_file()
         return list(self.config.get(key, [])) if there else []
 
@@ -150,7 +151,7 @@ class RunRecord:
         """The contents of ``config.json``.
 
         Raises:
-            Refused: They are damaged, or of an earlier version.
+            Refused: If they are damaged, of an earlier version, or of an unknown method.
         """
         path = self.folder / "config.json"
         config = checked(read_json(path))
@@ -177,7 +178,7 @@ class RunRecord:
 
     @property
     def metrics(self) -> list[Metric]:
-        """What clients are scored by, the first one to be shown first; it cannot be computed."""
+        """The metrics of the run, the main one first; their functions are not recorded."""
         return [Metric(name, _elsewhere, **known) for name, known in self.config["metrics"].items()]
 
     @property
@@ -185,7 +186,7 @@ class RunRecord:
         """The contents of ``results.json``, or None while the run is not finished.
 
         Raises:
-            Refused: They are damaged.
+            Refused: If they are damaged.
         """
         path = self.folder / "results.json"
         if not path.exists():
@@ -196,11 +197,11 @@ class RunRecord:
         return results
 
     def check_resumable(self, experiment: Experiment, *, engine: str) -> None:
-        """Refuses settings with which the run could not go on as it began.
+        """Checks that the run can be resumed with these settings.
 
         Raises:
-            Refused: If a setting differs that bears on the numbers, fewer rounds are asked for than
-                there were, or the run's memories are kept by another kind of engine.
+            Refused: If a setting that affects results differs, fewer rounds are asked for than
+                are done, or the run's memories are kept by another kind of engine.
         """
         settings, now = self.config["settings"], experiment.identity()
         changed = sorted(key for key in now if now[key] != settings.get(key))
@@ -210,7 +211,7 @@ class RunRecord:
         done = max(self.checkpoints(), default=0)
         if done > experiment.num_rounds:
             raise Refused(
-                f"num-rounds must be at least {done}, the rounds that {self.folder} has already, "
+                f"num-rounds must be at least {done}, the rounds that {self.folder} already has, "
                 f"got {experiment.num_rounds}"
             )
         before = self.config["engine"]
@@ -222,13 +223,13 @@ class RunRecord:
 
     @contextlib.contextmanager
     def hold(self, *, patience: float = 2.0) -> Iterator[None]:
-        """Keeps other processes from running this run at the same time.
+        """Locks the run, so that no other process runs it at the same time.
 
         Args:
-            patience: Seconds to try; whoever only looks at ``held`` holds it for a moment.
+            patience: Seconds to try, since a process that reads ``held`` locks it for a moment.
 
         Raises:
-            Refused: One does.
+            Refused: If another process runs it.
         """
         handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -243,7 +244,7 @@ class RunRecord:
 
     @property
     def held(self) -> bool:
-        """Whether some process runs this run, and is alive."""
+        """Whether a living process runs this run."""
         try:
             with self.hold(patience=0.0):
                 return False
@@ -262,10 +263,10 @@ class RunRecord:
     def rows(self) -> list[Row]:
         """Returns the metrics of all rounds so far.
 
-        A line that a crash cut off is left out, and any other that is damaged, with a warning.
+        A last line that a crash cut off is left out; so are other damaged lines, with a warning.
 
         Raises:
-            Refused: They cannot be read.
+            Refused: If they cannot be read.
         """
         path = self.folder / "metrics.jsonl"
         if not path.exists():
@@ -283,16 +284,16 @@ class RunRecord:
 
     @property
     def names(self) -> dict[int, str]:
-        """What clients are called, of those that had names when the run began."""
+        """Clients' names when the run began, of those that have one."""
         first: Row = next(iter(self.rows()), {})
         return {int(client): name for client, name in first.get("names", {}).items()}
 
     def forget_after(self, server_round: int, damaged: Mapping[str, str] = _NONE) -> None:
-        """Drops the results, and metrics and checkpoints of later rounds: they are found anew.
+        """Deletes the results, and the metrics and checkpoints of later rounds, to be repeated.
 
         Args:
             server_round: The last round that stays.
-            damaged: What was wrong with checkpoints that are dropped; it is noted in the record.
+            damaged: What is wrong with damaged checkpoints, which is noted in the record.
         """
         (self.folder / "results.json").unlink(missing_ok=True)
         if damaged:
@@ -314,12 +315,12 @@ class RunRecord:
     def save_checkpoint(
         self, server_round: int, model: "Params", state: "Params", memories: Memories | None
     ) -> Checkpoint:
-        """Adds a checkpoint, of which the last two are kept; a crash leaves it whole, or not there.
+        """Adds a checkpoint atomically, and keeps the last two.
 
         Args:
             server_round: The round that it follows.
             model: The model after it.
-            state: What the aggregate remembers.
+            state: The aggregate's state.
             memories: The clients' memories, if they live in this process.
         """
         from federation.tensors import tensors_to_bytes  # noqa: PLC0415 - loads torch
@@ -333,17 +334,17 @@ class RunRecord:
     def load_checkpoint(
         self, *, model: "Params | None" = None, state: "Params | None" = None
     ) -> Checkpoint | None:
-        """Returns the newest checkpoint that is whole, or None if there is none at all yet.
+        """Returns the newest intact checkpoint, or None if there is no checkpoint yet.
 
-        Of the format of earlier versions, which had no manifest, nothing can be checked but whether
-        it fits the model: such a one is used where there is no other, with a warning.
+        One of earlier versions, which had no manifest, is only checked for fitting the model; it is
+        used where there is no other, with a warning.
 
         Args:
-            model: What the experiment's model is like: names, shapes and types; None to take any.
-            state: What the aggregate's state is like, likewise.
+            model: The names, shapes and types that the model must have; None to take any.
+            state: Those that the aggregate's state must have, likewise.
 
         Raises:
-            Refused: All are damaged.
+            Refused: If all checkpoints are damaged.
         """
         found, damaged = self.checkpoints(), {}
         for number in sorted(found, key=lambda n: (has_manifest(found[n]), n), reverse=True):
@@ -382,12 +383,12 @@ class RunRecord:
         return Checkpoint(server_round, found_model, found_state, files.get(_MEMORIES))
 
     def checkpoints(self) -> dict[int, Path]:
-        """Returns the checkpoints' folders by their rounds, ascending."""
+        """Returns the checkpoints' folders, by round in ascending order."""
         return there(self.folder / "checkpoints")
 
     @property
     def durable(self) -> int:
-        """The round of the oldest checkpoint: a run that is resumed may start after it."""
+        """The round of the oldest checkpoint, the earliest from which a run may be resumed."""
         return min(self.checkpoints(), default=0)
 
     def _write(self, name: str, text: str) -> None:
@@ -395,7 +396,7 @@ class RunRecord:
 
 
 def _elsewhere(outputs: object, targets: object) -> float:
-    raise NotImplementedError("a record has no metric's function")
+    raise NotImplementedError("a record does not hold a metric's function")
 
 
 def _lock(handle: int) -> bool:
@@ -407,7 +408,7 @@ def _lock(handle: int) -> bool:
 
 
 def _tensors(files: Mapping[str, bytes], name: str, like: "Params | None") -> "Params":
-    """Returns a checkpoint's tensors, if they are like others."""
+    """Returns a checkpoint's tensors, whose names, shapes and types must be like ``like``'s."""
     from federation.tensors import difference, tensors_from_bytes  # noqa: PLC0415 - loads torch
 
     try:

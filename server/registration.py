@@ -1,8 +1,8 @@
-"""Makes a federation's clients known to its SuperLink, by their public keys, or unknown again.
+"""Registers clients' public keys with a federation's SuperLink, and unregisters them.
 
 In ``clients/`` of the coordinator's folder are ``client-N.pub``, the client's key;
-``client-N.node``, the number under which the SuperLink knows it; and, of every key that was taken
-from the SuperLink, ``client-N.NODE_ID.unregistered``, which is what was ``client-N.pub``.
+``client-N.node``, its node id at the SuperLink; and, for every key that was unregistered,
+``client-N.NODE_ID.unregistered``, the renamed ``client-N.pub``.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ from server.control import Declined, ask
 from server.folders import replace_file
 
 _STARTING = 30.0  # seconds that a SuperLink may take until it answers
-_DIGITS = 100  # of a node's number, and more
+_DIGITS = 100  # most bytes of a file with a node id
 _IN_USE = "[code: 23]"  # Flower's PUBLIC_KEY_ALREADY_IN_USE
 _NOT_FOUND = "[code: 24]"  # Flower's NODE_NOT_FOUND
 _GONE = re.compile(r"(client-\d+)\.(\d+)\.unregistered")
 
 
 class Registration(NamedTuple):
-    """What became of a client's key."""
+    """The outcome of registering a client's key."""
 
     client: str  # the client, such as ``client-0``
-    node_id: int | None  # what Flower calls it from now on; None if the key was known already
+    node_id: int | None  # its new Flower node id; None if the key was already registered
 
 
 def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Registration]:
@@ -37,9 +37,9 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
     ``control`` is HOST:PORT of its Control API; by default that of ``superlink_command``.
 
     Yields:
-        What became of each, in the order of the clients. A key that is known already stays as it
-        is. One that was unregistered is not among them: it is refused for good, and its client
-        needs a new one.
+        The outcome for each, in the order of the clients. A key that is already registered is left
+        alone. Unregistered keys, which are refused for good, are skipped: their clients need new
+        ones.
 
     Raises:
         Refused: If the folder is not in order, or of a federation in which nobody registers.
@@ -55,18 +55,16 @@ def register_clients(folder: Path, *, control: str | None = None) -> Iterator[Re
 
 
 def unregister_client(folder: Path, client: str, *, control: str | None = None) -> tuple[str, int]:
-    """Takes a client's key from a running SuperLink, which refuses it for good from now on.
+    """Unregisters a client's key with a running SuperLink, which then refuses it for good.
 
-    What is done already is not done again, so that a call that was interrupted can be repeated.
-
-    The client is a number, or ``client-N``.
+    An interrupted call can be repeated. ``client`` is a number or ``client-N``.
 
     Returns:
-        The client, such as ``client-0``, and what Flower called its node.
+        The client, such as ``client-0``, and its Flower node id.
 
     Raises:
-        Refused: If the folder is not in order, or there is no such client in it, or it is not known
-            under which number it was registered.
+        Refused: If the folder is not in order, there is no such client in it, or its node id is
+            not known.
         RunStopped: If the SuperLink cannot be reached, or declines.
     """
     credentials = read_server(folder)
@@ -96,16 +94,16 @@ def unregister_client(folder: Path, client: str, *, control: str | None = None) 
 
 
 def unregistered(folder: Path) -> dict[int, str]:
-    """Returns the clients whose keys were unregistered, by what Flower called their nodes."""
+    """Returns the clients whose keys were unregistered, by their Flower node ids."""
     found = map(_GONE.fullmatch, (path.name for path in (folder / "clients").glob("client-*")))
     return {int(match[2]): match[1] for match in found if match}
 
 
 def names(folder: Path) -> dict[int, str]:
-    """Returns clients that are or were registered from this folder, by what Flower calls them."""
+    """Returns the clients that are or were registered from this folder, by Flower node id."""
     found = unregistered(folder)
     for path in (folder / "clients").glob("client-*.node"):
-        with contextlib.suppress(OSError, ValueError):  # a client without a name is shown as such
+        with contextlib.suppress(OSError, ValueError):  # shown without a name
             found[int(read_file(path, most=_DIGITS))] = path.stem
     return found
 
@@ -132,7 +130,7 @@ def _register(folder: Path, path: Path, control: str | None) -> int | None:
 
 
 def _take(folder: Path, name: str, number: int, control: str | None) -> bool:
-    """Has the SuperLink forget a node; returns whether it knew it."""
+    """Unregisters a node with the SuperLink; returns whether it was registered."""
     words = ("supernode", "unregister", str(number))
     try:
         ask(folder, *words, control=control, what=f"{name} cannot be unregistered")
@@ -144,7 +142,7 @@ def _take(folder: Path, name: str, number: int, control: str | None) -> bool:
 
 
 def _number(public: Path) -> int | None:
-    """Returns what Flower calls the node of a key; None if it was not registered from here."""
+    """Returns the Flower node id of a key; None if it was not registered from this folder."""
     path = public.with_suffix(".node")
     try:
         return int(path.read_text(encoding="ascii")) if path.is_file() else None

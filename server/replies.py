@@ -1,9 +1,8 @@
-"""What a SuperLink takes from a node: one reply at a time, in its own name, of bounded size.
+"""Limits what a SuperLink takes from a node: one reply at a time, in its own name, of bounded size.
 
-Flower's Fleet API writes down whatever a registered node pushes, before anybody has looked at it.
-Twenty thousand small records keep its database to themselves for longer than others wait, and a
-reply of some gigabytes is stored whole. What is refused here is answered in the node's place, with
-an error that says why, so that no round waits for it.
+Flower's Fleet API stores whatever a registered node pushes, unchecked. Twenty thousand small
+records block its database for longer than others wait, and a reply of gigabytes is stored whole. A
+reply refused here is replaced by an error that says why, so that no round waits for it.
 """
 
 import json
@@ -21,7 +20,7 @@ from server.limits import Limits
 
 _log = getLogger("flwr.engram")
 
-_HEADER = 2**20  # bytes of what a reply says of itself, its error included
+_HEADER = 2**20  # most bytes of a reply's header, which includes its error
 
 
 class _Reply:
@@ -29,27 +28,27 @@ class _Reply:
 
     def __init__(self, header: Any, left: int) -> None:
         self.header = header
-        self.left = left  # bytes that it may still have
-        self.session = ""  # Flower's name for this attempt
+        self.left = left  # bytes that it may still send
+        self.session = ""  # Flower's id of this attempt to push
 
 
 class GuardedFleet:
-    """Flower's Fleet API, which all else is left to, but for what nodes push."""
+    """Flower's Fleet API, with checks on what nodes push."""
 
     def __init__(self, fleet: Any, limits: Limits) -> None:
         self._fleet = fleet
         self._limits = limits
-        self._replies: dict[int, _Reply] = {}  # by node; each sends one after another
+        self._replies: dict[int, _Reply] = {}  # by node, one at a time
         self._counting = threading.Lock()
-        # The database stores one thing at a time. Who waits for it here waits for his turn; who
-        # waits for it there is told after five seconds that it is locked.
+        # The database takes one writer at a time, and fails others as locked after five seconds.
+        # Here they queue without a limit.
         self._storing = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fleet, name)
 
     def PushMessages(self, request: Any, context: Any) -> Any:  # noqa: N802 - Flower's name
-        """Takes a reply's header, and the names of its parts."""
+        """Takes a reply's header and the ids of its parts."""
         fault = _fault(request)
         if fault:
             _refuse(request.node, context, fault)
@@ -74,7 +73,7 @@ class GuardedFleet:
         with self._counting:
             reply = self._replies.get(request.node.node_id)
             if reply is None or request.session_id != reply.session:
-                _refuse(request.node, context, "a part must be of the reply that it sent last")
+                _refuse(request.node, context, "a part must belong to the node's last reply")
             reply.left -= size
             if reply.left < 0:
                 del self._replies[request.node.node_id]
@@ -116,7 +115,7 @@ class GuardedFleet:
 
 
 def _fault(request: Any) -> str:
-    """Returns what no honest node's reply is like; nothing, if there is nothing."""
+    """Returns what is wrong with a push, by which no honest node would fail; "" if nothing is."""
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         return f"one reply must be pushed at a time, got {len(request.messages_list)}"
     (header,), (tree,) = request.messages_list, request.message_object_trees
@@ -131,7 +130,7 @@ def _fault(request: Any) -> str:
 
 
 def _parts(tree: Any) -> Iterator[Any]:
-    """Yields a reply's parts, the same one as often as it is named."""
+    """Yields a reply's parts; one that is referred to several times is repeated."""
     left = [tree]
     while left:
         yield (part := left.pop())
@@ -139,7 +138,7 @@ def _parts(tree: Any) -> Iterator[Any]:
 
 
 def _refuse(node: Any, context: Any, reason: str) -> NoReturn:
-    """Ends a call as Flower does when a run is over: the node drops its reply, and goes on."""
+    """Aborts a call as Flower does when a run is over: the node drops its reply, and goes on."""
     _log.warning("the reply of node %d is refused: %s", node.node_id, reason)
     details = {"code": REFUSED, "public_message": f"the SuperLink does not take it: {reason}"}
     context.abort(grpc.StatusCode.PERMISSION_DENIED, json.dumps(details))

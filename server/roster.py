@@ -1,4 +1,4 @@
-"""Who is there: which node hosts which client, from before the first round until after the last."""
+"""Attendance: which node hosts which client, from before the first round until after the last."""
 
 import time
 from collections import Counter
@@ -19,19 +19,19 @@ _TOLD = 10  # reasons that an error names
 
 
 class Attendance:
-    """The clients that have come, and the nodes that host them.
+    """The clients that have joined, and the nodes that host them.
 
-    Who comes first keeps a client: of two nodes that claim it, the other one is left out with a
-    warning, until the first has gone off line. So is a node with data of another kind.
+    Of two nodes that claim a client, the first keeps it until it goes offline; the other's claim is
+    ignored with a warning. So are nodes with data of another kind.
 
     Args:
         grid: The nodes.
-        num_clients: Clients of the run.
+        num_clients: Number of clients in the run.
         training: The training's name, which nodes keep memories under.
         settings: Digest of the run's settings, which nodes compare with theirs.
-        kind: What the run's data are, where that is known from before. None: what most nodes have;
-            of as many, the one with the lowest client.
-        patience: Seconds without news after which those that are there must do.
+        kind: Kind of the run's data, if known from before. None: the kind that most nodes have; if
+            tied, that of the node with the lowest client.
+        patience: Seconds without news after which the run begins with the clients that have joined.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Attendance:
         self._given = kind
         self._kind = kind or Kind()
         self._hosts: dict[int, int] = {}
-        self._nodes: frozenset[int] = frozenset()  # those that host somebody
-        self._rivals: list[int] = []  # nodes with clients that others host, too
-        self._absent: dict[int, str] = {}  # who was not there at the last look, and why
-        self._settled: set[int] = set()  # nodes of which it was said if they are left out
+        self._nodes: frozenset[int] = frozenset()  # those that host a client
+        self._rivals: list[int] = []  # nodes that claim clients of other nodes
+        self._absent: dict[int, str] = {}  # clients absent at the last look, and why
+        self._settled: set[int] = set()  # nodes whose ignored claims were warned of
 
     @property
     def fixed(self) -> bool:
@@ -62,20 +62,20 @@ class Attendance:
         return self._answers.fixed
 
     def wait(self, least: int, *, timeout: float = 600) -> None:
-        """Waits until all clients have come, or enough of them and nobody else for a while.
+        """Waits until all clients have joined, or enough of them and no others for a while.
 
         Args:
-            least: Clients without whom there is nothing to do.
-            timeout: Seconds that nodes have for their answers as long as too few clients are
-                there; they may have to load data first.
+            least: Minimum number of clients.
+            timeout: Seconds that nodes have to answer as long as fewer clients have joined; they
+                may have to load data first.
 
         Raises:
-            RunStopped: If there are fewer than ``least``; it says what is known of the others.
+            RunStopped: If fewer than ``least`` join; it says what is known of the others.
         """
         now = time.monotonic()
         deadline, end = now + self._patience, now + timeout
         while len(self._hosts) < self._num_clients:
-            late = time.monotonic() > deadline  # who has come meanwhile is asked first
+            late = time.monotonic() > deadline  # read before asking nodes that have joined
             if self._answers.ask():
                 self._kind = self._given or self._usual()
                 self._hosts = self._seated({}, self._answers.entries)
@@ -98,16 +98,16 @@ class Attendance:
             _log.warning("the run goes on without some clients, for now: %s", self._reasons())
 
     def _is_over(self, end: float, *, enough: bool) -> bool:
-        """Whether nothing is to be gained by waiting for answers that have not come so far."""
+        """Whether to stop waiting for nodes that have not answered."""
         if not self._answers.silent or time.monotonic() > end:
             return True
         return enough and not self.fixed
 
     def look(self) -> bool:
-        """Asks nodes that have come since; returns whether clients have come with them, or moved.
+        """Asks nodes that have joined since; returns whether clients have joined or moved.
 
-        A client moves when its node is off line and another one hosts it, with as much data: nodes
-        without identities get new numbers.
+        A client moves when its node is offline and another one hosts it with as many rows: without
+        registered keys, a node that restarts gets a new number.
         """
         new = self._answers.ask()
         found = (new or bool(self._rivals)) and self._take_in(new=new)
@@ -115,7 +115,7 @@ class Attendance:
         return found
 
     def _take_in(self, *, new: bool) -> bool:
-        """Gives nodes the clients that they may have now; returns whether there are such."""
+        """Assigns clients to nodes that may host them now; returns whether any were assigned."""
         before = self._hosts
         self._hosts = self._seated(before, self._answers.entries if new else self._rivals)
         came = sorted(self._hosts.keys() - before.keys())
@@ -139,7 +139,7 @@ class Attendance:
         return Roster(nodes, rows, self._kind, self._names())
 
     def _names(self) -> Names:
-        """Returns what clients are called, as their nodes say."""
+        """Returns clients' names, as given by the nodes that host them."""
         given = {
             client: name
             for node in set(self._hosts.values())
@@ -149,12 +149,15 @@ class Attendance:
         return checked_names(given, self._num_clients)
 
     def left_out(self, cohort: Collection[int], others: Mapping[int, str]) -> dict[int, str]:
-        """Returns who had no part in a round, and why, ascending."""
+        """Returns the clients without a part in a round, ascending, and why.
+
+        ``others`` are those of the cohort, beside the absent ones.
+        """
         absent = {client: why for client, why in self._absent.items() if client not in cohort}
         return dict(sorted({**absent, **others}.items()))
 
     def absent(self) -> dict[int, str]:
-        """Returns the clients that cannot be asked at the moment, and why."""
+        """Returns the clients that cannot be asked now, and why."""
         away = self._nodes.difference(self._grid.get_node_ids())
         if not away and len(self._hosts) == self._num_clients:
             return {}
@@ -170,10 +173,10 @@ class Attendance:
         return found
 
     def too_few(self, least: int) -> str:
-        """Says that there are too few clients, and all that is known of the others."""
+        """Says that too few clients can take part, and what is known of the others."""
         absent = self.absent()
         there = self._num_clients - len(absent)
-        told = [f"{there} of {self._num_clients} clients can take part, and it takes {least}"]
+        told = [f"{there} of {self._num_clients} clients can take part, but {least} are needed"]
         known, remedy = self._answers.in_words()
         remedy = remedy or "start the missing nodes, or lower min-clients"
         return "; ".join(filter(None, [*told, self._reasons(), known, remedy]))
@@ -188,7 +191,7 @@ class Attendance:
         return "; ".join(told[:_TOLD]) + more
 
     def _why(self, client: int) -> str:
-        """Returns why a client is hosted by nobody."""
+        """Returns why no node hosts a client."""
         for entry in self._answers.entries.values():
             if client in entry.clients and entry.kind != self._kind:
                 return entry.kind.unlike(self._kind)
@@ -197,7 +200,7 @@ class Attendance:
     # --- Who hosts whom ----------------------------------------------------------------------
 
     def _claims(self, node: int) -> dict[int, int]:
-        """Returns the run's clients of a node, with their rows."""
+        """Returns the run's clients that a node says it hosts, with their numbers of rows."""
         clients = self._answers.entries[node].clients
         return {client: rows for client, rows in clients.items() if client < self._num_clients}
 
@@ -205,14 +208,14 @@ class Attendance:
         return self._answers.entries[node].clients[client]
 
     def _usual(self) -> Kind:
-        """Returns what most nodes' data are, of those with clients of the run."""
+        """Returns the commonest kind of data among nodes with clients of the run."""
         first = {n: min(self._claims(n)) for n in self._answers.entries if self._claims(n)}
         ordered = sorted(first, key=lambda node: first[node])
         counts = Counter(self._answers.entries[node].kind for node in ordered)
-        return max(counts, key=lambda kind: counts[kind], default=Kind())  # the first of equals
+        return max(counts, key=lambda kind: counts[kind], default=Kind())  # the first if tied
 
     def _seated(self, hosts: dict[int, int], nodes: Iterable[int]) -> dict[int, int]:
-        """Returns who hosts whom, once these nodes have got the clients that they may have."""
+        """Returns each client's node after these nodes got the clients that they may host."""
         present, found = self._answers.on_line(), dict(hosts)
         for node in nodes:
             if self._answers.entries[node].kind != self._kind:
@@ -225,7 +228,7 @@ class Attendance:
         return found
 
     def _settle(self) -> None:
-        """Notes which nodes have clients that others host; names each once, when it is new."""
+        """Notes which nodes claim clients of others, and warns of each new one once."""
         self._nodes, self._rivals = frozenset(self._hosts.values()), []
         for node, entry in self._answers.entries.items():
             others = [c for c in self._claims(node) if self._hosts.get(c) != node]
@@ -241,7 +244,7 @@ class Attendance:
 
 
 def attendance_of(grid: Grid, e: Experiment, *, training: str, kind: Kind | None) -> Attendance:
-    """Returns an experiment's attendance, before anybody has been asked."""
+    """Returns an experiment's attendance, before any node has been asked."""
     patience = min(60.0, e.timeout)
     asked = {"training": training, "settings": e.digest()}
     return Attendance(grid, e.num_clients, **asked, kind=kind, patience=patience)
@@ -251,7 +254,7 @@ def query_roster(grid: Grid, num_clients: int, *, patience: float = 60) -> Roste
     """Asks every node for its clients until each of ``0..num_clients-1`` is hosted.
 
     Raises:
-        RunStopped: If a client is hosted by nobody.
+        RunStopped: If no node hosts some client.
     """
     attendance = Attendance(grid, num_clients, patience=patience)
     attendance.wait(num_clients)

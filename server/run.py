@@ -1,4 +1,4 @@
-"""Runs an experiment on whatever grid it is given: in one process, on Ray, or over a network."""
+"""Runs an experiment on any grid: in one process, on Ray, or over a network."""
 
 import secrets
 import time
@@ -25,7 +25,7 @@ from strategies import STRATEGIES, Row, RunStrategy
 
 
 class Round(NamedTuple):
-    """The arrays that a round made, and the metrics, as ``Strategy.aggregate_train`` has them."""
+    """A round's arrays and metrics, as ``Strategy.aggregate_train`` returns them."""
 
     arrays: ArrayRecord
     metrics: Row
@@ -43,27 +43,26 @@ def run(
 ) -> Row:
     """Runs the experiment, or what is left of it, and records it.
 
-    A round is trained, merged, evaluated where its turn has come, recorded, and checkpointed
-    where its turn has come. Since all that is random depends on the seed, the round and the
-    client alone, a run that was killed and resumed repeats the rounds after its last checkpoint
-    and gives the same numbers as one that was not.
+    Each round is trained, merged, evaluated if due, recorded, and checkpointed if due. Since
+    randomness depends on the seed, the round and the client alone, a run that is killed and resumed
+    repeats the rounds after its last checkpoint, and gives the same numbers as one that is not.
 
     Args:
         grid: The nodes.
-        experiment: What to run. If it says ``resume``, ``folder`` holds the run to go on with.
+        experiment: The experiment. If it has ``resume``, ``folder`` holds the run to resume.
         folder: Where the run is recorded.
         engine: Name of the engine, for the record.
         memories: The clients' memories, if they live in this process.
-        noise: Where the noise of central privacy comes from. With secret noise a private run that
-            is resumed does not repeat its numbers.
+        noise: Source of the noise of central privacy. With secret noise, a private run that is
+            resumed does not repeat its numbers.
         on_round: Called with each round's metrics.
 
     Returns:
-        What ``results.json`` holds: ``method``, ``rounds``, ``ms-per-round``, the strategy's
-        results, and what privacy was spent.
+        The contents of ``results.json``: ``method``, ``rounds``, ``ms-per-round`` (the median),
+        the strategy's results, and the privacy spent.
 
     Raises:
-        Refused: The folder is not free, or not of a run that could go on so.
+        Refused: The folder is not empty, or its run cannot be resumed with these settings.
         RunStopped: Too few clients can take part, the run diverged, or a round had too few usable
             replies.
     """
@@ -73,13 +72,13 @@ def run(
         record.check_resumable(e, engine=engine)
         training, kind = record.config["training"], _kind(record)
     attendance = attendance_of(grid, e, training=training, kind=kind)
-    # A simulation's nodes are not waited for later, if one of them does not serve.
+    # A simulation's nodes do not join later, so all clients are needed now.
     attendance.wait(e.num_clients if attendance.fixed else e.min_clients)
     strategy = STRATEGIES[e.own.plug_in].build(e, attendance.roster(), noise)
     if not e.resume:
         record = RunRecord.create(folder, e, engine=engine, training=training)
     with record.hold():
-        if e.resume:  # it may have more rounds to go now
+        if e.resume:  # with a larger num-rounds, perhaps
             record.write_config(e, engine=engine, training=training)
         course = _Run(grid, strategy, e, record, training, memories, on_round, attendance)
         checkpoint = course.begin()
@@ -100,7 +99,7 @@ def run(
 
 
 class _Run(NamedTuple):
-    """A run under way: arguments of ``run``, and what it made of them."""
+    """A run in progress: the arguments of ``run``, and what it built from them."""
 
     grid: Grid
     strategy: RunStrategy
@@ -112,11 +111,11 @@ class _Run(NamedTuple):
     attendance: Attendance
 
     def begin(self) -> Checkpoint:
-        """Returns the checkpoint to start from: the last one, or that of the beginning."""
+        """Returns the checkpoint to start from: the last one, or a new one of round 0."""
         strategy, record = self.strategy, self.record
         arrays = strategy.init()
         model = to_params(arrays)
-        # Where nothing is shared before the first round, the form of what will be is not known.
+        # An empty initial model does not say what later models look like: any is accepted then.
         checkpoint = record.load_checkpoint(model=model or None, state=strategy.state)
         if checkpoint is None:
             record.forget_after(-1)
@@ -130,7 +129,7 @@ class _Run(NamedTuple):
         return checkpoint
 
     def rounds(self, checkpoint: Checkpoint, accountant: PrivacyAccountant) -> ArrayRecord:
-        """Runs the rounds that are left, and lets clients score, or take, what came of them."""
+        """Runs the remaining rounds, with a last evaluation unless the last round had one."""
         e, record, strategy = self.experiment, self.record, self.strategy
         arrays = to_record(checkpoint.model)
         for number in range(checkpoint.server_round + 1, e.rounds + 1):
@@ -180,7 +179,7 @@ class _Run(NamedTuple):
             raise RunStopped(f"{error} ({where})") from error
 
     def _await_clients(self) -> None:
-        """Waits until so many clients can be asked as a round cannot do without."""
+        """Waits until at least ``min-clients`` clients can be asked."""
         least = self.experiment.min_clients
         end = time.monotonic() + self.experiment.timeout
         while True:
@@ -217,7 +216,7 @@ class _Run(NamedTuple):
 
 
 def _named(results: Row, roster: Roster) -> Row:
-    """Returns results with what clients are called, where they have names, beside their columns."""
+    """Adds clients' names, where they have some, to the columns of the results."""
     if not roster.names or "clients" not in results:
         return results
     clients = results["clients"]
@@ -229,7 +228,7 @@ def _named(results: Row, roster: Roster) -> Row:
 
 
 def _kind(record: RunRecord) -> Kind | None:
-    """Returns what the run's data are, as its first row says; None if there is none."""
+    """Returns the kind of the run's data from its first row; None if there is none."""
     return Kind.from_row(next(iter(record.rows()), {}))
 
 
@@ -247,13 +246,13 @@ def train_round(
 
     Args:
         grid: The nodes.
-        strategy: Whom to ask, and what to do with the replies.
+        strategy: Makes the messages, and merges the replies.
         server_round: The round, >= 1.
-        arrays: The model that it starts from.
-        config: What every client is told: the training's name, and ``durable``, the round of the
-            oldest checkpoint that is kept, after which a resumed run may start.
+        arrays: The model to start from.
+        config: Sent to every client: the training's name, and ``durable``, the round of the oldest
+            checkpoint that is kept, from which a run may be resumed.
         timeout: Seconds to wait for replies.
-        before: Called when it is known whom to ask, and nobody has been asked yet.
+        before: Called once the cohort is drawn, before anybody is asked.
 
     Raises:
         RunStopped: Too few replies were usable, or the run diverged.

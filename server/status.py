@@ -1,4 +1,4 @@
-"""Who is in a federation, and who took part in a run: what `engram status` shows."""
+"""The nodes of a federation, and the clients' parts in a run: what `engram status` shows."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,12 +13,12 @@ from server.registration import names
 class Member(NamedTuple):
     """A node that a SuperLink knows."""
 
-    name: str  # its client, such as ``client-0``; empty if that is not known here
-    node_id: int  # what Flower calls it
-    # ``registered`` (it has not come yet), ``online``, ``offline`` or ``unregistered`` (its key is
-    # refused for good).
+    name: str  # its client, such as ``client-0``; empty if unknown
+    node_id: int  # its Flower node id
+    # ``registered`` (it has never connected), ``online``, ``offline`` or ``unregistered`` (its key
+    # is refused for good).
     status: str
-    since: str  # when it came or went, in UTC; empty if it never did
+    since: str  # when it got this status, in UTC; empty if it has never connected
 
 
 class ClientShare(NamedTuple):
@@ -26,10 +26,10 @@ class ClientShare(NamedTuple):
 
     Attributes:
         client: The client.
-        name: What it is called: its number, where it has no name.
-        asked: Rounds in which it was asked.
-        took_part: Rounds whose model learned from it.
-        reasons: Why it did not, and how often: when it was asked, or could not be.
+        name: Its name; its number if it has none.
+        asked: Number of rounds in which it was asked.
+        took_part: Number of rounds whose model learned from it.
+        reasons: Why it did not take part, and how often, including when it could not be asked.
     """
 
     client: int
@@ -58,7 +58,7 @@ def members(folder: Path, *, control: str | None = None) -> list[Member]:
 
 
 def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
-    """Counts in which rounds of a run every client that was asked, or was absent, took part."""
+    """Counts the rounds in which each client was asked, took part, or did not."""
     asked: Counter[int] = Counter()
     took_part: Counter[int] = Counter()
     reasons: dict[int, Counter[str]] = {}
@@ -83,9 +83,9 @@ def participation(rows: Iterable[Mapping[str, Any]]) -> list[ClientShare]:
 
 
 def costs(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Adds up what a run's rounds have cost: bytes, and the mean node's seconds.
+    """Adds up the costs of a run's rounds: bytes, and mean seconds of a node.
 
-    Runs in one process have none of this.
+    All are 0 for runs in one process.
     """
     parts = ("training", "transfer", "waiting")
     kinds = ["bytes-sent", "bytes-received", *(f"seconds-{part}" for part in parts)]

@@ -1,4 +1,4 @@
-"""Starts the coordinator's process: Flower's SuperExec, without a token that others can read.
+"""Flower's SuperExec, starting the coordinator's process without exposing its token.
 
 Run as ``python -m server.superexec`` with the arguments of ``flower-superexec``.
 """
@@ -14,9 +14,10 @@ _TOKEN = "--token"
 
 
 def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Starts one of Flower's apps; its token, which every user's `ps` shows, goes by a file.
+    """Starts one of Flower's apps, with its token in a file rather than in its arguments.
 
-    The file has no name, is this user's alone, and is gone when those who have it open are.
+    Any user could read it there with `ps`. The file is private and unnamed, and vanishes with the
+    last process that has it open.
     """
     at = list(arguments).index(_TOKEN)
     before, token, after = arguments[:at], arguments[at + 1], arguments[at + 2 :]

@@ -1,8 +1,8 @@
-"""A SuperLink for shared machines and for nodes that nobody can vouch for.
+"""A SuperLink for shared machines and untrusted nodes.
 
 Run as ``python -m server.superlink``: it is ``flower-superlink``, with that command's arguments and
-the following of its own. Its Control API serves the SuperLink's own user alone, its Fleet API takes
-replies of bounded size, and its database gives back the room that it does not need.
+those below. Its Control API serves the SuperLink's own user only, its Fleet API takes replies of
+bounded size, and its database is kept compact.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from server.limits import Limits
 from server.replies import GuardedFleet
 
 _log = getLogger("flwr.engram")
-_LARGEST = 2**24  # bytes of a message: Flower's app bundles have 10 MB, pieces of models less
+_LARGEST = 2**24  # bytes of a gRPC message: app bundles have up to 10 MB, pieces of models less
 _DATABASE = {  # for each connection, of which a SuperLink has some ten
     "journal_size_limit": str(2**24),  # bytes that the journal keeps when it is empty
     "cache_size": "-8000",  # KiB
@@ -54,25 +54,25 @@ def main(arguments: Sequence[str]) -> None:
 
 def serve(app: Any, **options: Any) -> None:
     """Serves an app to this process's user alone; ``options`` are those of ``uvicorn.run``."""
-    # Without ws="none" a connection could become one of a protocol that does not ask whose it is.
+    # Without ws="none" a connection could be upgraded to a protocol that does not check its owner.
     uvicorn.run(app, **options, http=private(AutoHTTPProtocol, own_users()), ws="none")
 
 
 def compact(database: Path) -> None:
-    """Gives back the room that a SuperLink's database does not need, and makes it go on doing so.
+    """Shrinks a SuperLink's database, or makes a new one, and turns on automatic shrinking.
 
-    What SQLite deletes it keeps the room of, unless it was told otherwise when it began, or now,
-    while nobody uses it. A new database is made.
+    SQLite does not return deleted rows' space to the disk by default, and an existing database
+    can only be changed while nobody uses it.
 
     Raises:
-        Refused: If the file is no database.
+        Refused: If the file is not a database.
     """
     try:
         with contextlib.closing(sqlite3.connect(database, timeout=1.0)) as connection:
             for statement in ("journal_mode = DELETE", "auto_vacuum = FULL"):
                 connection.execute(f"PRAGMA {statement}").fetchall()
             connection.execute("VACUUM")
-    except sqlite3.OperationalError as error:  # in use, or the disk is full: no reason not to serve
+    except sqlite3.OperationalError as error:  # in use, or the disk is full: serve anyway
         _log.warning("%s is not compacted: %s", database, error)
     except sqlite3.DatabaseError as error:
         raise Refused(

@@ -1,4 +1,4 @@
-"""Which nodes are left out for a while, since their replies were repeatedly of no use."""
+"""Suspends nodes whose replies are repeatedly unusable."""
 
 import time
 from collections.abc import Sequence
@@ -10,13 +10,13 @@ from federation.errors import few
 
 _log = getLogger("flwr.engram")
 
-_FAULTS: Final = 2  # useless replies from which on a node is suspended
+_FAULTS: Final = 2  # unusable replies from which on a node is suspended
 _FIRST, _LONGEST = 60.0, 3600.0  # seconds of a suspension: the first, and the longest
 _TRUSTED: Final = 10  # good replies in a row after which a node's faults are forgotten
 
 
 class _Conduct(NamedTuple):
-    """A node's useless replies, the good ones since, and its suspension."""
+    """A node's count of unusable replies, of good ones since the last, and its suspension."""
 
     faults: int
     good: int = 0
@@ -25,11 +25,11 @@ class _Conduct(NamedTuple):
 
 
 class Suspensions:
-    """Counts each node's useless replies, and suspends it from the second on.
+    """Counts each node's unusable replies, and suspends it from the second on.
 
-    The first suspension lasts a minute, every further one twice as long as the last, and an hour at
-    most. Faults are forgotten after ten good replies in a row, and not after one: who answers well
-    every other time costs the rest as much as who never does.
+    The first suspension lasts a minute, each further one twice as long, up to an hour. Faults are
+    forgotten after ten good replies in a row rather than one, since a node that answers well every
+    other time costs the others as much as one that never does.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Suspensions:
             del self._conduct[node]
 
     def note_fault(self, node: int, clients: Sequence[int], reason: str) -> None:
-        """Notes a useless reply, and warns if the node is suspended for it."""
+        """Notes an unusable reply, and warns if the node is suspended for it."""
         faults = self._conduct[node].faults + 1 if node in self._conduct else 1
         if faults < _FAULTS:
             self._conduct[node] = _Conduct(faults)
@@ -55,7 +55,7 @@ class Suspensions:
         told = {"clients": list(clients), "until": until, "reason": reason}
         self._conduct[node] = _Conduct(faults, until=time.monotonic() + seconds, told=told)
         _log.warning(
-            "node %d (clients %s) is left out until %s, since its replies are of no use: %s",
+            "node %d (clients %s) is left out until %s, since its replies are unusable: %s",
             node,
             few(clients),
             until,
@@ -63,7 +63,7 @@ class Suspensions:
         )
 
     def current(self) -> dict[int, dict[str, Any]]:
-        """Returns who is suspended: a node's ``clients``, ``until`` when, and the ``reason``."""
+        """Returns the suspended nodes: their ``clients``, ``until`` when, and the ``reason``."""
         now = time.monotonic()
         return {
             node: conduct.told

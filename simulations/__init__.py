@@ -1,1 +1,1 @@
-"""The same apps without a network: the in-process grid, the `engram` command, plots."""
+"""Simulations: the in-process grid, the `engram` command, reports, and studies of papers."""

@@ -1,4 +1,4 @@
-"""Starts the `engram` command, and ends it with the right status."""
+"""Runs the `engram` command, and exits with the right status."""
 
 import logging
 import os
@@ -10,12 +10,12 @@ from federation.interrupts import end_at_once
 
 __all__ = ["main"]
 
-_RESIDENT = {"node", "superlink"}  # Docker starts them again at once, whatever they end with
-_PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before they end; set in the image
+_RESIDENT = {"node", "superlink"}  # Docker restarts them at once, whatever their exit status
+_PAUSE = "ENGRAM_REFUSAL_PAUSE"  # whole seconds that they wait before exiting; set in the image
 
 
 def main() -> None:
-    """Runs the command; exits with 2 for what was refused, 1 for what failed, 130 for Ctrl-C."""
+    """Runs the command; exits with 2 if it was refused, 1 if it failed, 130 after Ctrl-C."""
     with end_at_once():
         import errno
 
@@ -25,7 +25,7 @@ def main() -> None:
         from simulations.cli import app
     try:
         _log_to_stderr()
-        if status := app(standalone_mode=False):  # what typer makes of Ctrl-C
+        if status := app(standalone_mode=False):  # typer's status after Ctrl-C
             raise SystemExit(status)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
@@ -39,7 +39,7 @@ def main() -> None:
     except EngramError as error:
         _end(str(error), 2 if isinstance(error, Refused) else 1)
     except OSError as error:
-        named = error.errno == errno.ENAMETOOLONG  # as only a user names files
+        named = error.errno == errno.ENAMETOOLONG  # the user's fault: our own names are short
         _end(f"{one_line(str(error.filename or 'output'))}: {error.strerror}", 2 if named else 1)
 
 
@@ -55,7 +55,7 @@ def _end(message: str, status: int) -> None:
 
 
 def _log_to_stderr() -> None:
-    """Shows the platform's warnings as they are; Flower's own go where Flower sends them."""
+    """Prints the platform's warnings plainly; Flower's own handler shows Flower's."""
     ours = logging.getLogger("flwr.engram")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("engram: %(message)s"))

@@ -1,4 +1,4 @@
-"""The folder of a comparison: which runs it is made of."""
+"""Reads the folder of a comparison, which consists of runs."""
 
 import json
 from pathlib import Path
@@ -7,15 +7,15 @@ from typing import Any, Final
 from federation.errors import Refused
 from server.record import RunRecord
 
-Runs = dict[str, list[RunRecord]]  # by method, one record a seed
-PLAN: Final = "comparison.json"  # in a comparison's folder: each run's name and settings
+Runs = dict[str, list[RunRecord]]  # by method, one record per seed
+PLAN: Final = "comparison.json"  # a comparison's file: the engine, and each run's settings by name
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """Returns what a comparison is made of: its ``engine``, and the settings of its ``runs``.
+    """Returns a comparison's ``engine``, and the settings of its ``runs`` by name.
 
     Raises:
-        Refused: The folder is not that of a comparison, or the file is damaged.
+        Refused: If the folder is not that of a comparison, or the file is damaged.
     """
     path = folder / PLAN
     if not path.is_file():
@@ -30,10 +30,10 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def find_runs(folder: Path) -> Runs:
-    """Returns the runs in a folder: the run that it is, or those of the comparison that it is.
+    """Returns the runs in the folder of a run or of a comparison.
 
     Raises:
-        Refused: It is neither.
+        Refused: If the folder is neither.
     """
     parts = [folder]
     if (folder / PLAN).is_file():
@@ -43,6 +43,6 @@ def find_runs(folder: Path) -> Runs:
     for part in parts:
         record = RunRecord.open(part)
         if not any(record.metrics[0].name in row for row in record.rows()):
-            continue  # it has only just begun
+            continue  # not evaluated yet
         runs.setdefault(record.config["settings"]["method"], []).append(record)
     return runs

@@ -1,4 +1,4 @@
-"""Where the command prints: what was asked for, and what there is to say about it."""
+"""The command's consoles: results go to standard output, remarks to standard error."""
 
 from rich.console import Console
 

@@ -1,4 +1,4 @@
-"""Runs an experiment on a deployed federation, through whatever its processes do not survive.
+"""Runs an experiment on a deployed federation, even if its processes die.
 
 The ServerApp runs as a child of the SuperLink. This process submits it, watches the run's folder,
 and submits it again, from the last checkpoint, when it or the SuperLink has died.
@@ -25,7 +25,7 @@ from simulations.app_folder import write_app
 
 _LOOK = 0.2  # seconds between looks at the run's folder
 _RETRY, _LONGEST = 1.0, 30.0  # seconds until a run is submitted again
-_FRUITLESS = 5  # attempts in a row that make no progress, after which it is given up
+_FRUITLESS = 5  # attempts in a row without progress, after which the run is given up
 _OURS = re.compile(
     r"(?:\x1b\[\d+m)?ERROR\b[^:]*:\s+engram: (.*)"
 )  # at a line's start: server/app.py
@@ -45,14 +45,15 @@ def run_deployed(
     """Runs the experiment, or what is left of it, on a federation's nodes.
 
     Args:
-        experiment: What to run.
-        folder: Where the run is recorded, on the machine of the SuperLink. If there is a run in
-            it already, it goes on.
+        experiment: The experiment.
+        folder: Where the run is recorded, on the machine of the SuperLink. A run that is already
+            in it is resumed.
         server: The coordinator's folder of the federation.
         control: HOST:PORT of the SuperLink's Control API.
         patience: Seconds to wait for a SuperLink that does not answer.
-        on_round: Called with each new round's metrics, and with the last one's where a run goes on.
-        on_trouble: Called with a line for whatever has to be overcome.
+        on_round: Called with each new round's metrics, and first with the last one's of a run that
+            is resumed.
+        on_trouble: Called with a line about each failure before the next attempt.
 
     Raises:
         RunStopped: The run stopped for a reason of its own, or no progress can be made.
@@ -89,7 +90,7 @@ def run_deployed(
 
 
 class _Attempt:
-    """One submission of a run, and what is seen of it."""
+    """One submission of a run, and its outcome."""
 
     def __init__(
         self, experiment: Experiment, folder: Path, server: Path, control: str | None
@@ -99,7 +100,7 @@ class _Attempt:
         begun = (folder / "config.json").is_file()
         place = {"resume": str(folder), "out": ""} if begun else {"resume": "", "out": str(folder)}
         settings = experiment.to_config() | place
-        # A file of its own: another run may be submitted at the same time.
+        # A unique name: another run may be submitted at the same time.
         self._config = server / "flwr" / f"run-{secrets.token_hex(8)}.toml"
         self._app = TemporaryDirectory(prefix="app-", dir=server / "flwr")
         write_app(Path(self._app.name))
@@ -113,7 +114,7 @@ class _Attempt:
         self._said: list[str] = []
         self._process = subprocess.Popen(
             launch.argv,
-            env=launch.env | {"COLUMNS": "400"},  # a path is not broken into two
+            env=launch.env | {"COLUMNS": "400"},  # keeps paths from being broken
             cwd=launch.cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -134,7 +135,7 @@ class _Attempt:
                 self.verdict = match[1]
 
     def follow(self, on_round: Callable[[dict[str, Any]], None]) -> None:
-        """Returns when the run has ended, or whoever ran it has died."""
+        """Returns when the run has ended, or the process that ran it has died."""
         alive = False
 
         def goes_on() -> bool:
@@ -144,7 +145,7 @@ class _Attempt:
 
         _watch(self._folder, on_round, goes_on)
         if self._process.poll() is None:
-            self._reader.join(timeout=1)  # what it died of may be on its way
+            self._reader.join(timeout=1)  # its last words may not be read yet
             self.trouble = "the coordinator died"
             return
         self._reader.join(timeout=5)
@@ -154,7 +155,7 @@ class _Attempt:
             self.trouble = f"the SuperLink did not take the run: {reason(''.join(self._said))}"
 
     def end(self, *, finished: bool) -> None:
-        """Makes sure that nothing goes on with this attempt."""
+        """Ends all processes of this attempt."""
         self._config.unlink(missing_ok=True)
         self._app.cleanup()
         if finished:
@@ -181,7 +182,7 @@ class _Attempt:
 def _watch(
     folder: Path, on_round: Callable[[dict[str, Any]], None], goes_on: Callable[[], bool]
 ) -> None:
-    """Reports rounds as they are recorded, as long as it goes on, and first where it stands."""
+    """Reports the last recorded round, and then new ones as long as ``goes_on`` says so."""
     rows = RunRecord(folder).rows()
     reported = rows[-1]["round"] - 1 if rows else -1
     more = True

@@ -41,12 +41,12 @@ app = typer.Typer()
 
 @app.command(epilog=SEE_SETTINGS)
 def federation(
-    clients: Annotated[int, typer.Option(min=1, metavar="N", help="How many nodes.")] = 3,
+    clients: Annotated[int, typer.Option(min=1, metavar="N", help="Number of nodes.")] = 3,
     nodes: Annotated[
-        str, typer.Option(metavar="KIND", help="engram: resident nodes; stock: Flower's own.")
+        str, typer.Option(metavar="KIND", help="engram: our resident nodes; stock: Flower's own.")
     ] = "engram",
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Without TLS and identities.")
+        bool, typer.Option("--insecure", help="No TLS, and no authentication of nodes.")
     ] = False,
     sets: Set = None,
     config: Config = None,
@@ -55,8 +55,8 @@ def federation(
 ) -> None:
     """Run an experiment on a federation of processes on this machine, over gRPC.
 
-    They are what would run on many machines: a SuperLink, a node for each client, with TLS and
-    identities. Their folders and logs stay beside the results.
+    They are those of a deployment on many machines: a SuperLink, and a node for each client, with
+    TLS and authentication. Their folders and logs stay beside the results.
     """
     overrides = overrides_of(config, sets)
     refuse_keys(overrides, {"resume": "engram run --federation", "out": "--out DIR"})
@@ -69,7 +69,7 @@ def federation(
     err.print(f"starting a SuperLink and {clients} nodes; logs in {folder}/federation/logs")
     place, kind = folder / "federation", kinds[nodes]
     options = _data_options(experiment, kind)
-    with end_at_once():  # here, and not where there are processes to stop
+    with end_at_once():  # slow imports, done before there are processes to stop
         import strategies  # noqa: F401, PLC0415
     local = LocalFederation(place, clients=clients, nodes=kind, insecure=insecure, options=options)
     with local:
@@ -83,8 +83,8 @@ def write(
 ) -> None:
     """Write the app that `flwr run FOLDER` runs, with the settings of all methods.
 
-    Those of plug-ins are among them. Their modules are not: Flower's processes find those that
-    ENGRAM_PLUGINS names.
+    Settings of plug-ins are included. Their modules are not: Flower's processes import those named
+    in ENGRAM_PLUGINS.
     """
     if folder.exists():
         raise Refused(f"{folder} is there already: name a new folder")
@@ -102,14 +102,14 @@ def run_on(
     resume: str | None,
     as_json: bool,
 ) -> None:
-    """Runs an experiment, or goes on with one, on a deployed federation; shows what it found.
+    """Runs or resumes an experiment on a deployed federation; shows its results.
 
     Args:
         overrides: Settings other than the defaults.
         federation: The coordinator's folder.
         control: HOST:PORT of its SuperLink's Control API; None for the default.
-        out: Folder of the run: a new one, or one to go on with.
-        resume: Instead, a run to go on with: its folder, or its name in runs/.
+        out: Folder of the run: a new one, or that of a run to resume.
+        resume: Instead, the run to resume: its folder, or its name in runs/.
         as_json: Whether to end with a line of JSON.
 
     Raises:
@@ -131,7 +131,7 @@ def run_on(
 
 
 def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
-    """Returns how nodes on this machine are told where the data are that the run names."""
+    """Returns the options that tell nodes on this machine where the run's data are."""
     kind, _, path = experiment.dataset.partition(":")
     folder = Path(path).parent if kind in FILES else Path(experiment.data_dir)
     where = json.dumps(str(folder.absolute()), ensure_ascii=False)
@@ -141,7 +141,7 @@ def _data_options(experiment: Experiment, nodes: Nodes) -> list[str]:
 
 
 def _for_federation(overrides: Mapping[str, Any], clients: int) -> Experiment:
-    """Returns the settings, with as many clients as the federation has unless they say."""
+    """Returns the experiment, by default with as many clients as the federation has."""
     most = Experiment.model_fields["clients_per_round"].default
     base = {"num-clients": clients, "clients-per-round": min(clients, most)}
     given = in_project(overrides)

@@ -27,7 +27,7 @@ def simulate(
     """Runs the experiment, or what is left of it, in this process.
 
     Args:
-        experiment: What to run.
+        experiment: The experiment.
         folder: Where the run is recorded.
         engine: ``vectorized`` trains a cohort at once; ``sequential`` trains one client at a
             time, and says which one fails, and where.
@@ -35,16 +35,16 @@ def simulate(
         through: What stands between the server and the host of all clients.
 
     Returns:
-        The results, as ``server.run.run`` has them.
+        The results, as ``server.run.run`` returns them.
 
     Raises:
-        Refused: If it cannot be run as it is; nothing has been written.
+        Refused: The settings do not fit the data or the folder; nothing has been written.
         RunStopped: It diverged, or a round had no usable reply.
     """
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
     host = through(host_of(Opening(experiment, memories, engine=engine, noise=noise)))
-    # One node can send the mean of all its clients, where a mean is all that the server needs.
+    # One node can send the mean of all clients where the server needs only a mean.
     local = isinstance(experiment.own, LocalMethod)
     apart = local and not aggregate_of(experiment).additive
     nodes = [[client] for client in everyone] if apart else [everyone]

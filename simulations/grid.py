@@ -23,14 +23,12 @@ class InProcessGrid(Grid):
     """Delivers messages to a host of clients in this process; no Ray, no sockets, no waiting.
 
     All clients that are addressed together train in one call of the trainer, whichever nodes
-    they are on. An exception on the client side comes back as error replies, as Flower sends
-    them.
+    they are on. An exception on the client side comes back as error replies, as with Flower.
 
     Args:
         host: Hosts every client.
-        hosts: The clients of each node, as ranges where they are many. Node i+1 hosts
-            ``hosts[i]``. One client a node is what Flower's own strategies expect, which sample
-            nodes.
+        hosts: The clients of each node, as ranges if there are many. Node i+1 hosts ``hosts[i]``.
+            Flower's own strategies, which sample nodes, expect one client per node.
     """
 
     def __init__(self, host: Host, hosts: Sequence[Sequence[int]]) -> None:
@@ -103,7 +101,7 @@ class InProcessGrid(Grid):
                 return self._host.evaluate(requests)
         except EngramError as error:
             return [Message(Error(REFUSED, str(error)), reply_to=r.message) for r in requests]
-        except Exception as error:  # a client's errors are the strategy's to judge
+        except Exception as error:  # the strategy decides about clients' errors
             _log.debug("the client side raised", exc_info=error)
             reason = str(error) or repr(error)
             return [

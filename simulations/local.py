@@ -1,4 +1,4 @@
-"""A whole federation on this machine: SuperLink and nodes as processes of their own."""
+"""A whole federation on this machine, with SuperLink and nodes as processes."""
 
 import os
 import signal
@@ -24,19 +24,23 @@ _PATIENCE = 60.0  # seconds until a process must be up
 class LocalFederation:
     """A federation in a folder, and its processes. Use it as a context manager.
 
-    Everything listens on the loopback interface only. What the processes print is in
-    ``logs/NAME.log``; they are called ``superlink``, ``client-0``, ``client-1``, ...
+    Everything listens on the loopback interface only. The processes are called ``superlink``,
+    ``client-0``, ``client-1``, ..., and print to ``logs/NAME.log``.
 
-    It may have been there before, in this folder. Nodes are resident, or Flower's own; ``options``
-    is what every node's options have at first.
+    Args:
+        folder: A new or empty folder.
+        clients: Number of clients, each with a node.
+        nodes: ``engram`` for resident nodes, ``stock`` for Flower's own.
+        insecure: Whether to do without TLS and authentication.
+        options: Initial ``options`` of every node.
 
     Attributes:
-        options: By name, further arguments of an `engram node`, or further entries of a stock
-            node's ``--node-config``. They count from its next start.
+        options: By node, further arguments of `engram node`, or further entries of a stock node's
+            ``--node-config``. Changes take effect at its next start.
         fleet: Port of the SuperLink's Fleet API.
         server: The coordinator's folder.
         control: HOST:PORT of the SuperLink's Control API.
-        processes: Those that were started, by name.
+        processes: The started processes, by name.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class LocalFederation:
 
     @property
     def names(self) -> list[str]:
-        """The processes that there should be."""
+        """Names of all its processes."""
         return ["superlink", *(f"client-{i}" for i in range(self._clients))]
 
     def __enter__(self) -> Self:
@@ -93,10 +97,10 @@ class LocalFederation:
         self.stop()
 
     def start(self, name: str) -> None:
-        """Starts one of the processes; a SuperLink is waited for.
+        """Starts one of the processes; waits until a SuperLink is ready.
 
         Raises:
-            RunStopped: It ended at once, or is not up in time.
+            RunStopped: If the SuperLink ended at once, or is not ready in time.
         """
         launch = self._launch(name)
         with self.log(name).open("ab") as log:
@@ -107,13 +111,13 @@ class LocalFederation:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us, who then stop them in order
+                start_new_session=True,  # Ctrl-C reaches only us; we stop them in order
             )
         if name == "superlink":
             self._await(name)
 
     def kill(self, name: str) -> None:
-        """Kills a process and all that it has started, as a power cut would."""
+        """Kills a process and its children, as a power cut would."""
         process = self.processes.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -130,7 +134,7 @@ class LocalFederation:
         self.processes.clear()
 
     def log(self, name: str) -> Path:
-        """Returns the file of what a process prints."""
+        """Returns the log file of a process."""
         return self._folder / "logs" / f"{name}.log"
 
     def _launch(self, name: str) -> Launch:
@@ -185,7 +189,7 @@ def _toml(entries: Mapping[str, object]) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Returns ports that were free just now; all are held until all are found."""
+    """Returns different ports that are free now."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:

@@ -1,4 +1,4 @@
-"""``engram methods``: which methods there are, and what each can be told."""
+"""``engram methods``: lists the methods, and shows the settings of each."""
 
 import json
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What the commands that run experiments have in common: options, settings, folders."""
+"""Options, settings and folders that the commands that run experiments share."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-_LONGEST = 60  # characters of a data set's name in a folder's
+_LONGEST = 60  # characters of a data set's name in a folder's name
 
 
 SEE_SETTINGS: Final = "The settings are those of engram run: see engram run --help."
@@ -84,7 +84,7 @@ Out = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder of the results; default runs/NAME.")
 ]
 Resume = Annotated[
-    str | None, typer.Option(metavar="RUN", help="Go on with a run: its folder, or name in runs/.")
+    str | None, typer.Option(metavar="RUN", help="Resume a run: its folder, or its name in runs/.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
 
@@ -93,14 +93,14 @@ Json = Annotated[bool, typer.Option("--json", help="End standard output with one
 
 
 def overrides_of(config: Sequence[Path] | None, sets: Sequence[str] | None) -> dict[str, Any]:
-    """Returns the settings of configuration files and options; the last one counts."""
+    """Returns the settings of configuration files and options; later ones override earlier ones."""
     overrides: dict[str, Any] = {}
     for path in config or ():
         overrides |= read_settings(path)
     for text in sets or ():
         key, equals, value = text.partition("=")
         if not (key.strip() and equals):
-            raise Refused(f"--set needs KEY=VALUE, got {brief(text)}")
+            raise Refused(f"--set must be KEY=VALUE, got {brief(text)}")
         overrides[key.strip()] = value.strip().strip("\"'")
     return overrides
 
@@ -119,8 +119,8 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
     """Reads the settings of a run in this process.
 
     Raises:
-        Refused: One line that says all that is wrong with them; and with the data, where these can
-            be looked at, since each setting by itself is possible.
+        Refused: One line that says everything that is wrong with the settings; and with the data,
+            if each setting by itself is possible, so that they can be loaded.
     """
     try:
         return Experiment.from_config(config)
@@ -133,9 +133,9 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
 
 
 def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> None:
-    """Refuses settings that a command has other words for."""
+    """Refuses settings for which a command has options."""
     for key in overrides.keys() & instead.keys():
-        raise Refused(f"{key} is no setting of this command: use {instead[key]}")
+        raise Refused(f"{key} is not a setting of this command: use {instead[key]}")
 
 
 # --- Folders -------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ def data_name(experiment: Experiment) -> str:
 
 
 def new_folder(named: Path | None, default: str) -> Path:
-    """Returns a folder that is not in use: the one that was named, or one in runs/."""
+    """Returns an unused folder: the named one, or a new one in runs/."""
     if named is not None:
         try:
             used = named.exists() and (not named.is_dir() or any(named.iterdir()))
@@ -163,7 +163,7 @@ def new_folder(named: Path | None, default: str) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and those above it."""
+    """Makes a folder and its parents."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -171,7 +171,7 @@ def make_folder(folder: Path) -> None:
 
 
 def find_run(run: str) -> Path:
-    """Returns the folder of a run, given that or its name in runs/."""
+    """Returns the folder of a run, given by its path or its name in runs/."""
     for folder in (Path(run), Path("runs") / run):
         if folder.is_dir():
             return folder

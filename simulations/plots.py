@@ -1,4 +1,4 @@
-"""The pictures: metrics against rounds, each client's metric, and who holds what."""
+"""Plots: metrics against rounds, each client's metric, and the clients' data."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ _COLORS = list(mpl.color_sequences["tab10"])
 
 
 def draw_metric(runs: Runs, metric: Metric) -> Figure:
-    """Draws a metric against rounds: the mean over seeds, and a band from lowest to highest."""
+    """Plots a metric against rounds: the mean over seeds, and a band from lowest to highest."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for color, (method, records) in zip(_COLORS, runs.items(), strict=False):
@@ -60,10 +60,10 @@ def _scaled(values: Sequence[Any], metric: Metric) -> npt.NDArray[np.float64]:
 
 
 def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
-    """Draws a metric of all clients (and seeds) before and after personalization."""
+    """Plots a metric of all clients (and seeds) before and after personalization."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
-    rng = np.random.default_rng(0)  # spreads dots that would lie on each other
+    rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
     names = []
     for i, (method, records) in enumerate(runs.items()):
         found = [results["clients"] for r in records if (results := r.results) is not None]
@@ -96,7 +96,7 @@ def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
 
 
 def plot_data(data: FederatedData, path: Path) -> None:
-    """Draws who holds what: rows of each class, for training and for testing."""
+    """Plots how many training and test rows of each class every client holds."""
     train, test = class_counts(data)
     height = min(12.0, 2.5 + 0.18 * len(train))
     figure = Figure(figsize=(9, height), layout="constrained")
@@ -117,12 +117,12 @@ def plot_data(data: FederatedData, path: Path) -> None:
 
 
 def tick_label(client: object) -> str:
-    """Returns what a client is called beside an axis, where there is little room."""
+    """Returns a client's name, shortened to label an axis."""
     return one_line(str(client), longest=24)
 
 
 def class_counts(data: FederatedData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Returns rows of each class (columns) that each client (rows) holds: training, test."""
+    """Returns each client's numbers of training and of test rows, two arrays (clients, classes)."""
     train, test = (
         np.stack([np.bincount(split.y[rows].cpu(), minlength=data.outputs) for rows in split.rows])
         for split in (data.train, data.test)

@@ -1,4 +1,4 @@
-"""What a user of the command sees while it works, and when it is done."""
+"""Shows the progress of commands, and their results."""
 
 import signal
 import time
@@ -23,33 +23,33 @@ from simulations.console import err, out
 
 __all__ = ["Execute", "Report", "Tell", "err", "out", "progress_lines", "run_all", "show_found"]
 
-_LINES: Final = 12
+_LINES: Final = 12  # latest pieces of work that are always shown
 
 Report = Callable[[dict[str, Any]], None]
 Execute = Callable[[Experiment, Path, Report], None]
 
 
-Tell = Callable[[int, str], None]  # how much is done, and what has been found, if anything
+Tell = Callable[[int, str], None]  # called with how much is done, and a result or ""
 
 
 @contextmanager
 def progress_lines(
     unit: str, hint: Callable[[], str], *, at_once: bool = False
 ) -> Iterator[Callable[[str, int], Tell]]:
-    """Shows the progress of each piece of work, and lets Ctrl-C wait until it can be told.
+    """Shows the progress of each piece of work, and delays Ctrl-C until the next progress report.
 
-    A terminal has a line for each piece, which moves. A file, a pipe or a container's log gets a
-    new line, at once, whenever something has been found, and when a piece is done.
+    A terminal has a progress bar for each piece. A file, a pipe or a container's log gets a new
+    line for each result, and when a piece is done.
 
     Yields ``(title, total) -> tell``, to be called when a piece of work begins.
 
     Args:
         unit: What is counted.
-        hint: Says how to go on, if Ctrl-C is pressed.
-        at_once: Do not let Ctrl-C wait.
+        hint: Returns how to resume, which is printed after Ctrl-C.
+        at_once: Do not delay Ctrl-C.
 
     Raises:
-        SystemExit: It was; status 130.
+        SystemExit: Ctrl-C was pressed; status 130.
     """
     columns = (
         TextColumn("{task.description:<20}"),
@@ -58,7 +58,7 @@ def progress_lines(
         TextColumn(f"{unit} {{task.fields[found]}}"),
         TimeRemainingColumn(compact=True),
     )
-    # Shown from the first news on, so that whatever is refused before it is one line.
+    # Shown from the first progress on, so that an earlier refusal is the only line.
     progress = Progress(*columns, console=err)
     try:
         with _interrupt_between_rounds(at_once) as check:
@@ -85,7 +85,7 @@ def progress_lines(
 
 def _bar(progress: Progress, title: str, total: int) -> Tell:
     line = progress.add_task(title, total=total, found="")
-    for old in progress.tasks[:-_LINES]:  # what is running must fit the screen
+    for old in progress.tasks[:-_LINES]:  # all running ones must fit the screen
         progress.update(old.id, visible=not old.finished)
 
     def show(done: int, found: str) -> None:
@@ -118,8 +118,8 @@ def run_all(
     Args:
         work: The experiments, by their folders.
         execute: Runs one of them, and calls its last argument with each round's metrics.
-        resume: The command that goes on, if this one is interrupted.
-        at_once: Let no interruption wait for the end of a round, which is another process's.
+        resume: The command that resumes the work after an interruption.
+        at_once: Do not delay interruptions to the end of a round, if other processes run it.
 
     Raises:
         SystemExit: Ctrl-C was pressed; status 130.
@@ -150,20 +150,20 @@ def run_all(
 
 
 def _due(row: Mapping[str, Any], experiment: Experiment) -> bool:
-    """Whether what a round has found is told: in a log, as often as there are evaluations."""
+    """Whether to show a round's result: always in a terminal, in a log as often as evaluations."""
     last = row["round"] == experiment.rounds
     return err.is_terminal or last or row["round"] % experiment.eval_every == 0
 
 
 @contextmanager
 def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
-    """Makes Ctrl-C, and `kill`, wait until the round is done: yields what then raises it.
+    """Delays Ctrl-C and `kill` to the end of a round: yields a function that then raises them.
 
-    Raised inside `torch.func`, a KeyboardInterrupt comes out as an internal error of torch. A
-    second Ctrl-C does not wait.
+    A KeyboardInterrupt raised inside `torch.func` becomes an internal error of torch. A second
+    Ctrl-C is not delayed.
 
     Args:
-        at_once: Neither does the first.
+        at_once: Do not delay the first either.
     """
     asked = False
 
@@ -186,7 +186,7 @@ def _interrupt_between_rounds(at_once: bool) -> Iterator[Callable[[], None]]:
 
 
 def show_found(folder: Path, as_json: bool) -> None:
-    """Draws the plots, and prints the table and where everything is."""
+    """Draws the plots, and prints the tables and files of a run or comparison."""
     with end_at_once():
         from simulations.reports import local, show_run  # noqa: PLC0415 - loads matplotlib
 

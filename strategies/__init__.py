@@ -1,4 +1,4 @@
-"""Flower strategies: a file for each family of methods. Importing this makes them known."""
+"""Flower strategies, one file per family of methods. Importing this package registers them."""
 
 from strategies import local, meta_ban, molar, molar_bandit
 from strategies.base import STRATEGIES, Row, RunStrategy, strategies

@@ -1,4 +1,4 @@
-"""What a run asks of a strategy, beside what Flower does: one protocol for all families."""
+"""What a run needs of a strategy beyond Flower's protocol: one protocol for all families."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,13 +19,13 @@ Row = dict[str, Any]
 
 
 class RunStrategy(Strategy):
-    """A Flower strategy that a run can be made of, stopped, and gone on with.
+    """A Flower strategy whose run can be stopped and resumed.
 
     Attributes:
-        scored_from: The first round of which an evaluation is part; None if there is one alone,
-            after the last round, which is for the clients.
-        state: What it remembers from one round to the next, in checkpoints. Set it to go on.
-        left_out: Who of those asked in the last round had no part in it, and why.
+        scored_from: The first round with an evaluation; None if there is only one evaluation,
+            after the last round, from which clients learn.
+        state: Its state between rounds, kept in checkpoints. Set it to resume.
+        left_out: The clients asked in the last round that had no part in it, and why.
     """
 
     scored_from: ClassVar[int | None] = 0
@@ -35,12 +35,12 @@ class RunStrategy(Strategy):
     @classmethod
     @abstractmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Makes the strategy of a run.
+        """Builds the strategy of a run.
 
         Args:
             experiment: The settings.
             roster: The clients.
-            noise: Where the noise of central privacy comes from.
+            noise: Source of the noise of central privacy.
 
         Raises:
             Refused: The settings do not fit the clients' data.
@@ -48,26 +48,26 @@ class RunStrategy(Strategy):
 
     @abstractmethod
     def meet(self, roster: Roster) -> None:
-        """Takes in which clients there are, and on which nodes."""
+        """Updates the clients and their nodes."""
 
     @abstractmethod
     def askable(self, grid: Grid) -> int:
-        """Returns how many clients are on nodes that can be asked at the moment."""
+        """Returns how many clients are on nodes that can be asked now."""
 
     @property
     @abstractmethod
     def cohort(self) -> list[int]:
-        """The clients whom the last messages ask, ascending."""
+        """The clients that the last messages ask, ascending."""
 
     @abstractmethod
     def init(self) -> ArrayRecord:
-        """Sets ``state`` to that before the first round; returns the arrays that it starts from."""
+        """Initializes ``state``; returns the arrays that the first round starts from."""
 
     def row(self, absent: Mapping[int, str]) -> Row:
-        """Returns what a round's record holds beside the metrics of ``aggregate_train``.
+        """Returns a round's entries in the record, beside the metrics of ``aggregate_train``.
 
         Args:
-            absent: Who had no part in it, and why.
+            absent: The clients that had no part in it, and why.
         """
         del absent
         return {}
@@ -75,28 +75,28 @@ class RunStrategy(Strategy):
     @property
     @abstractmethod
     def evaluated(self) -> bool:
-        """Whether somebody has answered the last evaluation."""
+        """Whether any client has answered the last evaluation."""
 
     def scores(self) -> Row:
-        """Returns the figures of the last evaluation, for the record of its round."""
+        """Returns the summary of the last evaluation, for the record of its round."""
         return {}
 
     @abstractmethod
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
-        """Returns what ``results.json`` holds.
+        """Returns the contents of ``results.json``.
 
         Args:
-            arrays: Those after the last round.
+            arrays: The arrays after the last round.
             row: The record of the last round.
 
         Raises:
-            RunStopped: Nobody has answered the last evaluation, and there are none without.
+            RunStopped: No client has answered the last evaluation, which the results need.
         """
 
     @staticmethod
     @abstractmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns what a round, or a run, has found in some words; "" if nothing."""
+        """Summarizes a round's record or a run's results in a few words; "" if not possible."""
 
 
 STRATEGIES: dict[str, type[RunStrategy]] = {}
@@ -106,7 +106,7 @@ _S = TypeVar("_S", bound=type[RunStrategy])
 
 
 def strategies(plug_in: str) -> Callable[[_S], _S]:
-    """Makes a class known as the strategy of a family; to be used as its decorator."""
+    """Registers the decorated class as the strategy of a family."""
 
     def register(strategy: _S) -> _S:
         STRATEGIES[plug_in] = strategy

@@ -1,4 +1,4 @@
-"""Whom a round asks: a random cohort, as a function of the seed and the round."""
+"""Draws a round's random cohort of clients, as a function of the seed and the round."""
 
 from collections.abc import Collection
 
@@ -19,12 +19,12 @@ def draw_cohort(
     Args:
         seed: Root of the sampling stream.
         server_round: The round, >= 1.
-        num_clients: Clients there are.
+        num_clients: Number of clients.
         size: How many to draw; a multiple of ``shards``.
-        shards: With several, ``size / shards`` of each: shard s holds clients s, s + shards, ...,
-            as node s does of so many nodes.
-        absent: Clients that cannot be asked. Whoever of them is drawn is replaced by another of
-            its shard, as long as there is one.
+        shards: Number of shards, from each of which ``size / shards`` are drawn. Shard s holds
+            clients s, s + shards, ..., like node s of as many nodes.
+        absent: Clients that cannot be asked. Each one drawn is replaced by another of its shard,
+            if there is one left.
     """
     cohort: list[int] = []
     for shard in range(shards):

@@ -1,4 +1,4 @@
-"""Scores of clients, and the figures that summarize them."""
+"""Clients' scores, and summaries of them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -14,21 +14,21 @@ from federation.wire import read_list
 
 __all__ = ["Evaluation", "Impossible", "Scored", "read_scores", "summary"]
 
-_MOST_ROWS = 2**31  # more than one client has
+_MOST_ROWS = 2**31  # a client must have fewer
 
 Scored = dict[int, dict[str, float]]
 """Each client's scores, by the names of their columns."""
 
 
 class Impossible(ValueError):
-    """Somebody sent scores that nobody has."""
+    """A node sent impossible scores."""
 
 
 class Evaluation(NamedTuple):
-    """Scores of all clients that have some.
+    """The scores of all clients that were scored.
 
     Attributes:
-        clients: Who was scored, ascending.
+        clients: These clients, ascending.
         columns: Their scores, in this order; NaN for a client without one.
     """
 
@@ -43,7 +43,7 @@ class Evaluation(NamedTuple):
         return cls(clients, {n: np.array([scored[c][n] for c in clients], float) for n in names})
 
     def listed(self, counts: str) -> dict[str, list[Any]]:
-        """Returns each client's scores, as ``results.json`` has them: None for what is not finite.
+        """Returns each client's scores for ``results.json``, with None for NaN and infinity.
 
         Args:
             counts: Name of the column of whole numbers.
@@ -57,15 +57,13 @@ class Evaluation(NamedTuple):
 def read_scores(
     record: ConfigRecord, ids: Sequence[int], columns: Sequence[Column], counts: str, *, least: int
 ) -> Scored:
-    """Reads the scores that a node sent of its clients.
-
-    A value above the most that its metric counts as is replaced by that.
+    """Reads and checks the scores that a node sent; values are capped at ``Metric.most``.
 
     Args:
-        record: What it sent.
+        record: What the node sent.
         ids: Its clients.
-        columns: What it must say of each.
-        counts: Name of the column of their numbers of rows.
+        columns: The columns that it must hold.
+        counts: Name of the column of numbers of rows.
         least: Lowest possible number of rows.
 
     Raises:
@@ -90,19 +88,18 @@ def read_scores(
 
 
 def summary(evaluation: Evaluation, metrics: Sequence[Metric]) -> dict[str, Any]:
-    """Returns the figures of one evaluation, over all clients.
+    """Summarizes an evaluation over all clients.
 
     For each metric, such as ``accuracy``: ``accuracy``, ``accuracy-std`` and ``accuracy-median``
     are the mean, the standard deviation and the median over clients after personalization, and
-    ``accuracy-p10`` the 10th percentile, or ``-p90`` the 90th where lower is better;
-    ``accuracy-before`` is the mean before personalization; ``accuracy-own`` the mean over the
-    ``own-clients`` clients that keep a model of their own, of that model. ``scored`` is the number
-    of clients that all of this is about. A figure is None if a client's value is infinite, as that
-    of a model that diverged is, or if no client has one.
+    ``accuracy-p10`` the 10th percentile, or ``-p90`` the 90th where lower is better.
+    ``accuracy-before`` is the mean before personalization. ``accuracy-own`` is the mean score of
+    the own models that ``own-clients`` clients keep. ``scored`` is the number of clients scored. An
+    entry is None if a client's value is infinite, as after divergence, or if no client has one.
 
-    Scores are what clients say. All count alike, however many rows they claim: one of n who lies
-    moves a mean by a metric's range over n at most, and fewer than half do not move the median out
-    of the range of the others.
+    Scores are self-reported. All clients count alike, however many rows they claim: one liar among
+    n clients moves a mean by at most a metric's range over n, and fewer than half cannot move the
+    median out of the range of the others.
     """
     found: dict[str, Any] = {"scored": len(evaluation.clients), "own-clients": 0}
     for metric in metrics:

@@ -43,36 +43,36 @@ __all__ = ["Federated"]
 
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
 
-_TOLD = 10  # reasons that an error names
+_TOLD = 10  # most reasons that an error lists
 
 
 @strategies(LocalMethod.plug_in)
 class Federated(RunStrategy):
     """Asks a random cohort to train, and replaces the model by an aggregate of the replies.
 
-    What is specific to an algorithm comes in as ``aggregate``, a record of pure functions; there
-    is no subclass per algorithm. Cohorts are drawn from ``(seed, round)`` over the roster's
-    clients, and replies are ordered by client before they are merged, so that a resumed run, or
-    one on other nodes, computes the same model.
+    The parts specific to a method are in ``aggregate``, a record of pure functions; there is no
+    subclass per method. Cohorts are drawn from ``(seed, round)`` over the roster's clients, and
+    replies are ordered by client before they are merged, so that a resumed run, or one on other
+    nodes, computes the same model.
 
     Args:
-        aggregate: The server's share of the algorithm.
-        roster: The clients, and the nodes that host them. Who has not come yet is not asked.
+        aggregate: The server's part of the method.
+        roster: The clients and their nodes. Clients that have not joined are not asked.
         clients_per_round: Clients asked each round; 1..len(roster.nodes).
         seed: Root of the sampling stream.
         shards: As in ``draw_cohort``.
         least: Minimum number of usable replies in a round.
         max_weight: As for ``RowWeights``.
-        metrics: What clients are scored by.
-        start: The model before the first round, where ``init`` is to return it.
-        notes: What results say besides.
+        metrics: The metrics that clients are scored by.
+        start: The initial model, if ``init`` is to return it.
+        notes: Further entries of the results.
 
     Attributes:
         aggregate: As given.
-        roster: As given; set it anew when clients have come or moved.
-        state: What the aggregate remembers. Set it to go on from a checkpoint.
+        roster: As given; set it again when clients have joined or moved.
+        state: The aggregate's state. Set it to resume from a checkpoint.
         evaluation: The last evaluation's scores of every client, or None.
-        left_out: Who of the last round's cohort had no part in its model, and why.
+        left_out: The clients of the last cohort that had no part in its model, and why.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Federated(RunStrategy):
 
     @property
     def roster(self) -> Roster:
-        """The clients, and where they are; set it when some have come, or have moved."""
+        """The clients and their nodes; set it when some have joined or moved."""
         return self._roster
 
     @roster.setter
@@ -121,7 +121,7 @@ class Federated(RunStrategy):
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Makes the strategy of a run: the experiment's network, aggregate and cohorts."""
+        """Builds the strategy of a run: the experiment's network, aggregate and cohorts."""
         e = experiment
         network = model_for(e, roster.kind)
         whole = network.init(torch_generator(e.seed, Stream.MODEL))
@@ -130,7 +130,7 @@ class Federated(RunStrategy):
         notes = server_step_notes(e, parameters)
         if notes and not notes["exp-concave"]:
             _log.warning(
-                "%d parameters are too many for the ensemble to learn from exp-concave losses, too",
+                "%d parameters are too many for the ensemble's learners for exp-concave losses",
                 parameters,
             )
         return cls(
@@ -147,30 +147,30 @@ class Federated(RunStrategy):
         )
 
     def init(self) -> ArrayRecord:
-        """Sets the state to that before the first round; returns the initial model."""
+        """Initializes the state; returns the initial model."""
         self._begun, self.state = True, self.aggregate.init(self._start)
         return to_record(self._start)
 
     def meet(self, roster: Roster) -> None:
-        """Takes in which clients there are, and on which nodes."""
+        """Updates the clients and their nodes."""
         self.roster = roster
 
     def row(self, absent: Mapping[int, str]) -> Row:
-        """Returns how many nodes have trained their clients in which way."""
+        """Returns how many nodes have trained in each of the ``WAYS``."""
         del absent
         return {"ways": dict(sorted(self._ways.items()))} if self._ways else {}
 
     @property
     def evaluated(self) -> bool:
-        """Whether somebody has been scored in the last evaluation."""
+        """Whether any client was scored in the last evaluation."""
         return self.evaluation is not None
 
     def scores(self) -> Row:
-        """Returns the figures of the last evaluation."""
+        """Returns the summary of the last evaluation."""
         return summary(self.evaluation, self._metrics) if self.evaluation is not None else {}
 
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
-        """Returns the last evaluation's figures, each client's scores, and the server's step."""
+        """Returns the last evaluation's summary, each client's scores, and the server's step."""
         del arrays, row
         if self.evaluation is None:
             raise RunStopped("no client could be scored; resume the run to try again")
@@ -200,7 +200,7 @@ class Federated(RunStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Addresses the current model to the nodes that host this round's cohort."""
+        """Makes messages with the current model to the nodes of this round's cohort."""
         self._model = to_params(arrays)
         if not self._begun:
             self._begun, self.state = True, self.aggregate.init(self._model)
@@ -231,11 +231,11 @@ class Federated(RunStrategy):
 
     @property
     def cohort(self) -> list[int]:
-        """The clients whom the last messages ask, ascending."""
+        """The clients that the last messages ask, ascending."""
         return sorted(client for _, clients in self._asked for client in clients)
 
     def askable(self, grid: Grid) -> int:
-        """Returns how many clients are on nodes that can be asked at the moment."""
+        """Returns how many clients are on nodes that can be asked now."""
         return len(self.roster.nodes) - len(self._absent(grid))
 
     def _few(self, clients: Sequence[int]) -> str:
@@ -253,11 +253,11 @@ class Federated(RunStrategy):
         """Merges the replies that pass screening.
 
         Returns:
-            The next model, and the round's metrics: ``cohort`` (who was asked), ``train-loss``
-            (mean over clients), ``clients`` (that the model now learned from), ``left-out``
-            (asked, but without a usable reply), ``bounded`` (of the former, who would weigh more
-            than ``max_weight`` allows, if anybody would), and ``rejected-KIND`` for each kind of
-            rejection that occurred.
+            The next model, and the round's metrics: ``cohort`` (the clients asked), ``train-loss``
+            (mean over clients), ``clients`` (number that the model learned from), ``left-out``
+            (number asked, but without a usable reply), ``bounded`` (clients whose weight was
+            limited by ``max_weight``, if any), and ``rejected-KIND`` (number of rejected replies
+            of each kind that occurred).
 
         Raises:
             RunStopped: Too few replies are usable, or most of the cohort diverged.
@@ -329,7 +329,7 @@ class Federated(RunStrategy):
     def _screen(
         self, server_round: int, answers: Mapping[str, Message]
     ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]], list[list[int]]]:
-        """Sorts replies into accepted and rejected ones, in the order of their clients."""
+        """Returns accepted, rejected and missing replies, each in the order of their clients."""
         accepted, rejected, silent = [], [], []
         for message, clients in sorted(self._asked, key=lambda item: item[1]):
             reply = answers.get(message.metadata.message_id)
@@ -354,7 +354,7 @@ class Federated(RunStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks every node that is there to score all of its clients, whoever trained."""
+        """Asks every online node to score all of its clients, whether or not they trained."""
         present = set(grid.get_node_ids())
         self.evaluation = None
         settings = {**config, "server-round": server_round, "fingerprint": fingerprint()}
@@ -372,8 +372,8 @@ class Federated(RunStrategy):
         """Gathers the scores, by client, into ``evaluation``.
 
         Returns:
-            ``clients`` (that were scored), and ``rejected-KIND`` for each kind of
-            rejection that occurred; None if nobody was scored.
+            ``clients`` (number scored), and ``rejected-KIND`` (number of rejected replies of each
+            kind that occurred); None if no client was scored.
         """
         answers, kinds = first_answers(replies, [message for message, _ in self._asked])
         _warn_of(kinds, server_round)
@@ -415,6 +415,6 @@ def _counts(kinds: Counter[Kind]) -> dict[str, int]:
 
 
 def _warn_of(others: Counter[Kind], server_round: int) -> None:
-    # One line however many they are: nobody was asked for them.
+    # One line however many there are: unsolicited replies must not flood the log.
     for kind, count in sorted(others.items()):
         _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)

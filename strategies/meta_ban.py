@@ -1,7 +1,7 @@
 """Meta-Ban between sites: the server adapts and chooses, and asks about users' networks and rows.
 
-A round is a turn. Before its last message, which says which arm to play, the server asks whose turn
-it is, what clients' networks predict for the arms, and in each of J_2 steps for gradients.
+A round is a turn. The server asks whose turn it is, what clients' networks predict for the arms,
+and in each of J_2 steps for gradients; its last message says which arm to play.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -52,15 +52,15 @@ Floats = npt.NDArray[np.float64]
 TOTALS = ("turns", "reward", "regret")
 
 _ROUNDING = 1e-6  # of a regret that is 0
-_LARGEST = 100.0  # in a gradient
+_LARGEST = 100.0  # of the entries of a gradient
 
 
 class _Turn(NamedTuple):
-    """Whom to ask in a turn, and of what.
+    """The context of a turn's questions.
 
     Attributes:
         number: The round.
-        config: What all are told.
+        config: Sent to every node.
         grid: The nodes.
     """
 
@@ -74,22 +74,22 @@ class MetaBanTurns(SiteStrategy):
     """Algorithms 1 and 3 between sites, one round a turn.
 
     It makes the same choices as ``engram.bandits.meta_ban`` with the same seed and all users in one
-    place. A site that does not reply, or sends invalid values, is named; its clients are in no
+    place. A site that does not reply, or sends invalid values, is warned of; its clients are in no
     group of this turn, and if it is the turn of one of them, nobody is served.
 
     Args:
-        sites: The sites that there are.
-        policy: What is played, with as many features as sites have columns.
-        clients: How many there are, with those that have not come yet.
-        horizon: Turns in all.
-        seed: Of all random numbers.
+        sites: The sites.
+        policy: The policy, with as many features as sites have columns.
+        clients: Number of clients, including those that have not joined yet.
+        horizon: Total number of turns.
+        seed: Seed of all random numbers.
         timeout: Seconds to wait for the answers to a question.
-        least: Sites without whose usable replies a round cannot be.
+        least: Minimum number of sites with usable replies in a round.
 
     Attributes:
-        state: Between rounds: ``came``, clients in the order in which they came; ``chosen``, how
-            often arms were chosen; ``served``, how often each client was told to play; and of each
-            client sums of ``TOTALS``, as far as it has told.
+        state: Between rounds: ``came``, clients in the order of their first turns; ``chosen``, how
+            often arms were chosen; ``served``, how often each client was told to play; and each
+            client's reported sums of ``TOTALS``.
     """
 
     scored_from = None
@@ -119,7 +119,7 @@ class MetaBanTurns(SiteStrategy):
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Makes the strategy of a run."""
+        """Builds the strategy of a run."""
         del noise
         e, own, sites = experiment, experiment.of(MetaBan), roster.sites()
         return cls(
@@ -133,7 +133,7 @@ class MetaBanTurns(SiteStrategy):
         )
 
     def init(self) -> ArrayRecord:
-        """Returns Theta_0, and sets the state to that before the first round."""
+        """Initializes the state; returns Theta_0."""
         zeros = torch.zeros(self._clients, dtype=torch.float64)
         self.state = {name: zeros.clone() for name in (*TOTALS, "served")}
         self.state |= {"came": torch.zeros(0, dtype=torch.int64), "chosen": torch.tensor(0)}
@@ -167,12 +167,12 @@ class MetaBanTurns(SiteStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Takes in what came of it, as far as the site tells.
+        """Adds what the site reports to the totals.
 
         Returns:
-            Theta_t; and ``sites`` (that answered), ``left-out``, ``told`` (turns that sites have
-            told of), ``regret`` in these; and ``served``, ``arm`` and ``groups`` (different ones),
-            as far as it came to that.
+            Theta_t; and ``sites`` (number that answered), ``left-out`` (number that did not),
+            ``told`` (turns reported so far) and ``regret`` in these; and, as far as the turn got,
+            ``served`` (the client), ``arm`` and ``groups`` (number of different groups).
 
         Raises:
             RunStopped: Too few replies are usable.
@@ -193,7 +193,7 @@ class MetaBanTurns(SiteStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks what came of the turns that were not told of."""
+        """Asks for the turns that have not been reported."""
         del arrays
         self._last = None
         return self.ask(MessageType.EVALUATE, server_round, config, grid, lambda clients: {})
@@ -201,7 +201,7 @@ class MetaBanTurns(SiteStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Returns the sums of ``TOTALS``, of nodes that had enough to tell."""
+        """Returns the sums of ``TOTALS`` over nodes with enough turns to report."""
         found = np.zeros(len(TOTALS))
 
         def told(content: RecordDict, clients: list[int]) -> None:
@@ -213,11 +213,11 @@ class MetaBanTurns(SiteStrategy):
 
     @property
     def evaluated(self) -> bool:
-        """Whether sites have been asked what came of the last turns."""
+        """Whether sites have been asked for their unreported turns."""
         return self._last is not None
 
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
-        """Returns sums over all sites of what they told, in the end of what was left, too."""
+        """Returns each client's and the total reported turns, rewards and regrets."""
         del arrays
         last = self._last or dict.fromkeys(TOTALS, 0.0)
         sums = {name: float(self.state[name].sum() + last[name]) for name in TOTALS}
@@ -233,15 +233,15 @@ class MetaBanTurns(SiteStrategy):
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns who took part, and the regret in the turns that were told of."""
+        """Returns how many sites took part, and the regret in the reported turns."""
         return regret_in_words(row)
 
     def _untold(self, clients: list[int]) -> float:
-        """Returns how many turns these clients had and have not told of: they can tell no more."""
+        """Returns how many unreported turns these clients have, the most that they can report."""
         return float((self.state["served"] - self.state["turns"])[clients].sum())
 
     def _offer(self, turn: _Turn) -> tuple[int, Floats] | None:
-        """Returns whose turn it is, and the arms; None if nobody's, or several clients claim it."""
+        """Returns whose turn it is, and the arms; None if no client or several clients claim it."""
         offers: dict[int, Floats] = {}
 
         def read(content: RecordDict, clients: list[int]) -> None:
@@ -262,7 +262,7 @@ class MetaBanTurns(SiteStrategy):
     def _predictions(
         self, turn: _Turn, came: list[int], arms: Floats
     ) -> tuple[Floats, npt.NDArray[np.intp]]:
-        """Returns what clients predict, (n, K), infinite where nobody knows; and their rows, (n,).
+        """Returns clients' predictions, (n, K), infinite where missing; and their rows, (n,).
 
         Args:
             turn: The turn.
@@ -277,7 +277,7 @@ class MetaBanTurns(SiteStrategy):
             most = self.state["served"][clients].tolist()  # rows are weights, one of each turn
             alike = len(counts) == len(most)
             if not (alike and all(0 <= n <= m for n, m in zip(counts, most, strict=True))):
-                raise ValueError("its clients' numbers of rows cannot be")
+                raise ValueError("its clients' numbers of rows are impossible")
             record = content.array_records[PREDICTIONS]
             places = [came.index(client) for client in clients]
             found[places] = read_predictions(record, (len(clients), len(arms)))
@@ -345,9 +345,7 @@ class MetaBanTurns(SiteStrategy):
             part = self._network(content.array_records[ARRAYS], len(drawn.runs))
             length = max(float(layer.abs().max()) for layer in part)
             if length > _LARGEST:
-                raise ValueError(
-                    f"a gradient with {length:.3g} in it cannot be: arms have length 1"
-                )
+                raise ValueError(f"its gradient has the impossible entry {length:.3g}")
             parts.append(part)
             heard.extend(clients)
 
@@ -366,7 +364,7 @@ class MetaBanTurns(SiteStrategy):
         records: Callable[[list[int]], Records | None],
         read: Read,
     ) -> None:
-        """Asks a question, of clients that have not failed in this turn; notes who fails."""
+        """Asks the clients that have not failed in this turn a question; notes which ones fail."""
         messages = self._ask(turn, asked, among, records)
         replies = turn.grid.send_and_receive(messages, timeout=self._timeout)
         self.left_out |= self.gather(turn.number, replies, read)
@@ -389,13 +387,13 @@ class MetaBanTurns(SiteStrategy):
 def summed(
     weights: Weights, drawn: Drawn, heard: Collection[int], parts: Sequence[Weights]
 ) -> Weights:
-    """Returns the sum of sites' gradients, as a mean over the rows of those that were heard.
+    """Sums sites' gradients, rescaled to a mean over the rows of the clients that answered.
 
     Args:
-        weights: Of M networks, shapes (M, out, in): the gradient's shapes.
+        weights: Weights of M networks, shapes (M, out, in), which are the gradient's shapes.
         drawn: All rows that were asked about; users are clients.
-        heard: The clients that the parts are of.
-        parts: Of each site that answered.
+        heard: The clients of the parts.
+        parts: The gradient of each site that answered.
     """
     lost = np.where(np.isin(drawn.users, list(heard)), 0.0, drawn.shares).sum(axis=1)
     scale = torch.from_numpy(1 / np.where(lost < 1 - _ROUNDING, 1 - lost, 1.0))[:, None, None]
@@ -406,7 +404,7 @@ def summed(
 
 
 def _outcome(content: RecordDict, most: float) -> tuple[int, float, float]:
-    """Reads turns, reward and regret, of at most so many turns."""
+    """Reads turns, reward and regret, with ``most`` turns at most."""
     details = content.config_records[CLIENTS]
     turns = read_int(details, "turns")
     reward, regret = read_float(details, "reward"), read_float(details, "regret")
@@ -414,5 +412,5 @@ def _outcome(content: RecordDict, most: float) -> tuple[int, float, float]:
         -_ROUNDING <= total <= turns + _ROUNDING for total in (reward, regret)
     )
     if not possible:
-        raise ValueError("its turns, rewards or regrets cannot be")
+        raise ValueError("its turns, rewards or regrets are impossible")
     return turns, reward, regret

@@ -1,4 +1,4 @@
-"""One exchange of estimates: what sites send is screened, and its weighted median sent back."""
+"""One exchange of estimates: sites' estimates are screened, and their weighted median sent back."""
 
 from collections.abc import Iterable, Mapping
 from logging import getLogger
@@ -37,21 +37,21 @@ __all__ = ["Exchange"]
 
 _log = getLogger("flwr.engram")
 
-_FAR = 100  # sites' losses differ by less
+_FAR = 100  # a site's loss counts at most as so many medians
 
 
 @strategies(Molar.plug_in)
 class Exchange(SiteStrategy):
-    """MOLAR between sites: Algorithm 1, and 4, with the rows where they are.
+    """MOLAR between sites: Algorithms 1 and 4, with rows that stay at the sites.
 
-    A round asks every site for its estimate, size and noise level, and answers with the weighted
-    median and the width of its interval. In the evaluation that follows each site makes its own
-    coefficients of them, keeps them, and says how well they do. A site that does not reply, or
-    sends invalid values, is left out of the median and named.
+    A round asks every site for its estimate, size and noise level, and computes the weighted median
+    and the width of its interval. In the evaluation that follows, each site computes and keeps its
+    personal coefficients, and reports their losses. A site that does not reply, or sends invalid
+    values, is left out of the median and warned of.
 
     Args:
-        sites: The sites that there are.
-        intercept: Whether there is one coefficient more than columns.
+        sites: The sites.
+        intercept: Whether there is an intercept beside the columns' coefficients.
         family: Family of the models. Linear models estimate their noise, with at most as many
             degrees of freedom as rows.
         weights: Weights of the median; see ``engram.molar.shrinkage.median_weights``.
@@ -61,9 +61,9 @@ class Exchange(SiteStrategy):
 
     Attributes:
         estimates: The last round's usable estimates, by client.
-        left_out: Whose estimate is not among them, and why.
+        left_out: The clients whose estimates are not among them, and why.
         notes: Which sites lack some coefficients, and why.
-        scored: The last evaluation's, or None.
+        scored: The last evaluation, or None.
     """
 
     scored_from = 1
@@ -91,7 +91,7 @@ class Exchange(SiteStrategy):
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Makes the strategy of a run."""
+        """Builds the strategy of a run."""
         del noise
         e, own = experiment, experiment.of(Molar)
         return cls(
@@ -119,12 +119,12 @@ class Exchange(SiteStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Makes the weighted median of the usable estimates.
+        """Computes the weighted median of the usable estimates.
 
         Returns:
-            The record of ``federation.estimates.shared_record``; and ``sites`` (whose estimates
-            are in it), ``left-out`` (of those asked), and ``bounded`` (who would weigh more than
-            ``max_weight`` allows, if anybody would).
+            The record of ``federation.estimates.shared_record``; and ``sites`` (number of estimates
+            in it), ``left-out`` (number of sites left out), and ``bounded`` (sites whose weight was
+            limited by ``max_weight``, if any).
 
         Raises:
             RunStopped: Too few estimates are usable, or a coefficient is determined by none.
@@ -152,7 +152,7 @@ class Exchange(SiteStrategy):
         return shared_record(SharedEstimate(shared, half)), metrics
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
-        """Takes in what a node says of its clients."""
+        """Reads and checks a node's estimates of its clients."""
         ids, failed, notes = read_split(content, clients)
         found = read_sites(content.array_records[SITES], len(ids), len(self._names))
         self.left_out |= failed
@@ -167,7 +167,7 @@ class Exchange(SiteStrategy):
                 self.left_out[client] = reason
 
     def _warn_of_weight(self, weights: npt.NDArray[np.float64]) -> None:
-        """Names a site that decides alone: legitimate if it is the largest, or a lie."""
+        """Warns of a site with most of the weight, which may be very large, or lie."""
         share = weights.max(axis=0) / weights.sum(axis=0)
         worst = int(np.argmax(share))
         if len(weights) > 2 and share[worst] > 0.5:
@@ -182,7 +182,7 @@ class Exchange(SiteStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Sends the shared estimate to every site that is there, whether it took part or not."""
+        """Sends the shared estimate to every online site, whether it took part or not."""
         self.scored = None
         return self.ask(
             MessageType.EVALUATE, server_round, config, grid, lambda _: {SHARED: arrays}
@@ -194,7 +194,7 @@ class Exchange(SiteStrategy):
         """Gathers the sites' losses into ``scored``.
 
         Returns:
-            ``clients`` that were scored; None if nobody was.
+            ``clients``, the number of sites scored; None if there were none.
         """
         scored: Scored = {}
         unscored: dict[int, str] = {}
@@ -214,23 +214,23 @@ class Exchange(SiteStrategy):
         return MetricRecord({"clients": len(scored)})
 
     def row(self, absent: Mapping[int, str]) -> Row:
-        """Returns who was asked, who had no part, and who lacks some coefficients."""
+        """Returns which sites were asked, had no part, or lack some coefficients."""
         lacking = {str(client): note for client, note in sorted(self.notes.items())}
         return super().row(absent) | {"lacking": lacking}
 
     @property
     def evaluated(self) -> bool:
-        """Whether somebody has taken what is shared."""
+        """Whether any site was scored with the shared estimate."""
         return self.scored is not None
 
     def scores(self) -> Row:
-        """Returns the figures of the sites' held-out losses."""
+        """Returns the summary of the sites' held-out losses."""
         return _losses(self.scored) if self.scored is not None else {}
 
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
-        """Returns the shared coefficients, who was left out and why, and each site's losses."""
+        """Returns the shared coefficients, the sites left out and why, and each site's losses."""
         if self.scored is None:
-            raise RunStopped("no site has taken what is shared: see the warnings")
+            raise RunStopped("no site has replied to the shared estimate: see the warnings")
         (coef, size), half = read_shared(arrays, len(self._names))
         return {
             "sites": row["sites"],
@@ -249,7 +249,7 @@ class Exchange(SiteStrategy):
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns who took part, and what their held-out losses are."""
+        """Returns how many sites took part, and their held-out losses."""
         words = sites_in_words(row)
         if not words or row["loss-personal"] is None:
             return words
@@ -260,8 +260,8 @@ class Exchange(SiteStrategy):
 def _losses(scored: Evaluation) -> dict[str, Any]:
     """Returns mean and median over sites of their held-out losses, and how many have them.
 
-    Sites count that have all three, so that these are about the same ones. Losses are what sites
-    say: in the mean, a site's counts up to a hundred times the median.
+    Only sites with all three losses count, so that the means are comparable. Losses are
+    self-reported: in a mean, a site's counts as at most a hundred times the median.
     """
     table = np.stack([scored.columns[column.name] for column in COLUMNS])
     some = (scored.columns["rows"] > 0) & np.isfinite(table).all(axis=0)

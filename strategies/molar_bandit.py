@@ -1,4 +1,4 @@
-"""A bandit's batches: sites play, their estimates are combined, and go back with the next batch."""
+"""A bandit's batches: sites play, and get their combined estimates with the next batch."""
 
 from collections.abc import Iterable, Mapping
 from logging import getLogger
@@ -36,17 +36,17 @@ __all__ = ["BanditExchange", "Outcome"]
 _log = getLogger("flwr.engram")
 
 _ROUNDING = 1e-6  # of a regret that is 0
-_FAR = 100  # sites' regrets differ by less
+_FAR = 100  # a site's regret counts at most as so many medians
 _LARGEST = float(np.finfo(np.float32).max)  # of rewards and regrets: sums of them are finite
 
 
 class Outcome(NamedTuple):
-    """What a site says of a batch.
+    """A site's reported outcome of one or more batches.
 
     Attributes:
-        turns: In which it was activated, of those that it tells of.
-        reward: Sum of its rewards.
-        regret: Sum of its regrets.
+        turns: Number of turns in which it was activated.
+        reward: Sum of their rewards.
+        regret: Sum of their regrets.
     """
 
     turns: int
@@ -58,21 +58,21 @@ class Outcome(NamedTuple):
 class BanditExchange(SiteStrategy):
     """MOLARB between sites: Algorithms 2 and 5, one round a batch.
 
-    What a round shares is sent with the next one. A site that does not reply, or
-    sends invalid values, is left out of what is shared and named; it still gets the shared result.
+    The shared estimates of a round are sent with the next one. A site that does not reply, or sends
+    invalid values, is left out of them and warned of, but still receives them.
 
     Args:
-        sites: The sites that there are.
-        policy: What they play.
-        parameters: Of each site: 1 under Model-C, K under Model-P.
-        clients: How many there are, with those that have not come yet.
-        horizon: Turns in all batches.
-        first_batch: Turns in the first batch; nobody can have had more than there were.
-        least: Sites without whose usable replies a round cannot be.
-        max_weight: Of a site in what is shared, as the policy has it.
+        sites: The sites.
+        policy: The policy that they play.
+        parameters: Number of parameters of each site: 1 under Model-C, K under Model-P.
+        clients: Number of clients, including those that have not joined yet.
+        horizon: Total number of turns.
+        first_batch: Turns in the first batch, which bounds what sites can claim.
+        least: Minimum number of sites with usable replies in a round.
+        max_weight: Maximum weight of a site in the shared estimates, as in the policy.
 
     Attributes:
-        state: Of each client sums of what ``Outcome`` has.
+        state: Each client's sums of the fields of ``Outcome``.
     """
 
     scored_from = None
@@ -103,7 +103,7 @@ class BanditExchange(SiteStrategy):
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
-        """Makes the strategy of a run."""
+        """Builds the strategy of a run."""
         del noise
         e, own = experiment, experiment.of(MolarBandit)
         return cls(
@@ -118,16 +118,17 @@ class BanditExchange(SiteStrategy):
         )
 
     def init(self) -> ArrayRecord:
-        """Sets the state to that before the first round; nothing is shared then."""
+        """Initializes the state; returns no arrays, since nothing is shared yet."""
         zeros = torch.zeros(self._clients, dtype=torch.float64)
         self.state = {name: zeros.clone() for name in Outcome._fields}
         return ArrayRecord()
 
     @property
     def regret(self) -> dict[str, float]:
-        """Mean and median over the sites that have told of some turns.
+        """Mean and median regret over the sites that have reported turns.
 
-        They are what sites say. In the mean, a site's counts up to a hundred times the median.
+        Regrets are self-reported: in the mean, a site's counts as at most a hundred times the
+        median.
         """
         told = self.state["regret"][self.state["turns"] > 0].numpy()
         if not told.size:
@@ -138,7 +139,7 @@ class BanditExchange(SiteStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks every site to play a batch; tells what the last one gave, if there was one."""
+        """Asks every site to play a batch, and sends the shared estimates of the previous one."""
         shared = {SHARED: arrays} if len(arrays) else {}
         return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: shared)
 
@@ -148,9 +149,9 @@ class BanditExchange(SiteStrategy):
         """Combines the usable estimates of each parameter.
 
         Returns:
-            The record of ``federation.estimates.parameters_record``; and ``sites`` (that replied),
-            ``estimates`` (that they sent), ``left-out``, ``bounded`` (as ``Exchange`` has it), and
-            ``regret`` and ``regret-median``.
+            The record of ``federation.estimates.parameters_record``; and the numbers ``sites``
+            (that replied), ``estimates`` (that they sent) and ``left-out``, the clients ``bounded``
+            (as in ``Exchange``), and ``regret`` and ``regret-median``.
 
         Raises:
             RunStopped: Too few replies are usable.
@@ -162,7 +163,7 @@ class BanditExchange(SiteStrategy):
         senders = sorted(self._sent)
         sent = [self._sent[client] for client in senders]
         answers = exchange(self._policy.site.method, sent)
-        # All who sent an estimate of a parameter get the same answer; it is for the others, too.
+        # All sites that sent an estimate of a parameter get the same answer; share it with all.
         shared = [
             next((own[p] for own in answers if own[p] is not None), None)
             for p in range(self._parameters)
@@ -181,7 +182,7 @@ class BanditExchange(SiteStrategy):
         return record, MetricRecord({**counts, **bounded, **self.regret})
 
     def _outweighing(self) -> set[int]:
-        """Returns the clients whose estimates of some parameter would weigh too much."""
+        """Returns the clients whose weight was limited for some parameter."""
         found: set[int] = set()
         for p in range(self._parameters):
             each = {c: one for c in sorted(self._sent) if (one := self._sent[c][p]) is not None}
@@ -191,7 +192,7 @@ class BanditExchange(SiteStrategy):
         return found
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
-        """Takes in what a node says of its clients."""
+        """Reads and checks a node's reports and estimates of its clients."""
         ids, failed, _ = read_split(content, clients)
         details = content.config_records[CLIENTS]
         senders = read_list(details, "senders", int)
@@ -208,11 +209,11 @@ class BanditExchange(SiteStrategy):
         if {len(turns), len(reward), len(regret)} != {len(ids)}:
             raise ValueError("its node's lists do not fit each other")
         sums = np.array([reward, regret])
-        left = (self._turns - self.state["turns"][ids]).tolist()  # not told of yet
+        left = (self._turns - self.state["turns"][ids]).tolist()  # unreported
         possible_turns = all(0 <= count <= most for count, most in zip(turns, left, strict=True))
         possible_sums = (np.abs(sums) <= _LARGEST).all() and (sums[1] >= -_ROUNDING).all()
         if not (possible_turns and possible_sums):
-            raise ValueError("its turns, rewards or regrets cannot be")
+            raise ValueError("its turns, rewards or regrets are impossible")
         found = read_sites(content.array_records[SITES], len(pairs), len(self.sites.columns))
         self.left_out |= failed
         reasons = {
@@ -232,7 +233,7 @@ class BanditExchange(SiteStrategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Tells every site what the last batch gave."""
+        """Sends every site the shared estimates of the last batch."""
         self._heard = False
         return self.ask(
             MessageType.EVALUATE, server_round, config, grid, lambda _: {SHARED: arrays}
@@ -241,7 +242,7 @@ class BanditExchange(SiteStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Returns how many ``sites`` have it."""
+        """Returns how many ``sites`` have learned from the last batch."""
         failed: dict[int, str] = {}
         failed |= self.gather(
             server_round,
@@ -256,7 +257,7 @@ class BanditExchange(SiteStrategy):
 
     @property
     def evaluated(self) -> bool:
-        """Whether sites have been told what the last batch gave."""
+        """Whether sites have been sent the shared estimates of the last batch."""
         return self._heard
 
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
@@ -276,5 +277,5 @@ class BanditExchange(SiteStrategy):
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns who took part, and their mean regret."""
+        """Returns how many sites took part, and their mean regret."""
         return regret_in_words(row)

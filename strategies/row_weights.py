@@ -1,4 +1,4 @@
-"""What clients weigh in the mean of a round: their rows, as far as these are not too many."""
+"""Bounds clients' weights in a round's mean, which are their self-reported numbers of rows."""
 
 from collections.abc import Mapping, Sequence
 from logging import getLogger
@@ -12,23 +12,22 @@ __all__ = ["RowWeights"]
 
 _log = getLogger("flwr.engram")
 
-_MOST_ROWS = 2**31  # more than a client can say that it has
+_MOST_ROWS = 2**31  # a client can only claim fewer
 
 
 class RowWeights:
-    """Bounds what clients weigh by the rows that they say they have.
+    """Bounds clients' weights relative to the median client of the federation.
 
-    All clients of a federation are compared, not those of a round: these are few, and may by
-    chance be liars for the most part; and what a client weighs would depend on whom else the
-    round asks.
+    All clients of a federation are compared, not only those of a round: these are few, and by
+    chance most of them may lie; and a client's weight would depend on who else is asked.
 
     Args:
-        weighting: Of the mean.
-        max_weight: The most that a client weighs, in weights of the median client, as
-            ``engram.shares.weight_limit`` has it; infinity for no bound.
+        weighting: Weighting of the mean.
+        max_weight: Largest weight of a client, in weights of the median client, see
+            ``engram.shares.weight_limit``; infinity for no bound.
 
     Attributes:
-        most: How many rows of a client count at most; 1 where clients count alike.
+        most: Most rows of a client that count; 1 where clients count alike.
     """
 
     def __init__(self, weighting: Weighting, max_weight: float) -> None:
@@ -39,13 +38,13 @@ class RowWeights:
         self._names = UNNAMED
 
     def compare(self, examples: Sequence[int], names: Names) -> None:
-        """Takes in the numbers of rows of all clients, 0 where not known, and clients' names."""
+        """Computes the bound from the rows of all clients, 0 where unknown; notes their names."""
         self._names = names
         if self._by_rows:
             self.most = int(min(float(weight_limit(examples, self._max_weight)), _MOST_ROWS))
 
     def bounded(self, examples: Mapping[int, int], server_round: int) -> list[int]:
-        """Returns which of a round's clients have more rows than count; a warning names each once.
+        """Returns a round's clients with more rows than count, and warns of each once.
 
         Args:
             examples: Rows of each of the clients.
@@ -58,8 +57,8 @@ class RowWeights:
         self._named.update(new)
         if new:
             _log.warning(
-                "round %d: clients %s say that they have more than %d rows, and count as if they "
-                "had %d: max-weight = %g times what the median client has",
+                "round %d: clients %s report more than %d rows, and count as if they had %d: "
+                "max-weight = %g times what the median client has",
                 server_round,
                 few(new, self._names),
                 self.most,

@@ -1,4 +1,4 @@
-"""Which replies of a round may touch the model. Nothing a client sends is trusted."""
+"""Screens the replies of a round. Nothing that a client sends is trusted."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,8 +51,8 @@ Kind = Literal[
     "stray",
 ]
 
-_LARGEST: Final = float(np.finfo(np.float32).max)  # of the losses that models of float32 have
-_FAR: Final = 100  # honest updates of one round differ by less
+_LARGEST: Final = float(np.finfo(np.float32).max)  # of losses, which models compute in float32
+_FAR: Final = 100  # norms of honest updates of one round differ by a smaller factor
 _MOST_LOSS: Final = CLASSIFICATION.most
 _ROUNDING: Final = 1e-6  # of a loss that is 0
 
@@ -61,12 +61,12 @@ class Accepted(NamedTuple):
     """A usable reply.
 
     Attributes:
-        clients: Who stands behind it, ascending.
-        updates: Their mean, one update; or one a client where the aggregate is not additive.
-        losses: Their training losses, in nats, none above 104.
+        clients: The clients that it is of, ascending.
+        updates: Their mean as one update; or one per client if the aggregate is not additive.
+        losses: Their training losses, in nats, capped at 104.
         failed: Clients of the same node that trained without a usable result, and why, in one
             line each.
-        way: How they were trained, of ``WAYS``; empty if it does not say.
+        way: How they were trained, one of ``WAYS``; empty if it does not say.
     """
 
     clients: list[int]
@@ -80,18 +80,18 @@ class Rejected(NamedTuple):
     """A reply that is left out.
 
     Attributes:
-        kind: ``error``: the node reports one. ``diverged``: the models of all its clients did,
-            as it says. ``malformed``: a record or an entry is missing or of another type, or an
-            array is not what it is declared to be. ``round``: it is of another round.
+        kind: ``error``: the node reports an error. ``diverged``: it reports that the models of all
+            its clients diverged. ``malformed``: a record or an entry is missing or of another type,
+            or an array is not what it is declared to be. ``round``: it is of another round.
             ``clients``: it is not of the clients that were asked, each once and in their order.
-            ``size``: it claims other numbers of examples than the roster, or its model lies much
+            ``size``: its number of examples differs from the roster's, or its model lies much
             farther from the old one than others do. ``names``: its arrays have other names.
             ``shapes``: they have other shapes or dtypes. ``non-finite``: a parameter or a loss is
-            NaN, infinite, or a loss that float32 cannot hold. ``scores``: accuracies, losses (a
-            cross-entropy is never negative) or numbers of queries that cannot be.
-            And of replies that answer nothing, see ``first_answers``: ``sender``: another node
-            was asked. ``replay``: that was answered before. ``stray``: that was not asked in this
-            round.
+            NaN, infinite or too large for float32. ``scores``: a score, a loss or a number of
+            queries is impossible.
+            And for replies that do not count, see ``first_answers``: ``sender``: another node was
+            asked. ``replay``: the message was answered before. ``stray``: the message was not sent
+            in this round.
         reason: One line of bounded length, for the log.
     """
 
@@ -102,12 +102,10 @@ class Rejected(NamedTuple):
 def first_answers(
     replies: Iterable[Message], asked: Iterable[Message]
 ) -> tuple[dict[str, Message], Counter[Kind]]:
-    """Finds the reply that counts for each message: the first by the node that was asked.
-
-    Whatever comes later under the name of a message cannot replace what came first.
+    """Finds the reply that counts for each message: the first one from the node that was asked.
 
     Args:
-        replies: What came back, in the order in which it came.
+        replies: The replies in the order of their arrival.
         asked: The messages of the round.
 
     Returns:
@@ -144,21 +142,20 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     most: int,
     aggregate: Aggregate,
 ) -> Accepted | Rejected:
-    """Checks a reply against what was asked.
+    """Checks a reply to a training message.
 
-    Losses are finite here, but have no largest value: one client could say 3e38, and with it what
-    the mean of all is. So each counts as at most 104 nats, which is what a model loses that gives
-    the right classes a probability below the least that float32 has. It is no reason to refuse
-    the reply: a model that is about to diverge honestly loses more.
+    Each loss is capped at 104 nats, since one client that claims 3e38 could otherwise decide the
+    mean. That is the loss of a model that gives the right classes the least positive probability in
+    float32. The reply is not refused for it: a model about to diverge honestly loses more.
 
     Args:
-        reply: What came back.
+        reply: The reply.
         server_round: The round that it must be of.
         model: The model that was sent out: the reply must have its names, shapes and dtypes.
         asked: The clients that the node was asked to train, ascending.
-        examples: Training rows of each of them, as the roster has it: a reply that claims
-            another number would weigh more than it is worth.
-        most: How many rows of a client count at most; 1: clients count alike.
+        examples: Their numbers of training rows in the roster, which the reply must have, since
+            they are weights.
+        most: Most rows of a client that count; 1: clients count alike.
         aggregate: Says whether the reply holds a mean or each client's model.
     """
     if reply.has_error():
@@ -203,10 +200,10 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
 def implausible(
     accepted: list[tuple[list[int], Accepted]], model: Params
 ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]]]:
-    """Parts off replies whose models lie much farther from the old one than most do.
+    """Rejects replies whose models lie much farther from the old one than most do.
 
-    Finite numbers can be as harmful as infinite ones. With fewer than three replies there is no
-    saying which is odd, unless it is so far away that float32 cannot tell, and another is not.
+    Finite numbers can be as harmful as infinite ones. With two replies the odd one is only known if
+    its distance overflows float32 and the other's does not.
     """
     if len(accepted) < 2:
         return accepted, []
@@ -232,10 +229,10 @@ def screen_scores(
     """Checks a reply to an evaluation.
 
     Args:
-        reply: What came back.
+        reply: The reply.
         server_round: The round that it must be of.
         asked: The clients that the node hosts, ascending: the reply must have each of them.
-        columns: What it must say of each, beside ``queries``, the number of rows.
+        columns: The columns that it must hold, beside ``queries``, the numbers of rows.
     """
     if reply.has_error():
         return _error(reply)
@@ -268,7 +265,7 @@ def _malformed(error: Exception) -> Rejected:
 
 
 class _Details(NamedTuple):
-    """What a reply says of its clients; lists of equal lengths, and nothing else checked."""
+    """A reply's entries about its clients: lists of equal lengths, otherwise unchecked."""
 
     server_round: int
     ids: list[int]
@@ -298,7 +295,7 @@ def _check_lengths(*columns: Sequence[object]) -> None:
 
 
 def _is_split(asked: Sequence[int], ids: list[int], failed: list[int]) -> bool:
-    """Returns whether each client that was asked is in one of two ascending lists."""
+    """Whether each client that was asked is in one of the lists, ``ids`` being ascending."""
     sizes = len(ids) + len(failed) == len(asked)
     return sizes and sorted(ids + failed) == list(asked) and ids == sorted(ids)
 

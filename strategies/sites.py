@@ -23,10 +23,10 @@ Records = Mapping[str, ArrayRecord]
 
 
 class SiteStrategy(RunStrategy):
-    """Asks every site that is there, in each round.
+    """Asks every online site in each round.
 
     Args:
-        sites: The sites that there are.
+        sites: The sites.
         least: Minimum number of usable replies in a round.
 
     Attributes:
@@ -43,25 +43,25 @@ class SiteStrategy(RunStrategy):
         self.left_out: dict[int, str] = {}
 
     def summary(self) -> None:
-        """Logs who is there, once."""
+        """Logs the numbers of sites and columns, once."""
         _log.info("%d sites, %d columns", len(self.sites.nodes), len(self.sites.columns))
 
     def meet(self, roster: Roster) -> None:
-        """Takes in which sites there are, and on which nodes."""
+        """Updates the sites and their nodes."""
         self.sites = roster.sites()
 
     def askable(self, grid: Grid) -> int:
-        """Returns how many sites are on nodes that can be asked at the moment."""
+        """Returns how many sites are on nodes that can be asked now."""
         present = set(grid.get_node_ids())
         return sum(node in present for node in self.sites.nodes.values())
 
     def row(self, absent: Mapping[int, str]) -> Row:
-        """Returns who was asked, and how many of them and of the absent had no part."""
+        """Returns the sites asked or absent, and how many had no part in the round."""
         return {"cohort": sorted({*self.cohort, *absent}), "left-out": len(absent)}
 
     @property
     def cohort(self) -> list[int]:
-        """The clients whom the last messages ask, ascending."""
+        """The clients that the last messages ask, ascending."""
         return sorted(client for _, clients in self._asked for client in clients)
 
     def ask(
@@ -73,16 +73,16 @@ class SiteStrategy(RunStrategy):
         arrays: Callable[[list[int]], Records | None],
         among: Collection[int] | None = None,
     ) -> list[Message]:
-        """Returns a message for every node that is there, and notes whom it asks.
+        """Returns a message for every online node, and notes which clients it asks.
 
         Args:
-            kind: Of the messages.
+            kind: Type of the messages.
             server_round: The round.
-            config: What all are told.
+            config: Sent to every node.
             grid: The nodes.
-            arrays: What goes to a node, given whom of its clients it is asked about; None if
-                nothing does.
-            among: Clients whom to ask; None for all.
+            arrays: Returns the arrays for a node, given its clients that are asked; None to send
+                it no message.
+            among: The clients to ask; None for all.
         """
         present = set(grid.get_node_ids())
         self._asked, self._wanted = [], set()
@@ -106,12 +106,12 @@ class SiteStrategy(RunStrategy):
         return [message for message, _ in self._asked]
 
     def gather(self, server_round: int, replies: Iterable[Message], read: Read) -> dict[int, str]:
-        """Reads the replies to what was asked last; says whose were not usable, and why.
+        """Reads the replies to the last messages; returns clients without usable ones, and why.
 
         Args:
             server_round: The round that they must be of.
-            replies: What came back.
-            read: Takes in the content of one node's reply, given the clients asked. It may raise
+            replies: The replies.
+            read: Reads the content of one node's reply, given the clients asked. It may raise
                 KeyError, TypeError and ValueError, and must change nothing if it does.
         """
         answers, _ = first_answers(replies, [message for message, _ in self._asked])
@@ -134,14 +134,14 @@ class SiteStrategy(RunStrategy):
         return dict(sorted(failed.items()))
 
     def called(self, client: int) -> str:
-        """Returns what to call a client in a message."""
+        """Returns a client's name for messages."""
         return self.sites.names.get(client, str(client))
 
     def check_enough(self, usable: int) -> None:
-        """Names those that were left out, and refuses to go on with too few.
+        """Warns of the clients left out, and checks that enough others are usable.
 
         Raises:
-            RunStopped: There are too few.
+            RunStopped: If there are too few.
         """
         for client, reason in sorted(self.left_out.items()):
             _log.warning("client %s is left out: %s", self.called(client), reason)
@@ -151,10 +151,10 @@ class SiteStrategy(RunStrategy):
             raise RunStopped(f"{usable} of {self._least} sites are usable; {reasons}")
 
     def name_bounded(self, clients: Iterable[int], max_weight: float) -> dict[str, list[int]]:
-        """Warns, once of each, of clients who claim to weigh more than so many median clients.
+        """Warns, once for each, of clients whose claimed weight exceeds ``max_weight``.
 
         Returns:
-            What a round's metrics say of it: ``bounded``, these clients; nothing if there are none.
+            The round's metric ``bounded``, a list of these clients; empty if there are none.
         """
         bounded = sorted(map(int, clients))
         for client in bounded:
@@ -172,12 +172,12 @@ class SiteStrategy(RunStrategy):
 def read_split(
     content: RecordDict, clients: list[int]
 ) -> tuple[list[int], dict[int, str], dict[int, str]]:
-    """Returns the clients that a reply is of, why others failed, and notes on some of the former.
+    """Returns a reply's clients that succeeded, why others failed, and remarks on the former.
 
     Raises:
         KeyError: If an entry is missing.
         TypeError: If it is of another type.
-        ValueError: They are not those that were asked.
+        ValueError: If these are not the clients that were asked.
     """
     details = content.config_records[CLIENTS]
     ids, failed = read_list(details, "ids", int), read_list(details, "failed", int)
@@ -204,7 +204,7 @@ def sites_in_words(row: Mapping[str, Any]) -> str:
 
 
 def regret_in_words(row: Mapping[str, Any]) -> str:
-    """Returns the same, and their regret."""
+    """Returns how many sites took part, and their regret; "" for another kind of row."""
     words = sites_in_words(row)
     if not words:
         return ""

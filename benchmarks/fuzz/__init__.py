@@ -1,1 +1,1 @@
-"""Cases that nobody thought of: spoilt input, at every point where something enters."""
+"""A fuzzer: corrupted input at every entry point of the platform."""

@@ -1,6 +1,6 @@
-"""Runs cases, and prints what came of them: ``python -m benchmarks.fuzz --cases 5000 --seed 0``.
+"""Runs the fuzzer, and prints its results: ``python -m benchmarks.fuzz --cases 5000 --seed 0``.
 
-Exits with 1 if any case ended in a traceback, in a hang, or in a refusal that is no short line.
+Exits with 1 if any case ended in a traceback, a hang, or a refusal that is not a short line.
 """
 
 import argparse
@@ -16,16 +16,16 @@ from benchmarks.fuzz.harness import Found, fuzz
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does so; returns the status."""
+    """Runs the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("--cases", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=20.0, help="that a case may take")
-    parser.add_argument("--only", choices=sorted(ENTRIES), help="this entry point alone")
-    parser.add_argument("--number", type=int, help="this case of it alone")
+    parser.add_argument("--seconds", type=float, default=20.0, help="most seconds of a case")
+    parser.add_argument("--only", choices=sorted(ENTRIES), help="only this entry point")
+    parser.add_argument("--number", type=int, help="only this case of it")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    prepare()  # here, once, and not in each process that has to be started anew
+    prepare()  # once, before processes are forked
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     numbers = shares(given.cases)
     if given.only:

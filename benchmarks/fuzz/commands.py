@@ -1,4 +1,4 @@
-"""Settings, files of settings, and command lines."""
+"""Cases with corrupted settings, files of settings, and command lines."""
 
 import errno
 import json
@@ -35,7 +35,7 @@ _TINY_OWN: Final[dict[str, dict[str, Any]]] = {
     "local-moml": {"initial-batch-size": 2},
     "meta-ban": {"meta-steps": 1, "user-steps": 1},
 }
-_LONG_WORK: Final = {  # a million of these is work, and no hang
+_LONG_WORK: Final = {  # large values of these take long, which is not a hang
     "num-clients",
     "num-rounds",
     "adapt-steps",
@@ -82,7 +82,7 @@ def settings(rng: random.Random, here: Path) -> None:
 
 
 def node_config(rng: random.Random, here: Path) -> None:
-    """What a node is told of itself, and addresses."""
+    """A node's configuration, and addresses."""
     config: dict[str, Any] = {"partition-id": 1, "num-partitions": 3, "state": str(here)}
     config |= {"memory-limit": 5.0, "memory-days": 1.0, "data": "npz:x.npz", "memory-key": ""}
     for _ in range(rng.choice((1, 2))):
@@ -96,7 +96,7 @@ def node_config(rng: random.Random, here: Path) -> None:
 
 
 def tiny_run(rng: random.Random, here: Path) -> None:
-    """Runs of a round, or what refuses them."""
+    """Runs of a round, which may be refused."""
     method = rng.choice(list(METHODS))
     tables = METHODS[method].plug_in != "local"
     tiny = (
@@ -196,7 +196,7 @@ def invoke(*words: str) -> None:
         if end.code not in (0, None, 2):
             raise RuntimeError(f"status {end.code}") from end
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # of which `engram` itself makes a refusal
+        if error.errno != errno.ENAMETOOLONG:  # `engram` refuses these itself
             raise
         raise Refused(f"{one_line(str(error.filename))}: {error.strerror}") from error
     finally:
@@ -234,7 +234,7 @@ _COMMANDS: Final[dict[str, list[str]]] = {
 
 
 def command(rng: random.Random, here: Path) -> None:
-    """Command lines; what would take long, or start a server, has an --out that is in use."""
+    """Command lines; --out is in use where they would take long, so that they are refused."""
     (here / "used").mkdir()
     (here / "used" / "thesis.tex").touch()
     (here / "file").touch()
@@ -254,7 +254,7 @@ def command(rng: random.Random, here: Path) -> None:
     if name in ("compare",):
         words += ["--out", rng.choice(("used", "file/x", "x" * 5000))]
     possible = (word.replace("\0", "").encode(errors="ignore").decode() for word in words)
-    invoke(*possible)  # what a shell can give
+    invoke(*possible)  # only words that a shell can pass
 
 
 def _word(rng: random.Random) -> str:

@@ -1,4 +1,4 @@
-"""Files of data: archives of arrays, and tables."""
+"""Cases with corrupted data files: archives of arrays, and tables."""
 
 import io
 import random
@@ -95,7 +95,7 @@ def _real(array: npt.NDArray[Any]) -> bool:
 
 
 def _write_npz(rng: random.Random, path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Writes an archive in which something may not be as it should."""
+    """Writes an archive that may be corrupted."""
     for _ in range(rng.choice((0, 1, 1, 2))):
         if arrays:
             _change(rng, arrays)
@@ -160,7 +160,7 @@ _MEMBERS: Final[tuple[Callable[[random.Random, bytes], bytes], ...]] = (
 
 
 def classes_npz(rng: random.Random, here: Path) -> None:
-    """Archives to learn classes from."""
+    """Archives for classification."""
     draw = np.random.default_rng(rng.randrange(2**32))
     y = np.arange(120) % 3
     x = draw.normal(size=rng.choice(((120, 4), (120, 8, 8), (120, 8, 8, 3)))).astype("f4")
@@ -289,7 +289,7 @@ _CELLS: Final = (
 
 
 def _write_csv(rng: random.Random, path: Path, names: list[str], rows: list[list[str]]) -> None:
-    """Writes a table in which something may not be as it should."""
+    """Writes a table that may be corrupted."""
     for _ in range(rng.choice((0, 1, 1, 3))):
         what = rng.randrange(8) if rows else 1
         if what == 0:
@@ -335,7 +335,7 @@ def table_csv(rng: random.Random, here: Path) -> None:
 
 
 def bandit_table(rng: random.Random, here: Path) -> None:
-    """Tables of what arms paid."""
+    """Tables of arms and their rewards."""
     rows = [[f"{rng.random() / 2:.3f}", f"{rng.random():.3f}", f"s{i % 4}"] for i in range(40)]
     path = here / "arms.csv"
     _write_csv(rng, path, ["x", "y", "task"], rows)

@@ -1,4 +1,4 @@
-"""The entry points, and how many of all cases each has."""
+"""The entry points, and each one's share of cases."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -28,10 +28,10 @@ _WEIGHTS: Final[dict[str, tuple[Case, int]]] = {
 }
 
 ENTRIES: Final[dict[str, Case]] = {name: case for name, (case, _) in _WEIGHTS.items()}
-"""By name."""
+"""Entry points by name."""
 
 
 def shares(cases: int) -> Mapping[str, range]:
-    """Returns the numbers of the cases of each entry point, so many in all, or a few more."""
+    """Returns the numbers of each entry point's cases, ``cases`` in all or a few more."""
     whole = sum(weight for _, weight in _WEIGHTS.values())
     return {name: range(-(-cases * weight // whole)) for name, (_, weight) in _WEIGHTS.items()}

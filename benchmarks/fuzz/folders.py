@@ -1,4 +1,4 @@
-"""What lies on disks: runs, checkpoints, memories, and the folders of nodes and servers."""
+"""Cases with corrupted folders: runs, checkpoints, memories, nodes and servers."""
 
 import contextlib
 import functools
@@ -49,7 +49,7 @@ def quick_experiment(method: str) -> Experiment:
 
 @functools.cache
 def prepare() -> Path:
-    """Makes whole folders of each kind, once; cases spoil copies of them."""
+    """Makes intact folders of each kind, once; cases corrupt copies of them."""
     root = Path(tempfile.mkdtemp(prefix="engram-fuzz-whole-"))
     for method in _METHODS[:-1]:
         simulate(quick_experiment(method), root / method)
@@ -87,7 +87,7 @@ def _spoil_one(rng: random.Random, folder: Path, pattern: str = "*") -> None:
 
 
 def run_folder(rng: random.Random, here: Path) -> None:
-    """Folders of runs, shown and gone on with."""
+    """Folders of runs, which are shown and resumed."""
     method = rng.choice(_METHODS)
     shutil.copytree(prepare() / method, here / "run")
     _spoil_one(rng, here / "run", rng.choice(("*", "*.json", "*.jsonl", "metrics.jsonl")))
@@ -105,7 +105,7 @@ def run_folder(rng: random.Random, here: Path) -> None:
 
 
 def checkpoint(rng: random.Random, here: Path) -> None:
-    """Checkpoints that a run goes on from."""
+    """Checkpoints from which a run is resumed."""
     method = rng.choice(_METHODS[:3])
     shutil.copytree(prepare() / method, here / "run")
     newest = max(RunRecord.open(here / "run").checkpoints().items())[1]
@@ -121,7 +121,7 @@ def checkpoint(rng: random.Random, here: Path) -> None:
 
 
 def memory(rng: random.Random, here: Path) -> None:
-    """What clients remember, read by nodes and by commands."""
+    """Clients' memories, read by nodes and by commands."""
     kind, key = rng.choice(
         (("plain", None), ("plain", _KEY), ("encrypted", _KEY), ("encrypted", None))
     )
@@ -152,7 +152,7 @@ def memory(rng: random.Random, here: Path) -> None:
     elif way == 5:
         path = here / "reply"
         path.write_bytes(spoil_bytes(rng, b"engram sealed 1\np" + b"x" * 120))
-        Replies(here, key=key).find(None)  # type: ignore[arg-type]  # no message is looked at
+        Replies(here, key=key).find(None)  # type: ignore[arg-type]  # the message is not reached
     else:
         read_key(here / "key")
         store = DiskStore(folder, key=key)

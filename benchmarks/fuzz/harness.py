@@ -1,4 +1,4 @@
-"""Runs cases in a process of their own, with bounds of time and memory, and sorts what comes."""
+"""Runs cases in a separate process with limits of time and memory, and classifies the outcomes."""
 
 import contextlib
 import multiprocessing
@@ -21,7 +21,7 @@ import psutil
 from federation.errors import EngramError, one_line
 
 Case = Callable[[random.Random, Path], None]
-"""Does something with spoilt input in an empty folder, and may raise what users are to see."""
+"""Uses corrupted input in an empty folder; may raise errors that are meant for users."""
 
 _MEMORY: Final = 4 * 2**30  # bytes that a case may take
 _LONGEST: Final = 2100  # characters of a refusal
@@ -33,14 +33,14 @@ class Finding(NamedTuple):
 
     entry: str  # the entry point
     number: int  # the case's number there
-    verdict: str  # ``unclear`` (a refusal that is no short line), ``traceback`` or ``hang``
-    told: str  # what was raised, and where
+    verdict: str  # ``unclear`` (a refusal that is not a short line), ``traceback`` or ``hang``
+    told: str  # the error, and where it was raised
 
 
 class Found(NamedTuple):
-    """What came of all cases."""
+    """The outcomes of all cases."""
 
-    counts: dict[str, Counter[str]]  # by entry point, how many cases had which verdict
+    counts: dict[str, Counter[str]]  # by entry point, the number of cases by verdict
     findings: list[Finding]  # those that did not end as they should
 
 
@@ -49,12 +49,12 @@ class _Hang(BaseException):
 
 
 def judge(case: Case, rng: random.Random, folder: Path) -> tuple[str, str]:
-    """Runs a case, and returns its verdict, and what was raised."""
+    """Runs a case, and returns its verdict and the error."""
     here = Path.cwd()
     os.chdir(folder)
     try:
         case(rng, folder)
-    except click.ClickException as error:  # of which `engram` makes a line
+    except click.ClickException as error:  # `engram` prints it as a line
         return "refused", one_line(error.format_message())
     except EngramError as error:
         text = str(error)
@@ -62,7 +62,7 @@ def judge(case: Case, rng: random.Random, folder: Path) -> tuple[str, str]:
         return ("refused" if clear else "unclear"), text[:_LONGEST]
     except _Hang as error:
         return "hang", _where(error)
-    except Exception as error:  # what the fuzz looks for: an error that nobody expected
+    except Exception as error:  # an unexpected error, which the fuzzer looks for
         return "traceback", _where(error)
     finally:
         os.chdir(here)
@@ -87,9 +87,9 @@ def fuzz(
     seconds: float,
     tell: Callable[[int], None] = lambda done: None,
 ) -> Found:
-    """Runs cases of every entry point, one after the other, in a process beside this one.
+    """Runs cases of every entry point, one after the other, in a child process.
 
-    A case depends on ``seed``, its entry's name and its number alone, and may take ``seconds``.
+    A case depends only on ``seed``, its entry's name and its number, and may take ``seconds``.
     ``tell`` is called with how many cases are done.
     """
     left = [(entry, number) for entry, numbers in cases.items() for number in numbers]
@@ -123,7 +123,7 @@ def fuzz(
 def _worker(
     entries: Mapping[str, Case], left: list[tuple[str, int]], seed: int, seconds: float
 ) -> Iterator[tuple[multiprocessing.process.BaseProcess, Connection]]:
-    forking = multiprocessing.get_context("fork")  # all that is slow to import is there already
+    forking = multiprocessing.get_context("fork")  # imports are slow, and inherited
     answers, ours = forking.Pipe(duplex=False)
     process = forking.Process(target=_work, args=(entries, left, seed, seconds, ours))
     process.start()
@@ -157,7 +157,7 @@ def _work(
         try:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             verdict = judge(entries[entry], random.Random(f"{seed}/{entry}/{number}"), folder)
-        except _Hang:  # between the end of the case and here
+        except _Hang:  # after the case had ended
             verdict = ("accepted", "")
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

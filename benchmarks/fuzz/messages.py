@@ -1,4 +1,4 @@
-"""What clients send: rosters, replies, bundles, estimates, and whole rounds of such."""
+"""Cases with corrupted messages: rosters, replies, bundles, estimates, and whole rounds."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ _LISTS: Final[tuple[Any, ...]] = (
 
 
 def spoil_content(rng: random.Random, content: RecordDict) -> RecordDict:
-    """Returns a message's content in which something is not as it should be."""
+    """Returns a corrupted copy of a message's content."""
     spoilt = RecordDict(dict(content))
     if not spoilt:
         return spoilt
@@ -75,7 +75,7 @@ def _record(kind: type[Any], entries: dict[str, Any]) -> Any:
     for key, held in entries.items():
         try:
             found[key] = held
-        except (TypeError, ValueError):  # which Flower does not send
+        except (TypeError, ValueError):  # Flower cannot send it
             found[key] = 1
     return found
 
@@ -101,7 +101,7 @@ def _other_arrays(rng: random.Random, record: ArrayRecord) -> ArrayRecord:
         found[name] = Array(kind, old.shape, old.stype, old.data)
     elif what == 5:
         array = np.array(rng.choice((np.nan, np.inf, -1.0, 1e308, 0.0)), dtype=np.float64)
-        claimed = [n if 0 <= n < 100 else 1 for n in old.shape]  # it may be spoilt already
+        claimed = [n if 0 <= n < 100 else 1 for n in old.shape]  # it may be corrupted already
         found[name] = Array(np.broadcast_to(array, claimed).astype(_dtype(old.dtype)))
     else:
         found[name] = Array(np.zeros(rng.choice(((0,), (3,), (2, 3))), dtype=_dtype(old.dtype)))
@@ -113,7 +113,7 @@ def _dtype(name: str) -> Any:
 
 
 def _documented(read: Callable[[], object], *errors: type[Exception]) -> None:
-    """Reads what may raise these errors, as its callers know."""
+    """Calls a reader that is documented to raise these errors."""
     try:
         read()
     except errors:
@@ -121,7 +121,7 @@ def _documented(read: Callable[[], object], *errors: type[Exception]) -> None:
 
 
 def rosters(rng: random.Random, here: Path) -> None:
-    """What a node says of itself."""
+    """Nodes' answers to the roster query."""
     del here
     content = describe_node({0: 5, 3: 7}, Kind("float32[1,8,8]", 10, ("a", "b")), {3: "park"})
     for _ in range(rng.choice((1, 1, 2))):
@@ -167,7 +167,7 @@ def estimates(rng: random.Random, here: Path) -> None:
 
 
 class _Spoiling(InProcessGrid):
-    """Nodes some of whose replies are spoilt."""
+    """Nodes some of whose replies are corrupted."""
 
     def __init__(self, rng: random.Random, host: Any, hosts: Sequence[Sequence[int]]) -> None:
         super().__init__(host, hosts)
@@ -184,7 +184,7 @@ class _Spoiling(InProcessGrid):
 
 
 def rounds(rng: random.Random, here: Path) -> None:
-    """Runs with such replies: they end, or say why they stop."""
+    """Runs with corrupted replies, which finish or say why they stop."""
     method = rng.choice(("fedavg", "pfedme", "molar", "molar-bandit", "meta-ban"))
     e = quick_experiment(method)
     tables = e.own.plug_in != "local"

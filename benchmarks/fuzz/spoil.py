@@ -1,4 +1,4 @@
-"""Ways to spoil values, bytes, JSON and files."""
+"""Ways to corrupt values, bytes, JSON and files."""
 
 import json
 import os
@@ -41,12 +41,12 @@ VALUES: Final[tuple[Any, ...]] = (*HUGE, *_SMALL, *_FLOATS, *_TEXTS, *_OTHERS)
 
 
 def value(rng: random.Random) -> Any:
-    """Returns anything: a number, a text, something else."""
+    """Returns a random value of any type."""
     return rng.choice(rng.choice((HUGE, _SMALL, _FLOATS, _TEXTS, _OTHERS)))
 
 
 def text(rng: random.Random) -> str:
-    """Returns a text, which may be of a number."""
+    """Returns a random value as text."""
     found = value(rng)
     return hex(found) if type(found) is int and found.bit_length() > 9999 else str(found)
 
@@ -90,12 +90,12 @@ _BYTES: Final[tuple[Callable[[random.Random, bytes], bytes], ...]] = (
 
 
 def spoil_bytes(rng: random.Random, data: bytes) -> bytes:
-    """Returns other bytes."""
+    """Returns corrupted bytes."""
     return rng.choice(_BYTES)(rng, data or b"x")
 
 
 def spoil_json(rng: random.Random, found: Any) -> Any:
-    """Returns an object, or a list, of which something is missing, too much, or of another type."""
+    """Removes, renames or replaces something in a JSON object or list, in place."""
     places = list(_places(found, 3))
     if not places:
         return value(rng)
@@ -126,7 +126,7 @@ def _json_file(rng: random.Random, path: Path) -> None:
     number = rng.randrange(len(lines))
     contents = json.loads(lines[number])
     if isinstance(contents, dict) and rng.random() < 0.1:
-        contents.pop("crc32", None)  # as of an earlier version
+        contents.pop("crc32", None)  # as in earlier versions
     else:
         contents = spoil_json(rng, contents)
     lines[number] = json.dumps(contents, default=str)
@@ -136,7 +136,7 @@ def _json_file(rng: random.Random, path: Path) -> None:
 def _unix_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as one:
         here = Path.cwd()
-        os.chdir(path.parent)  # the name of a socket must be short
+        os.chdir(path.parent)  # paths of sockets must be short
         one.bind(path.name)
         os.chdir(here)
 
@@ -154,7 +154,7 @@ _KINDS: Final[tuple[Callable[[Path], object], ...]] = (
 
 
 def spoil_file(rng: random.Random, path: Path) -> None:
-    """Changes what a file holds, or puts something else in its place."""
+    """Corrupts a file's contents, or puts something else in its place."""
     if rng.random() < 0.15:
         path.unlink()
         rng.choice(_KINDS)(path)

@@ -1,4 +1,4 @@
-"""Hosts of clients: a file for each family of methods. Importing this package makes them known."""
+"""Hosts of clients, one file per family of methods. Importing this package registers them."""
 
 from client.hosts import local, meta_ban, molar, molar_bandit
 from client.hosts.base import HOSTS, Engine, Host, Opening, host_of, hosts

@@ -1,4 +1,4 @@
-"""What hosts clients: one protocol, which every family of methods has its own implementation of."""
+"""The protocol of hosts of clients, which each family of methods implements."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
@@ -18,28 +18,28 @@ class Host(Protocol):
     """The clients of one node, or of many that share a process."""
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
-        """Returns what these clients' data are, as ``federation.roster.describe_node`` has it."""
+        """Describes these clients' data by ``federation.roster.describe_node``."""
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
-        """Answers requests of one round, in their order. What cannot be met is an error reply."""
+        """Answers requests of one round, in their order; impossible ones by an error reply."""
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         """Answers requests to score clients, likewise."""
 
 
 class Opening(NamedTuple):
-    """What a host is made from.
+    """The arguments from which a host is built.
 
     Attributes:
         experiment: The settings.
         store: Where clients' memories are kept.
-        own: A data set that is one client's, and no other's; empty for the experiment's.
-        client: Whose.
+        own: A data set of one client alone; empty for the experiment's.
+        client: The client that ``own`` belongs to.
         hosted: The clients that are hosted; None for all. Others' rows may be left out.
         engine: ``vectorized`` trains a cohort at once, where the family can; ``sequential`` one
             client at a time, and says which one fails, and where.
-        noise: Where the noise of local privacy comes from.
-        named: Whether clients keep the names that the data give them, which the server is told.
+        noise: Source of the noise of local privacy.
+        named: Whether the server is told the names that the data give to clients.
     """
 
     experiment: Experiment
@@ -55,11 +55,11 @@ class Opening(NamedTuple):
 Open = Callable[[Opening], Host]
 
 HOSTS: dict[str, Open] = {}
-"""By family, what loads the data of its clients and hosts them."""
+"""By family, the function that loads its clients' data and returns their host."""
 
 
 def hosts(plug_in: str) -> Callable[[Open], Open]:
-    """Makes a function known as what opens the hosts of a family; to be used as a decorator."""
+    """Registers the decorated function as the one that opens a family's hosts."""
 
     def register(open_: Open) -> Open:
         HOSTS[plug_in] = open_
@@ -69,7 +69,7 @@ def hosts(plug_in: str) -> Callable[[Open], Open]:
 
 
 def host_of(opening: Opening) -> Host:
-    """Loads the data, and hosts their clients.
+    """Loads the data, and returns their clients' host.
 
     Raises:
         DataError: Data cannot be read, or are too few.

@@ -1,4 +1,4 @@
-"""Clients that train a network; several messages at once, where one process hosts all nodes."""
+"""Clients that train a network, for several messages at once if one process hosts all nodes."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -36,28 +36,24 @@ __all__ = ["LocalHost"]
 
 
 class LocalHost:
-    """Clients of a trainer.
-
-    Args:
-        trainer: What trains and scores them.
-    """
+    """Hosts clients that ``trainer`` trains and scores."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
-        """Says how many rows the clients have, and of which shape and how many classes."""
+        """Describes the clients' numbers of rows, and the kind of their data."""
         data = self.trainer.data
         clients = {client: len(data.train.rows[client]) for client in hosted}
         return describe_node(clients, data.kind, data.names)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
-        """Trains the clients of all requests that start from one model in one call.
+        """Trains the clients of all requests that start from the same model in one call.
 
-        A reply carries the mean of its clients' models and how many clients and examples stand
-        behind it, so that Flower's strategies, which weigh replies by ``num-examples``, are right
-        whether a node hosts one client or many. A request that cannot be met is answered with an
-        error, and so is one all of whose clients diverged; neither touches the others.
+        A reply carries the mean of its clients' models and their numbers of examples, so that
+        Flower's strategies, which weigh replies by ``num-examples``, are right however many clients
+        a node hosts. An impossible request, or one whose clients all diverged, is answered by an
+        error, which does not affect the others.
         """
 
         def train(group: dict[int, list[int]]) -> Iterable[Message]:
@@ -76,7 +72,7 @@ class LocalHost:
         return _in_groups(requests, train)
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        """Scores the clients of all requests that carry one model in one call."""
+        """Scores the clients of all requests with the same model in one call."""
 
         def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
             first = requests[next(iter(group))].message.content
@@ -106,9 +102,9 @@ def _open(opening: Opening) -> LocalHost:
 def _in_groups(
     requests: Sequence[Request], answer: Callable[[dict[int, list[int]]], Iterable[Message]]
 ) -> list[Message]:
-    """Answers requests together that have the round, and the very record of the model, in common.
+    """Answers requests in groups with the same round and the same record of the model.
 
-    ``answer`` takes the clients of each request of a group, by its number.
+    ``answer`` takes a group: the clients of each request, by the request's index.
     """
     replies: dict[int, Message] = {}
     groups: dict[tuple[int, int, int | None], dict[int, list[int]]] = {}
@@ -139,7 +135,7 @@ def _model(content: RecordDict) -> Params:
 
 
 def _most_examples(config: ConfigRecord) -> int | None:
-    """Returns a client's largest weight in a reply's mean; None if every model is asked for."""
+    """Returns a client's largest weight in a reply's mean; None if each model is asked for."""
     if not config.get("combine", True):
         return None
     most = read_whole(config, "most-examples", 2**63 - 1)
@@ -185,7 +181,7 @@ def _evaluate_reply(message: Message, clients: Sequence[int], scores: Scores) ->
     details = ConfigRecord({"server-round": round_of(message.content), "ids": list(clients)})
     details.update({name: column.tolist() for name, column in scores.columns.items()})
     details["queries"] = scores.queries.tolist()
-    # Means for Flower's own strategies, which want the same ones of every node.
+    # Flower's own strategies expect the same means from every node.
     means = {name: float(column.mean()) for name, column in scores.columns.items()}
     metrics = MetricRecord({"num-examples": int(scores.queries.sum()), **means})
     return Message(RecordDict({METRICS: metrics, CLIENTS: details}), reply_to=message)

@@ -1,4 +1,4 @@
-"""The sites' side of Meta-Ban: users' rows and networks stay here, and only answers leave.
+"""The sites' side of Meta-Ban: users' rows and networks stay here, only answers leave.
 
 In a turn the server asks whose turn it is and which arms are offered, then for the predictions of
 the clients' networks for these arms, then for gradients of the loss on rows that it draws by
@@ -50,12 +50,12 @@ Floats = npt.NDArray[np.float64]
 
 
 class UserSites:
-    """The users of some clients, one each: their networks, and the rows that they learned from.
+    """Hosts users, one per client: their networks, and the rows that these learned from.
 
     Args:
         experiment: The settings.
         arrivals: The arrivals of users, with their arms.
-        store: Where all that is known of them is kept.
+        store: Where the users' networks and rows are kept.
     """
 
     def __init__(self, experiment: Experiment, arrivals: Arrivals, store: MemoryStore) -> None:
@@ -74,7 +74,7 @@ class UserSites:
         self.turn = lru_cache(maxsize=4)(arrivals.turn)
 
     def offer(self, clients: Sequence[int], server_round: int) -> Round | None:
-        """Returns what is offered in this round, if it is the turn of one of these clients."""
+        """Returns the arms offered in this round, if it is the turn of one of these clients."""
         found = self.turn(server_round - 1)
         return found if found is not None and found.user in clients else None
 
@@ -119,30 +119,27 @@ class UserSites:
         (place,) = self._placed([client], server_round)
         rng = generator(self.experiment.seed, server_round - 1, UPDATE)
         x, reward = offer.arms[arm][None], offer.rewards[arm]
-        users, meta = np.array([place]), self._state.start  # which only other settings look at
+        users, meta = np.array([place]), self._state.start  # unused with these settings
         state = self._site.learn(self._state, users, x, np.array([reward]), meta, [rng])
         untold = self._untold[client] + [1, reward, offer.means.max() - offer.means[arm]]
         told = untold if untold[0] >= self.own.report_every else np.zeros(3)
         kept = _kept(state, place, untold - told)
         self._store.save(client, kept, server_round=server_round, durable=durable)
-        self._state, self._untold[client] = state, untold - told  # now that it is kept
+        self._state, self._untold[client] = state, untold - told  # only once it is stored
         self._versions[client] = server_round
         return told
 
     def untold(self, clients: Sequence[int], server_round: int) -> Floats:
-        """Returns the unreported turns, rewards and regrets of all these clients together.
-
-        They are 0 if there are too few turns.
-        """
+        """Returns these clients' unreported turns, rewards and regrets in sum; 0 if too few."""
         self._placed(clients, server_round + 1)
         total = np.sum([self._untold[client] for client in clients], axis=0)
         return total if total[0] >= self.own.report_every else np.zeros(3)
 
     def _placed(self, clients: Sequence[int], server_round: int) -> Numbers:
-        """Returns where clients are in the state, which has of each what it was before the round.
+        """Returns clients' indices in the state, after restoring each as it was before the round.
 
-        A round that is played again starts from what it started from at first. And what the store
-        has may be newer than what is here: Ray has several workers for one node.
+        A repeated round thus starts from the same state as at first. The store may also be newer
+        than this state, since Ray has several workers for one node.
         """
         for client in clients:
             version = self._store.newest(client, before=server_round)
@@ -157,7 +154,7 @@ class UserSites:
         return np.array([self._places[client] for client in clients], dtype=np.intp)
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
-        """Says how many turns there are, and how many features arms have."""
+        """Describes the number of turns, and the features of the arms."""
         clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
         names = [f"x{k}" for k in range(self.arrivals.dim)]
         return describe_node(clients, Kind(columns=tuple(names)), self.arrivals.names)
@@ -167,7 +164,7 @@ class UserSites:
         return [answered(request, partial(_answer, self, request)) for request in requests]
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        """Tells what came of turns that were not told of yet."""
+        """Reports turns, rewards and regrets that have not been reported yet."""
         return [answered(request, partial(_totals, self, request)) for request in requests]
 
 

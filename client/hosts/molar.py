@@ -34,7 +34,7 @@ _NAMES = [column.name for column in COLUMNS]  # losses: own, shared, personal
 
 
 class TableSites:
-    """The tables of some clients, and what their coefficients have become.
+    """Hosts clients with tables, and keeps their personal coefficients.
 
     Args:
         experiment: The settings.
@@ -42,7 +42,7 @@ class TableSites:
         store: Where personal coefficients are kept.
 
     Raises:
-        DataError: If a column is called as the intercept is.
+        DataError: If a column has the name of the intercept.
     """
 
     def __init__(self, experiment: Experiment, data: TableData, store: MemoryStore) -> None:
@@ -56,7 +56,7 @@ class TableSites:
 
     @property
     def names(self) -> list[str]:
-        """What the coefficients are called."""
+        """Names of the coefficients."""
         return [*self.data.columns, *([INTERCEPT] if self.own.intercept else [])]
 
     def _rows(self, client: int) -> Rows:
@@ -77,7 +77,7 @@ class TableSites:
         model = FAMILIES[self.own.family]
         test = self.data.test[client]
         y = rows.y if test is None else np.append(rows.y, test.y)
-        if not (np.isfinite(y) & model.valid(y)).all():  # which row, stays here
+        if not (np.isfinite(y) & model.valid(y)).all():  # not in which row: that stays here
             raise ValueError(f"{self.experiment.target_column} must be {model.target} in every row")
         if test is not None and not np.isfinite(test.x).all():
             raise ValueError("some held-out rows have NaN or infinity")
@@ -91,7 +91,7 @@ class TableSites:
     def personalize(
         self, client: int, shared: Shared, half_width: Array, *, server_round: int
     ) -> dict[str, float]:
-        """Makes a client's coefficients, keeps them, and scores them on its held-out rows.
+        """Computes and stores a client's coefficients, and scores them on its held-out rows.
 
         Returns:
             ``rows`` (that were held out) and the mean loss on them of the client's own estimate
@@ -120,7 +120,7 @@ class TableSites:
         test = held_out.with_ones() if m.intercept else held_out
         loss = FAMILIES[m.family].loss
         own = site.coef if site.determined.all() else np.full_like(site.coef, np.nan)
-        with np.errstate(over="ignore", invalid="ignore"):  # a count's mean may be too large
+        with np.errstate(over="ignore", invalid="ignore"):  # a Poisson mean may overflow
             scores = {
                 name: float(np.mean(loss(test.x @ beta, test.y)))
                 for name, beta in zip(_NAMES, (own, shared.coef, coef), strict=True)
@@ -129,7 +129,7 @@ class TableSites:
         return {"rows": len(test.y), **finite}
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
-        """Says how many rows the clients have, and what the columns are."""
+        """Describes the clients' numbers of rows, and their columns."""
         held = [(client, self.data.train[client]) for client in hosted]
         clients = {client: len(rows.y) for client, rows in held if rows is not None}
         return describe_node(clients, Kind(columns=tuple(self.data.columns)), self.data.names)
@@ -139,7 +139,7 @@ class TableSites:
         return [answered(request, partial(_estimates, self, request)) for request in requests]
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        """Personalizes the clients' coefficients, and sends their scores, and nothing else."""
+        """Personalizes the clients' coefficients, and sends only their scores."""
         return [answered(request, partial(_scores, self, request)) for request in requests]
 
 

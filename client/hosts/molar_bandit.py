@@ -1,7 +1,7 @@
-"""The sites' side of a bandit: choices, rows and coefficients stay here, estimates leave.
+"""The sites' side of a bandit: choices, rows and coefficients stay here, only estimates leave.
 
-A site's state is its memory. It plays a batch with what it knows, and sends an estimate of its new
-rows; the next message brings what all sites' estimates gave.
+A site's state is its memory. It plays a batch, and sends an estimate from its new rows; the next
+message brings what all sites' estimates were combined to.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,14 +47,14 @@ Totals = npt.NDArray[np.float64]  # of turns, rewards and regrets
 
 
 class BatchReport(NamedTuple):
-    """What a site tells of a batch.
+    """A site's report of a batch.
 
     Attributes:
         sent: Its estimate of each parameter; None where it has too few new rows.
-        turns: Turns in which it was activated, since it last told of some. 0 until they are as
-            many as ``report-every``: a sum over fewer would say too much of one.
+        turns: Turns in which it was activated since its last report of turns; 0 until they are
+            ``report-every``, since a sum over fewer would reveal too much of one.
         reward: Sum of their rewards.
-        regret: Sum of what the best arms would have given more, in expectation.
+        regret: Sum of their expected regrets.
     """
 
     sent: tuple[SiteEstimate | None, ...]
@@ -64,7 +64,7 @@ class BatchReport(NamedTuple):
 
 
 class BanditSites:
-    """The bandits of some clients.
+    """Hosts clients' bandits.
 
     Args:
         experiment: The settings.
@@ -90,7 +90,7 @@ class BanditSites:
 
     @property
     def columns(self) -> list[str]:
-        """What the contexts' entries are called."""
+        """Names of the contexts' entries."""
         if self.data is None:
             return [f"x{k}" for k in range(COLUMNS)]
         return [*self.data.columns, *([INTERCEPT] if self.own.intercept else [])]
@@ -108,14 +108,14 @@ class BanditSites:
         server_round: int,
         durable: int,
     ) -> BatchReport:
-        """Plays a client's next batch, and keeps what it has become.
+        """Plays a client's next batch, and stores its new state.
 
         Args:
             client: The client.
-            replies: What all sites' estimates of the batch before gave, for each parameter; None
-                before there was one.
+            replies: The shared estimate of each parameter after the previous batch; None in the
+                first batch.
             server_round: The batch, from 1.
-            durable: As ``MemoryStore.save``.
+            durable: As for ``MemoryStore.save``.
         """
         e, environment = self.experiment, self.environment(client)
         if not 1 <= server_round <= e.rounds:
@@ -137,13 +137,13 @@ class BanditSites:
     def learn(
         self, client: int, replies: Sequence[Shared | None], *, server_round: int, durable: int
     ) -> None:
-        """Takes in what the last batch gave, for whatever is to be chosen afterwards."""
+        """Learns from the last batch's shared estimates, for choices after the run."""
         state, untold = self._state(client, server_round + 1)
         state = self._site.receive(state, replies)
         self._keep(client, state, untold, server_round + 1, durable)
 
     def _state(self, client: int, before: int) -> tuple[TaskState, Totals]:
-        """Returns a client's state, and the turns, rewards and regrets that it has not told of."""
+        """Returns a client's state, and its unreported turns, rewards and regrets."""
         kept = self._store.load(client, None, before=before)
         if kept is None:
             if before > 1:
@@ -172,16 +172,16 @@ class BanditSites:
         self._store.save(client, memory, server_round=server_round, durable=durable)
 
     def describe(self, hosted: Sequence[int]) -> RecordDict:
-        """Says how many turns the clients have, and what their contexts are."""
+        """Describes the clients' number of turns, and their contexts."""
         clients = dict.fromkeys(hosted, self.own.horizon(self.experiment))
         return describe_node(clients, Kind(columns=tuple(self.columns)), self.called)
 
     def train(self, requests: Sequence[Request]) -> list[Message]:
-        """Plays a batch, and sends estimates of its rows."""
+        """Plays a batch, and sends estimates from its rows."""
         return [answered(request, partial(_play, self, request)) for request in requests]
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
-        """Takes in what the last batch gave."""
+        """Learns from the last batch's shared estimates."""
         return [answered(request, partial(_learn, self, request)) for request in requests]
 
 

@@ -11,7 +11,7 @@ def read_tables(opening: Opening) -> TableData:
     """Returns the one client's own table, or the clients' shares of the experiment's.
 
     Raises:
-        DataError: It cannot be read.
+        DataError: If it cannot be read.
     """
     if opening.own:
         return own_table(opening.experiment, opening.own, opening.client)

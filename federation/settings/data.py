@@ -36,19 +36,19 @@ class DataSettings(Settings):
         0,
         ge=0,
         le=10**6,
-        description="npz: classes there are, where the rows at hand may lack some of them; 0: as "
-        "many as they have",
+        description="your own data: number of classes, if the rows may lack some; 0: as many as "
+        "the rows have",
     )
     partition: Literal["halves", "iid", "dirichlet", "pathological", "natural", "blocks"] = Field(
         "halves",
-        description="who holds which rows: halves (half the clients hold the first half of the "
-        "classes evenly, the others a little of one of those and much of one of the rest), iid, "
-        "dirichlet, pathological, natural (by the data's task column), blocks (the first rows, the "
-        "next ones, and so on)",
+        description="which client holds which rows: halves (half the clients hold the first half "
+        "of the classes evenly, the others few rows of one of those and many of one of the rest), "
+        "iid, dirichlet, pathological, natural (by the data's task column), blocks (of consecutive "
+        "rows)",
     )
     num_clients: Int = Field(20, ge=1, le=10**6, description="clients in the federation")
-    rows_per_class: Int = Field(8, ge=2, description="halves: a for the training rows")
-    test_rows_per_class: Int = Field(6, ge=2, description="halves: a for the test rows")
+    rows_per_class: Int = Field(8, ge=2, description="halves: training rows of each class (a)")
+    test_rows_per_class: Int = Field(6, ge=2, description="halves: test rows of each class (a)")
     dirichlet_alpha: Float = Field(
         0.5, gt=0, description="dirichlet: concentration; smaller is more uneven"
     )
@@ -58,8 +58,7 @@ class DataSettings(Settings):
     )
     task_column: str = Field(
         "task",
-        description="csv, parquet, arrow, hf, tables: the column that says whose a row is; each "
-        "value is a client",
+        description="csv, parquet, arrow, hf, tables: the column that names a row's client",
     )
     input_columns: str = Field(
         "",
@@ -69,8 +68,8 @@ class DataSettings(Settings):
     categories: str = Field(
         "",
         description="csv, parquet, arrow, hf, images: values that columns of text may have, such "
-        "as color=red|blue; size=small|large, and class=cat|dog for folders of images; empty: as "
-        "the data hold",
+        "as color=red|blue; size=small|large, and class=cat|dog for folders of images; empty: "
+        "those in the data",
     )
     missing: Literal["refuse", "median", "indicator"] = Field(
         "refuse",

@@ -1,4 +1,4 @@
-"""How a model is personalized before it is scored, and by what it is scored."""
+"""Settings of evaluation: how models are personalized, and by which metrics they are scored."""
 
 from typing import Annotated, Literal
 
@@ -39,6 +39,6 @@ class EvaluationSettings(Settings):
     )
     metrics: Annotated[str, BeforeValidator(_metrics)] = Field(
         "",
-        description="evaluation: what models are scored by besides the loss, with commas; the "
-        "first is shown first; empty: what suits the task",
+        description="evaluation: metrics besides the loss, with commas, the main one first; empty: "
+        "those of the task",
     )

@@ -1,4 +1,4 @@
-"""What settings have in common: types of their values, and how a class names them."""
+"""The base class of settings, the types of their values, and texts about wrong ones."""
 
 import difflib
 import re
@@ -29,8 +29,7 @@ Scalar = bool | int | float | str
 
 
 def no_bool(value: object) -> object:
-    """Refuses what is no number, but would be taken for one."""
-    # bool is a subclass of int, and `num-rounds = true` is a slip, not 1.
+    """Refuses a bool, which Python counts as an int: `num-rounds = true` is a slip, not 1."""
     require(not isinstance(value, bool), "value", value, "a number")
     return value
 
@@ -41,18 +40,18 @@ _DEEPEST = 64  # hidden layers
 _LARGEST: Final = 2**32
 
 Int = Annotated[int, BeforeValidator(no_bool), Field(le=_LARGEST)]
-"""A whole number that sums and products of many of still fit 64 bits."""
+"""A whole number, bounded so that sums of many fit 64 bits."""
 
 Float = Annotated[float, BeforeValidator(no_bool)]
 
 
 def key_of(field: str) -> str:
-    """Returns the key that files and command lines have for a field: ``num_rounds``, num-rounds."""
+    """Returns a field's key in files and on command lines: num-rounds for ``num_rounds``."""
     return field.rstrip("_").replace("_", "-")
 
 
 def range_of(field: FieldInfo) -> str:
-    """Returns the values that a field takes, in words: "at least 0, below 1", "hard or soft"."""
+    """Describes the values that a field takes: "at least 0, below 1", "hard or soft"."""
     if field.annotation is bool:
         return "true or false"
     if field.annotation is str:
@@ -89,11 +88,11 @@ class Settings(BaseModel):
 
 
 def wrong_values(error: ValidationError, owner: str = "") -> list[str]:
-    """Returns what a validation found, one line for each setting.
+    """Returns one line for each setting that pydantic found wrong.
 
     Args:
-        error: What pydantic raised.
-        owner: Put before the settings' keys: the method that they belong to.
+        error: The error that pydantic raised.
+        owner: Prefix of the settings' keys: the method that they belong to, and a dot.
     """
     return [_in_words(dict(detail), owner) for detail in error.errors()]
 
@@ -109,13 +108,13 @@ def _in_words(detail: Mapping[str, Any], owner: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns ``" (did you mean X?)"`` with the known name that is most like one; "" if none is."""
+    """Returns ``" (did you mean X?)"`` for the known name most like ``name``; "" if none is."""
     found = difflib.get_close_matches(one_line(name), list(known), n=1, cutoff=0.5)
     return f" (did you mean {found[0]}?)" if found else ""
 
 
 def widths(value: object) -> str:
-    """Returns whole numbers with commas as text; `hidden=40` and `hidden="40,40"` are natural."""
+    """Normalizes layer widths to text with commas; takes `hidden=40` and `hidden="40,40"` alike."""
     text = value.replace(" ", "") if isinstance(value, str) else brief(value)
     ok = re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", text, re.ASCII)
     require(bool(ok), "hidden", value, "whole numbers with commas, such as 40,40")

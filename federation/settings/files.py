@@ -1,4 +1,4 @@
-"""Settings as files write them, before anything is made of them."""
+"""Reads settings from TOML files, without validating them."""
 
 import tomllib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _LARGEST: Final = 2**20  # bytes of a file of settings
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Returns a TOML file's settings; those of a table are called ``TABLE.key``.
+    """Returns a TOML file's settings; those in a table as ``TABLE.key``.
 
     Raises:
         Refused: The file is missing, is not TOML, or has tables in tables, or lists.
@@ -23,7 +23,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         found = tomllib.loads(read_file(path, most=_LARGEST).decode())
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, too
+    except (ValueError, RecursionError) as error:  # ValueError: also huge numbers
         raise Refused(f"{path} is not TOML: {one_line(str(error))}") from error
     return flat(found, str(path))
 

@@ -22,19 +22,19 @@ class Given(TypedDict, total=False):
     """share of the rows held out for testing, where the data set has no test rows of its
     own."""
     num_classes: int
-    """npz: classes there are, where the rows at hand may lack some of them; 0: as many as they
+    """your own data: number of classes, if the rows may lack some; 0: as many as the rows
     have."""
     partition: Literal["halves", "iid", "dirichlet", "pathological", "natural", "blocks"]
-    """who holds which rows: halves (half the clients hold the first half of the classes evenly,
-    the others a little of one of those and much of one of the rest), iid, dirichlet,
-    pathological, natural (by the data's task column), blocks (the first rows, the next ones,
-    and so on)."""
+    """which client holds which rows: halves (half the clients hold the first half of the
+    classes evenly, the others few rows of one of those and many of one of the rest), iid,
+    dirichlet, pathological, natural (by the data's task column), blocks (of consecutive
+    rows)."""
     num_clients: int
     """clients in the federation."""
     rows_per_class: int
-    """halves: a for the training rows."""
+    """halves: training rows of each class (a)."""
     test_rows_per_class: int
-    """halves: a for the test rows."""
+    """halves: test rows of each class (a)."""
     dirichlet_alpha: float
     """dirichlet: concentration; smaller is more uneven."""
     classes_per_client: int
@@ -42,15 +42,14 @@ class Given(TypedDict, total=False):
     target_column: str
     """csv, parquet, arrow, hf, tables: the target, by name."""
     task_column: str
-    """csv, parquet, arrow, hf, tables: the column that says whose a row is; each value is a
-    client."""
+    """csv, parquet, arrow, hf, tables: the column that names a row's client."""
     input_columns: str
     """csv, parquet, arrow, hf: the columns of inputs, by name, with commas; empty: all
     others."""
     categories: str
     """csv, parquet, arrow, hf, images: values that columns of text may have, such as
-    color=red|blue; size=small|large, and class=cat|dog for folders of images; empty: as the
-    data hold."""
+    color=red|blue; size=small|large, and class=cat|dog for folders of images; empty: those in
+    the data."""
     missing: Literal["refuse", "median", "indicator"]
     """csv, and tables of parquet, arrow and hf: what is done where a value is missing: refuse,
     median (of the client's training rows; of text, the commonest), indicator (0, and a column
@@ -88,19 +87,19 @@ class Given(TypedDict, total=False):
     timeout: float
     """seconds that a round waits for replies before it goes on without them."""
     min_clients: int
-    """clients without whose replies a round does not go on, and a run does not begin; one that
-    has fewer stops, and can be resumed."""
+    """fewest clients with which a run begins, and fewest replies of a round; with fewer the run
+    stops, and can be resumed."""
     clients_per_round: int
     """clients that train in a round (B)."""
     shards: int
     """shards of clients (client i is in shard i mod shards), from each of which the same number
-    trains in a round; as many as nodes: every node has the same to do."""
+    trains in a round; with as many shards as nodes, all have equal work."""
     local_steps: int
     """local steps of a client in a round (H)."""
     local_epochs: int
     """epochs of a client in a round, in place of local-steps: each of a step's batches goes
-    once through all of the client's rows, in random order, and the last one is smaller if need
-    be. 0: local-steps."""
+    once through all of the client's rows, in random order; the last one may be smaller. 0:
+    local-steps."""
     batch_size: int
     """rows in each batch of a local step (K)."""
     order: Literal["shuffled", "stream"]
@@ -115,13 +114,13 @@ class Given(TypedDict, total=False):
     momentum: float
     """momentum: its weight; adam and adamw: their beta1."""
     weight_decay: float
-    """what part of the parameters is added to their gradients; adamw: taken off them, times the
-    step size."""
+    """multiple of the parameters added to their gradients; adamw: subtracted from them, times
+    the step size."""
     gradient_clip: float
     """largest norm of a local step's gradient; 0: no bound."""
     optimizer_state: Literal["fresh", "kept"]
-    """whether optimizers begin anew each round (fresh), or each client keeps what its own
-    remembers (kept)."""
+    """whether optimizers start anew each round (fresh), or each client keeps the state of its
+    own (kept)."""
     schedule: Literal["constant", "cosine", "step"]
     """the step size over the rounds: constant, cosine (towards 0 after the last one) or step (a
     tenth after half of them, a hundredth after three quarters)."""
@@ -134,7 +133,7 @@ class Given(TypedDict, total=False):
     many of the lowest and as many of the highest values."""
     max_weight: float
     """largest weight of a client where weights are what clients say of themselves (rows, or
-    rows and noise), in weights of the median client; what is above counts as that. 1e9: no
+    rows and noise), in weights of the median client; larger ones are cut to it. 1e9: no
     bound."""
     clip: float
     """largest norm of a client's update (C); longer ones are scaled down to it, by the client
@@ -149,9 +148,9 @@ class Given(TypedDict, total=False):
     delta: float
     """privacy: the delta at which the epsilon spent is reported."""
     server_step: Literal["replace", "universal"]
-    """what becomes of a round's merged model: it replaces the last one; or (universal) the last
-    one less the merged one is a gradient, of which the universal ensemble makes the next model,
-    without a step size."""
+    """how the next model follows from a round's merged model: replace (it is the merged one) or
+    universal (the universal ensemble, which has no step size, takes the last model less the
+    merged one as a gradient)."""
     server_radius: float
     """universal: radius of the ball around the initial model that models stay in."""
     adapt_shots: int
@@ -163,8 +162,8 @@ class Given(TypedDict, total=False):
     adapt_optimizer: Literal["sgd", "momentum", "adam", "adamw"]
     """evaluation: their optimizer."""
     metrics: str
-    """evaluation: what models are scored by besides the loss, with commas; the first is shown
-    first; empty: what suits the task."""
+    """evaluation: metrics besides the loss, with commas, the main one first; empty: those of
+    the task."""
     data_dir: str
     """folder of torchvision's data sets; downloads go there."""
     device: str

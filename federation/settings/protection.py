@@ -1,4 +1,4 @@
-"""What keeps clients private, and the common model safe from some of them."""
+"""Settings of privacy, and of robustness against malicious clients."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -28,8 +28,8 @@ class ProtectionSettings(Settings):
         5.0,
         ge=1,
         description="largest weight of a client where weights are what clients say of themselves "
-        "(rows, or rows and noise), in weights of the median client; "
-        "what is above counts as that. 1e9: no bound",
+        "(rows, or rows and noise), in weights of the median client; larger ones are cut to it. "
+        "1e9: no bound",
     )
     clip: Float = Field(
         0.0,
@@ -54,9 +54,9 @@ class ProtectionSettings(Settings):
     )
     server_step: Literal["replace", "universal"] = Field(
         "replace",
-        description="what becomes of a round's merged model: it replaces the last one; or "
-        "(universal) the last one less the merged one is a gradient, of which the universal "
-        "ensemble makes the next model, without a step size",
+        description="how the next model follows from a round's merged model: replace (it is the "
+        "merged one) or universal (the universal ensemble, which has no step size, takes the last "
+        "model less the merged one as a gradient)",
     )
     server_radius: Float = Field(
         10.0,
@@ -65,9 +65,9 @@ class ProtectionSettings(Settings):
     )
 
     def protection_problems(self, asked: int) -> Iterator[str]:
-        """Says which settings no round could meet, or would not protect anybody.
+        """Yields settings that no round could meet, or that would not protect anybody.
 
-        ``asked`` clients are asked in a round.
+        ``asked`` is the number of clients asked in a round.
         """
         least = {"trimmed-mean": 2 * self.num_malicious + 1, "krum": 2 * self.num_malicious + 3}
         if asked < least.get(self.merge, 1):
@@ -76,5 +76,5 @@ class ProtectionSettings(Settings):
         if self.privacy != "none" and self.clip <= 0:
             yield must("clip", self.clip, f"positive where privacy is {self.privacy}")
         if self.privacy == "central" and self.merge != "mean":
-            # Its noise is calibrated to what one client can do to a mean.
+            # Its noise is calibrated to the influence of one client on a mean.
             yield must("merge", self.merge, "mean where privacy is central")

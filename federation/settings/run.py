@@ -1,4 +1,4 @@
-"""How long a run is, when it is looked at, and where its results are."""
+"""Settings of a run: its length, its evaluations and checkpoints, and its folder."""
 
 from pydantic import Field
 
@@ -23,8 +23,8 @@ class RunSettings(Settings):
     min_clients: Int = Field(
         1,
         ge=1,
-        description="clients without whose replies a round does not go on, and a run does not "
-        "begin; one that has fewer stops, and can be resumed",
+        description="fewest clients with which a run begins, and fewest replies of a round; with "
+        "fewer the run stops, and can be resumed",
     )
     out: str = Field("", description="folder of the run's results; empty: a new one in runs/")
-    resume: str = Field("", description="folder of a run to go on with; empty: none")
+    resume: str = Field("", description="folder of a run to resume; empty: none")

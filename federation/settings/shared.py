@@ -17,7 +17,7 @@ GROUPS = (
     EvaluationSettings,
     MachineSettings,
 )
-"""The groups in the order in which they are shown."""
+"""The groups, in the order shown."""
 
 
 class SharedSettings(
@@ -29,4 +29,4 @@ class SharedSettings(
     ModelSettings,
     DataSettings,
 ):
-    """Every group in one. What needs a single group takes that group's class as its argument."""
+    """All groups in one. Code that needs one group takes that group's class as its argument."""

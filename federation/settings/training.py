@@ -23,15 +23,15 @@ class TrainingSettings(Settings):
         1,
         ge=1,
         description="shards of clients (client i is in shard i mod shards), from each of which "
-        "the same number trains in a round; as many as nodes: every node has the same to do",
+        "the same number trains in a round; with as many shards as nodes, all have equal work",
     )
     local_steps: Int = Field(5, ge=1, description="local steps of a client in a round (H)")
     local_epochs: Int = Field(
         0,
         ge=0,
         description="epochs of a client in a round, in place of local-steps: each of a step's "
-        "batches goes once through all of the client's rows, in random order, and the last one is "
-        "smaller if need be. 0: local-steps",
+        "batches goes once through all of the client's rows, in random order; the last one may be "
+        "smaller. 0: local-steps",
     )
     batch_size: Int = Field(5, ge=1, description="rows in each batch of a local step (K)")
     order: Literal["shuffled", "stream"] = Field(
@@ -54,7 +54,7 @@ class TrainingSettings(Settings):
     weight_decay: Float = Field(
         0.0,
         ge=0,
-        description="what part of the parameters is added to their gradients; adamw: taken off "
+        description="multiple of the parameters added to their gradients; adamw: subtracted from "
         "them, times the step size",
     )
     gradient_clip: Float = Field(
@@ -62,8 +62,8 @@ class TrainingSettings(Settings):
     )
     optimizer_state: Literal["fresh", "kept"] = Field(
         "fresh",
-        description="whether optimizers begin anew each round (fresh), or each client keeps what "
-        "its own remembers (kept)",
+        description="whether optimizers start anew each round (fresh), or each client keeps the "
+        "state of its own (kept)",
     )
     schedule: Literal["constant", "cosine", "step"] = Field(
         "constant",

@@ -1,4 +1,4 @@
-"""Reports: a file for each family of methods. Importing this package makes them known."""
+"""Reports, one file per family of methods. Importing this package registers them."""
 
 from simulations.reports import local, meta_ban, molar, molar_bandit
 from simulations.reports.base import REPORTS, reports, show_run

@@ -1,4 +1,4 @@
-"""What a user is shown of runs: one protocol for all families."""
+"""Reports of runs: one protocol for all families."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +11,11 @@ __all__ = ["REPORTS", "Show", "reports", "show_run"]
 Show = Callable[[Path, bool], None]
 
 REPORTS: dict[str, Show] = {}
-"""By family, what draws the plots of a folder, and prints its tables, and JSON if it is wanted."""
+"""By family, the function that draws a folder's plots, and prints its tables, or JSON as well."""
 
 
 def reports(plug_in: str) -> Callable[[Show], Show]:
-    """Makes a function known as the report of a family; to be used as its decorator."""
+    """Registers the decorated function as the report of a family."""
 
     def register(show: Show) -> Show:
         REPORTS[plug_in] = show
@@ -25,7 +25,7 @@ def reports(plug_in: str) -> Callable[[Show], Show]:
 
 
 def show_run(folder: Path, as_json: bool) -> bool:
-    """Shows what the run in a folder has found; returns False if the folder is not a run's."""
+    """Shows the results of the run in a folder; returns False if the folder is not a run's."""
     if not (folder / "config.json").is_file():
         return False
     method = RunRecord.open(folder).config["settings"]["method"]

@@ -1,4 +1,4 @@
-"""What runs found, side by side: one row a method, over its seeds."""
+"""Report of methods that train a network, side by side: a row per method, over its seeds."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,22 +22,21 @@ __all__ = ["report_rows", "report_table", "show"]
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
-    """Returns the figures of each method, from the last evaluation of each of its runs.
+    """Returns a row for each method, from the last evaluation of each of its runs.
 
-    Each is a mean over runs. Of a metric such as ``accuracy`` these are the figures of
-    ``strategies.evaluation.summary``; ``accuracy-std`` is the standard deviation over clients, and
-    ``accuracy-seed-std`` that of the mean accuracy over runs (None for one run). ``rounds`` are
-    those of the run that has the fewest, ``left-out`` counts the times that a client was asked
-    to train and gave no usable reply, ``epsilon`` (at ``delta``) is the most that a private run
-    spent on a client, and ``finished`` says whether all rounds are done.
+    The entries of ``strategies.evaluation.summary`` are means over runs. So ``accuracy-std`` is the
+    standard deviation over clients, and ``accuracy-seed-std`` that of the mean accuracy over runs
+    (None for one run). ``rounds`` are those of the run with the fewest, ``left-out`` counts how
+    often a client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is the
+    most that a private run spent on a client, and ``finished`` says whether all rounds are done.
     """
     return [_row(method, records) for method, records in runs.items()]
 
 
 def _row(method: str, records: Sequence[RunRecord]) -> dict[str, Any]:
     curves, metrics = [record.rows() for record in records], records[0].metrics
-    # A finished run may have been scored once more than its metrics tell, when it was resumed
-    # because its last evaluation had failed.
+    # The results of a run that was resumed because its last evaluation had failed have scores that
+    # its metrics lack.
     last = [
         {**row, "round": row["rounds"]}
         if (row := record.results) is not None
@@ -71,7 +70,7 @@ def _row(method: str, records: Sequence[RunRecord]) -> dict[str, Any]:
 
 
 def _tail(metric: Metric) -> str:
-    """Returns the key of the percentile on the side that is worse."""
+    """Returns the key of the percentile of clients that are worse off."""
     return f"{metric.name}-p{10 if metric.better == 'higher' else 90}"
 
 
@@ -80,7 +79,7 @@ def _deviation(values: Sequence[float]) -> float | None:
 
 
 def report_table(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
-    """Returns a metric's figures as a table."""
+    """Returns a table of a metric."""
     name, tail = metric.name, _tail(metric)
     percent, th = " in %" if metric.percent else "", tail.removeprefix(f"{name}-p")
     title = (
@@ -105,7 +104,7 @@ def report_table(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
 
 @reports(LocalMethod.plug_in)
 def show(folder: Path, as_json: bool) -> None:
-    """Draws the plots of a run, or a comparison, and prints its table and where everything is."""
+    """Draws the plots of a run or a comparison, and prints its tables and its files."""
     runs = find_runs(folder)
     rows = report_rows(runs)
     if rows:
@@ -127,7 +126,7 @@ def show(folder: Path, as_json: bool) -> None:
 
 
 def _warn(runs: Runs, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Says what a table does not show: what is missing, and what was spent."""
+    """Prints what tables do not show: what is missing, and the privacy spent."""
     for records in runs.values():
         for record in records:
             if record.results is None:

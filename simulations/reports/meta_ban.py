@@ -1,4 +1,4 @@
-"""Report of a bandit of turns: regret of all, as far as clients have told."""
+"""Report of Meta-Ban: total regret in the turns that clients have reported."""
 
 from pathlib import Path
 
@@ -19,9 +19,9 @@ def _show(folder: Path, as_json: bool) -> None:
 def _draw(record: RunRecord, found: Row) -> list[str]:
     del found
     rows = record.rows()
-    if not rows:  # they are damaged, and it has been said
+    if not rows:  # damaged, which has been warned of
         return []
-    labels = {"xlabel": "turns that clients have told of", "ylabel": "cumulative regret"}
+    labels = {"xlabel": "turns that clients have reported", "ylabel": "cumulative regret"}
     path = record.folder / "regret.png"
     told, regret = ([row[name] for row in rows] for name in ("told", "regret"))
     draw_curve(path, told, regret, "-", labels)

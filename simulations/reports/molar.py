@@ -1,4 +1,4 @@
-"""Report of an exchange of estimates: shared coefficients, and who gains by them."""
+"""Report of an exchange of estimates: shared coefficients, and each site's gain by them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,12 +55,12 @@ def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
 
 
 def draw_losses(found: Mapping[str, Any], path: Path) -> None:
-    """Draws each site's held-out loss over that of its own estimate, against its rows."""
+    """Plots each site's held-out losses relative to that of its own estimate, in sorted order."""
     clients = found["clients"]
     own, shared, personal = (np.array(clients[column.name], dtype=float) for column in COLUMNS)
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
-    own = np.where(own > 0, own, np.nan)  # of a site without an estimate, or without noise
+    own = np.where(own > 0, own, np.nan)  # no estimate, or no noise
     order = np.argsort(personal / own)
     colors = mpl.color_sequences["tab10"]
     places = np.arange(len(order))

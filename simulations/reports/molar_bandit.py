@@ -19,7 +19,7 @@ def _show(folder: Path, as_json: bool) -> None:
 def _draw(record: RunRecord, found: Row) -> list[str]:
     del found
     rows = record.rows()
-    if not rows:  # they are damaged, and it has been said
+    if not rows:  # damaged, which has been warned of
         return []
     first = record.config["settings"][f"{MolarBandit.name}.first-batch"]
     turns = [first << (row["round"] - 1) for row in rows]

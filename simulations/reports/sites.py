@@ -1,4 +1,4 @@
-"""What reports of sites with tables have in common."""
+"""Shared parts of reports of sites with tables."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,13 @@ def show_sites(
     table: Callable[[Row, Mapping[str, Any]], Table],
     draw: Callable[[RunRecord, Row], Sequence[str]],
 ) -> None:
-    """Draws the plot of a run between sites, and prints the table and where everything is.
+    """Draws the plots of a run between sites, and prints its table and its files.
 
     Args:
-        folder: The run's.
+        folder: The run's folder.
         as_json: Whether to end with a line of JSON.
-        table: Makes the table of results and settings.
-        draw: Draws what there is to be drawn, and returns the names of the files.
+        table: Makes the table from results and settings.
+        draw: Draws the plots, and returns the names of their files.
     """
     record = RunRecord.open(folder)
     found, settings = record.results, record.config["settings"]
@@ -54,11 +54,11 @@ def show_sites(
 
 
 def regret_table(found: Mapping[str, Any]) -> Table:
-    """Returns what each site's turns came to."""
+    """Returns a table of each site's turns, reward and regret."""
     batches = "" if found["turns"] == found["rounds"] else f" in {found['rounds']} batches"
     title = f"{found['sites']} sites, {found['turns']} turns{batches}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    told = "turns told of" if "told" in found else "activated in"
+    told = "turns reported" if "told" in found else "activated in"
     for heading in ("site", told, "reward", "regret"):
         table.add_column(heading, justify="right")
     clients = found["clients"]
@@ -74,14 +74,14 @@ def regret_table(found: Mapping[str, Any]) -> Table:
 def draw_curve(
     path: Path, x: Sequence[float], regret: Sequence[float], style: str, labels: Mapping[str, str]
 ) -> None:
-    """Draws cumulative regret against ``x``, from 0 on.
+    """Plots cumulative regret against ``x``, from 0 on.
 
     Args:
         path: The picture's file.
-        x: Where the regret is known.
-        regret: What it is there.
-        style: Of the line, as matplotlib writes it.
-        labels: Of the axes.
+        x: Turns at which the regret is known.
+        regret: The regret at these turns.
+        style: Matplotlib's style of the line.
+        labels: Labels of the axes.
     """
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()

@@ -37,17 +37,17 @@ STUDIES: Final = (
 
 _Processes = Annotated[
     int | None,
-    typer.Option(min=1, help="Jobs that run beside each other; default: one for each core."),
+    typer.Option(min=1, help="Jobs that run at once; default: one for each core."),
 ]
 _Ray = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Run jobs on a Ray cluster: HOST:PORT, auto, or local. Engram is installed there.",
+        help="Run jobs on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
     ),
 ]
 _Resume = Annotated[
-    str | None, typer.Option(metavar="RUN", help="Go on with one: its folder, or name in runs/.")
+    str | None, typer.Option(metavar="RUN", help="Resume a study: its folder, or name in runs/.")
 ]
 _COMMON: Final[dict[str, tuple[Any, Any]]] = {
     "processes": (_Processes, None),
@@ -59,13 +59,13 @@ _COMMON: Final[dict[str, tuple[Any, Any]]] = {
 
 app = typer.Typer(
     name="reproduce",
-    help="Run a paper's experiment, and set the results beside those that it published.",
+    help="Run a paper's experiment, and compare the results with the published ones.",
     no_args_is_help=True,
 )
 
 
 def command_of(study: Study) -> Callable[..., None]:
-    """Returns a function whose signature, and so its command's options, are the settings'."""
+    """Returns a function with a study's settings as its signature, and so as command options."""
 
     def command(ctx: typer.Context, **given: Any) -> None:
         common = {name: given.pop(name) for name in _COMMON if name in given}

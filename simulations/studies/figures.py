@@ -1,4 +1,4 @@
-"""What the studies' tables and pictures have in common."""
+"""Shared parts of the studies' tables and plots."""
 
 import io
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ COLORS: Final = list(mpl.color_sequences["tab10"])
 
 
 def new_table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
-    """Returns an empty table: columns of words, and then columns of numbers."""
+    """Returns an empty table with left-aligned and then right-aligned columns."""
     usual: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1)}
     found = Table(title_justify="left", **usual | looks)
     for heading in left:
@@ -28,7 +28,7 @@ def new_table(left: Sequence[str], right: Sequence[str], **looks: Any) -> Table:
 
 
 def plus_minus(value: float | None, error: float | None, digits: int = 2) -> str:
-    """Returns a number with its error in words; ``-`` if there is none."""
+    """Formats a number with its error, if it has one; returns ``-`` for None."""
     if value is None:
         return "-"
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
@@ -37,7 +37,7 @@ def plus_minus(value: float | None, error: float | None, digits: int = 2) -> str
 def panels(
     wide: int, high: int = 1, *, size: tuple[float, float], **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Returns a figure of so many inches, and its panels, row by row, with a grid in each."""
+    """Returns a figure of ``size`` inches, and its panels, row by row, each with grid lines."""
     figure = Figure(figsize=size, layout="constrained")
     found = list(figure.subplots(high, wide, squeeze=False, **shared).ravel())
     for axes in found:
@@ -55,7 +55,7 @@ def draw_band(
 
 
 def log_ticks(axes: Axes, multiples: Sequence[float]) -> None:
-    """Labels a logarithmic axis of y at multiples of powers of 10, by plain numbers."""
+    """Makes the y axis logarithmic, with plain labels at multiples of powers of 10."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=multiples))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -63,13 +63,13 @@ def log_ticks(axes: Axes, multiples: Sequence[float]) -> None:
 
 
 def finish(figure: Figure, legend: Axes) -> bytes:
-    """Puts the legend of one panel beside all of them; returns the picture as PNG."""
+    """Puts one panel's legend beside all of them; returns the figure as PNG."""
     figure.legend(*legend.get_legend_handles_labels(), loc="outside right upper")
     return png(figure)
 
 
 def png(figure: Figure) -> bytes:
-    """Returns a picture as a file holds it."""
+    """Returns a figure as PNG."""
     file = io.BytesIO()
     figure.savefig(file, dpi=150, format="png")
     return file.getvalue()

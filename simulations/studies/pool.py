@@ -1,4 +1,4 @@
-"""Runs a study's jobs, here, in processes or on a Ray cluster; keeps what each gives in a file."""
+"""Runs a study's jobs here, in processes or on a Ray cluster; keeps each job's rows in a file."""
 
 import _thread
 import contextlib
@@ -23,16 +23,16 @@ from federation.errors import Refused, RunStopped
 from federation.files import replace_file
 
 Row = dict[str, Any]
-Progress = Callable[[int, int], None]  # how much of a job is done, and of how much
-Job = Callable[[Progress], list[Row]]  # returns rows, each with "errors"; it can be pickled
+Progress = Callable[[int, int], None]  # called with how much of a job is done, and the total
+Job = Callable[[Progress], list[Row]]  # returns rows, each with "errors"; picklable
 AnyJob = TypeVar("AnyJob")
-Tell = Callable[[int, str], None]  # how much is done, and what has been found, if anything
+Tell = Callable[[int, str], None]  # called with how much is done, and a result or ""
 
 _PAUSE: Final = 0.1  # seconds between looks at the progress of other processes
 
 
 class Pool:
-    """Where the jobs of one study are run."""
+    """Runs the jobs of one study."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Pool:
 
         Args:
             folder: Where each job's rows are kept, in ``NAME.json``.
-            begin: Makes the folder unless it is there; called before the first job.
+            begin: Makes the folder if it is missing; called before the first job.
             new_line: Begins a line of progress: ``(title, total) -> tell``.
-            processes: How many jobs run beside each other; with 1, in this process. By default one
-                for each core.
+            processes: How many jobs run at once; with 1, in this process. By default one for each
+                core.
             ray: Address of a Ray cluster, whose cores run the jobs instead.
         """
         self.new_line = new_line
@@ -63,11 +63,11 @@ class Pool:
         return {name: job for name, job in jobs.items() if not self._path(name).is_file()}
 
     def run(self, jobs: Mapping[str, Job]) -> list[Row]:
-        """Does the jobs that are left, and returns the rows of all, in their order.
+        """Runs the jobs that are left, and returns the rows of all, in the order of the jobs.
 
         Raises:
-            Refused: A job's file is damaged.
-            RunStopped: A process was lost.
+            Refused: If a job's file is damaged.
+            RunStopped: If a process was lost.
         """
         left = self.left(jobs)
         if left and (self._ray or min(self.at_once, len(left)) > 1):
@@ -92,7 +92,7 @@ class Pool:
         self._lines[name](done, "")
 
     def _beside(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
-        """Does jobs by joblib, and yields the rows of each when it is done."""
+        """Runs jobs by joblib, and yields each one's rows when it is done."""
         from joblib import Parallel, delayed  # noqa: PLC0415 - slow to import
         from joblib.externals.loky.process_executor import BrokenProcessPool  # noqa: PLC0415 - likewise
 
@@ -108,7 +108,7 @@ class Pool:
                 batch_size=1,
                 pre_dispatch="all",
             )
-            with _signals_later():  # Ctrl-C is this process's alone
+            with _signals_later():  # inherited: only this process handles Ctrl-C
                 done = parallel(do(name, job) for name, job in left.items())
                 stack.callback(done.close)
             try:
@@ -123,17 +123,17 @@ class Pool:
 
     @contextlib.contextmanager
     def _watching(self, news: Path) -> Iterator[Callable[[], None]]:
-        """Tells in a thread how far jobs are, by what they write into a folder.
+        """Shows jobs' progress from a thread, which reads the files they write into a folder.
 
         Yields:
-            What looks there at once.
+            A function that reads them at once.
         """
         ended, lock = threading.Event(), threading.Lock()
 
         def look() -> None:
             with lock:
                 for path in sorted(news.iterdir()):
-                    with contextlib.suppress(ValueError):  # it is being written
+                    with contextlib.suppress(ValueError):  # half written
                         done, total = map(int, path.read_text().split())
                         self._tell(path.name, done, total)
 
@@ -141,7 +141,7 @@ class Pool:
             while not ended.wait(_PAUSE):
                 try:
                     look()
-                except KeyboardInterrupt:  # which is the main thread's
+                except KeyboardInterrupt:  # meant for the main thread
                     _thread.interrupt_main()
                     return
 
@@ -156,8 +156,8 @@ class Pool:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Lets a job use one thread, since jobs run beside each other, and more would only wait."""
-    torch = sys.modules.get("torch")  # if the job needs it, it is loaded by now
+    """Limits a job to one thread, since jobs already use all cores."""
+    torch = sys.modules.get("torch")  # a job that needs it has loaded it by now
     threads = torch.get_num_threads() if torch else 1
     with threadpool_limits(1):
         if torch:
@@ -175,7 +175,7 @@ def _read(path: Path) -> list[Row]:
         if not all(row["errors"] for row in rows):
             raise ValueError("a row lacks its errors")
     except (ValueError, TypeError, KeyError) as error:
-        raise Refused(f"{path} is damaged: remove it, and it is made again") from error
+        raise Refused(f"{path} is damaged: remove it, to run its job again") from error
     return rows
 
 
@@ -197,10 +197,10 @@ def _signals_later() -> Iterator[None]:
 
 
 def _join(address: str) -> type[Exception]:
-    """Joins a Ray cluster until this process ends, as joblib's backend ``ray``; returns its error.
+    """Joins a Ray cluster as joblib's backend ``ray``; returns the base class of Ray's errors.
 
     Raises:
-        Refused: There is no cluster.
+        Refused: If there is no cluster.
     """
     import ray  # noqa: PLC0415 - slow to import, rarely wanted
     from joblib import register_parallel_backend  # noqa: PLC0415 - likewise
@@ -208,7 +208,7 @@ def _join(address: str) -> type[Exception]:
     from ray.util.joblib.ray_backend import RayBackend  # noqa: PLC0415 - likewise
 
     class Yielding(RayBackend):
-        """Ray's backend, which can yield results one by one, though it does not say so."""
+        """Ray's backend, which can return a generator although it does not declare it."""
 
         supports_return_generator = True
 
@@ -217,7 +217,7 @@ def _join(address: str) -> type[Exception]:
         os.environ.setdefault(name, "0")  # sends no statistics, and prints no advice
     host, colon, port = address.rpartition(":")
     try:
-        if colon and "/" not in host:  # where nobody listens, Ray would wait for minutes
+        if colon and "/" not in host:  # without a listener, Ray would wait for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(
             address, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True
@@ -231,10 +231,10 @@ def _join(address: str) -> type[Exception]:
 
 
 def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[Row]]:
-    """Does a job.
+    """Runs a job, and returns its name and rows.
 
-    Progress is written to ``news``, if this machine has that folder. ``owner`` is the process that
-    waits for the job and started this one; None on a cluster.
+    Progress is written to the folder ``news``, if this machine has it. ``owner`` is the process
+    that started this one and waits for the job; None on a cluster.
     """
     told = -_PAUSE
     if owner is not None:
@@ -244,7 +244,7 @@ def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[R
     def report(done: int, total: int) -> None:
         nonlocal told
         if owner is not None and os.getppid() != owner:
-            os._exit(1)  # nobody waits any more, and there is nobody to raise an error to
+            os._exit(1)  # the owner has died
         if done == total or time.monotonic() >= told + _PAUSE:
             told = time.monotonic()
             if news.is_dir():

@@ -14,25 +14,23 @@ _KEY: Final = "option"  # of a field's metadata
 
 
 class Option(NamedTuple):
-    """How a field is given on the command line, and which values it may have."""
+    """A field's option on the command line, and its allowed values."""
 
-    help: str  # what the field means; printed by ``--help``
-    flags: tuple[str, ...] = ()  # the option's names; none for the usual one (``flag_of``)
-    metavar: str | None = None  # what stands for its value in ``--help``
+    help: str  # its text in ``--help``
+    flags: tuple[str, ...] = ()  # the option's names; empty for that of ``flag_of``
+    metavar: str | None = None  # the placeholder of its value in ``--help``
     least: float | None = None  # smallest value of a number, or of each number of a tuple
     most: float | None = None  # largest value
-    # The names or numbers that are allowed, or where they are found, as ``package.module:NAME``,
-    # for modules that are slow to import. Of a tuple of these, the empty one stands for all of
-    # them.
+    # The allowed names or numbers; for modules that are slow to import, where they are found, as
+    # ``package.module:NAME``. For a tuple of these, the empty tuple stands for all.
     among: Collection[Any] | str | None = None
     positional: bool = False  # whether it is an argument, without a flag
-    # Whether it belongs to the plan that a folder is begun with. What does not may be given again
-    # with ``--resume``.
+    # Whether it is part of a folder's plan. Other options may be given anew with ``--resume``.
     kept: bool = True
 
     @property
     def allowed(self) -> Collection[Any] | None:
-        """The values that are allowed; None for any."""
+        """The allowed values; None for any."""
         if isinstance(self.among, str):
             found: Collection[Any] = pkgutil.resolve_name(self.among)
             return found
@@ -50,7 +48,7 @@ def argument(default: Any = MISSING, *, help: str, **more: Any) -> Any:  # noqa:
 
 
 def option_of(of: dataclasses.Field[Any]) -> Option:
-    """Returns how a field is given."""
+    """Returns a field's option."""
     found: Option = of.metadata[_KEY]
     return found
 
@@ -63,7 +61,7 @@ def flag_of(of: dataclasses.Field[Any]) -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all studies' settings have in common. The docstring of each is its command's help.
+    """Base of all studies' settings. A subclass's docstring is its command's help.
 
     Raises:
         Refused: A value is not allowed, lies outside its range, or is named twice.
@@ -84,7 +82,7 @@ class Settings:
 
     @property
     def detail(self) -> str:
-        """What is added to the study's name in the default name of a folder."""
+        """Suffix to the study's name in the default name of its folder."""
         return ""
 
 

@@ -1,4 +1,4 @@
-"""What a study is, and how one is run: its folder, its plan, its progress, what it records."""
+"""The protocol of studies, and how one is run: its folder, plan, progress and results."""
 
 import dataclasses
 import importlib
@@ -26,15 +26,15 @@ class Study(NamedTuple):
 
     name: str  # the name of its command
     settings: type[Settings]  # the class of its settings
-    # Where ``work`` and ``report`` are, as ``Body`` has them. It is imported when the study is run,
-    # since torch and others take seconds.
+    # The module that implements ``Body``. It is imported when the study is run, since torch and
+    # others take seconds.
     module: str
     unit: str  # what the progress of a job counts
-    whole: bool = False  # whether it is done in one go: it has no jobs, and cannot be resumed
+    whole: bool = False  # whether it is run in one go: without jobs, so it cannot be resumed
 
 
 class Report(NamedTuple):
-    """What a study shows and records."""
+    """The results that a study shows and records."""
 
     shown: Sequence[str | Table]  # texts and tables for standard output
     results: Mapping[str, Any]  # for ``results.json``; infinity and NaN become null
@@ -43,13 +43,13 @@ class Report(NamedTuple):
 
 
 class Body(Protocol):
-    """What a study's module has."""
+    """The functions of a study's module."""
 
     def work(self, settings: Any, pool: Pool) -> Any:
-        """Measures: does the jobs that follow from the settings, by ``Pool.run``."""
+        """Runs the jobs that follow from the settings, by ``Pool.run``."""
 
     def report(self, settings: Any, found: Any) -> Report:
-        """Summarizes, tabulates and draws what ``work`` returned."""
+        """Makes tables and plots of what ``work`` returned."""
 
 
 def run_study(
@@ -62,19 +62,19 @@ def run_study(
     processes: int | None = None,
     ray: str | None = None,
 ) -> None:
-    """Begins a study, or goes on with one; prints and records what it finds.
+    """Starts or resumes a study; prints and records its results.
 
     Args:
-        study: Which one.
-        given: The settings that are not left at their defaults.
+        study: The study.
+        given: The settings that differ from the defaults.
         out: Its folder; by default a new one in ``runs``.
-        resume: The run to go on with: its folder, or its name in ``runs``.
-        as_json: Prints the results as one line of JSON in the end.
-        processes: How many jobs run beside each other; by default one for each core.
-        ray: Address of the Ray cluster that jobs are spread over; by default none.
+        resume: The run to resume: its folder, or its name in ``runs``.
+        as_json: Whether to end with the results as one line of JSON.
+        processes: How many jobs run at once; by default one for each core.
+        ray: Address of a Ray cluster to run jobs on; by default none.
 
     Raises:
-        Refused: The settings are not possible, or there is nothing that could be resumed.
+        Refused: The settings are impossible, or there is nothing to resume.
         SystemExit: Ctrl-C was pressed; status 130.
     """
     if ray is not None and processes is not None:
@@ -115,9 +115,9 @@ def _resumed(
 
 
 def _show(report: Report, folder: Path, as_json: bool) -> None:
-    """Prints a report, writes its files, and says where they are."""
+    """Prints a report, writes its files, and prints where they are."""
     for part in report.shown:
-        # A table that may not be wrapped is not cut off either.
+        # A table that must not be wrapped must not be cut off either.
         whole = isinstance(part, str) or all(column.no_wrap for column in part.columns)
         console.print(part, soft_wrap=whole, markup=False)
     for line in report.notes:
@@ -133,7 +133,7 @@ def _show(report: Report, folder: Path, as_json: bool) -> None:
 
 
 def _plain(found: Any) -> Any:
-    """Returns results as JSON has them, which knows neither infinity nor NaN."""
+    """Returns results for JSON, with None for infinity and NaN."""
     if isinstance(found, Mapping):
         return {key: _plain(value) for key, value in found.items()}
     if isinstance(found, list | tuple):
@@ -142,10 +142,10 @@ def _plain(found: Any) -> Any:
 
 
 def write_plan(folder: Path, name: str, settings: Settings) -> None:
-    """Begins a folder with the settings of a study.
+    """Writes a study's settings into its new folder.
 
     Raises:
-        Refused: Another run has begun it.
+        Refused: If the folder is another run's.
     """
     plan: Row = {"experiment": name}
     for each in dataclasses.fields(settings):
@@ -160,10 +160,10 @@ def write_plan(folder: Path, name: str, settings: Settings) -> None:
 
 
 def read_plan(folder: Path, study: Study) -> Settings:
-    """Returns the settings that a folder was begun with.
+    """Returns the settings in a study's folder.
 
     Raises:
-        Refused: The folder has no plan, or that is another study's, or damaged.
+        Refused: If the folder has no plan, or one that is damaged or another study's.
     """
     path = folder / _PLAN
     if not path.is_file():

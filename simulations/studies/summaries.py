@@ -1,4 +1,4 @@
-"""What the studies' summaries have in common: groups of rows, and means with their errors."""
+"""Shared parts of studies' summaries: groups of rows, and means with standard errors."""
 
 from collections.abc import Hashable, Iterable
 from typing import Any
@@ -10,7 +10,7 @@ from simulations.studies.pool import Row
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Groups rows by the values of some keys, in the order in which these come.
+    """Groups rows by the values of some keys, in the order of first appearance.
 
     A value that is a dictionary counts as the tuple of its items.
     """
@@ -23,14 +23,14 @@ def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]
 
 
 def mean_and_error(values: Array, errors: float = 1.0) -> tuple[Array, Array | None]:
-    """Returns the mean over the first axis, and so many standard errors of it.
+    """Returns the mean over the first axis, and a multiple of its standard error.
 
     Args:
         values: Shape (r, ...).
-        errors: How many; 1.96 are half the width of a 95 % interval.
+        errors: The multiple; 1.96 gives half the width of a 95 % interval.
 
     Returns:
-        Both of shape (...); of a single value there is no standard error, but None.
+        Both of shape (...); None instead of the error if r = 1.
     """
     mean = np.asarray(values.mean(axis=0))
     if len(values) == 1:

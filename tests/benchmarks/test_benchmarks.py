@@ -60,7 +60,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--workload W9", "W9 is none of W1, W2, W3"),
+        ("--workload W9", "W9 is not one of W1, W2, W3"),
         ("--method sgd", "sgd is none of local-moml"),
         ("--device cuda:7", "device cuda:7 is not there"),
     ],

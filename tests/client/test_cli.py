@@ -80,7 +80,7 @@ def test_a_node_is_told_who_it_is_and_where_its_things_are(engram, folder, start
         (["--data", "npz:none.npz"], "the data none.npz are not there"),
         (["--data", "images:none"], "the data none are not there: name a file or folder"),
         (["--set", "data-dir=none"], "is not there: name the folder of the data"),
-        (["--set", "alpha=1"], "--set needs one of data-dir, device"),
+        (["--set", "alpha=1"], "--set must be KEY=VALUE with one of data-dir, device"),
         (["--set", "cpu-threads=many"], "cpu-threads must be a valid integer, got 'many'"),
         (["--memory-key", "none"], "the key none cannot be read"),
         (["--memory-limit", "-1"], "-1"),

@@ -44,13 +44,13 @@ def claims(data, size):
     ("made", "says"),
     [
         (lambda: bundle(b"#" * 99 * MIB), "has a pyproject.toml of more than 1048576 bytes"),
-        (lambda: claims(bundle(b"#" * 99 * MIB), 10), "is no archive with|of more than"),
+        (lambda: claims(bundle(b"#" * 99 * MIB), 10), "is not an archive with|of more than"),
         (lambda: bundle(b"#" * 50 * MIB, method=zipfile.ZIP_BZIP2), "neither stored nor deflated"),
         (lambda: bundle(b"#" * 50 * MIB, method=zipfile.ZIP_LZMA), "neither stored nor deflated"),
         (lambda: b"x" * (10 * MIB + 1), "has 10485761 bytes, more than 10485760"),
-        (lambda: bundle(b"", name="setup.py"), "is no archive with a pyproject.toml: KeyError"),
-        (lambda: b"", "is no archive with a pyproject.toml: BadZipFile"),
-        (lambda: bundle(b"a = 1")[:-30], "is no archive with a pyproject.toml: BadZipFile"),
+        (lambda: bundle(b"", name="setup.py"), "is not an archive with a pyproject.toml: KeyError"),
+        (lambda: b"", "is not an archive with a pyproject.toml: BadZipFile"),
+        (lambda: bundle(b"a = 1")[:-30], "is not an archive with a pyproject.toml: BadZipFile"),
     ],
 )
 def test_a_bundle_takes_no_more_room_than_it_may(made, says):

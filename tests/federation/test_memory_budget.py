@@ -195,7 +195,7 @@ def test_an_array_of_zeros_is_sent_once_and_counts_in_full():
     parcel = pack(zeros)  # of 24 MiB, of which 5 are sent several times
     assert parcel.size < 16 * MIB
     assert _unpacked(parcel, Limits(25 * MIB, 100, 60)).object_id == zeros.object_id
-    assert "arrays have" in _unpacked(parcel, Limits(20 * MIB, 100, 60)).error.reason
+    assert "arrays must have" in _unpacked(parcel, Limits(20 * MIB, 100, 60)).error.reason
 
 
 @given(st.data())

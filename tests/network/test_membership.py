@@ -98,7 +98,7 @@ def test_after_its_database_was_deleted_a_run_says_what_helps(tmp_path):
         with pytest.raises(RunStopped) as caught:
             run_deployed(given, tmp_path / "run", federation.server, control=federation.control)
         assert str(caught.value) == (
-            "0 of 2 clients can take part, and it takes 1; clients [0, 1]: no node hosts it; "
+            "0 of 2 clients can take part, but 1 are needed; clients [0, 1]: no node hosts it; "
             "the SuperLink knows 0 of the federation's 2 nodes (on line: 0); register the others' "
             f"keys: `engram register {federation.server}`"
         )

@@ -183,8 +183,11 @@ FAULTS = {
     "others' estimates": (entry("senders", [1]), "its node sends estimates of [(1, 0)]"),
     "a parameter that is none": (entry("parameters", [3]), "its node sends estimates of"),
     "lists that do not fit": (entry("regret", []), "its node's lists do not fit each other"),
-    "a regret that is none": (entry("regret", [np.nan]), "its turns, rewards or regrets cannot be"),
-    "too many turns": (entry("turns", [1000]), "its turns, rewards or regrets cannot be"),
+    "a regret that is none": (
+        entry("regret", [np.nan]),
+        "its turns, rewards or regrets are impossible",
+    ),
+    "too many turns": (entry("turns", [1000]), "its turns, rewards or regrets are impossible"),
     "more rows than turns": (lambda r: with_arrays(r, size=np.array([257.0])), "of 256"),
     "no list": (entry("reward", "much"), "reward must be a list of float"),
     "another round": (entry("server-round", 3), "its reply is of round 3"),
@@ -241,7 +244,7 @@ def test_rewards_and_regrets_that_no_sum_can_hold_are_refused(tmp_path, key):
 def test_a_site_tells_of_no_more_turns_than_there_were(tmp_path):
     # It has told of some before the ninth batch, and 256 turns are all that there were.
     found, _ = run(tmp_path / "run", grid=in_round(9, 2, entry("turns", [256])))
-    assert "its turns, rewards or regrets cannot be" in found["left-out"]["2"]
+    assert "its turns, rewards or regrets are impossible" in found["left-out"]["2"]
     assert 0 < found["clients"]["turns"][2] < 256
 
 

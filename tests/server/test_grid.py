@@ -475,7 +475,7 @@ def test_whose_replies_are_of_no_use_repeatedly_is_left_out_for_a_while(clock, l
     (line,) = lines(log)
     until = "1970-01-01 00:17:" + line.split("00:17:")[1][:2] + "+00:00"
     assert line == (
-        f"node 2 (clients [2]) is left out until {until}, since its replies are of no use: "
+        f"node 2 (clients [2]) is left out until {until}, since its replies are unusable: "
         "3 of its 4 parts did not come"
     )
     told = {"clients": [2], "until": until, "reason": "3 of its 4 parts did not come"}

@@ -170,7 +170,7 @@ def test_control_is_not_for_other_machines_unless_it_is_open(control):
 def test_control_is_private_only_where_the_system_says_whose_connections_are(monkeypatch):
     make()
     monkeypatch.setattr("server.launch.SOCKETS", (Path("/nowhere/tcp"),))
-    with pytest.raises(Refused, match="this system does not say in /nowhere/tcp whose"):
+    with pytest.raises(Refused, match="this system has no /nowhere/tcp, which says"):
         superlink_command(SERVER)
     superlink_command(SERVER, open_control=True)
 
@@ -222,14 +222,14 @@ def test_warns_of_an_insecure_federation():
     make("example.org:9092", insecure=True)
     (line,) = warned()
     assert line.startswith(
-        "fed is insecure: nothing is encrypted, and whoever reaches 0.0.0.0:9092"
+        "fed is insecure: nothing is encrypted, and anyone who reaches 0.0.0.0:9092"
     )
 
 
 def test_warns_of_a_control_api_that_others_reach():
     make()
     (line,) = warned(open_control=True, control="0.0.0.0:8000")
-    assert line.startswith("whoever reaches 0.0.0.0:8000 can run programs here as this user")
+    assert line.startswith("anyone who reaches 0.0.0.0:8000 can run programs here as this user")
 
 
 def test_warns_of_a_certificate_that_ends_soon():

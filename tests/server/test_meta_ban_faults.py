@@ -94,9 +94,9 @@ FAULTS = {
         arrays(PREDICTIONS, "predictions", lambda a: a[:, :-1]),
         "instead of float64 of",
     ),
-    "rows": ("predictions", entry("rows", [10**6]), "numbers of rows cannot be"),
-    "rows of others' turns": ("predictions", entry("rows", [11]), "numbers of rows cannot be"),
-    "rows of nobody": ("predictions", entry("rows", []), "numbers of rows cannot be"),
+    "rows": ("predictions", entry("rows", [10**6]), "numbers of rows are impossible"),
+    "rows of others' turns": ("predictions", entry("rows", [11]), "numbers of rows are impossible"),
+    "rows of nobody": ("predictions", entry("rows", []), "numbers of rows are impossible"),
     "gradient NaN": (
         "gradients",
         arrays(ARRAYS, "theta.0", with_nan),
@@ -105,7 +105,7 @@ FAULTS = {
     "gradient's size": (
         "gradients",
         arrays(ARRAYS, "theta.0", lambda a: a + 1e300),
-        "a gradient with 1e+300 in it cannot be",
+        "its gradient has the impossible entry 1e+300",
     ),
     "gradient's shape": (
         "gradients",
@@ -113,9 +113,9 @@ FAULTS = {
         "instead of float64 of",
     ),
     "another round": ("predictions", entry("server-round", 3), "its reply is of round 3"),
-    "turns": ("play", entry("turns", 10**6), "its turns, rewards or regrets cannot be"),
-    "others' turns": ("play", entry("turns", 11), "its turns, rewards or regrets cannot be"),
-    "reward": ("play", entry("reward", 50.0), "its turns, rewards or regrets cannot be"),
+    "turns": ("play", entry("turns", 10**6), "its turns, rewards or regrets are impossible"),
+    "others' turns": ("play", entry("turns", 11), "its turns, rewards or regrets are impossible"),
+    "reward": ("play", entry("reward", 50.0), "its turns, rewards or regrets are impossible"),
     "regret": ("play", entry("regret", float("nan")), "regret must be a finite number"),
 }
 

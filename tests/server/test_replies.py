@@ -256,7 +256,7 @@ def test_what_is_not_stored_takes_no_room(fleet):
 def test_a_part_that_was_not_announced_is_refused(fleet, session, node):
     guard = guarded(fleet)
     guard.PushMessages(push(answer(question(), 1)), Context())
-    with pytest.raises(Aborted, match="a part must be of the reply"):
+    with pytest.raises(Aborted, match="a part must belong to the node"):
         guard.PushObject(part("0" * 64, b"x", session, node), Context())
     assert not fleet.parts
 

@@ -90,7 +90,7 @@ def test_who_comes_first_keeps_a_client_that_two_nodes_claim(warnings_of_engram)
 def test_data_of_another_kind_are_left_out(warnings_of_engram):
     other = entry([2, 3], outputs=5)
     message = stopped(entry([0]), entry([1]), other)
-    assert "2 of 4 clients can take part, and it takes 4" in message
+    assert "2 of 4 clients can take part, but 4 are needed" in message
     assert "clients [2, 3]: it has inputs float32[1,8,8] and 5 outputs, and most" in message
     attendance = Attendance(Scripted(other, entry([0, 1]), entry([4, 5])), 4, patience=0)
     attendance.wait(2)  # what most nodes with clients of the run have; the first of equals
@@ -111,7 +111,7 @@ def test_data_of_another_kind_are_left_out(warnings_of_engram):
 
 def test_names_clients_that_nobody_hosts():
     message = stopped(entry([0, 2]))
-    assert "2 of 4 clients can take part, and it takes 4" in message
+    assert "2 of 4 clients can take part, but 4 are needed" in message
     assert "clients [1, 3]: no node hosts it; start the missing nodes, or lower" in message
     assert "... 27 in all]" in stopped(entry([0, 1, 2]), num_clients=30)
 
@@ -234,7 +234,7 @@ def test_waits_without_news_for_no_longer_than_its_patience(monkeypatch):
     begun(Coming(*nodes), 4, least=1, patience=30)
     assert 60 <= clock[0] < 61  # all are there
     clock[0] = 0.0
-    with pytest.raises(RunStopped, match=r"2 of 5 clients can take part, and it takes 3"):
+    with pytest.raises(RunStopped, match=r"2 of 5 clients can take part, but 3 are needed"):
         begun(Coming(*nodes[:2]), 5, least=3, patience=30)
     assert 20 + 30 <= clock[0] < 20 + 31
 
@@ -402,7 +402,7 @@ def test_says_nothing_of_a_superlink_that_does_not_say(monkeypatch):
     with pytest.raises(RunStopped) as caught:
         begun(named(()), 3)
     assert str(caught.value) == (
-        "0 of 3 clients can take part, and it takes 3; clients [0, 1, 2]: no node hosts it; "
+        "0 of 3 clients can take part, but 3 are needed; clients [0, 1, 2]: no node hosts it; "
         "start the missing nodes, or lower min-clients"
     )
 

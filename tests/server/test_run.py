@@ -202,7 +202,7 @@ def test_the_universal_step_is_resumed_with_its_state(tmp_path, exp_concave):
 
 
 def test_a_run_with_the_universal_step_says_what_it_leaves_out(tmp_path, warnings_of_engram):
-    told = "parameters are too many for the ensemble to learn from exp-concave losses, too"
+    told = "parameters are too many for the ensemble's learners for exp-concave losses"
     run(tmp_path / "other", num_rounds=1)
     assert told not in " ".join(warnings_of_engram.messages)
     run(tmp_path / "run", server_step="universal", num_rounds=1)
@@ -311,7 +311,7 @@ def test_a_round_waits_for_the_clients_that_it_needs(tmp_path, monkeypatch):
     monkeypatch.setattr(module.time, "sleep", waits.append)
     e = small(num_clients=4, clients_per_round=4, min_clients=4, num_rounds=4, timeout=30)
     t = trainer(e)
-    with pytest.raises(RunStopped, match=r"3 of 4 clients can take part, and it takes 4"):
+    with pytest.raises(RunStopped, match=r"3 of 4 clients can take part, but 4 are needed"):
         run_on(Slow(LocalHost(t), [[0], [1], [2], [3]]), e, tmp_path / "run", engine="vectorized")
     rows = RunRecord.open(tmp_path / "run").rows()
     assert [row["round"] for row in rows] == [0, 1, 2, 3]
@@ -356,7 +356,7 @@ def test_too_few_clients_begin_nothing(tmp_path):
     with pytest.raises(RunStopped) as caught:
         late_run(tmp_path / "run", comes={2: 1, 3: 1}, min_clients=3)
     assert str(caught.value) == (
-        "2 of 6 clients can take part, and it takes 3; clients [1, 2, 4, 5]: no node hosts "
+        "2 of 6 clients can take part, but 3 are needed; clients [1, 2, 4, 5]: no node hosts "
         "it; start the missing nodes, or lower min-clients"
     )
     assert not (tmp_path / "run").exists()

@@ -163,7 +163,7 @@ def test_who_is_bounded_is_named_once(warnings_of_engram):
         messages = strategy.configure_train(number, model, ConfigRecord(), g)
         _, metrics = strategy.aggregate_train(number, g.send_and_receive(messages))
         assert metrics["bounded"] == [3]
-    said = "round 1: clients [3] say that they have more than 100 rows, and count as if they had"
+    said = "round 1: clients [3] report more than 100 rows, and count as if they had"
     assert warnings_of_engram.text.count("max-weight") == 1
     assert said in warnings_of_engram.text
 

@@ -1,4 +1,4 @@
-"""Policies for many users, each with as many settings to choose among."""
+"""Policies for many users, each with a grid of settings for tuning."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
@@ -29,14 +29,14 @@ _LAM: Final = (0.01, 0.1, 1.0)
 
 _HIDDEN: Final = (100,)
 
-_ROOM: Final = 512 * 2**20  # bytes that rows and networks of runs at once may take
-_LINEAR: Final = 8  # runs at once of policies without networks, which gain nothing by more
+_ROOM: Final = 512 * 2**20  # bytes that rows and networks of simultaneous runs may take
+_LINEAR: Final = 8  # simultaneous runs of policies without networks; more gain nothing
 
 
 class Method(NamedTuple):
     """A policy."""
 
-    title: str  # what tables call it
+    title: str  # its name in tables
     grid: tuple[Setting, ...]  # settings that tuning tries
     # ``(dim, settings) -> policy``, in as many runs as there are settings.
     make: Callable[[int, Sequence[Setting]], BatchedPolicy[Any]]
@@ -62,7 +62,7 @@ def _linear(
 
 
 def _clusters(title: str, core: Callable[..., Policy[Any]]) -> Method:
-    # How alike users of a cluster must be is tuned, too, as Meta-Ban's gamma is.
+    # The similarity threshold of a cluster is tuned as well, like Meta-Ban's gamma.
     return _linear(title, core, _grid(alpha=(0.01, 0.1), lam=(0.01, 0.1), alpha2=(0.1, 0.3, 1.0)))
 
 
@@ -80,7 +80,7 @@ def _neural(title: str, **fixed: bool) -> Method:
 
 
 def meta_bans(dim: int, settings: Sequence[Setting]) -> MetaBan:
-    """Returns Meta-Ban in as many runs as there are settings."""
+    """Returns Meta-Ban with one run for each setting."""
     return meta_ban(dim, runs=len(settings), hidden=_HIDDEN, **_columns(settings))
 
 
@@ -92,7 +92,7 @@ def _columns(settings: Sequence[Setting]) -> dict[str, Any]:
 METHODS: Final[Mapping[str, Method]] = {
     META_BAN: Method(
         "Meta-Ban",
-        # lambda is left at 0: what matters more is how alike the users of a group must be.
+        # lambda stays 0: gamma, the similarity threshold of a group, matters more.
         _grid(alpha=_ALPHA, gamma=(0.1, 0.4, 0.9)),
         lambda dim, settings: meta_bans(dim, settings).batched,
         users=True,
@@ -121,7 +121,7 @@ METHODS: Final[Mapping[str, Method]] = {
 
 
 def runs_at_once(name: str, world: Environment) -> int:
-    """Returns how many runs of a method are to be played at once, at least 1."""
+    """Returns how many runs of a method to play at once, at least 1."""
     users = METHODS[name].users
     if users is None:
         return _LINEAR

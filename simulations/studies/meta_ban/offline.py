@@ -1,4 +1,4 @@
-"""What a policy that has stopped learning would earn, estimated from logged rounds by obp.
+"""Off-policy estimates, by obp, of the reward of a policy that has stopped learning.
 
 Needs obp: ``pip install -c constraints.txt -e '.[offline]'``.
 """
@@ -21,7 +21,7 @@ ESTIMATORS: Final = {
     "SNIPS": "SelfNormalizedInverseProbabilityWeighting",
     "DR": "DoublyRobust",
 }
-"""What obp calls them. IPS and DR are unbiased; SNIPS is so in the limit, and varies less."""
+"""Their classes in obp. IPS and DR are unbiased; SNIPS is consistent, with less variance."""
 
 
 class Estimate(NamedTuple):
@@ -36,14 +36,14 @@ class Estimate(NamedTuple):
 def estimate(
     policy: PolicyServer[S], state: ServerState[S], log: Logged, *, draws: int = 1000
 ) -> dict[str, Estimate]:
-    """Returns what a policy that has stopped learning would earn, by name of the estimator.
+    """Estimates the reward of a policy that has stopped learning, by name of the estimator.
 
-    For a policy that goes on learning, see ``engram.bandits.logged.replay``. The
-    rewards that the doubly robust estimate takes for the other arms are those of a ridge regression
-    on the arms' features, fitted to the other half of the rounds.
+    For a policy that goes on learning, see ``engram.bandits.logged.replay``. The reward model of
+    the doubly robust estimate is a ridge regression on the arms' features, fitted to the other
+    half of the rounds.
 
-    The state is not changed, and must not have been learned from these rounds. ``draws`` are
-    samples of the bootstrap.
+    The state is not changed, and must not have been learned from these rounds. ``draws`` is the
+    number of bootstrap samples.
 
     Raises:
         Refused: obp is not installed, or there are fewer than two rounds.
@@ -55,7 +55,7 @@ def estimate(
             "offline estimates need obp: pip install -c constraints.txt -e '.[offline]'"
         ) from error
     if len(log.chosen) < 2:
-        raise Refused(f"offline estimates need two rounds at least, got {len(log.chosen)}")
+        raise Refused(f"offline estimates need at least two rounds, got {len(log.chosen)}")
     told: dict[str, Any] = {
         "reward": log.rewards,
         "action": log.chosen,
@@ -78,14 +78,14 @@ def _choices(policy: PolicyServer[S], state: ServerState[S], log: Logged) -> Arr
     """Returns 1 where the policy chooses an arm, else 0, shape (n, K)."""
     choices = np.zeros(log.arms.shape[:2])
     for t, (user, arms) in enumerate(zip(log.users, log.arms, strict=True)):
-        # A round's own number, so that what a policy draws is drawn anew in each.
+        # The round's own number, so that a random policy draws anew in each.
         arm, _ = policy.choose(state._replace(chosen=state.chosen + t), user, arms)
         choices[t, arm] = 1.0
     return choices
 
 
 def _expected(log: Logged) -> Array:
-    """Returns a guess of each arm's reward, shape (n, K)."""
+    """Returns predictions of each arm's reward, shape (n, K)."""
     rounds, count, dim = log.arms.shape
     played = log.arms[np.arange(rounds), log.chosen]
     expected = np.empty((rounds, count))

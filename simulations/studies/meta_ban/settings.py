@@ -25,7 +25,7 @@ class MetaBanSettings(Settings):
         "digits",
         metavar="[WORLD]",
         among="simulations.studies.meta_ban.worlds:WORLDS",
-        help="Where they play.",
+        help="The environment.",
     )
     sources: tuple[str, ...] = argument(
         (), metavar="[SOURCE]...", help="Data sets of classes, or a CSV of ratings."
@@ -43,10 +43,10 @@ class MetaBanSettings(Settings):
         None, metavar="NAME", among=("nu",), help="Also Figure 4: nu, with gamma = 0.4."
     )
     columns: str = option("user,item,rating", metavar="U,I,R", help="Columns of the CSV.")
-    data_dir: Path = option(Path("data"), metavar="DIR", help="Where mnist is, or goes.")
+    data_dir: Path = option(Path("data"), metavar="DIR", help="Folder of mnist, or for it.")
 
     def __post_init__(self) -> None:
-        """Checks also that the world has what it needs, and an ablation its method."""
+        """Also checks that the world has its sources, and an ablation its method."""
         super().__post_init__()
         from simulations.studies.meta_ban.worlds import check_place  # noqa: PLC0415 - slow to import
 

@@ -1,4 +1,4 @@
-"""Figures 1 to 4 of the Meta-Ban paper, and their ends in tables, of what was measured."""
+"""Figures 1 to 4 of the Meta-Ban paper from measured runs, with tables of final values."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -22,7 +22,7 @@ _LOOKS: Final = {"show_edge": False, "pad_edge": False}
 
 
 def report(settings: MetaBanSettings, found: Found) -> Report:
-    """Summarizes, tabulates and draws."""
+    """Makes the tables and plots."""
     rows, kinds = summarize(found.done), summarize_runs(found.ablated)
     shown: list[str | Table] = [
         _caption(settings),
@@ -50,8 +50,8 @@ def summarize_runs(done: Sequence[Row]) -> list[Row]:
     """Returns a row for each method and setting, in the order in which they came.
 
     It has ``method``, ``setting``, ``seeds``, ``regret`` after all rounds, ``sd`` (None for one
-    seed), ``ms``, and where groups were watched each of ``RECOVERY``, in the ``first`` and in the
-    ``last`` tenth of rounds.
+    seed), ``ms``, and, if group recovery was measured, each of ``RECOVERY`` in the ``first`` and in
+    the ``last`` tenth of rounds.
     """
     return [
         {
@@ -68,10 +68,10 @@ def summarize_runs(done: Sequence[Row]) -> list[Row]:
 
 
 def summarize(done: Sequence[Row]) -> list[Row]:
-    """Returns the rows of ``summarize_runs``, of one setting of each method, with two more things.
+    """Returns the rows of ``summarize_runs`` for one setting of each method, with two more keys.
 
-    ``of-random`` is the ratio of mean regrets (None without random play, or if that has none), and
-    ``meta-ban-less``, in how many of the same worlds Meta-Ban has less regret (None without it).
+    ``of-random`` is the mean regret relative to random play's (None without it, or if that is 0),
+    and ``meta-ban-less`` is in how many worlds Meta-Ban has less regret (None without Meta-Ban).
     """
     last = {runs[0]["method"]: _last(runs) for runs in _alike(done)}
     random, own = last.get(RANDOM, np.zeros(1)).mean(), last.get(META_BAN)
@@ -83,7 +83,7 @@ def summarize(done: Sequence[Row]) -> list[Row]:
 
 
 def _alike(done: Sequence[Row]) -> list[list[Row]]:
-    """Groups runs that differ in their seeds alone."""
+    """Groups runs that differ only in their seeds."""
     return list(grouped(done, "method", "setting").values())
 
 
@@ -92,7 +92,7 @@ def _last(runs: Sequence[Row]) -> Array:
 
 
 def _tenths(runs: Sequence[Row], name: str) -> dict[str, float]:
-    """Returns the mean over runs, and over the first and the last tenth of rounds."""
+    """Returns means over runs, and over the first and the last tenth of rounds."""
     rounds = np.array(runs[0]["rounds"])
     values, widths = np.mean([run[name] for run in runs], axis=0), np.diff(rounds, prepend=0)
     tenth = max(1, rounds[-1] / 10)
@@ -124,7 +124,7 @@ def _ablation_table(rows: Sequence[Row], name: str) -> Table:
 
 
 def recovery_lines(rows: Sequence[Row]) -> list[str]:
-    """Says how often groups that Meta-Ban infers are the true ones, where that is known."""
+    """Says how often Meta-Ban's groups are the true ones, where those are known."""
     return [
         "Meta-Ban's groups, in the first and the last tenth of rounds: "
         + "; ".join(
@@ -155,10 +155,9 @@ def in_words(rows: Sequence[Row]) -> str:
 
 
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
-    """Draws regret and recovered groups against rounds; returns PNGs by their files' names.
+    """Plots regret and group recovery against rounds; returns PNGs by file name.
 
-    ``groups.png`` is drawn if groups are known, and ``NAME.png`` of the ablation of an argument, if
-    any.
+    ``groups.png`` is drawn if groups are known, and ``NAME.png`` for the ablation of an argument.
     """
     curves = [_curve(runs, METHODS[runs[0]["method"]].title) for runs in _alike(done)]
     found = {"regret.png": _draw(curves, "regret")}
@@ -183,7 +182,7 @@ def _curve(runs: Sequence[Row], title: str, of: str = "errors") -> _Curve:
 
 
 def _draw(curves: Sequence[_Curve], label: str, most: float | None = None) -> bytes:
-    """Draws means over seeds, and bands of one standard deviation on either side."""
+    """Plots means over seeds, with bands of one standard deviation on either side."""
     figure, (axes,) = panels(1, size=(8.5, 4.8))
     for i, curve in enumerate(curves):
         mean = curve.values.mean(axis=0)

@@ -1,7 +1,7 @@
 """Collaborative bandits (Section 7 of the Meta-Ban paper): all policies in the same worlds.
 
-Each is tuned by as many trials, in worlds of other seeds than those that are reported. (The paper
-reports the best of its grid, which is better by chance alone, the more so the larger the grid.)
+All get about as many tuning trials, in worlds of other seeds than the reported ones. (The paper
+reports the best of its grid, which favors larger grids by chance alone.)
 """
 
 import functools
@@ -24,11 +24,11 @@ from simulations.studies.pool import Job, Pool, Progress, Row
 from simulations.studies.summaries import grouped
 
 _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
-"""By argument of Meta-Ban: the values of Figure 4, and what is fixed meanwhile."""
+"""By argument of Meta-Ban: the values of Figure 4, and the arguments that are fixed."""
 
 RECOVERY: Final = ("exact", "precision", "recall")
 
-_TUNING: Final = (1000, 1001)  # seeds; those that are reported count from 0
+_TUNING: Final = (1000, 1001)  # seeds; reported ones count from 0
 _POINTS: Final = 100  # of a curve
 
 
@@ -52,7 +52,7 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
     def trials(
         title: str, name: str, grid: Sequence[Setting], seeds: Sequence[int], watched: bool
     ) -> dict[str, Job]:
-        """Returns trials of all settings with all seeds, as many at once as fit the memory."""
+        """Returns jobs for all settings with all seeds, each with as many runs as fit in memory."""
         runs = [(setting, seed) for setting in grid for seed in seeds]
         size = runs_at_once(name, first)
         parts = [tuple(runs[start : start + size]) for start in range(0, len(runs), size)]
@@ -96,31 +96,31 @@ def run_trial(
     watched: bool,
     report: Progress,
 ) -> list[Row]:
-    """Plays a method in some runs at once.
+    """Plays several runs of a method at once.
 
-    Each run has a setting and a seed, of the world and of the policy. If ``watched``, inferred
-    groups are compared with the true ones, where these are known.
+    Each run has a setting, and a seed of its world and policy. If ``watched``, inferred groups are
+    compared with the true ones, where these are known.
 
     Returns:
         A row for each run: ``method``, ``setting``, ``seed``, ``rounds``; ``errors``, the regret
-        after each of these; ``ms``, a run's share of the policy's time of a core in a round; and
-        where groups are known and watched each of ``RECOVERY``, the mean over arms and over the
-        rounds since the point before.
+        after each of these; ``ms``, a run's share of the policy's core time in a round; and, if
+        groups are known and watched, each of ``RECOVERY``, the mean over arms and over the rounds
+        since the previous point.
     """
     settings, seeds = zip(*runs, strict=True)
     drawn = {seed: world(place, horizon, seed) for seed in set(seeds)}
     worlds = [drawn[seed] for seed in seeds]
     policy, spent = _timed(METHODS[method].make(worlds[0].dim, settings))
-    opinions = [each.expected_rewards for each in worlds if each.expected_rewards is not None]
-    watched = watched and len(opinions) == len(worlds)
-    recovered = _recovered(meta_bans(worlds[0].dim, settings), opinions) if watched else None
+    rewards = [each.expected_rewards for each in worlds if each.expected_rewards is not None]
+    watched = watched and len(rewards) == len(worlds)
+    recovered = _recovered(meta_bans(worlds[0].dim, settings), rewards) if watched else None
     recovery = np.zeros((len(RECOVERY), len(seeds), horizon))
 
-    def watch(moment: RoundContext[Any]) -> None:
-        if moment.t % max(1, horizon // _POINTS) == 0:
-            report(moment.t, horizon)
+    def watch(context: RoundContext[Any]) -> None:
+        if context.t % max(1, horizon // _POINTS) == 0:
+            report(context.t, horizon)
         if recovered is not None:
-            recovery[:, :, moment.t] = recovered(moment)
+            recovery[:, :, context.t] = recovered(context)
 
     played = play_policy(policy, worlds, seeds, watch)
     report(horizon, horizon)
@@ -142,7 +142,7 @@ def run_trial(
 
 
 def _timed(runs: BatchedPolicy[Any]) -> tuple[BatchedPolicy[Any], Callable[[], float]]:
-    """Returns a policy, and what tells how many seconds of a core it has taken so far."""
+    """Returns the policy, and a function that returns the core seconds it has taken so far."""
     total = 0.0
 
     def clocked(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,19 +159,19 @@ def _timed(runs: BatchedPolicy[Any]) -> tuple[BatchedPolicy[Any], Callable[[], f
 
 
 def _recovered(
-    policy: MetaBan, opinions: Sequence[Callable[[int], Array]]
+    policy: MetaBan, rewards: Sequence[Callable[[int], Array]]
 ) -> Callable[[RoundContext[MetaBanState]], Array]:
-    """Returns what says how right groups are in a round: means over arms, shape (3, R)."""
+    """Returns a function that measures ``RECOVERY`` in a round: means over arms, shape (3, R)."""
 
-    def recovered(moment: RoundContext[MetaBanState]) -> Array:
-        pairs = list(zip(moment.rounds, moment.came, strict=True))
+    def recovered(context: RoundContext[MetaBanState]) -> Array:
+        pairs = list(zip(context.rounds, context.came, strict=True))
         users = np.array([came.index(offer.user) for offer, came in pairs])
         x = torch.from_numpy(np.stack([offer.arms for offer, _ in pairs])).float().mT
-        groups = policy.groups(moment.state, users, x)
+        groups = policy.groups(context.state, users, x)
         found = []
         for run, (_, came) in enumerate(pairs):
             inferred = groups.members[groups.of_arms[run], : len(came)]
-            expected = opinions[run](moment.t)[:, list(came)]
+            expected = rewards[run](context.t)[:, list(came)]
             found.append(group_recovery(inferred, true_groups(expected, int(users[run]))))
         return np.array([[part.mean() for part in each] for each in found]).T
 

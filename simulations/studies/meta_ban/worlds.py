@@ -1,4 +1,4 @@
-"""What users meet in the Meta-Ban paper's experiments, and in worlds whose groups are known."""
+"""Environments of the Meta-Ban paper's experiments, and simulated ones with known groups."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +14,10 @@ from federation.errors import Refused
 
 
 class Place(NamedTuple):
-    """Where a policy is played."""
+    """The specification of a world."""
 
     world: str  # name of ``WORLDS``
-    # Data sets, as ``read_classes`` has them; or the path of a table of ratings.
+    # Data sets, as ``read_classes`` takes them, or the path of a table of ratings.
     sources: tuple[str, ...]
     columns: tuple[str, ...]  # the table's columns of users, items and stars
     data_dir: str  # where torchvision's data sets are
@@ -26,8 +26,8 @@ class Place(NamedTuple):
 class Kind(NamedTuple):
     """A kind of world."""
 
-    title: str  # what reports call it
-    needs: str  # what ``sources`` has to be; empty if there are none
+    title: str  # its name in reports
+    needs: str  # describes the ``sources`` that it needs; empty if none
     draw: Callable[[Place, int, int], Environment]  # ``(place, horizon, seed) -> world``
 
 
@@ -70,10 +70,10 @@ WORLDS: Final[Mapping[str, Kind]] = {
 
 
 def check_place(name: str, sources: Sequence[str], columns: str) -> None:
-    """Refuses a world with other sources than it needs, or a table without three columns.
+    """Checks that a world has the sources that it needs, and a table of ratings three columns.
 
     Raises:
-        Refused: In one line.
+        Refused: If it does not.
     """
     needs, given = WORLDS[name].needs, " ".join(sources) or "nothing"
     ok = len(sources) == 1 if name == "ratings" else bool(sources) == bool(needs)
@@ -84,10 +84,10 @@ def check_place(name: str, sources: Sequence[str], columns: str) -> None:
 
 
 def world(place: Place, horizon: int, seed: int) -> Environment:
-    """Draws a world of so many rounds.
+    """Draws a world of ``horizon`` rounds.
 
     Raises:
-        Refused: Its sources cannot be read, or are not what they should be.
+        Refused: If its sources cannot be read, or are unsuitable.
     """
     try:
         return WORLDS[place.world].draw(place, horizon, seed)

@@ -1,7 +1,7 @@
-"""What the iterations of a sweep draw: tasks, and the uniform numbers that rows are made of.
+"""Draws the tasks of a sweep's iterations, and the uniform numbers that rows are made from.
 
-Everything is a function of (seed, iteration): runs that differ in their step sizes alone, and
-algorithms that want the same of an iteration, see the same.
+Everything is a function of (seed, iteration): runs that differ only in their step sizes, and
+algorithms that draw the same amounts in an iteration, see the same tasks and rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,31 +14,31 @@ from torch import Tensor
 from engram.meta.single_node import Draw
 from federation.streams import Stream, generator
 
-_BLOCK: Final = 64  # iterations that are drawn at once; part of the results: never change it
+_BLOCK: Final = 64  # iterations drawn at once; never change it: results depend on it
 
 
 class Drawn(NamedTuple):
     """One draw, for every run."""
 
     tasks: Tensor  # (r, b), int64
-    uniforms: Tensor  # (r, b, k), uniform in [0, 1): one for each row of each batch, in their order
+    uniforms: Tensor  # (r, b, k), uniform in [0, 1): one for each row of each batch, in order
 
 
 class EpisodeSampler:
-    """Draws for runs that go through their iterations in order."""
+    """Draws episodes for runs that go through their iterations in order."""
 
     def __init__(
         self, seeds: Sequence[int], tasks: int, draws: Callable[[int], tuple[Draw, ...]]
     ) -> None:
         """Prepares; nothing is drawn yet."""
         self._seeds = sorted(set(seeds))
-        alike = self._seeds == list(seeds)  # then no run has to look up what it draws
+        alike = self._seeds == list(seeds)  # then runs need no indices into the draws
         self._run = None if alike else torch.tensor([self._seeds.index(seed) for seed in seeds])
         self._tasks, self._draws = tasks, draws
         self._begun = -1
 
     def draw(self, t: int) -> tuple[Drawn, ...]:
-        """Returns what iteration t draws."""
+        """Returns the draws of iteration t."""
         block, at = divmod(t, _BLOCK)
         if block != self._begun:
             self._begin(block)
@@ -66,7 +66,8 @@ class EpisodeSampler:
         for seed in self._seeds:
             streams = (generator(seed, Stream.EPISODE_TASKS, block, i) for i in range(count))
             orders.append([rng.permuted(order, axis=1) for rng in streams])
-            # Column t is iteration t's, and row by row, so that it does not depend on the others.
+            # Drawn row by row with a column per iteration, so that an iteration's numbers do not
+            # depend on how many others draw.
             rng = generator(seed, Stream.EPISODE_ROWS, block)
             uniforms.append(rng.random((numbers, _BLOCK), dtype=np.float32).T)
         self._orders = torch.from_numpy(np.stack(orders))

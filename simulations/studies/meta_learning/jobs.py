@@ -1,4 +1,4 @@
-"""The sweeps that follow from an experiment's settings: those of tuning, if any, and the others."""
+"""The sweeps of an experiment: those of tuning, if any, and the final ones."""
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,16 +18,16 @@ from simulations.studies.summaries import grouped
 from simulations.terminal import err
 
 MATCHED: Final = "maml-matched"
-"""The row of MAML with the step size of MOML v1, from which it then differs in the memory alone."""
+"""The row of MAML with MOML v1's step size, which then differs from MOML v1 only in the memory."""
 
 
 class Case(NamedTuple):
     """What distinguishes the two experiments."""
 
-    make: Callable[[], Problem]  # makes the problem; it travels to other processes
+    make: Callable[[], Problem]  # makes the problem; picklable, for other processes
     sizes: Sequence[int]  # the batch sizes K
     alpha: float  # adaptation step size in training
-    steps: Mapping[int, Steps]  # beta and eta by batch size and method, where they are not tuned
+    steps: Mapping[int, Steps]  # beta and eta by batch size and method, if not tuned
     grid: Sequence[float]  # values of eta that tuning tries
 
 
@@ -36,11 +36,11 @@ def measure(settings: MetaLearningSettings, case: Case, pool: Pool) -> list[Row]
 
     Returns:
         Rows with ``name``, ``method``, ``batch-size``, ``beta``, ``eta``, ``seed``,
-        ``samples``, ``errors``, ``iterations``, ``seconds`` of an iteration, and what
-        ``Problem.measure`` says.
+        ``samples``, ``errors``, ``iterations``, ``seconds`` of an iteration, and the results of
+        ``Problem.measure``.
 
     Raises:
-        Refused: A sweep cannot be run; it has not been begun.
+        Refused: A sweep cannot be run; none has been started.
     """
 
     def do(sweeps: Mapping[str, Sweep]) -> list[Row]:
@@ -86,9 +86,9 @@ def _run(
 
 
 def tuning_sweeps(settings: MetaLearningSettings, case: Case) -> dict[str, Sweep]:
-    """Returns the sweeps over the grid, by name, with two seeds other than the experiment's.
+    """Returns the sweeps over the grid, by name.
 
-    Two, since a step size may be too large for one of them.
+    They have two seeds, other than the experiment's, since a step size may be too large for one.
     """
     sweeps = {}
     for size in case.sizes:
@@ -105,12 +105,12 @@ def tuning_sweeps(settings: MetaLearningSettings, case: Case) -> dict[str, Sweep
 
 
 def choose(rows: Iterable[Row]) -> dict[int, Steps]:
-    """Returns, by batch size, each method's steps with the least error on training tasks."""
+    """Returns, by batch size, each method's beta and eta with the least error on training tasks."""
     errors: dict[tuple[int, str], dict[tuple[float, float], float]] = {}
     for (size, method, beta, eta), runs in grouped(
         rows, "batch-size", "method", "beta", "eta"
     ).items():
-        # Over the last eighth of the looks, which a lucky one does not decide.
+        # Averaged over the last eighth of the measurements, so that a lucky one does not decide.
         total = sum(float(np.mean(run["errors"][-5:])) for run in runs)
         errors.setdefault((size, method), {})[beta, eta] = total
     steps: dict[int, dict[str, tuple[float, float]]] = {}
@@ -122,9 +122,9 @@ def choose(rows: Iterable[Row]) -> dict[int, Steps]:
 def final_sweeps(
     settings: MetaLearningSettings, case: Case, steps: Mapping[int, Steps]
 ) -> dict[str, Sweep]:
-    """Returns the sweeps that tables are made of, by name.
+    """Returns the sweeps that tables are made from, by name.
 
-    For a batch size that has no step sizes, those of the nearest are taken.
+    A batch size without step sizes takes those of the nearest batch size.
     """
     sweeps = {}
     for size in case.sizes:
@@ -148,7 +148,7 @@ def _sweep(s: MetaLearningSettings, case: Case, size: int, runs: Sequence[Run]) 
 
 
 def _alike(items: Sequence[Any], method: Callable[[Any], Any]) -> list[list[Any]]:
-    """Groups items whose methods are built in the same way and have the same schedule."""
+    """Groups items whose methods have the same ``build`` and the same schedule."""
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for item in items:
         key = method(item).build, method(item).decays

@@ -1,4 +1,4 @@
-"""Memory-mapped task memories, and whether there is room for memories at all."""
+"""Memory-mapped task memories, and checks that memories fit."""
 
 import math
 import os
@@ -18,10 +18,10 @@ Allocator = Callable[[str, tuple[int, ...], Tensor], Tensor]  # (name, shape, li
 
 
 def mapped(folder: Path) -> Allocator:
-    """Makes tensors whose numbers are in files of a folder: as large as its disk has room for.
+    """Returns an allocator of tensors that are memory-mapped files in a folder.
 
-    The system keeps in memory what is in use, and writes the rest out. A file has no name, so it
-    is gone when the tensor is, however the process ends.
+    The system keeps the parts in use in memory, and writes the rest out. The files are unlinked at
+    once, so that they vanish with their tensors, however the process ends.
     """
 
     def allocate(name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def mapped(folder: Path) -> Allocator:
         try:
             handle, path = tempfile.mkstemp(dir=folder)
             try:
-                os.posix_fallocate(handle, 0, size)  # else a full disk would end the process later
+                os.posix_fallocate(handle, 0, size)  # or a full disk would kill the process later
                 flat = torch.from_file(path, shared=True, size=count, dtype=like.dtype)
             finally:
                 Path(path).unlink()
@@ -46,21 +46,21 @@ def mapped(folder: Path) -> Allocator:
 class Need(NamedTuple):
     """How much memory a sweep's task memories take."""
 
-    what: str  # which memories these are, in words
-    size: int  # in bytes
-    resident: bool  # whether they have to stay in memory, as in ``MetaRule``
+    what: str  # describes the memories
+    size: int  # bytes
+    resident: bool  # whether they have to stay in RAM, see ``MetaRule``
 
 
 def check_room(needs: Sequence[Need], memory_dir: Path | None) -> None:
-    """Refuses memories that do not all fit at once where they are to be kept.
+    """Checks that all memories fit at once in RAM or in the folder where they are kept.
 
     Raises:
-        Refused: They do not fit, or the folder is not there or cannot be written to.
+        Refused: If they do not fit, or the folder is missing or not writable.
     """
     if memory_dir is not None and not memory_dir.is_dir():
-        raise Refused(f"--memory-dir must be a folder that is there, got {memory_dir}")
+        raise Refused(f"--memory-dir must be an existing folder, got {memory_dir}")
     if memory_dir is not None and not os.access(memory_dir, os.W_OK | os.X_OK):
-        raise Refused(f"--memory-dir must be a folder to write in, got {memory_dir}")
+        raise Refused(f"--memory-dir must be a writable folder, got {memory_dir}")
     for filed in (False, True):
         some = [need for need in needs if filed == (memory_dir is not None and not need.resident)]
         total = sum(need.size for need in some)
@@ -74,5 +74,5 @@ def check_room(needs: Sequence[Need], memory_dir: Path | None) -> None:
 
 
 def mib(size: int) -> str:
-    """Returns a number of bytes in words."""
+    """Formats a number of bytes in MiB."""
     return f"{size / 2**20:,.1f} MiB"

@@ -19,7 +19,7 @@ class Setting(NamedTuple):
     """The arguments that all methods have in common."""
 
     loss: LossWithDerivatives  # the stacked loss that models are adapted to
-    # ProtoNet's, which no model is adapted to; None where there are no classes.
+    # ProtoNet's loss, to which no model is adapted; None without classes.
     matching: LossWithDerivatives | None
     tasks: int  # n
     tasks_per_step: int  # B
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
     @property
     def few(self) -> dict[str, Any]:
-        """Arguments that say how much an iteration draws."""
+        """Arguments for how much an iteration draws."""
         return {"tasks_per_step": self.tasks_per_step, "batch_size": self.batch_size}
 
     @property
@@ -55,7 +55,7 @@ class Method(NamedTuple):
     # Values of beta that tuning tries; those of Sec. 6.1's code, or 1 if it has none.
     betas: tuple[float, ...] = (1.0,)
     decays: bool = True  # whether eta is divided by 10 after 75 % of the iterations (Sec. 6.1)
-    # Local steps of an iteration, each of which the paper counts as an iteration.
+    # Local steps in an iteration, each of which the paper counts as an iteration.
     local_steps: int = 1
 
 
@@ -81,7 +81,7 @@ def _local_moml(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
 
 
 def _nasa(s: Setting, beta: Tensor, eta: Tensor) -> MetaRule[Any]:
-    # The paper does not say what gamma is; 0.1 is that of its authors' code.
+    # The paper does not give gamma; its authors' code has 0.1.
     size = s.batch_size
     return nasa(s.loss, tasks=s.tasks, batch_size=size, **s.maml, beta=beta, gamma=0.1, eta=eta)
 
@@ -93,8 +93,8 @@ def _bspiderboost(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
 
 
 def _reptile(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
-    # eta is for the sum of the local gradients, (w - w_i) / alpha (Nichol et al., Sec. 4). It makes
-    # as many local steps as MAML takes batches, and so sees as many rows.
+    # eta multiplies the sum of the local gradients, (w - w_i) / alpha (Nichol et al., Sec. 4). As
+    # many local steps as MAML's batches, so that both see as many rows.
     return reptile(
         s.loss, **s.few, alpha=s.alpha, eta=eta / s.alpha, local_steps=maml_batches(s.hessian)
     )
@@ -102,7 +102,7 @@ def _reptile(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
 
 def _protonet(s: Setting, _: Tensor, eta: Tensor) -> MetaRule[Any]:
     if s.matching is None:
-        raise ValueError("protonet tells classes apart, and here are none")
+        raise ValueError("protonet needs classes, which this problem does not have")
     size = s.batch_size
     return protonet(s.matching, tasks_per_step=s.tasks_per_step, support=size, query=size, eta=eta)
 

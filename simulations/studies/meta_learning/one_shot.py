@@ -1,4 +1,4 @@
-"""One-shot classification: Table 4 of the MOML paper, beside what it says."""
+"""One-shot classification: Table 4 of the MOML paper, with the published values."""
 
 import functools
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ interval over episodes; s.d. over seeds; the paper's, which is something else
 
 def work(settings: OneShotSettings, pool: Pool) -> list[Row]:
     """Trains and tests all methods."""
-    # The authors' alpha, and step size of adapting in tests; with ours, one shot tells more.
+    # The authors' alpha and test step size; ours adapt more to a single shot.
     alpha, lr = (0.01, 0.05) if settings.published else (0.5, 0.5)
     name, size = settings.dataset, WAYS[settings.dataset]  # one row of each class
     steps = ONE_SHOT_PUBLISHED[name] if settings.published else ONE_SHOT_STEPS
@@ -49,7 +49,7 @@ def _tasks(dataset: str, data_dir: Path, lr: float) -> OneShot:
 
 
 def report(settings: OneShotSettings, done: Sequence[Row]) -> Report:
-    """Summarizes, tabulates and draws."""
+    """Makes the table and the plot."""
     rows = summarize(done, settings.dataset)
     picture = draw_convergence(done, "share of wrong answers", log=False)
     return Report([_CAPTION, _table(rows)], {"rows": rows}, {"convergence.png": picture})
@@ -58,10 +58,10 @@ def report(settings: OneShotSettings, done: Sequence[Row]) -> Report:
 def summarize(done: Sequence[Row], dataset: str) -> list[Row]:
     """Returns a row for each method, over its seeds.
 
-    It is ``figures_of`` them, and ``accuracy``, the mean over episodes and seeds, with half the
-    width of its 95 % interval, and the standard deviation over seeds. All seeds are tested in the
-    same episodes, so an episode counts once, with its mean over seeds. They are None if a run
-    diverged, and published figures where there are none.
+    It has the entries of ``figures_of``, and ``accuracy``, the mean over episodes and seeds, with
+    half the width of its 95 % interval, and the standard deviation over seeds. All seeds are tested
+    in the same episodes, so an episode counts once, with its mean over seeds. They are None if a
+    run diverged, and published values are None where there are none.
     """
     return [_row(dataset, name, runs) for (_, name), runs in by_name(done).items()]
 

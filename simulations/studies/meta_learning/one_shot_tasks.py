@@ -20,9 +20,9 @@ from federation.streams import Stream, torch_generator
 from simulations.studies.meta_learning.problem import Problem
 from simulations.studies.meta_learning.published import Split
 
-_STEPS: Final = 20  # of adapting in testing: of the authors' code, for Omniglot
-_ROOM: Final = 2**26  # bytes that episodes may take at once
-_CLASSES, _SEEN, _UNSEEN = 1, 2, 3  # keys of what is drawn for evaluation
+_STEPS: Final = 20  # adaptation steps in tests, as in the authors' code for Omniglot
+_ROOM: Final = 2**26  # bytes that simultaneous episodes may take
+_CLASSES, _SEEN, _UNSEEN = 1, 2, 3  # keys of the random streams of evaluation
 
 
 class OneShot(Problem):
@@ -32,10 +32,10 @@ class OneShot(Problem):
     Tasks and episodes are the same for all runs and methods, whatever their seeds.
 
     Attributes:
-        ways: Classes of a task. The rows of a batch must be a multiple of it.
-        loss: Cross-entropy of flat parameters, to indicators.
-        matching: ProtoNet's; what the network puts out is what it embeds to.
-        layout: The network's.
+        ways: Classes of a task. A batch's rows must be a multiple of it.
+        loss: Cross-entropy of flat parameters, for one-hot targets.
+        matching: ProtoNet's loss, with the network's outputs as embeddings.
+        layout: Layout of the network's flat parameters.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class OneShot(Problem):
 
         Args:
             data: The images.
-            split: How many tasks to make of them.
+            split: Numbers of training and test tasks.
             query: Images of each class that an episode is scored on; >= 1.
-            episodes: How many the test has, spread over the test tasks; >= 1.
-            lr: Step size of adapting, where methods are scored; > 0.
-            steps: How many full-batch steps that is; >= 0.
+            episodes: Number of test episodes, spread over the test tasks; >= 1.
+            lr: Step size of adaptation when methods are scored; > 0.
+            steps: Number of these full-batch steps; >= 0.
 
         Raises:
-            DataError: There are too few classes, or images of each, for that.
+            DataError: There are too few classes, or images of each.
             ValueError: A number lies outside its range.
         """
         require(min(split) >= 1, "number of training and test tasks", tuple(split), "at least 1")
@@ -84,13 +84,13 @@ class OneShot(Problem):
         self._match = vmap(prototypical_logits(self.network.apply), in_dims=(None, 0, 0))
 
     def batch(self, tasks: Tensor, uniforms: Tensor) -> Batch:
-        """Returns rows of training tasks: inputs (r, b, k, pixels), indicators (r, b, k, ways).
+        """Returns training rows: inputs (r, b, k, pixels), one-hot targets (r, b, k, ways).
 
-        Row i is of class ``i mod ways``: batches that are a multiple of ``ways`` have as many rows
-        of every class. Which image of the class it is, is drawn with replacement.
+        Row i is of class ``i mod ways``, so that batches have as many rows of every class. Images
+        of the class are drawn with replacement.
 
         Raises:
-            Refused: The rows are no such multiple.
+            Refused: k is not a multiple of ``ways``.
         """
         k = uniforms.shape[-1]
         if k % self.ways:
@@ -103,7 +103,7 @@ class OneShot(Problem):
         return x, self._indicators(k).expand(*uniforms.shape, -1)
 
     def error(self, w: Params, method: str) -> Tensor:
-        """Returns the share (r,) of images of training tasks that are taken for another class."""
+        """Returns the error rate (r,) on images of training tasks."""
         return 1 - self._accuracies(w, method, self._seen).mean(1)
 
     def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
@@ -113,13 +113,13 @@ class OneShot(Problem):
     def test(self, w: Params, method: str) -> Tensor:
         """Returns the accuracy (r, episodes) of each meta-model in each episode of test tasks.
 
-        Every episode begins with the meta-models w, which are left alone. ProtoNet's compare images
-        with those shown; the others are adapted to them.
+        Every episode starts from the meta-models w, which are not changed. ProtoNet's compare
+        images with those shown; the others are adapted to them.
         """
         return self._accuracies(w, method, self._unseen)
 
     def _episodes(self, tasks: Tensor, query: int, generator: torch.Generator) -> Tensor:
-        """Draws images (e, (1 + query) ways), row i of class i mod ways; none comes twice."""
+        """Draws images (e, (1 + query) ways) without replacement; row i is of class i mod ways."""
         uniforms = torch.rand(len(tasks), self.ways, self._each, generator=generator)
         images = uniforms.argsort(-1)[..., : 1 + query]
         classes = tasks.unsqueeze(1) * self.ways + torch.arange(self.ways)
@@ -142,9 +142,9 @@ class OneShot(Problem):
         return torch.cat(found, 1)
 
     def _adapted(self, model: Params, support: Batch, others: Tensor) -> Tensor:
-        """Returns what a model says of other images once it is adapted, in every episode anew.
+        """Returns an adapted model's logits for other images, adapting anew in each episode.
 
-        Its first layers are held by what they move in the span of the few images shown.
+        First layers are represented by their coordinates in the span of the few images shown.
         """
         x, y = support
         frame = Span(model[FIRST], x, held=0)
@@ -157,7 +157,7 @@ class OneShot(Problem):
         return self.network.apply(self.layout.one(w), x)
 
     def _images(self, rows: Tensor) -> Tensor:
-        """Returns images (..., pixels) as the network sees them, in [0, 1]."""
+        """Returns images (..., pixels), scaled to [0, 1]."""
         x = self._pool.index_select(0, rows.flatten())
         return x.float().mul_(1 / 255).view(*rows.shape, -1)
 

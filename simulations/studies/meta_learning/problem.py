@@ -1,4 +1,4 @@
-"""What a sweep learns: few-shot tasks, their rows, and how good a meta-model is for them."""
+"""The protocol of a sweep's problem: few-shot tasks, their rows, and a meta-model's error."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ class Problem:
     """Training tasks, and tests on unseen ones. Models of r runs are stacked: (r, d)."""
 
     tasks: int  # number of training tasks, n
-    network: Model  # what learns them
-    layout: Layout  # the network's
-    loss: LossWithDerivatives  # the stacked loss, of flat parameters
-    matching: LossWithDerivatives | None = None  # ProtoNet's loss, where there are classes
+    network: Model  # the network that learns them
+    layout: Layout  # layout of its flat parameters
+    loss: LossWithDerivatives  # the stacked loss of flat parameters
+    matching: LossWithDerivatives | None = None  # ProtoNet's loss, if there are classes
 
     def start(self, seed: int) -> Params:
-        """Returns the network that a seed begins with."""
+        """Returns a seed's initial network."""
         return self.network.init(torch_generator(seed, Stream.MODEL))
 
     def batch(self, tasks: Tensor, uniforms: Tensor) -> Batch:
@@ -33,5 +33,5 @@ class Problem:
         raise NotImplementedError
 
     def measure(self, w: Params, method: str) -> list[dict[str, Any]]:
-        """Returns what tests say of each meta-model, as JSON has it."""
+        """Returns each meta-model's test results, for JSON."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""What the MOML paper and its authors' code say, and the step sizes that were chosen here."""
+"""Values of the MOML paper and its authors' code, and the step sizes chosen here."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -29,11 +29,11 @@ TABLE_3: Final = {
     "local-moml": Published((0.462, 0.170), (0.043, 0.020), (2.556, 2.624)),
 }
 
-# The authors' step sizes, as steps per unit of gradient. Their gradients have no Hessians and,
-# where there is a memory, an extra factor: beta; of MOML v2, whose memories they differentiate back
-# to where a task was last drawn (with probability p = 3/25), the mean of 1 - (1 - beta)^(m + 1) for
-# m iterations since, 1 - (1 - beta) p / (1 - (1 - p) (1 - beta)) = 0.48. Reptile's is times
-# alpha, and halved, since ours makes two local steps where theirs makes one.
+# The authors' step sizes, converted to steps per unit of gradient. Their gradients have no Hessians
+# and, with a memory, an extra factor: beta. For MOML v2, whose memories they differentiate back to
+# where a task was last drawn (with probability p = 3/25), it is the mean of 1 - (1 - beta)^(m + 1)
+# for m iterations since, 1 - (1 - beta) p / (1 - (1 - p) (1 - beta)) = 0.48. Reptile's is
+# multiplied by alpha, and halved, since ours makes two local steps where theirs makes one.
 _PUBLISHED: Final = {  # by method, for K = 1 and K = 3
     "maml": ((1.0, 0.001), (1.0, 0.005)),
     "bsgd": ((1.0, 0.001), (1.0, 0.005)),
@@ -49,8 +49,8 @@ SINEWAVE_PUBLISHED: Final[dict[int, Steps]] = {
     for i, size in enumerate((1, 3))
 }
 
-# What --tune chose with Hessians and without; finite differences take the first. Of LocalMOML at
-# K = 3 it is a smaller step, since with the one that was chosen one run in five diverged.
+# Chosen by --tune, with Hessians and without; finite differences use the former. LocalMOML's at
+# K = 3 is smaller, since with the chosen one a run in five diverged.
 _RECORDED: Final = {  # by method: exact for K = 1 and K = 3, and first-order for both
     "maml": ((1.0, 0.0005), (1.0, 0.0002), (1.0, 0.005), (1.0, 0.01)),
     "bsgd": ((1.0, 0.005), (1.0, 0.005), (1.0, 0.005), (1.0, 0.01)),
@@ -83,9 +83,9 @@ class Split(NamedTuple):
 SPLITS: Final = {"omniglot": Split(25, 10), "cifar100": Split(17, 3)}
 
 TABLE_4: Final[dict[str, dict[str, tuple[float, float]]]] = {
-    # Table 4: test accuracy in %, mean and standard deviation over three seeds. It is no one-shot
+    # Table 4: test accuracy in %, mean and standard deviation over three seeds. It is not one-shot
     # accuracy: in the authors' code a test task has 100 episodes, and the model goes on learning
-    # from each to the next (ProtoNet's are one episode, 100 times), where ours starts anew.
+    # from each to the next (ProtoNet's is one episode, 100 times), where ours starts anew.
     "omniglot": {
         "maml": (44.31, 1.29),
         "reptile": (46.02, 1.08),
@@ -106,9 +106,9 @@ TABLE_4: Final[dict[str, dict[str, tuple[float, float]]]] = {
     },
 }
 ONE_SHOT_PUBLISHED: Final[dict[str, Steps]] = {
-    # (beta, eta) of the authors' code; 1 where there is no beta. Its gradients are of first order
-    # and reach w through beta (w - alpha grad) alone, so that eta is beta times its step size. Its
-    # Reptile goes a share of the way that one step of 0.01 has gone, where ours makes two.
+    # (beta, eta) of the authors' code; beta is 1 if there is none. Its gradients are first-order
+    # and reach w through beta (w - alpha grad) only, so that eta is beta times its step size. Its
+    # Reptile moves by a fraction of one step of 0.01, where ours makes two.
     "omniglot": {
         "maml": (1.0, 0.001),
         "reptile": (1.0, 0.01 * 0.001 / 2),
@@ -129,7 +129,7 @@ ONE_SHOT_PUBLISHED: Final[dict[str, Steps]] = {
     },
 }
 
-# The best of a few on Omniglot, with exact Hessians, alpha = 0.5, 1000 iterations and seed 5.
+# The best of a few tried on Omniglot: exact Hessians, alpha = 0.5, 1000 iterations, seed 5.
 ONE_SHOT_STEPS: Final[Steps] = {
     "maml": (1.0, 0.3),
     "reptile": (1.0, 0.3),

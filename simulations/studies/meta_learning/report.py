@@ -1,4 +1,4 @@
-"""What both experiments tell of their methods: rows over seeds, and their convergence."""
+"""Shared parts of both experiments' reports: rows over seeds, and plots of convergence."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from simulations.studies.summaries import grouped
 
 
 def title_of(name: str) -> str:
-    """Returns what the runs of a name are called."""
+    """Returns the title of runs by their name."""
     return "MAML, v1's eta" if name == MATCHED else METHODS[name].title
 
 
@@ -24,11 +24,11 @@ def by_name(done: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
 
 
 def figures_of(name: str, runs: Sequence[Row]) -> Row:
-    """Summarizes runs that differ in their seeds alone.
+    """Summarizes runs that differ only in their seeds.
 
     ``iterations`` counts local steps, as the paper does; ``train-error`` is infinite if a run
-    diverged, and ``diverged`` counts those; ``ms`` are for one iteration of one seed, of a sweep of
-    several.
+    diverged, and ``diverged`` counts those; ``ms`` is the time of one iteration of one seed, in a
+    sweep of several.
     """
     first, local_steps = runs[0], METHODS[runs[0]["method"]].local_steps
     last = [run["errors"][-1] for run in runs]
@@ -45,13 +45,13 @@ def figures_of(name: str, runs: Sequence[Row]) -> Row:
 
 
 def cells(row: Row, tested: str) -> list[str]:
-    """Returns the first cells of a table's row: the method, its steps, and what tests say."""
+    """Returns the first cells of a table's row: the method, its step sizes, and its test result."""
     found = f"{row['diverged']} diverged" if row["diverged"] else tested
     return [title_of(row["method"]), f"{row['beta']:g}", f"{row['eta']:g}", found]
 
 
 def draw_convergence(done: Sequence[Row], label: str, *, log: bool) -> bytes:
-    """Draws the error on training tasks against rows seen, as PNG: Figure 1 of the MOML paper."""
+    """Plots the error on training tasks against rows seen, as PNG: Figure 1 of the MOML paper."""
     groups = by_name(done)
     sizes = sorted({size for size, _ in groups})
     figure, all_axes = panels(len(sizes), size=(1.5 + 5 * len(sizes), 4.5))

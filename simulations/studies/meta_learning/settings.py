@@ -13,7 +13,7 @@ _HESSIANS: Final = "engram.meta.curvature:HESSIANS"
 
 @dataclass(frozen=True)
 class MetaLearningSettings(Settings):
-    """What both experiments have in common; each has further settings, and other defaults."""
+    """Settings of both experiments; each has further settings, and other defaults."""
 
     methods: tuple[str, ...]
     iterations: int
@@ -32,7 +32,7 @@ class MetaLearningSettings(Settings):
     )
 
     def __post_init__(self) -> None:
-        """Checks also that the options go together."""
+        """Also checks that the options are compatible."""
         super().__post_init__()
         if self.tune and self.published:
             raise Refused("--tune and --published exclude each other")
@@ -88,7 +88,7 @@ class OneShotSettings(MetaLearningSettings):
     dataset: str = option(
         "omniglot", metavar="NAME", among=tuple(SPLITS), help="omniglot or cifar100."
     )
-    data_dir: Path = option(Path("data"), metavar="DIR", help="Where its files are.")
+    data_dir: Path = option(Path("data"), metavar="DIR", help="Folder of its files.")
     iterations: int = option(
         2000,
         metavar="N",

@@ -1,4 +1,4 @@
-"""Sinewave regression: Table 3 and Figures 1 and 2 of the MOML paper, beside what it says."""
+"""Sinewave regression: Table 3 and Figures 1 and 2 of the MOML paper, with published values."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -21,8 +21,8 @@ from simulations.studies.meta_learning.sinewave_tasks import ALPHA, UNSEEN, Sine
 from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 
-# Of eta: that of Sec. 6.1, and three smaller ones, since with exact Hessians (and where there is a
-# memory, whose authors' code multiplies by beta) all of its values may diverge.
+# Of eta: that of Sec. 6.1, and three smaller values, since all of its own may diverge with exact
+# Hessians, or with a memory, where the authors' code multiplies by beta.
 GRID: Final = (0.1, 0.05, 0.01, 0.005, 0.001, 0.0005, 0.0002, 0.0001)
 
 _CAPTION: Final = """\
@@ -40,7 +40,7 @@ def work(settings: SinewaveSettings, pool: Pool) -> list[Row]:
 
 
 def report(settings: SinewaveSettings, done: Sequence[Row]) -> Report:
-    """Summarizes, tabulates and draws."""
+    """Makes the table and the plots."""
     rows = summarize(done)
     pictures = {"convergence.png": draw_convergence(done, "training error (1)", log=True)}
     for size in settings.batch_sizes:
@@ -52,8 +52,8 @@ def report(settings: SinewaveSettings, done: Sequence[Row]) -> Report:
 def summarize(done: Sequence[Row]) -> list[Row]:
     """Returns a row for each batch size and method, over its seeds.
 
-    It is ``figures_of`` them, and ``test-error``, the mean squared error on unseen tasks: infinite
-    if a run of them diverged. Published figures are None where there are none.
+    It has the entries of ``figures_of``, and ``test-error``, the mean squared error on unseen
+    tasks, which is infinite if a run diverged. Published values are None where there are none.
     """
     return [_row(size, name, runs) for (size, name), runs in by_name(done).items()]
 
@@ -92,7 +92,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _draw_fits(runs: Sequence[Row]) -> bytes:
-    """Draws what the first seed's models make of the unseen tasks (Figure 2)."""
+    """Plots the first seed's fits of the unseen tasks (Figure 2)."""
     figure, all_axes = panels(len(UNSEEN), size=(3.2 * len(UNSEEN), 3.4), sharex=True)
     x = np.linspace(-5, 5, len(runs[0]["fits"][0]))
     for task, axes in enumerate(all_axes):

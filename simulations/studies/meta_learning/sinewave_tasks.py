@@ -25,22 +25,21 @@ UNSEEN: Final = (
     (3.2031916103, 2.4080881285),
     (4.8681193561, 2.0036631818),
 )
-_SETS: Final = 20  # of shots, drawn anew for each: a mean over them depends less on chance
+_SETS: Final = 20  # sets of shots, over which tests average to depend less on chance
 
 
 class UnseenError(NamedTuple):
-    """What unseen tasks tell of meta-models."""
+    """Results of meta-models on unseen tasks."""
 
-    errors: Tensor  # the mean squared error after adapting, for each task: (r, 5)
-    # What the models make of 100 inputs from -5 to 5 once they are adapted, (r, 5, 100).
-    fits: Tensor
+    errors: Tensor  # mean squared error after adapting to each task, (r, 5)
+    fits: Tensor  # outputs of the adapted models for 100 inputs from -5 to 5, (r, 5, 100)
 
 
 class Sinewave(Problem):
     """The tasks y = A sin(x + phi), x in [-5, 5], and an MLP of two hidden layers of 40."""
 
     def __init__(self) -> None:
-        """Draws what errors are measured on, which is the same for all runs and methods."""
+        """Draws the rows that errors are measured on, the same for all runs and methods."""
         amplitudes = torch.arange(1.0, 6.0).repeat_interleave(5)
         phases = (torch.arange(1.0, 6.0) * math.pi / 5).repeat(5)
         self._waves = torch.stack([amplitudes, phases], 1)
@@ -61,7 +60,7 @@ class Sinewave(Problem):
         return _rows(self._waves[tasks], uniforms)
 
     def error(self, w: Params, method: str) -> Tensor:
-        """Returns (1), with 100 rows of each task to adapt to and 100 others to be scored on."""
+        """Returns Eq. (1), with 100 rows of each task to adapt to and 100 others to score on."""
         del method
         runs = len(next(iter(w.values())))
         x, y = _rows(self._waves.expand(runs, -1, -1), self._seen_points.expand(runs, -1, -1))
@@ -78,8 +77,8 @@ class Sinewave(Problem):
     def test(self, w: Params) -> UnseenError:
         """Adapts to each unseen task in 10 steps on 10 rows, and scores on 100 others.
 
-        It is done 20 times with other rows, from the meta-model each time, and averaged; the
-        fitted curves are those of the first time.
+        Errors are averages over 20 such adaptations, each of the meta-model to other rows; the
+        fitted curves are those of the first.
         """
         runs, each = len(next(iter(w.values()))), len(UNSEEN)
         waves = self._unseen.repeat(_SETS, 1).expand(runs, -1, -1)

@@ -1,4 +1,4 @@
-"""Sweeps: runs of one method side by side, on as many samples as all methods are allowed."""
+"""Sweeps: runs of one method side by side, with the same budget of samples for all methods."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,14 +33,14 @@ class Run(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Runs whose methods are built alike, and what they are all given."""
+    """Runs whose methods are built alike, and their common parameters."""
 
     runs: tuple[Run, ...]  # the runs
     batch_size: int  # K
     tasks_per_step: int  # B
     alpha: float  # adaptation step size
     hessian: str  # one of ``curvature.HESSIANS``
-    iterations: int  # MAML's; the other methods make as many as see the same number of rows
+    iterations: int  # MAML's; other methods make as many as see the same number of rows
 
     @property
     def method(self) -> Method:
@@ -60,10 +60,10 @@ class Trace(NamedTuple):
 
 
 def check_sweep(problem: Problem, sweep: Sweep) -> Need:
-    """Checks a sweep before anything is made for it; returns what its memories need.
+    """Checks a sweep before it is started; returns the memory that it needs.
 
     Raises:
-        Refused: A value lies outside its range, or an iteration wants more tasks than there are.
+        Refused: A value lies outside its range, or an iteration draws more tasks than there are.
     """
     rule, _ = _rules(problem, sweep, in_memory)
     most = max(draw.tasks or 0 for draws in rule.cycle for draw in draws)
@@ -84,13 +84,13 @@ def run_sweep(
     memory_dir: Path | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Trace:
-    """Runs a sweep. A run whose error is no longer finite is left where it is.
+    """Runs a sweep. A run whose error is no longer finite is stopped.
 
-    Memories are kept in files of ``memory_dir``, if given. ``report`` is called now and then with
-    the number of iterations done, and of all.
+    Memories are kept in files in ``memory_dir``, if given. ``report`` is called now and then with
+    the number of iterations done and their total.
 
     Raises:
-        Refused: A value lies outside its range, or the memories have no room.
+        Refused: A value lies outside its range, or the memories do not fit.
     """
     allocator = in_memory if memory_dir is None else mapped(memory_dir)
     fast, slow = _rules(problem, sweep, allocator)
@@ -99,7 +99,7 @@ def run_sweep(
     sampler = EpisodeSampler([run.seed for run in sweep.runs], problem.tasks, fast.draws)
     state = fast.init(problem.layout.pack([problem.start(run.seed) for run in sweep.runs]))
     seen, errors, spent = [0], [_look(problem, sweep, state.w)], 0.0
-    alive = list(range(len(sweep.runs)))  # runs that have not diverged; the others cost nothing
+    alive = list(range(len(sweep.runs)))  # runs that have not diverged; only these are computed
     work = 0
     since = time.thread_time()
     for t in range(total):
@@ -129,7 +129,7 @@ def run_sweep(
 
 
 def _of(state: Any, runs: Tensor) -> Any:
-    """Returns the part of a state that belongs to some of the runs; tensors have a row for each."""
+    """Returns the part of a state that belongs to some of the runs, its tensors' rows."""
     if isinstance(state, Tensor):
         return state[runs]
     if isinstance(state, dict):
@@ -174,14 +174,14 @@ def _rules(
 
 
 def _rows_after(rule: MetaRule[Any], tasks: int, iterations: int) -> int:
-    """Returns how many rows so many iterations have seen."""
+    """Returns how many rows are seen in ``iterations`` iterations."""
     each = [sum((d.tasks or tasks) * sum(d.sizes) for d in draws) for draws in rule.cycle]
     whole, rest = divmod(iterations, len(each))
     return whole * sum(each) + sum(each[:rest])
 
 
 def _affordable(rule: MetaRule[Any], tasks: int, sweep: Sweep) -> int:
-    """Returns how many iterations see no more rows than MAML's do; 1 at least."""
+    """Returns how many iterations see no more rows than MAML's do; at least 1."""
     each = maml_batches(sweep.hessian) * sweep.batch_size
     budget = sweep.iterations * sweep.tasks_per_step * each
     done = budget // _rows_after(rule, tasks, len(rule.cycle)) * len(rule.cycle)

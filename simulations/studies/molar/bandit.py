@@ -1,4 +1,4 @@
-"""Figure 4 of the MOLAR paper, and its end in a table, of what was measured."""
+"""Figure 4 of the MOLAR paper from measured runs, with a table of final regrets."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -37,7 +37,7 @@ def work(settings: MolarBanditSettings, pool: Pool) -> list[Row]:
 
 
 def report(settings: MolarBanditSettings, done: Sequence[Row]) -> Report:
-    """Summarizes, tabulates and draws."""
+    """Makes the table and the plot."""
     del settings
     rows = summarize(done)
     return Report([_CAPTION, _table(rows)], {"rows": rows}, {"regret.png": _draw(done)})
@@ -70,7 +70,7 @@ def summarize(done: Sequence[Row]) -> list[Row]:
 
 
 def _final(trials: Sequence[Row]) -> dict[str, Array]:
-    """Returns a policy's regrets in the end, by task, each (trials,)."""
+    """Returns a policy's final regrets by task, each (trials,)."""
     found = np.array([trial["errors"] for trial in trials])
     return {**{task: found[:, m] for task, m in SHOWN.items()}, "mean": found.mean(axis=1)}
 
@@ -85,7 +85,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _draw(done: Sequence[Row]) -> bytes:
-    """Draws regret against rounds, with 95 % intervals."""
+    """Plots regret against rounds, with 95 % intervals."""
     figure, all_axes = panels(len(SHOWN), size=(13, 4.2))
     policies = grouped(done, "policy")
     for axes, (task, m) in zip(all_axes, SHOWN.items(), strict=True):

@@ -26,15 +26,15 @@ from simulations.studies.pool import Progress, Row
 TASKS: Final = 20
 DIM: Final = 30
 ARMS: Final = 3
-SIGMA: Final = 0.5  # of the noise; known to MOLARB, as the constants of the others are tuned to it
+SIGMA: Final = 0.5  # of the noise; known to MOLARB, since the others' constants are tuned to it
 
-_ACTIVATION, _WORLD, _TIES = 2, 101, 102  # what seeds are for
+_ACTIVATION, _WORLD, _TIES = 2, 101, 102  # keys of random streams
 
 # A draw of 20 uniform numbers whose smallest, 0.055, and largest, 0.967, are about as expected.
 ACTIVATION: Final = np.random.default_rng(_ACTIVATION).uniform(size=TASKS)
 
 _ORDER: Final = np.argsort(-ACTIVATION)
-SHOWN: Final = {  # tasks of which there are curves
+SHOWN: Final = {  # tasks with curves
     "largest": int(_ORDER[0]),
     "middle": int(_ORDER[TASKS // 2]),
     "smallest": int(_ORDER[-1]),
@@ -46,7 +46,7 @@ _POINTS: Final = 250  # of a curve
 class Policy(NamedTuple):
     """A policy."""
 
-    title: str  # what the paper calls it
+    title: str  # its name in the paper
     bandit: MultitaskBandit[Any, Any]  # how it plays
 
 
@@ -62,7 +62,7 @@ POLICIES: Final = {
 def worlds(
     model: BanditModel, activation: Array, horizon: int, trial: int
 ) -> list[TaskEnvironment]:
-    """Draws what the tasks of a trial meet: (d, s, M, K) = (30, 2, 20, 3)."""
+    """Draws the environments of a trial's tasks: (d, s, M, K) = (30, 2, 20, 3)."""
     rng = np.random.default_rng([_WORLD, trial])
     return sparse_environments(
         rng,
@@ -87,7 +87,7 @@ def check_room(horizon: int, at_once: int = 1) -> None:
     Raises:
         Refused: They do not fit.
     """
-    # Contexts are most of it. With what is made of them in a batch, 1.4 times that was measured.
+    # Mostly contexts. 1.4 times that was measured, with the arrays that a batch computes from them.
     need = at_once * int(2 * ACTIVATION.sum() * horizon * ARMS * DIM * 8)
     if need > (free := available("cpu")):
         needs, has = (f"{size / 2**20:,.0f} MiB" for size in (need, free))
@@ -100,13 +100,13 @@ def check_room(horizon: int, at_once: int = 1) -> None:
 
 
 def run_trial(horizon: int, trial: int, report: Progress) -> list[Row]:
-    """Draws the worlds of a trial, and lets all policies play in them.
+    """Draws a trial's worlds, and plays all policies in them.
 
-    All chance depends on the trial's number.
+    All randomness depends on the trial's number.
 
     Returns:
-        A row for each policy: ``policy``, ``trial``; ``errors``, the regret of each task in the
-        end; ``rounds``, at which curves have points, and ``curves``, by the names of ``SHOWN``.
+        A row for each policy: ``policy``, ``trial``; ``errors``, the final regret of each task;
+        ``rounds``, at which curves have points, and ``curves``, by the names of ``SHOWN``.
     """
     drawn = worlds("C", ACTIVATION, horizon, trial)
     rounds = np.unique(np.linspace(1, horizon, _POINTS).round().astype(int))

@@ -1,4 +1,4 @@
-"""What MOLAR found in a table: coefficients, and where tasks differ."""
+"""MOLAR's coefficients for a table, and where tasks differ."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -23,11 +23,11 @@ _UNSURE: Final = """\
 own estimate is in coefficients.csv."""
 _NO_INTERVAL: Final = "-: too many tasks differ, or there are too few, for an interval.\n"
 _SURE: Final = 6.0  # standard errors, below which Figure 1 shows no difference
-_LABELED: Final = 150  # tasks, or columns, whose names a picture has room for
+_LABELED: Final = 150  # most tasks, or columns, that a plot labels by name
 
 
 class Coefficients(NamedTuple):
-    """What was fitted, the intercept last; d' columns with it, and M tasks."""
+    """Fitted coefficients of M tasks and d columns; d' columns with the intercept, the last one."""
 
     tasks: list[Any]  # labels, in order
     columns: Sequence[str]  # names
@@ -43,8 +43,8 @@ class Coefficients(NamedTuple):
     differs: Bools
     own: Array  # each task's estimate from its own rows, shape (M, d'); NaN if these determine none
     error: Array  # the standard errors of these estimates
-    # How many standard errors from the shared coefficient a task's own estimate may be and still be
-    # replaced by it, shape (M,); infinite of tasks that know nothing.
+    # Standard errors from the shared coefficient within which a task's own estimate is replaced by
+    # it, shape (M,); infinite for tasks without an estimate of their noise.
     reach: Array
 
 
@@ -78,9 +78,9 @@ def _reach(model: Molar, site: SiteEstimate) -> float:
 
 
 def frame(found: Coefficients) -> pd.DataFrame:
-    """Returns a line for each task and column; empty where nothing is known.
+    """Returns a line for each task and column; unknown values are empty.
 
-    ``differs`` is empty for intercepts, of which every task has its own.
+    ``differs`` is empty for intercepts, since every task has its own.
     """
     shape = found.coef.shape
     differs = np.full(shape, None, dtype=object)
@@ -190,10 +190,10 @@ def _threshold(reach: Array) -> str:
 
 
 def unsure(found: Coefficients) -> Bools:
-    """Says which coefficients lie outside their intervals, shape (M, d').
+    """Returns which coefficients lie outside their intervals, shape (M, d').
 
-    Shrinkage and Appendix F have different thresholds: the one calls such a coefficient shared,
-    the other the task's own.
+    There the thresholds of shrinkage and of Appendix F disagree on whether the coefficient is
+    shared or the task's own.
     """
     outside: Bools = (found.coef < found.low) | (found.coef > found.high)
     outside[:, -1] = False
@@ -207,14 +207,13 @@ def _interval(low: float, high: float) -> str:
 def heterogeneity(found: Coefficients, deviations: Array) -> Array:
     """Returns how far tasks' own estimates are from the shared coefficients (Figure 1).
 
-    J.2 sets what is below ``6 sqrt(v_k)`` to 0, for a target whose noise has deviation 1; here it
-    is 6 standard errors, which is the same in any unit. J.2's shared coefficients are the median
-    of the estimates; here they are MOLAR's, their weighted median.
-
-    ``deviations`` are the columns' standard deviations, shape (d,), which values are multiplied by.
+    J.2 sets distances below ``6 sqrt(v_k)`` to 0, for a target whose noise has deviation 1; here
+    the bound is 6 standard errors, which is the same in any unit. J.2's shared coefficients are
+    the median of the estimates; here they are MOLAR's, their weighted median. Distances are
+    multiplied by ``deviations``, the columns' standard deviations, shape (d,).
 
     Returns:
-        Shape (M, d), in the unit of the linear predictor; NaN where a task's rows determine none.
+        Shape (M, d), in the unit of the linear predictor; NaN where a task has no estimate.
     """
     gaps = np.abs(found.own - found.shared)[:, :-1]
     clear = ~(gaps < _SURE * found.error[:, :-1])
@@ -222,7 +221,7 @@ def heterogeneity(found: Coefficients, deviations: Array) -> Array:
 
 
 def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
-    """Draws ``heterogeneity`` as tasks by columns; returns it as PNG."""
+    """Plots ``heterogeneity`` as tasks by columns; returns it as PNG."""
     tasks, columns = values.shape
     size = (3.5 + 0.24 * min(columns, _LABELED), 2.5 + 0.19 * min(tasks, _LABELED))
     figure = Figure(figsize=(max(6.5, size[0]), max(4.0, size[1])), layout="constrained")

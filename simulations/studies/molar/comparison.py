@@ -32,40 +32,35 @@ GRID: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
 
 
 class Shares(NamedTuple):
-    """Shares of each task's rows: to learn from, and to choose constants by; the rest are tests.
-
-    J.2 has 0.05 and 0.05.
-    """
+    """Shares of each task's training and validation rows, 0.05 each in J.2; the rest are tests."""
 
     train: float
     validation: float
 
 
 class Score(NamedTuple):
-    """How a method did on one split."""
+    """A method's result on one split."""
 
     c: float  # its constant; 0 if it has none
     loss: float  # mean over tasks of the loss (squared error, or deviance) on their test rows
     # Sum over tasks of the l1 distance of their coefficients (per standard deviation of a column,
-    # without intercepts) to OLS on the test rows (J.2, Table 2), where these determine it. Of
-    # linear models; otherwise 0.
+    # without intercepts) to OLS on the test rows, where these determine it (J.2, Table 2). 0 for
+    # models that are not linear.
     distance: float
 
 
 def complete(table: Table, family: FamilyName, *, indicators: bool) -> Table:
-    """Returns the table without NaN, if there is one that the family can be fitted to.
+    """Returns the table without NaN, checked to suit the family.
 
     Args:
-        table: As it was read.
+        table: The table as it was read.
         family: The model.
-        indicators: Puts 0 where a value is missing, and adds for each such column one that says
-            where (J.2); its name ends in ``?``. Columns that are missing in the same rows share
-            one, since two would be the same.
+        indicators: Put 0 where a value is missing, and add an indicator column (J.2), whose name
+            ends in ``?``. Columns with values missing in the same rows share one.
 
     Raises:
-        DataError: There are no rows, or no features; the target is missing somewhere, is what the
-            family cannot have, or is always the same; or values of features are missing, and
-            ``indicators`` are not wanted.
+        DataError: There are no rows or features; the target is missing somewhere, impossible for
+            the family, or constant; or features are missing without ``indicators``.
     """
     if not table.x.size:
         rows, columns = table.x.shape
@@ -104,7 +99,7 @@ def _where(table: Table, row: int) -> str:
 
 
 def molar(family: FamilyName, option: Option, c: float) -> Molar:
-    """Returns MOLAR for a family, which lets tasks take from others what their rows lack."""
+    """Returns MOLAR for a family; undetermined coefficients of a task are the shared ones."""
     options: dict[str, Any] = {"option": option, "c": c, "undetermined": "shared"}
     if family == "logistic":
         return MolarClassifier(**options)
@@ -115,7 +110,7 @@ def fit_all(table: Table, family: FamilyName, option: Option, c: float) -> Molar
     """Fits MOLAR to all rows, in the table's own units.
 
     Raises:
-        DataError: There is one task alone, a column that no task determines, or infinity.
+        DataError: There is only one task, a column that no task determines, or infinity.
     """
     try:
         return _fitted(molar(family, option, c), table, np.arange(len(table.y)))
@@ -124,7 +119,7 @@ def fit_all(table: Table, family: FamilyName, option: Option, c: float) -> Molar
 
 
 def lacking(table: Table, model: Molar, family: FamilyName) -> dict[Any, str]:
-    """Says of the tasks whose rows do not determine all coefficients why, by their labels."""
+    """Returns, by label, why the rows of some tasks do not determine all coefficients."""
     found = {}
     for label, site in zip(model.tasks_.tolist(), model.sites_, strict=True):
         if not site.determined.all():
@@ -155,7 +150,7 @@ def methods_for(family: FamilyName) -> dict[str, tuple[Make, Sequence[float]]]:
 def compare(
     table: Table, family: FamilyName, shares: Shares, *, splits: int, seed: int = 0
 ) -> Iterator[dict[str, Score]]:
-    """Yields what each random split finds, as ``compare_once`` does."""
+    """Yields the results of ``compare_once`` for each random split."""
     for split in range(splits):
         yield compare_once(table, family, shares, np.random.default_rng([seed, split]))
 
@@ -169,7 +164,7 @@ def compare_once(
     with the smallest loss on the validation rows.
 
     Raises:
-        DataError: A method cannot be fitted to these rows; it says which, and why.
+        DataError: A method cannot be fitted to these rows; the message says which, and why.
     """
     train, validation, test = _split(table.labels, shares, rng)
     table = table._replace(x=Scaling.of(table.x[train], None).apply(table.x))
@@ -216,7 +211,7 @@ def _loss(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers
 def _split(
     tasks: npt.NDArray[Any], shares: Shares, rng: np.random.Generator
 ) -> tuple[Numbers, Numbers, Numbers]:
-    """Deals out each task's rows at random; one at least to every part.
+    """Splits each task's rows at random, with at least one in each part.
 
     Raises:
         DataError: A task has fewer than three rows.

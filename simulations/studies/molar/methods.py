@@ -1,4 +1,4 @@
-"""The estimators that the MOLAR paper compares (Sec. 4.1), each a function of the same evidence."""
+"""The estimators that the MOLAR paper compares (Sec. 4.1), each a function of the same data."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -33,7 +33,7 @@ class Evidence(NamedTuple):
 class Method(NamedTuple):
     """A method."""
 
-    title: str  # what the paper calls it
+    title: str  # its name in the paper
     estimate: Callable[[Evidence], Array]  # returns all tasks' coefficients, shape (M, d)
 
 
@@ -46,7 +46,7 @@ def gather(tasks: Sequence[Rows], *, family: FamilyName = "linear") -> Evidence:
 def errors(evidence: Evidence, truth: Array, methods: Sequence[str]) -> dict[str, float]:
     """Returns, by method, the mean over tasks of the l1 error ``||b_m - beta_m||_1``.
 
-    The tasks' parameters ``truth`` have shape (M, d). LASSO, RM and ML are for linear models alone.
+    The tasks' parameters ``truth`` have shape (M, d). LASSO, RM and ML are only for linear models.
     """
     found = {name: METHODS[name].estimate(evidence) for name in methods}
     return {name: float(np.abs(b - truth).sum(axis=1).mean()) for name, b in found.items()}

@@ -1,4 +1,4 @@
-"""Figures 2, 3, 8 and 9 of the MOLAR paper, of what was measured, and their points in tables."""
+"""Figures 2, 3, 8 and 9 of the MOLAR paper from measured errors, and tables of their points."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -33,7 +33,7 @@ def work(settings: MolarRegressionSettings, pool: Pool) -> list[Row]:
 
 
 def report(settings: MolarRegressionSettings, done: Sequence[Row]) -> Report:
-    """Summarizes, tabulates and draws: a table and a picture for each figure."""
+    """Makes a table and a plot for each figure."""
     del settings
     rows = summarize(done)
     figures = {number: own for (number,), own in grouped(rows, "figure").items()}
@@ -68,7 +68,7 @@ def summarize(done: Sequence[Row]) -> list[Row]:
 
 
 class _Curve(NamedTuple):
-    """A curve of a figure: a method's, or MOLAR's in a series of points."""
+    """A curve of a figure: that of a method, or of MOLAR in a series of points."""
 
     label: str
     method: str
@@ -104,7 +104,7 @@ def _table(number: int, rows: Sequence[Row]) -> Table:
 
 
 def _draw(rows: Sequence[Row]) -> bytes:
-    """Draws errors, with bars of a standard error."""
+    """Plots errors, with error bars of one standard error."""
     groups = grouped(rows, "panel")
     figure, all_axes = panels(len(groups), size=(1.5 + 4 * len(groups), 4))
     for axes, ((panel,), some) in zip(all_axes, groups.items(), strict=True):
@@ -124,7 +124,7 @@ def _draw_curve(axes: Axes, curve: _Curve, rows: Sequence[Row]) -> None:
         [row["x"] for row in rows],
         [row["error"] for row in rows],
         yerr=[row["standard-error"] or 0.0 for row in rows],
-        fmt="o--" if curve.method == "lasso" else "o-",  # it lies on OLS, which is to be seen
+        fmt="o--" if curve.method == "lasso" else "o-",  # lets OLS be seen below it
         ms=3,
         lw=1.2,
         capsize=2,
@@ -134,7 +134,7 @@ def _draw_curve(axes: Axes, curve: _Curve, rows: Sequence[Row]) -> None:
 
 
 def _fixed(row: Row) -> str:
-    """Says what does not vary in a row's panel."""
+    """Describes the quantities that are fixed in a row's panel."""
     values = {"n": row["size"], "M": row["tasks"], "s": row["differing"]}
     return ", ".join(
         f"{name} = {value:,}" for name, value in values.items() if name != row["panel"]

@@ -1,9 +1,9 @@
 """Multitask linear regression of the MOLAR paper (Figures 2, 3, 8, 9), on simulated tasks.
 
-Least squares, and all that is set beside it here, see rows by their products alone. So a trial
-draws each task's rows once, keeps the triangles that have the same products (``condense``), and
-takes all of a figure's points from them: with n rows, the first n; with d columns, the first d.
-Each point is as it would be by itself; those of a trial are not independent of each other.
+All estimators here depend on the rows only through their Gram products. So a trial draws each
+task's rows once, keeps triangular matrices with the same products (``condense``), and takes all of
+a figure's points from them: with n rows, the first n; with d columns, the first d. Each point has
+the same distribution as if drawn alone; points of a trial are not independent of each other.
 """
 
 from collections.abc import Iterable
@@ -20,15 +20,15 @@ from simulations.studies.pool import Progress, Row
 
 SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
 
-_ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # what seeds are for
+_ROWS, _PARAMETERS, _SIZES = 201, 202, 203  # keys of random streams
 
 
 class Point(NamedTuple):
     """A point of a figure."""
 
-    panel: str  # what varies in its panel, or what is fixed there
-    series: str  # which curve it is on; empty if every method has its own
-    x: int  # where on the axis
+    panel: str  # the quantity that varies, or is fixed, in its panel
+    series: str  # the curve that it is on; empty if every method has its own
+    x: int  # its place on the axis
     size: int  # n, rows of a task, or their mean
     tasks: int  # M
     differing: int  # s
@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 
 class Design(NamedTuple):
-    """What a figure shows."""
+    """The specification of a figure."""
 
     points: tuple[Point, ...]  # its points
     methods: tuple[str, ...]  # names of ``METHODS``
@@ -44,7 +44,7 @@ class Design(NamedTuple):
 
 
 def _varied(differing: int, tasks: int = 30, size: int = 5000, dim: int = 300) -> tuple[Point, ...]:
-    """Returns the points of Figures 2, 8 and 9: n, M and s vary in a panel each."""
+    """Returns the points of Figures 2, 8 and 9: n, M and s vary, each in its own panel."""
     point = Point("", "", 0, size, tasks, differing, dim)
     ns, ms = (1000, 2000, 3000, 5000, 7500, 10_000), (5, 10, 20, 30, 40, 50)
     ss = (5, 20, 40, 70, 100, 150, 200, 250, 300)
@@ -56,7 +56,7 @@ def _varied(differing: int, tasks: int = 30, size: int = 5000, dim: int = 300) -
 
 
 def _growing() -> tuple[Point, ...]:
-    """Returns the points of Figure 3: d varies, and s = rho d with it."""
+    """Returns the points of Figure 3: d varies, with s = rho d."""
     dims, tasks, parts = (50, 100, 150, 200, 250, 300), (10, 30, 50), (10, 5)
     return tuple(
         Point(f"rho = {1 / part:g}", f"M = {m}", d, 10_000, m, d // part, d)
@@ -78,7 +78,7 @@ FIGURES: Final = {
 def run_trial(figure: int, design: Design, number: int, report: Progress) -> list[Row]:
     """Draws tasks, and measures every method's error at every point of a figure.
 
-    All chance depends on the trial's number.
+    All randomness depends on the trial's number.
 
     Returns:
         A row for each point, with its fields, ``figure``, ``trial``, and ``errors`` by method: the
@@ -107,10 +107,10 @@ def run_trial(figure: int, design: Design, number: int, report: Progress) -> lis
 
 
 def _sizes(design: Design, point: Point, trial: int) -> list[int]:
-    """Returns n_m.
+    """Returns n_m, at least 2 d.
 
-    No task has fewer than 2 d rows. (With few more than d, as some have in J.3.2, an error of OLS
-    has no finite variance, and one task would make up the mean.)
+    With hardly more than d rows, as some tasks have in J.3.2, the error of OLS has no finite
+    variance, and one task would dominate the mean.
     """
     if not design.disparate:
         return [point.size] * point.tasks

@@ -1,4 +1,4 @@
-"""How MOLAR and others predict a table's held-out rows: rows, a table, a picture (J.2)."""
+"""Comparison of methods on a table's held-out rows: summary, table and plot (J.2)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ def comparison(splits: Sequence[Mapping[str, Score]]) -> list[Row]:
     It has ``loss``, its mean; ``of-first`` and ``of-first-error``, mean and standard error of the
     loss as a ratio to the first method's, which learns each task alone; the same of the distance
     (``are``, the averaged relative error of J.2); and ``constants``, how often each was chosen.
-    What a single split, or a first method without any loss, does not say is None.
+    Entries that need several splits, or a first method with some loss, are None without them.
     """
     first = next(iter(splits[0]))
     rows: list[Row] = []
@@ -110,7 +110,7 @@ def in_words(rows: Sequence[Row]) -> str:
 
 
 def draw_comparison(rows: Sequence[Row]) -> bytes:
-    """Draws losses, and distances if there are some, as ratios to the first method's; as PNG."""
+    """Plots losses, and distances if there are any, relative to the first method's, as PNG."""
     panels = {"loss": "held-out loss"}
     if rows[0]["are"] is not None:
         panels["distance"] = "distance to OLS on held-out rows (A.R.E.)"

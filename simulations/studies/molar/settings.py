@@ -14,10 +14,10 @@ _KINDS: Final = {".csv": "csv", ".npz": "npz"}
 class MolarRegressionSettings(Settings):
     """Multitask linear regression: Figures 2, 3, 8, 9 of the MOLAR paper (Sec. 4.1).
 
-    The l1 error of MOLAR and of other estimators, as the rows of a task, the
-    tasks, and the coefficients in which they differ become more (2), with
-    correlated covariates and unequal sizes (8), and beside debiasing around the
-    median (9); and MOLAR's as the coefficients become more (3).
+    The l1 error of MOLAR and of other estimators for growing numbers of rows,
+    of tasks, and of coefficients in which tasks differ (2); with correlated
+    covariates and unequal sizes (8); compared with debiasing around the median
+    (9); and MOLAR's error for growing numbers of coefficients (3).
     """
 
     figures: tuple[int, ...] = option(
@@ -38,7 +38,7 @@ class MolarBanditSettings(Settings):
     """
 
     horizon: int = option(5000, metavar="T", least=1, most=10**8, help="Rounds of a trial.")
-    trials: int = option(20, metavar="N", least=1, most=10_000, help="Worlds that are drawn.")
+    trials: int = option(20, metavar="N", least=1, most=10_000, help="Number of random trials.")
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class MolarTableSettings(Settings):
     """
 
     path: Path = argument(metavar="TABLE", help="A .csv file with a header, or an .npz file.")
-    task: str = option(metavar="COLUMN", help="Says which task (site, country) a row is of.")
-    target: str = option(metavar="COLUMN", help="What is to be predicted.")
+    task: str = option(metavar="COLUMN", help="Each row's task (site, country).")
+    target: str = option(metavar="COLUMN", help="The values to predict.")
     drop: tuple[str, ...] = option(
-        (), metavar="COLUMN", help="A column that is no feature; may be repeated."
+        (), metavar="COLUMN", help="A column that is not a feature; may be repeated."
     )
     family: str = option(
         "linear",
@@ -70,7 +70,7 @@ class MolarTableSettings(Settings):
         "error",
         metavar="HOW",
         among=("error", "indicator"),
-        help="error; or indicator: 0, and a column that says where.",
+        help="error; or indicator: 0, and a column that marks them.",
     )
     splits: int = option(10, least=0, help="Random splits to compare methods in; 0: none.")
     train: float = option(0.6, metavar="SHARE", help="Share of rows to learn from, in a split.")
@@ -79,7 +79,7 @@ class MolarTableSettings(Settings):
     everything: bool = option(False, flags=("--all",), help="Print all coefficients of all tasks.")
 
     def __post_init__(self) -> None:
-        """Checks also the file, and options that depend on each other."""
+        """Also checks the file, and options that depend on each other."""
         super().__post_init__()
         shares = self.train, self.validation
         for ok, must in (
@@ -108,5 +108,5 @@ class MolarTableSettings(Settings):
 
     @property
     def dataset(self) -> str:
-        """What the table is called elsewhere: ``csv:PATH`` or ``npz:PATH``."""
+        """The table as a data set's name: ``csv:PATH`` or ``npz:PATH``."""
         return f"{_KINDS[self.path.suffix.lower()]}:{self.path}"

@@ -17,7 +17,7 @@ _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
 _TOLD: Final = [  # in results.json
     each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")
 ]
-_SHOWN: Final = 20  # tasks without all coefficients that are named on the screen
+_SHOWN: Final = 20  # most tasks lacking coefficients that are printed
 
 
 class Found(NamedTuple):
@@ -27,7 +27,7 @@ class Found(NamedTuple):
     coefficients: Coefficients  # MOLAR's, fitted to all rows
     # Why the rows of some tasks do not determine all coefficients, by their labels.
     lacking: dict[Any, str]
-    splits: list[dict[str, comparison.Score]]  # what each random split finds, by method
+    splits: list[dict[str, comparison.Score]]  # each random split's scores, by method
 
 
 def work(settings: MolarTableSettings, pool: Pool) -> Found:
@@ -44,7 +44,7 @@ def work(settings: MolarTableSettings, pool: Pool) -> Found:
 
 
 def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
-    """Collects the splits, and reports each when it is done."""
+    """Collects the splits' scores, and shows progress."""
     done = []
     try:
         for split in splits:
@@ -56,7 +56,7 @@ def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
 
 
 def report(settings: MolarTableSettings, found: Found) -> Report:
-    """Tabulates and draws the coefficients, and the comparison if there is one."""
+    """Makes tables and plots of the coefficients, and of the comparison if there is one."""
     s, family = settings, cast("FamilyName", settings.family)
     of, shares = found.coefficients, comparison.Shares(settings.train, settings.validation)
     rows, columns = found.table.x.shape
@@ -78,7 +78,7 @@ def report(settings: MolarTableSettings, found: Found) -> Report:
             scores.comparison_table(compared),
             scores.in_words(compared),
         ]
-        if compared[0]["of-first"] is not None:  # else there is nothing to be a ratio to
+        if compared[0]["of-first"] is not None:  # else ratios to it do not exist
             files["comparison.png"] = scores.draw_comparison(compared)
     results = {
         "table": str(s.path),
@@ -93,9 +93,9 @@ def report(settings: MolarTableSettings, found: Found) -> Report:
 
 
 def _lacking_lines(lacks: Mapping[Any, str]) -> list[str]:
-    """Says which tasks take coefficients from the others that their own rows do not determine."""
+    """Lists the tasks whose rows do not determine all coefficients, which take shared ones."""
     lines = [
-        f"task {label!r}: {reason}; it takes from the others what these do not determine"
+        f"task {label!r}: {reason}; it takes the undetermined coefficients from the others"
         for label, reason in list(lacks.items())[:_SHOWN]
     ]
     if len(lacks) > _SHOWN:

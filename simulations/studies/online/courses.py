@@ -1,7 +1,7 @@
 """Federated online learning: the regret of servers whose clients hold streams.
 
-In round t each client meets its next row, and takes one gradient at the round's model. Regret is
-the sum over rounds of the mean loss of these rows at that model, less that of the best fixed model.
+In round t each client takes the gradient of its next row at the round's model. Regret is the sum
+over rounds of the mean loss of these rows at that model, less that of the best fixed model.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from federation.settings.files import read_settings
 from simulations.studies.online.server_steps import STEPS, first_model, play, tune
 
 _PRESET: Final = source_root() / "simulations" / "presets" / "online.toml"
-SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since nobody knows the right one
+SHARES: Final = (0.25, 1.0, 4.0)  # of the default radius, since the right one is unknown
 
 
 class StreamOfRounds(NamedTuple):
@@ -29,15 +29,15 @@ class StreamOfRounds(NamedTuple):
 
     x: Array  # inputs, and 1, shape (rounds, rows, features + 1)
     y: npt.NDArray[np.int64]  # classes, shape (rounds, rows)
-    # Weights of the rows of a round, shape (rows,). They add up to 1, and are proportional to the
-    # number of rows that a row's client holds.
+    # Weights of a round's rows, shape (rows,): proportional to the number of rows that a row's
+    # client holds, with sum 1.
     weights: Array
     start: Array  # the model of round 1, shape (classes, features + 1)
 
     def losses(self, models: Array) -> Array:
-        """Returns each round's loss, in nats, (rounds,), of models (rounds, classes, features + 1).
+        """Returns each round's loss in nats, (rounds,).
 
-        One model may stand for all: (1, ...).
+        Models have shape (rounds, classes, features + 1), or (1, ...) for the same in all rounds.
         """
         logits = self.x @ models.transpose(0, 2, 1)
         logits -= logits.max(axis=2, keepdims=True)
@@ -47,24 +47,24 @@ class StreamOfRounds(NamedTuple):
 
 
 class Course(NamedTuple):
-    """The losses of a server."""
+    """The losses of a server with a certain step size."""
 
-    name: str  # the server's, of ``STEPS``
+    name: str  # the server's name in ``STEPS``
     size: float  # its step size or radius
-    way: str  # ``default``, ``tuned``, or, of a radius, how many times the default it is
+    way: str  # ``default``, ``tuned``, or a radius's ratio to the default one
     losses: Array  # losses of its rounds, in nats
-    # Sums of losses by size, where it was tuned; infinite where it diverged.
+    # Sums of losses by size, if tuned; infinite where it diverged.
     tried: dict[float, float]
 
 
 def read_stream(dataset: str, rounds: int | None) -> tuple[Experiment, FederatedData]:
     """Returns the federation of ``simulations/presets/online.toml`` on a data set's rows.
 
-    Without a number of rounds, there are as many as no client has to begin anew for.
+    By default there are as many rounds as the client with the fewest rows can fill.
 
     Raises:
-        Refused: There are fewer.
-        DataError: As ``federated_data`` says.
+        Refused: If there are not enough rows for so many rounds.
+        DataError: As ``federated_data``.
     """
     settings = read_settings(_PRESET) | {"dataset": dataset}
     e = Experiment.from_config(settings)
@@ -100,12 +100,12 @@ def _matrix(model: Params) -> Array:
 
 
 def best_fixed(stream: StreamOfRounds, radius: float = np.inf) -> Array:
-    """Returns the model with the least sum of losses within a distance of the first one.
+    """Returns the model with the least total loss within ``radius`` of the first one.
 
-    By L-BFGS, and by sequential quadratic programming where the distance binds.
+    By L-BFGS, and by sequential quadratic programming if the radius binds.
 
     Raises:
-        RunStopped: The solver did not find it.
+        RunStopped: If the solver fails.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - slow to import, not always needed
 
@@ -149,10 +149,8 @@ def courses(
 ) -> list[Course]:
     """Plays a server with its default step size, and with the best one in hindsight.
 
-    The ensemble is not tuned, but played with the default radius, a quarter of it, and four times
-    it.
-
-    ``tell`` is called with the losses of each run when it is done.
+    The ensemble is not tuned, but played with the ``SHARES`` of its default radius. ``tell`` is
+    called with each run's losses.
     """
     step, kept = STEPS[name], dict[float, Array]()
 
@@ -174,5 +172,5 @@ def courses(
     return [
         Course(name, size, way, kept[size], tried if way == "tuned" else {})
         for way, size in named.items()
-        if size in kept  # or it diverged
+        if size in kept  # it has not diverged
     ]

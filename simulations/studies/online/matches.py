@@ -1,4 +1,4 @@
-"""Losses of unknown curvature (Yan, Zhao, Zhou 2023): one learner beside those made for a kind.
+"""Losses of unknown curvature (Yan, Zhao, Zhou 2023): a universal learner against special ones.
 
 The paper has no experiments. These are streams of each kind of losses in its theorems, the
 stochastically extended adversarial model (Appendix A.1), and zero-sum games (Appendix A.2).
@@ -32,15 +32,15 @@ from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
 from simulations.studies.pool import Progress, Row
 
-_DRAWS: Final = 301  # key of the random numbers that settings are drawn with
+_DRAWS: Final = 301  # key of the random stream of settings
 
-# Factors of steps, to tune them in hindsight: 1 is what the theory says.
+# Factors of steps, to tune them in hindsight; 1 is the theory's.
 _DESCENT: Final = tuple(2.0**k for k in range(-7, 5))
 _NEWTON: Final = tuple(2.0**k for k in range(-10, 7))
 
 
 class Bounds(NamedTuple):
-    """What a learner knows in advance."""
+    """A learner's knowledge in advance."""
 
     domain: Domain  # the set of decisions
     gradient: float  # bound of gradients, G
@@ -51,9 +51,9 @@ class Bounds(NamedTuple):
 class Method(NamedTuple):
     """A learner, or several that differ in the scale of their steps."""
 
-    title: str  # what tables call it
-    make: Callable[[Bounds], Learner[Any]]  # builds it; with a point for each scale
-    scales: tuple[float, ...] = (1.0,)  # what its steps are multiplied by
+    title: str  # its name in tables
+    make: Callable[[Bounds], Learner[Any]]  # builds it, with a point for each scale
+    scales: tuple[float, ...] = (1.0,)  # factors of its steps
 
 
 def _universal(constants: Literal["practical", "theory"], bounds: Bounds) -> Learner[Any]:
@@ -74,7 +74,7 @@ def _descent(bounds: Bounds) -> Learner[Any]:
 
 
 def _newton(bounds: Bounds) -> Learner[Any]:
-    # Steps are as 1 / gamma; 1 / (8 G D) is the largest gamma that the theory has for any alpha.
+    # Steps are proportional to 1 / gamma; 1 / (8 G D) is the theory's largest gamma for any alpha.
     gammas = 1 / (8 * bounds.gradient * bounds.domain.diameter * np.array(_NEWTON))
     return vectorized(newton_steps(bounds.domain, gammas), bounds.domain)
 
@@ -95,11 +95,11 @@ Curves = Callable[[Method], list[Array]]  # regrets of a method's learners, at s
 
 
 class Setting(NamedTuple):
-    """What is played."""
+    """A stream of losses, or a game."""
 
-    title: str  # what tables call it
+    title: str  # its name in tables
     game: bool  # whether it is a game
-    # Draws it, for T rounds; the curves have points at the rounds it is given.
+    # Draws it for T rounds; the curves have points at the given rounds.
     begin: Callable[[np.random.Generator, int, Ints], Curves]
 
 
@@ -120,7 +120,7 @@ def _stream(title: str, draw: Callable[[np.random.Generator, int], LossStream]) 
 
 
 def _game(title: str, draw: Callable[[np.random.Generator], Game], honest: bool) -> Setting:
-    """Returns a game whose regret is that of both players if they are honest, or of one alone."""
+    """Returns a game whose regret is both players' sum if they are honest, else the first's."""
 
     def begin(rng: np.random.Generator, horizon: int, rounds: Ints) -> Curves:
         drawn = draw(rng)
@@ -178,9 +178,9 @@ SETTINGS: Final = {
 
 
 def run_match(name: str, horizon: int, seed: int, report: Progress) -> list[Row]:
-    """Draws a setting, and lets all methods play it.
+    """Draws a setting, and plays all methods in it.
 
-    All chance depends on the seed and the setting.
+    All randomness depends on the seed and the setting.
 
     Returns:
         A row for each method and scale: ``setting``, ``seed``, ``method``, ``scale``, ``rounds``,

@@ -1,4 +1,4 @@
-"""What becomes of a round's mean: steps of the platform's and of Flower's own, compared.
+"""Server steps from a round's mean update, the platform's and Flower's own, compared.
 
 All of them ask all clients in every round, and see the same updates for the same model.
 """
@@ -28,15 +28,15 @@ from server.run import train_round
 from simulations.grid import InProcessGrid
 from strategies.local import Federated
 
-_WIDTH = 5  # a grid begins with 2^-5 to 2^5 times what is taken if nobody tunes
+_WIDTH = 5  # a grid begins with 2^-5 to 2^5 times the default
 _WIDEST = 20
 
 
 class ServerStep(NamedTuple):
-    """A way to the next model."""
+    """A server step."""
 
     title: str  # its name in tables
-    default: float  # its step size if nobody tunes it; a radius, if that is what it has
+    default: float  # its default step size or radius
     # ``(size, experiment, grid) -> strategy``, with a step size or radius.
     build: Callable[[float, Experiment, Grid], Strategy]
 
@@ -85,12 +85,10 @@ def first_model(e: Experiment, data: FederatedData) -> Params:
 
 
 def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> Iterator[Played]:
-    """Plays an experiment's rounds with its method's clients, and the step given.
-
-    ``size`` is the step's size or radius.
+    """Plays an experiment's rounds with a server step of the given size or radius.
 
     Raises:
-        RunStopped: It diverged.
+        RunStopped: If it diverged.
     """
     grid = InProcessGrid(LocalHost(Trainer(e, data, RamStore())), [range(e.num_clients)])
     strategy = step.build(size, e, grid)
@@ -104,10 +102,10 @@ def play(e: Experiment, data: FederatedData, step: ServerStep, size: float) -> I
 
 
 def tune(score: Callable[[float], float], default: float) -> dict[float, float]:
-    """Returns scores of sizes, each twice the last, of which the best is not at an end.
+    """Returns scores by size, on a grid of factors of 2 around the default.
 
-    Scores are better if lower, and infinite if a run diverges. The first grid is around the
-    default.
+    Lower scores are better, and infinite if a run diverges. The grid is extended until the best
+    size is not at an end, or is 2^20 times or 2^-20 of the default.
     """
     found: dict[int, float] = {}
 

@@ -8,7 +8,7 @@ from simulations.studies.settings import Settings, argument, option
 
 @dataclass(frozen=True)
 class UniversalSettings(Settings):
-    """Losses of unknown curvature: the universal ensemble's regret, and others'.
+    """Losses of unknown curvature: regret of the universal ensemble and of others.
 
     SETTING is strongly-convex, logistic, squared, absolute, linear, fixed,
     drifting, sea-0.05, sea-0.1, sea-0.2, sea-0.5, sea-1, or a game: bilinear,
@@ -27,11 +27,11 @@ class UniversalSettings(Settings):
 
 @dataclass(frozen=True)
 class UniversalStreamSettings(Settings):
-    """Federated online learning: what servers lose while clients' rows come in.
+    """Federated online learning: regret of servers while clients' rows arrive.
 
-    20 clients hold a block of the rows each, and meet one a round. The server has
-    one gradient of a linear model from them: for the universal ensemble, or for
-    FedAvg's, FedAdam's or FedYogi's step, with its default size and the best one.
+    Each of 20 clients holds a block of the rows, and takes one per round. The
+    server steps along their mean gradient of a linear model by the universal
+    ensemble, FedAvg, FedAdam or FedYogi, with its default size and the best one.
     simulations/presets/online.toml is the same federation, for engram run.
     """
 

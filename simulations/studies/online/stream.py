@@ -1,4 +1,4 @@
-"""What servers of federated streams lose: played, in a table and in a picture."""
+"""Regret of servers of federated streams, in a table and a plot."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -23,7 +23,7 @@ from simulations.studies.online.settings import UniversalStreamSettings
 from simulations.studies.pool import Pool, Row, Tell
 from simulations.studies.study import Report
 
-_RUNS: Final = 11  # of a grid, as it begins
+_RUNS: Final = 11  # of the initial grid
 _CAPTION: Final = """\
 Sum over rounds of the mean loss (nats) of the round's rows at the round's
 model, less that of the best fixed model of all, and of the best within the
@@ -55,13 +55,13 @@ def work(settings: UniversalStreamSettings, pool: Pool) -> Found:
 
 
 def _teller(line: Tell, total: int, best: Array) -> Callable[[Array], None]:
-    """Returns what counts runs, and shows the regret of each; a grid may grow beyond its total."""
+    """Returns a function that counts runs and shows their regret; grids may exceed ``total``."""
     counted = count(1)
     return lambda losses: line(min(next(counted), total), f"regret {(losses - best).sum():.1f}")
 
 
 def report(settings: UniversalStreamSettings, found: Found) -> Report:
-    """Summarizes, tabulates and draws."""
+    """Makes the table and the plot."""
     e, rows = found.experiment, summarize(found.courses, found.best, found.best_in_ball)
     told = f"{settings.path}: {e.num_rounds} rounds of {e.num_clients} rows"
     picture = _draw(found.courses, found.best)
@@ -109,7 +109,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _draw(courses: Sequence[Course], best: Array) -> bytes:
-    """Draws regret against rounds."""
+    """Plots regret against rounds."""
     figure, (axes,) = panels(1, size=(9, 4.5))
     colors = dict(zip(STEPS, COLORS, strict=False))
     styles = {"default": "-", "tuned": "--", "x 0.25": ":", "x 4": "-."}

@@ -1,4 +1,4 @@
-"""Regret of learners in settings of all kinds, with how fast it grows: tables and pictures."""
+"""Tables and plots of learners' regret in all settings, and of how fast it grows."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +38,7 @@ def work(settings: UniversalSettings, pool: Pool) -> list[Row]:
 
 
 def report(settings: UniversalSettings, done: Sequence[Row]) -> Report:
-    """Summarizes, tabulates and draws."""
+    """Makes the tables and plots."""
     del settings
     curves, rows = list(_curves(done)), summarize(done)
     files = {"curves.csv": _curves_csv(curves)}
@@ -80,7 +80,7 @@ class _Curve(NamedTuple):
 
 
 def _curves(done: Sequence[Row]) -> Iterator[_Curve]:
-    """Yields the curves of a setting and method; that of the best scale where it is tuned."""
+    """Yields the curve of each setting and column, at the best scale if it is tuned."""
     for (setting,), rows in grouped(done, "setting").items():
         tried = grouped(rows, "method", "scale")
         for shown in _SHOWN:
@@ -96,9 +96,9 @@ def _curves(done: Sequence[Row]) -> Iterator[_Curve]:
 def summarize(done: Sequence[Row]) -> list[Row]:
     """Returns a row for each setting and learner.
 
-    It has ``setting``, ``method``, ``scale``, ``at-end`` (whether that is tuned, and the first or
-    last of those that were tried), ``seeds``, ``regret`` after all rounds, ``standard-error`` (None
-    for one seed), and ``exponent`` (None where there is none).
+    It has ``setting``, ``method``, ``scale``, ``at-end`` (whether the scale is tuned, and the first
+    or last one tried), ``seeds``, ``regret`` after all rounds, ``standard-error`` (None for one
+    seed), and ``exponent``, which may be None.
     """
     rows: list[Row] = []
     for setting, shown, scale, rounds, regrets in _curves(done):
@@ -121,7 +121,7 @@ def summarize(done: Sequence[Row]) -> list[Row]:
 def exponent(rounds: Sequence[int] | Array, regret: Array) -> float | None:
     """Returns the slope of log regret over log t, by least squares where t >= T / 10.
 
-    None if regret is not positive in all of these rounds, or there is but one.
+    None if regret is not positive in all of these rounds, or there is only one.
     """
     last = np.asarray(rounds) >= rounds[-1] / 10
     t, r = np.asarray(rounds)[last], regret[last]
@@ -178,7 +178,7 @@ def _exponent(row: Row, least: bool) -> str:
 
 
 def _draw(curves: Sequence[_Curve]) -> bytes:
-    """Draws regret against rounds, on logarithmic axes."""
+    """Plots regret against rounds, on logarithmic axes."""
     settings = list(dict.fromkeys(curve.setting for curve in curves))
     wide = min(4, len(settings))
     high = math.ceil(len(settings) / wide)
@@ -191,7 +191,7 @@ def _draw(curves: Sequence[_Curve]) -> bytes:
             mean = curve.regrets.mean(axis=0)
             axes.plot(
                 curve.rounds,
-                np.where(mean > 0, mean, np.nan),  # no logarithm, and so a gap
+                np.where(mean > 0, mean, np.nan),  # a gap where there is no logarithm
                 "--" if curve.shown.tuned else "-",
                 lw=2 if curve.shown.name == "universal" else 1.2,
                 color=colors[curve.shown.method],

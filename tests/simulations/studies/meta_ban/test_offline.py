@@ -78,7 +78,7 @@ def test_a_policy_that_never_plays_what_was_played():
 def test_one_round_is_too_few():
     log = log_of((0, 1))
     one = logged(*(np.asarray(column)[:1] for column in log))
-    with pytest.raises(Refused, match="need two rounds at least, got 1"):
+    with pytest.raises(Refused, match="need at least two rounds, got 1"):
         estimate(KNOWN, KNOWN.init(0), one)
 
 

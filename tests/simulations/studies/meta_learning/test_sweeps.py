@@ -207,7 +207,7 @@ def test_a_disk_without_room_is_refused(tmp_path):
 
 def test_a_row_of_classes_is_needed_to_match_prototypes(waves):
     setting = Setting(waves.loss, None, 25, 3, 2, 0.01, "exact", in_memory)
-    with pytest.raises(ValueError, match="protonet tells classes apart"):
+    with pytest.raises(ValueError, match="protonet needs classes"):
         METHODS["protonet"].build(setting, torch.ones(1), torch.ones(1))
 
 
