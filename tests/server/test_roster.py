@@ -313,7 +313,9 @@ def test_a_node_hosts_the_clients_of_its_name_and_no_others(warnings_of_engram):
     attendance = begun(named(NAMES, liar, *honest), 3)
     assert attendance.roster().nodes == [1, 2, 3]
     (told,) = warned(warnings_of_engram)
-    assert told.startswith("client-0 (node 1) says that it hosts clients [1, 2], which are others'")
+    assert told.startswith(
+        "client-0 (node 1) says that it hosts clients [1, 2], which belong to other nodes"
+    )
     # It does not get them by coming first, or alone, either.
     attendance = begun(named(NAMES, liar), 3, least=1)
     assert attendance.roster().nodes == [1, None, None]

@@ -206,7 +206,7 @@ def test_a_run_that_diverged_is_said_so():
         (["--tune", "--published"], "--tune and --published exclude each other"),
         (["--published", "--hessian", "exact"], "--published is first-order"),
         (["protonet"], "method must be one of maml, bsgd"),
-        (["--memory-dir", "/nowhere"], "--memory-dir must be a existing folder, got /nowhere"),
+        (["--memory-dir", "/nowhere"], "--memory-dir must be an existing folder, got /nowhere"),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_written(tmp_path, arguments, message):
