@@ -104,7 +104,7 @@ def durable_of(content: RecordDict) -> int:
 def read_whole(config: ConfigRecord, key: str, default: int) -> int:
     """Returns a whole number from a message's config, or the default if it is missing."""
     value = config.get(key, default)
-    if not isinstance(value, int):
+    if not isinstance(value, int) or isinstance(value, bool):
         raise EngramError(f"{key} must be a whole number, got {value!r}")
     return value
 

@@ -147,8 +147,8 @@ class SiteStrategy(RunStrategy):
             _log.warning("client %s is left out: %s", self.called(client), reason)
         if usable < self._least:
             some = sorted(self.left_out.items())[:10]
-            reasons = "; ".join(f"client {self.called(c)}: {r}" for c, r in some)
-            raise RunStopped(f"{usable} of {self._least} sites are usable; {reasons}")
+            reasons = "".join(f"; client {self.called(c)}: {r}" for c, r in some)
+            raise RunStopped(f"{usable} of {self._least} sites are usable{reasons}")
 
     def name_bounded(self, clients: Iterable[int], max_weight: float) -> dict[str, list[int]]:
         """Warns, once for each, of clients whose claimed weight exceeds ``max_weight``.
