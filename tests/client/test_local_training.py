@@ -16,10 +16,8 @@ from federation.methods import family, method
 from federation.methods.local import FedAvg
 from federation.streams import Stream, generator
 from simulations.engine import simulate
+from tests.client.networks import CASES, IMAGES, Normed
 from tests.client.test_modules import (  # noqa: F401 - a fixture is used by being here
-    CASES,
-    IMAGES,
-    Normed,
     _registered,
     experiment,
 )

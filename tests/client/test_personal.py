@@ -18,7 +18,8 @@ from server.roster import query_roster
 from simulations.engine import simulate
 from simulations.grid import InProcessGrid
 from strategies.local import Federated
-from tests.client.test_modules import CASES, CLIENTS, experiment
+from tests.client.networks import CASES, CLIENTS
+from tests.client.test_modules import experiment
 from tests.support import trainer
 
 HEADS = {"convolutions": "5.*", "group norm": "head.*", "two inputs": "head.*,codes.*"}

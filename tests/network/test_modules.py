@@ -7,7 +7,8 @@ from federation.plugins import add_plugins, load_plugins
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.local import LocalFederation
-from tests.client.test_modules import CASES, clients, experiment
+from tests.client.networks import CASES, clients
+from tests.client.test_modules import experiment
 from tests.network.test_federation import run
 from tests.support import assert_same, write_npz
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.network
 
 
 def test_four_cases_give_the_numbers_of_one_process(tmp_path, plug_ins):
-    add_plugins(str(source_root() / "tests" / "client" / "test_modules"))
+    add_plugins(str(source_root() / "tests" / "client" / "networks"))
     load_plugins()
     cases = {
         "batch norm and dropout": "local-moml",

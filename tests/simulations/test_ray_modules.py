@@ -8,7 +8,8 @@ from federation.methods import family
 from federation.plugins import add_plugins, load_plugins
 from server.record import RunRecord
 from simulations.engine import simulate
-from tests.client import test_modules as table
+from tests.client import networks as table
+from tests.client.test_modules import experiment
 from tests.simulations.test_ray import SuperLink, run_several
 
 CHOSEN = [
@@ -28,7 +29,7 @@ def test_a_third_of_the_table_gives_the_same_on_ray(plug_ins, monkeypatch, tmp_p
         rows = tmp_path / f"{case}.npz"
         np.savez(rows, **table.CASES[case][1], task=table.clients())
         settings = {"method": method, "memory": "carry", "dataset": f"npz:{rows}"}
-        experiments[f"{case}, {method}"] = table.experiment(case, **settings)
+        experiments[f"{case}, {method}"] = experiment(case, **settings)
     configs = [e.to_config() | {"out": f"{tmp_path}/ray/{n}"} for n, e in experiments.items()]
     with SuperLink(tmp_path) as superlink:
         printed = run_several(superlink, tmp_path, configs)
