@@ -1,0 +1,158 @@
+"""Networks of users, and rows for them: those of the contract table."""
+
+import numpy as np
+from torch import nn
+
+from engram.networks import model
+from engram.tasks import loss
+from engram.vision import torchvision
+
+CLIENTS = 4
+
+
+class Normed(nn.Module):
+    """A residual network with batch norm and dropout."""
+
+    def __init__(self, norm=nn.BatchNorm2d):
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = norm(4)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.norm(self.first(x)).tanh()
+        x = x + self.second(x)
+        return self.head(self.drop(x.mean((2, 3))))
+
+
+class Characters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 5)
+        self.net = nn.LSTM(5, 6, num_layers=2, batch_first=True, dropout=0.2)
+        self.head = nn.Linear(6, 7)
+
+    def forward(self, tokens):
+        return self.head(self.net(self.embed(tokens))[0])
+
+
+class TiedCharacters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 6)
+        self.mix = nn.TransformerEncoderLayer(6, 2, 8, 0.1, "gelu", batch_first=True)
+        self.head = nn.Linear(6, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.head(self.mix(self.embed(tokens), src_mask=mask, is_causal=True))
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.numbers, self.codes = nn.Linear(3, 4), nn.Embedding(5, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, numbers, codes):
+        return self.head((self.numbers(numbers) + self.codes(codes)).tanh())
+
+
+def language_model():
+    """A language model whose attention is trained by low-rank adapters; all else is frozen."""
+    torchvision()  # which transformers imports
+    from peft import LoraConfig, get_peft_model
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"vocab_size": 7, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
+    marks = {"bos_token_id": 0, "eos_token_id": 0}
+    base = GPT2LMHeadModel(GPT2Config(**sizes, **marks, attn_implementation="eager"))
+    adapters = {"target_modules": ["c_attn"], "fan_in_fan_out": True, "lora_dropout": 0.1}
+    return get_peft_model(base, LoraConfig(r=2, task_type="CAUSAL_LM", **adapters))
+
+
+def clients():
+    return np.repeat(np.arange(CLIENTS), 30)
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=(30 * CLIENTS, *shape)).astype(np.float32)
+
+
+def whole(most, *shape, seed=0):
+    return np.random.default_rng(seed).integers(most, size=(30 * CLIENTS, *shape))
+
+
+IMAGES = {"x": numbers(1, 6, 6), "y": np.arange(30 * CLIENTS) % 3}
+TEXT = {"x": whole(7, 8), "y": whole(7, 8, seed=1)}
+CASES = {
+    "sequential": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3)),
+        IMAGES,
+        {},
+    ),
+    "convolutions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64, 8),
+            nn.ReLU(),
+            nn.Linear(8, 3),
+        ),
+        IMAGES,
+        {},
+    ),
+    "batch norm and dropout": (Normed, IMAGES, {}),
+    "fixed statistics": (Normed, IMAGES, {"statistics": "fixed"}),
+    "group norm": (lambda: Normed(lambda width: nn.GroupNorm(2, width)), IMAGES, {}),
+    "recurrent": (Characters, TEXT, {"task": "next-token", "metrics": "perplexity,ece"}),
+    "tied transformer": (TiedCharacters, TEXT, {"task": "next-token"}),
+    "two inputs": (
+        TwoInputs,
+        {"x.numbers": numbers(3), "x.codes": whole(5), "y": np.arange(30 * CLIENTS) % 3},
+        {},
+    ),
+    "low-rank adapters": (
+        language_model,
+        {"x.input_ids": TEXT["x"], "x.attention_mask": whole(2, 8) | (np.arange(8) < 4)}
+        | {"y": TEXT["y"]},
+        {"task": "next-token"},
+    ),
+    "regression": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 1)),
+        {"x": numbers(5), "y": numbers(seed=1)},
+        {"task": "regression"},
+    ),
+    "multi-label": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 4)),
+        {"x": numbers(5), "y": whole(2, 4)},
+        {"task": "multi-label", "metrics": "auc,f1,brier"},
+    ),
+    "huber": (
+        lambda: nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2)),
+        {"x": numbers(5), "y": numbers(2, seed=1)},
+        {"task": "regression", "loss": "huber-loss", "metrics": "mae,r2"},
+    ),
+    "built-in resnet": ("resnet", IMAGES, {"hidden": "4,6"}),
+    "built-in resnet with group norm": ("resnet", IMAGES, {"hidden": "4,6", "norm": "group"}),
+    "built-in lstm": ("lstm", TEXT, {"hidden": "5,6", "task": "next-token"}),
+    "built-in transformer": ("transformer", TEXT, {"hidden": "8,8", "task": "next-token"}),
+}
+# Whole numbers that are not uint8, with the channels last, are images here.
+RESNET18 = ("torchvision:resnet18", {"x": whole(3, 16, 16, 3), "y": IMAGES["y"]}, {})
+
+
+def register():
+    """Makes the networks and losses of the table known."""
+    loss(nn.functional.huber_loss)
+    for case, (make, _, _) in CASES.items():
+        if not isinstance(make, str):
+            model(make, case)
+
+
+if __name__ == "networks":  # as a plug-in, which imports no tests
+    register()
