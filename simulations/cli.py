@@ -33,7 +33,7 @@ COMMANDS: Final = {
     "methods": ("simulations.methods_cli", "List the methods, or show one and its settings."),
     "reproduce": (
         "simulations.studies.command",
-        "Run a paper's experiment, and set the results beside those that it published.",
+        "Run a paper's experiment, and compare the results with the published ones.",
     ),
     "federation": (
         "simulations.deployed_cli",
@@ -53,11 +53,11 @@ COMMANDS: Final = {
     ),
     "register": (
         _SERVER,
-        "Register all clients' keys with the running SuperLink; those it knows already stay so.",
+        "Register all clients' keys with the running SuperLink; known ones stay registered.",
     ),
     "unregister": (
         _SERVER,
-        "Take a client's key from the running SuperLink: it is refused at once, and for good.",
+        "Remove a client's key from the running SuperLink, which refuses it from now on, for good.",
     ),
     "status": (_SERVER, "Show who is in a federation, or who took part in a run, and its cost."),
     "node": (_CLIENT, "Serve a federation as one of its clients, until it is stopped."),

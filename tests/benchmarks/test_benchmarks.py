@@ -61,7 +61,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_note(monkeypatch):
     ("option", "says"),
     [
         ("--workload W9", "W9 is not one of W1, W2, W3"),
-        ("--method sgd", "sgd is none of local-moml"),
+        ("--method sgd", "sgd is not one of local-moml"),
         ("--device cuda:7", "device cuda:7 is not there"),
     ],
 )
