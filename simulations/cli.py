@@ -61,7 +61,7 @@ COMMANDS: Final = {
     ),
     "status": (_SERVER, "Show who is in a federation, or who took part in a run, and its cost."),
     "node": (_CLIENT, "Serve a federation as one of its clients, until it is stopped."),
-    "memory": (_CLIENT, "What a node's clients remember, on its disk."),
+    "memory": (_CLIENT, "Manage the memories on a node's disk."),
 }
 """By name, the module of a subcommand, whose ``app`` has it, and the first line of its help."""
 
