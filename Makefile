@@ -10,9 +10,8 @@ demo: .venv/ready
 federation: .venv/ready
 	$(BIN)/engram federation --clients 3 --set num-rounds=20
 
-# One process more than there are cores: some tests wait for Ray most of the time.
 test: .venv/ready
-	$(BIN)/pytest --numprocesses $$(( $$($(BIN)/python -c 'import os; print(os.cpu_count())') + 1 )) --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 test-network: .venv/ready
 	$(BIN)/pytest -m network --numprocesses logical --dist worksteal $$(grep -rl --include='*.py' mark.network tests)
