@@ -75,7 +75,7 @@ def pfl_research(case: Case, start: dict[str, Tensor], rows: Rows, turns: Turns)
 
     module = Trained()
 
-    class Turn(of("pfl.callback.base").TrainingProcessCallback):  # type: ignore[misc]
+    class Turn(of("pfl.callback.base").TrainingProcessCallback):  # type: ignore[misc]  # untyped
         def after_central_iteration(self, *_: object, **__: object) -> tuple[bool, Any]:
             turns.end_round(module.net.state_dict())
             return False, measures.Metrics()
@@ -123,7 +123,7 @@ def fluke(case: Case, start: dict[str, Tensor], rows: Rows, turns: Turns) -> Non
         for client, (x, y) in enumerate(rows)
     ]
 
-    class Turn(of("fluke.utils").FederationObserver):  # type: ignore[misc]
+    class Turn(of("fluke.utils").FederationObserver):  # type: ignore[misc]  # untyped
         def end_round(self, round: int) -> None:  # noqa: A002, ARG002 - its caller's name
             turns.end_round(net.state_dict())
 
