@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from federation.experiment import Experiment
     from federation.methods.base import method
     from federation.methods.local import LocalMethod
+    from federation.settings.fields import searched
     from simulations.apps import make_client_app, make_server_app
     from simulations.front import Comparison, Run, compare, load_run, methods, simulate
+    from simulations.tuning.front import Tuned, tune
 
 __all__ = [
     "Comparison",
@@ -33,6 +35,7 @@ __all__ = [
     "LocalMethod",
     "LocalRule",
     "Run",
+    "Tuned",
     "augmentation",
     "compare",
     "data",
@@ -45,7 +48,9 @@ __all__ = [
     "methods",
     "metric",
     "model",
+    "searched",
     "simulate",
+    "tune",
 ]
 
 _get, __dir__ = attach(
@@ -57,6 +62,7 @@ _get, __dir__ = attach(
         "LocalMethod": "federation.methods.local",
         "LocalRule": "engram.types",
         "Run": "simulations.front",
+        "Tuned": "simulations.tuning.front",
         "augmentation": "engram.augmentations",
         "compare": "simulations.front",
         "data": "federation.data.datasets",
@@ -69,7 +75,9 @@ _get, __dir__ = attach(
         "make_server_app": "simulations.apps",
         "metric": "engram.metrics",
         "model": "engram.networks",
+        "searched": "federation.settings.fields",
         "simulate": "simulations.front",
+        "tune": "simulations.tuning.front",
     },
 )
 

@@ -1,13 +1,21 @@
 """Aggregation of a round's updates into the next model, as pure functions on explicit state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Literal, NamedTuple
 
 from engram.checks import require
 from engram.tree import add_scaled, interpolate
 from engram.types import Params
 
-__all__ = ["Aggregate", "Update", "Weighting", "mean", "mixed_mean", "weighted_mean"]
+__all__ = [
+    "Aggregate",
+    "Update",
+    "Weighting",
+    "averaging",
+    "mean",
+    "mixed_mean",
+    "weighted_mean",
+]
 
 Weighting = Literal["clients", "examples"]
 
@@ -87,3 +95,32 @@ def mixed_mean(mix: float, weighting: Weighting = "clients") -> Aggregate:
 def mean(weighting: Weighting = "clients") -> Aggregate:
     """Builds the mean over clients (Alg. 3, line 16 of LocalMOML) or examples (FedAvg)."""
     return mixed_mean(1.0, weighting)
+
+
+def averaging(aggregate: Aggregate, names: Set[str]) -> Aggregate:
+    """Returns an aggregate that takes the mean of some arrays, and merges the others as before.
+
+    Args:
+        aggregate: Merges all but them.
+        names: Arrays that are no parameters, such as running statistics: a step of a server's
+            optimizer might make a variance negative. Those that the model lacks are passed over.
+    """
+    if not names:
+        return aggregate
+
+    def some(params: Params, *, averaged: bool) -> Params:
+        return {name: leaf for name, leaf in params.items() if (name in names) == averaged}
+
+    def init(model: Params) -> Params:
+        return aggregate.init(some(model, averaged=False))
+
+    def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
+        plain, rest = (
+            [Update(some(update.params, averaged=which), update.weight) for update in updates]
+            for which in (True, False)
+        )
+        merged, state = aggregate.merge(some(model, averaged=False), state, rest)
+        merged |= weighted_mean(plain)
+        return {name: merged[name] for name in model}, state
+
+    return aggregate._replace(init=init, merge=merge)

@@ -14,6 +14,22 @@ def must(name: str, value: object, expected: str) -> str:
 
 
 def require(ok: "bool | Tensor", name: str, value: object, expected: str) -> None:
-    """Raises ``ValueError`` unless ``ok``, everywhere: e.g. "beta must be in (0, 1], got 1.5"."""
-    if not (ok if isinstance(ok, bool) else bool(ok.all())):
+    """Raises ``ValueError`` unless ``ok``, everywhere: e.g. "beta must be in (0, 1], got 1.5".
+
+    Under ``torch.func.vmap``, where a tensor's values cannot be looked at, nothing is raised.
+    """
+    if not (ok if isinstance(ok, bool) else _hidden(ok) or ok.all()):
         raise ValueError(must(name, value, expected))
+
+
+def anywhere(found: "bool | Tensor") -> bool:
+    """Returns whether a condition may hold: anywhere, or, under ``torch.func.vmap``, at all."""
+    return found if isinstance(found, bool) else _hidden(found) or bool(found.any())
+
+
+def _hidden(value: "Tensor") -> bool:
+    """Returns whether a tensor's values cannot be looked at."""
+    from torch import Tensor  # noqa: PLC0415 - slow to import
+    from torch._C._functorch import is_batchedtensor  # noqa: PLC0415 - as above
+
+    return isinstance(value, Tensor) and bool(is_batchedtensor(value))

@@ -86,7 +86,15 @@ class FirstLayerCoordinates(Protocol):
         """Returns the clients' mean weight (out, in); the shares (c,) add up to 1."""
 
     def of(self, clients: list[int]) -> Self:
-        """Returns the coordinates of some of the clients, by position."""
+        """Returns the coordinates of some of the clients, by position, with a common weight."""
+
+    def part(self, clients: slice, weight: Tensor | None) -> Self:
+        """Returns the coordinates of some clients.
+
+        Args:
+            clients: Which.
+            weight: The weight (out, in) that they all started from; None if each had its own.
+        """
 
 
 class PlainRows(NamedTuple):
@@ -125,7 +133,7 @@ class PlainCoordinates(NamedTuple):
     """The weights themselves, (c, out, in), as ``FirstLayerCoordinates``.
 
     Attributes:
-        weight: The common weight, (out, in).
+        weight: The initial weight: a common one, (out, in), or one of each client, (c, out, in).
         drawn: See ``FirstLayerCoordinates.drawn``.
     """
 
@@ -134,7 +142,7 @@ class PlainCoordinates(NamedTuple):
 
     def origin(self) -> Tensor:
         """See ``FirstLayerCoordinates.origin``."""
-        return self.weight.expand(len(self.drawn), *self.weight.shape)
+        return self.weight.expand(len(self.drawn), *self.weight.shape[-2:])
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
         """See ``FirstLayerCoordinates.hold``."""
@@ -161,6 +169,11 @@ class PlainCoordinates(NamedTuple):
     def of(self, clients: list[int]) -> Self:
         """See ``FirstLayerCoordinates.of``."""
         return self._replace(drawn=self.drawn[clients])
+
+    def part(self, clients: slice, weight: Tensor | None) -> Self:
+        """See ``FirstLayerCoordinates.part``."""
+        own = self.weight[clients] if weight is None else weight
+        return self._replace(weight=own, drawn=self.drawn[clients])
 
 
 class Examples(NamedTuple):

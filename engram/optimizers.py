@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engram.checks import require
-from engram.tree import add_scaled, interpolate, norm
+from engram.tree import add_scaled, interpolate, marked, norm
 from engram.types import Batch, LocalRule, Params, Scale
 
 __all__ = [
@@ -36,16 +36,19 @@ AFFINE: Final = frozenset({"sgd", "momentum"})
 """Optimizers that leave an affine rule affine; see ``LocalRule.affine``."""
 
 _MARK: Final = "optimizer/"  # before the names of an optimizer's part of a rule's state
-_FIRST, _SECOND, _STEPS = (f"{_MARK}{part}" for part in ("first/", "second/", "steps"))
+_FIRST, _SECOND, _STEPS = (f"{_MARK}{part}/" for part in ("first", "second", "steps"))
 _BETA2, _EPSILON = 0.999, 1e-8
 
 
 def descent(direction: Direction, eta: Scale) -> Direction:
-    """Builds ``(w, u, batches) -> (w - eta d, u)`` of ``(w, u, batches) -> (d, u)``."""
+    """Builds ``(w, u, batches) -> (w - eta d, u)`` of ``(w, u, batches) -> (d, u)``.
+
+    What d lacks of w stays as it is.
+    """
 
     def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         d, u = direction(w, u, batches)
-        return add_scaled(w, -eta, d), u
+        return w | add_scaled({key: w[key] for key in d}, -eta, d), u
 
     return step
 
@@ -57,7 +60,10 @@ def scaled(rule: LocalRule, factor: float) -> LocalRule:
         moved, u = rule.step(w, u, batches)
         return interpolate(w, moved, factor), u
 
-    return rule if factor == 1 else rule._replace(step=step)
+    if factor == 1:
+        return rule
+    then = rule.then and (rule.then[0], scaled(rule.then[1], factor))
+    return rule._replace(step=step, then=then)
 
 
 def step_factor(schedule: Schedule, server_round: int, rounds: int) -> float:
@@ -109,8 +115,8 @@ def with_optimizer(
         name: The optimizer.
         momentum: In [0, 1); sgd does not read it.
         weight_decay: >= 0.
-        clip: Largest Euclidean norm of d, over all parameters; longer ones are scaled down to it.
-            0: no bound.
+        clip: Largest Euclidean norm of d, over all parameters of a model; longer ones are scaled
+            down to it. 0: no bound.
         undecayed: Names of w that are no parameters, and do not decay.
 
     Raises:
@@ -121,18 +127,34 @@ def with_optimizer(
     require(clip >= 0, "gradient-clip", clip, "at least 0")
     if name == "sgd" and not weight_decay and not clip:
         return rule
-    direction, eta = rule.direction, rule.eta
+    direction, eta, moved = rule.direction, rule.eta, rule.moved
     if direction is None:
         raise ValueError("optimizer must be sgd, without decay and clipping: the method's own step")
 
+    def optimized(other: LocalRule) -> LocalRule:
+        return with_optimizer(
+            other,
+            name,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            clip=clip,
+            undecayed=undecayed,
+        )
+
+    then = rule.then and (rule.then[0], optimized(rule.then[1]))
+
     def moments(w: Params) -> Params:
+        later = then[1].moments(w) if then and then[1].moments else {}
+        return later | moments_of(w if moved is None else moved(w))
+
+    def moments_of(w: Params) -> Params:
         if name == "sgd":
             return {}
         zeros = {_FIRST + key: torch.zeros_like(leaf) for key, leaf in w.items()}
         if name == "momentum":
             return zeros
         zeros |= {_SECOND + key: torch.zeros_like(leaf) for key, leaf in w.items()}
-        return zeros | {_STEPS: next(iter(w.values())).new_zeros(())}
+        return zeros | {_STEPS + min(w): next(iter(w.values())).new_zeros(())}
 
     def init(w: Params, batch: Batch | None) -> Params:
         return rule.init(w, batch) | moments(w)
@@ -144,40 +166,42 @@ def with_optimizer(
         g, own = direction(w, model_part(u), batches)
         if clip:
             g = _clipped(g, clip)
+        x = {key: w[key] for key in g}
         if weight_decay and name == "adamw":
-            w = w | add_scaled(decayed(w), -eta * weight_decay, w)
+            x = x | add_scaled(decayed(x), -eta * weight_decay, x)
         elif weight_decay:
-            g = g | {key: g[key] + weight_decay * leaf for key, leaf in decayed(w).items()}
+            g = g | {key: g[key] + weight_decay * leaf for key, leaf in decayed(x).items()}
         if name == "sgd":
-            return add_scaled(w, -eta, g), own
-        first = {key: u[_FIRST + key] for key in w}
+            return w | add_scaled(x, -eta, g), u | own
+        first = {key: u[_FIRST + key] for key in g}
         if name == "momentum":
             first = add_scaled(g, momentum, first)
-            return add_scaled(w, -eta, first), own | _named(_FIRST, first)
+            return w | add_scaled(x, -eta, first), u | own | marked(first, _FIRST)
         first = interpolate(g, first, momentum)
-        second = {key: torch.lerp(g[key] ** 2, u[_SECOND + key], _BETA2) for key in w}
-        steps = u[_STEPS] + 1
+        second = {key: torch.lerp(g[key] ** 2, u[_SECOND + key], _BETA2) for key in g}
+        counted = _STEPS + min(g)  # of what is moved together, by its first name
+        steps = u[counted] + 1
         d = _normalized(first, second, _correction(momentum, steps), _correction(_BETA2, steps))
-        found = _named(_FIRST, first) | _named(_SECOND, second) | {_STEPS: steps}
-        return add_scaled(w, -eta, d), own | found
+        found = marked(first, _FIRST) | marked(second, _SECOND) | {counted: steps}
+        return w | add_scaled(x, -eta, d), u | own | found
 
     return rule._replace(
         init=init,
         step=step,
         moments=moments if name != "sgd" else None,
+        then=then,
         direction=None,
         affine=rule.affine and name in AFFINE and not weight_decay and not clip,
     )
 
 
-def _named(mark: str, leaves: Params) -> Params:
-    return {mark + key: leaf for key, leaf in leaves.items()}
-
-
 def _clipped(g: Params, most: float) -> Params:
-    # As torch.nn.utils.clip_grad_norm_ has it.
-    factor = (most / (norm(g) + 1e-6)).clamp(max=1.0)
-    return {key: leaf * factor for key, leaf in g.items()}
+    found: Params = {}
+    for mark in {key.rpartition("/")[0] for key in g}:  # each of several models by itself
+        own = {key: leaf for key, leaf in g.items() if key.rpartition("/")[0] == mark}
+        factor = (most / (norm(own) + 1e-6)).clamp(max=1.0)  # as torch's clip_grad_norm_ has it
+        found |= {key: leaf * factor for key, leaf in own.items()}
+    return {key: found[key] for key in g}
 
 
 def _correction(beta: float, steps: Tensor) -> Tensor:

@@ -127,7 +127,7 @@ def private_mean(
         size = sum(leaf.numel() for leaf in model.values())
         mean = add_normal(mean, multiplier * bound / clients, normal(size, int(release)))
         rest = {name: leaf for name, leaf in state.items() if name != _RELEASES}
-        merged, rest = aggregate.merge(model, rest, [Update(mean, 1.0)])
+        merged, rest = aggregate.merge(model, rest, [Update(mean, float(clients))])
         return merged, rest | {_RELEASES: release}
 
     return aggregate._replace(init=init, merge=merge, weighting="clients", bounded=True)

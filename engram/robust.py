@@ -87,6 +87,7 @@ def centered(aggregate: Aggregate, center: Center) -> Aggregate:
 
     def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
         point = center([update.params for update in updates])
-        return aggregate.merge(model, state, [Update(point, 1.0)])
+        clients = float(len(updates))
+        return aggregate.merge(model, state, [Update(point, clients)])
 
     return aggregate._replace(merge=merge, weighting="clients", additive=False, bounded=True)

@@ -5,7 +5,8 @@ rule adds and scales gradients, a client's weight stays in ::
 
     W0 + Delta' X,    Delta (n, out), X (n, in) the rows that the client draws in the round
 
-with the common weight W0 (out, in). It suffices to compute with Delta: the outputs for rows x are
+with the initial weight W0 (out, in), as a rule common to all clients. It suffices to compute with
+Delta: the outputs for rows x are
 ``x W0' + (x X') Delta``; a gradient is the gradient by the outputs, placed in the rows of Delta
 that belong to its batch; and the Gram products ``X X'`` are computed for many steps at once. No
 client needs an (out, in) matrix of its own until one is asked for. This pays off where n < in.
@@ -70,7 +71,7 @@ class Span(NamedTuple):
     """A cohort's first layers, as ``dense.FirstLayerCoordinates``.
 
     Attributes:
-        weight: The common weight W0, (out, in).
+        weight: The initial weight W0: a common one, (out, in), or one of each client, (c, out, in).
         rows: X, (c, held + n, in): the clients' own initial weights minus W0, if there are any,
             then the rows drawn.
         held: ``out`` if clients bring initial weights of their own, else 0.
@@ -87,13 +88,13 @@ class Span(NamedTuple):
 
     def origin(self) -> Tensor:
         """See ``FirstLayerCoordinates.origin``: zeros (c, m, out), for the rows known so far."""
-        return self.rows.new_zeros(len(self.rows), self.held, len(self.weight))
+        return self.rows.new_zeros(len(self.rows), self.held, self.weight.shape[-2])
 
     def hold(self, weights: Tensor, clients: list[int]) -> Tensor:
         """See ``FirstLayerCoordinates.hold``: ``W0 + I' (weight - W0)``."""
         brought = self.rows[:, : self.held]
         brought.zero_()
-        brought[clients] = weights - self.weight
+        brought[clients] = weights - (self.weight if self._common else self.weight[clients])
         return torch.eye(self.held).to(weights).expand(len(clients), -1, -1)
 
     def see(self, start: int, stop: int) -> SpannedRows:
@@ -107,7 +108,8 @@ class Span(NamedTuple):
 
     def weights(self, held: Tensor) -> Tensor:
         """See ``FirstLayerCoordinates.weights``."""
-        return torch.baddbmm(self.weight.unsqueeze(0), held.mT, self.rows)
+        weight = self.weight.unsqueeze(0) if self._common else self.weight
+        return torch.baddbmm(weight, held.mT, self.rows)
 
     def mean(self, held: Tensor, shares: Tensor) -> Tensor:
         """See ``FirstLayerCoordinates.mean``, in one product over all clients' rows."""
@@ -118,12 +120,24 @@ class Span(NamedTuple):
         """See ``FirstLayerCoordinates.of``."""
         return self._replace(rows=self.rows[clients])
 
+    def part(self, clients: slice, weight: Tensor | None) -> Self:
+        """See ``FirstLayerCoordinates.part``."""
+        own = self.weight[clients] if weight is None else weight
+        return self._replace(weight=own, rows=self.rows[clients])
+
+    @property
+    def _common(self) -> bool:
+        return self.weight.ndim == 2
+
     def look(self, x: Tensor, start: int, known: int) -> SpannedRows:
         """Returns rows x (c, k, in), with Gram products against the span's first ``known`` rows.
 
         ``start`` is the place of x's first row in the span.
         """
-        common = (x.reshape(-1, x.shape[2]) @ self.weight.T).view(*x.shape[:2], -1)
+        if self._common:
+            common = (x.reshape(-1, x.shape[2]) @ self.weight.T).view(*x.shape[:2], -1)
+        else:
+            common = torch.bmm(x, self.weight.mT)
         gram = torch.bmm(x, self.rows[:, :known].mT)
         return SpannedRows(common, gram, start)
 
@@ -134,12 +148,12 @@ def make_coordinates(
     """Chooses how a cohort's first layers are stored, and allocates a buffer for its rows.
 
     Args:
-        weight: The common weight, (out, in).
+        weight: The initial weight, (out, in), or one of each client, (c, out, in).
         clients: Number of clients.
         drawn: Number of rows that each client draws.
         brought: Whether any client starts from a weight of its own.
     """
-    out, width = weight.shape
+    out, width = weight.shape[-2:]
     held = out if brought else 0
     if held + drawn < width:
         return Span(weight, weight.new_empty(clients, held + drawn, width), held)

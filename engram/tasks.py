@@ -91,7 +91,10 @@ def _binary(outputs: "Tensor", targets: "Tensor") -> "Tensor":
 def _next_token(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
 
-    losses = functional.cross_entropy(outputs.mT, targets, reduction="none", ignore_index=-1)
+    # Flat, outputs stay in their order: with classes on the second axis, torch copies them.
+    losses = functional.cross_entropy(
+        outputs.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-1
+    ).view(targets.shape)
     return losses.sum(1) / (targets != -1).sum(1).clamp(min=1)
 
 

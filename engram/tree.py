@@ -1,11 +1,11 @@
-"""Arithmetic on parameter dictionaries."""
+"""Arithmetic on parameter dictionaries, and the parts of one that holds several."""
 
 import torch
 from torch import Tensor
 
 from engram.types import Params, Scale
 
-__all__ = ["add_scaled", "interpolate", "is_finite", "norm"]
+__all__ = ["add_scaled", "interpolate", "is_finite", "marked", "multiplied", "norm", "part"]
 
 
 def add_scaled(x: Params, scale: Scale, y: Params) -> Params:
@@ -13,6 +13,13 @@ def add_scaled(x: Params, scale: Scale, y: Params) -> Params:
     if isinstance(scale, Tensor):
         return {name: leaf + _along(scale, leaf) * y[name] for name, leaf in x.items()}
     return {name: torch.add(leaf, y[name], alpha=scale) for name, leaf in x.items()}
+
+
+def multiplied(x: Params, scale: Scale) -> Params:
+    """Returns ``scale * x``, leaf by leaf."""
+    if isinstance(scale, Tensor):
+        return {name: _along(scale, leaf) * leaf for name, leaf in x.items()}
+    return {name: scale * leaf for name, leaf in x.items()}
 
 
 def interpolate(x: Params, y: Params, weight: Scale) -> Params:
@@ -24,6 +31,23 @@ def interpolate(x: Params, y: Params, weight: Scale) -> Params:
     if isinstance(weight, Tensor):
         return {name: torch.lerp(leaf, y[name], _along(weight, leaf)) for name, leaf in x.items()}
     return {name: torch.lerp(leaf, y[name], weight) for name, leaf in x.items()}
+
+
+def part(x: Params, mark: str = "") -> Params:
+    """Returns the arrays whose names begin with a mark, by what follows it.
+
+    Args:
+        x: Arrays of a network's parameters, by their names, and others, by a mark and these names.
+        mark: The mark, which ends with a slash; "" for the network's parameters, without any.
+    """
+    if not mark:
+        return {name: leaf for name, leaf in x.items() if "/" not in name}
+    return {name.removeprefix(mark): leaf for name, leaf in x.items() if name.startswith(mark)}
+
+
+def marked(x: Params, mark: str) -> Params:
+    """Returns the arrays with a mark before their names, as ``part`` finds them."""
+    return {mark + name: leaf for name, leaf in x.items()}
 
 
 def norm(x: Params, leading: int = 0) -> Tensor:

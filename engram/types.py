@@ -10,12 +10,26 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Batch", "LocalRule", "LossFn", "Params", "Scale"]
+__all__ = ["Batch", "Companion", "LocalRule", "LossFn", "Params", "Scale"]
 
 Params = dict[str, Tensor]
 Batch = Any  # whatever a loss looks at besides parameters; (inputs, targets) for a network
 LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape ()
 Scale = float | Tensor  # a step size or weight; a tensor holds one for each of stacked models
+
+
+class Companion(NamedTuple):
+    """Arrays beside a network's parameters, one for each, which a rule has in its w.
+
+    Attributes:
+        mark: What stands before a parameter's name in the name of its array; ends with a slash.
+        personal: Whether each client keeps its own ones; if not, clients and server exchange them.
+        copied: Whether they start as the parameters do, as a second model; if not, at zero.
+    """
+
+    mark: str
+    personal: bool
+    copied: bool
 
 
 class LocalRule(NamedTuple):
@@ -46,6 +60,15 @@ class LocalRule(NamedTuple):
         eta: That step size.
         moments: ``w -> u``, the part of the state that an optimizer adds, before the first step;
             None if there is none. See ``engram.optimizers``.
+        companions: Arrays that w has beside the network's parameters. ``engram.tree.part`` tells
+            them apart.
+        moved: ``w -> w``, the part of w that directions have; None if that is all of it.
+        finish: ``(w, u) -> w``, what is made of both after a client's last step; None for w.
+        then: ``(turn, rule)``: of a client's n steps in a round, ``turn(n)`` are this rule's, and
+            those after them the other one's, which has the same ``init`` and state; None where all
+            are this one's.
+        served: ``w -> params``, the model of its own that w gives a client, which is neither w's
+            network nor u; None if there is none.
     """
 
     init: Callable[[Params, Batch | None], Params]
@@ -59,3 +82,8 @@ class LocalRule(NamedTuple):
     direction: Callable[[Params, Params, tuple[Batch, ...]], tuple[Params, Params]] | None = None
     eta: Scale = 0.0
     moments: Callable[[Params], Params] | None = None
+    companions: tuple[Companion, ...] = ()
+    moved: Callable[[Params], Params] | None = None
+    finish: Callable[[Params, Params], Params] | None = None
+    then: "tuple[Callable[[int], int], LocalRule] | None" = None
+    served: Callable[[Params], Params] | None = None

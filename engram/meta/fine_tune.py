@@ -1,19 +1,22 @@
-"""Personalization at evaluation: a few gradient steps on a client's support data."""
+"""Personalization at evaluation: a few gradient steps on a client's own rows."""
 
 from collections.abc import Callable
 
 from engram.checks import require
 from engram.meta.fedavg import fedavg
 from engram.optimizers import Name, with_optimizer
-from engram.types import Batch, LossFn, Params
+from engram.types import Batch, LossFn, Params, Scale
 
 __all__ = ["fine_tune"]
 
 
 def fine_tune(
-    loss: LossFn, *, lr: float, steps: int, optimizer: Name = "sgd"
-) -> Callable[[Params, Batch], Params]:
-    """Builds ``(w, support) -> params``: ``steps`` full-batch gradient steps from w.
+    loss: LossFn, *, lr: Scale, steps: int, optimizer: Name = "sgd"
+) -> Callable[..., Params]:
+    """Builds ``(w, *batches) -> params``: ``steps`` gradient steps from w.
+
+    Each is on the next of the batches, of which there is at least one; after the last one comes
+    the first again. So with a client's only batch, each step is on all of its rows.
 
     w itself is not changed, so one model can be personalized for any number of clients.
 
@@ -30,10 +33,10 @@ def fine_tune(
     require(steps >= 0, "adapt-steps", steps, "at least 0")
     rule = with_optimizer(fedavg(loss, eta=lr), optimizer)
 
-    def personalize(w: Params, support: Batch) -> Params:
+    def personalize(w: Params, *batches: Batch) -> Params:
         u = rule.init(w, None)
-        for _ in range(steps):
-            w, u = rule.step(w, u, (support,))
+        for number in range(steps):
+            w, u = rule.step(w, u, (batches[number % len(batches)],))
         return w
 
     return personalize

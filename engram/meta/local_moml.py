@@ -5,9 +5,7 @@ Meta-Learning and Personalized Federated Learning. JMLR 2023. Below, "(6)" is an
 and "Alg. 3" an algorithm of that paper; w is the meta-model and u a client's memory.
 """
 
-import torch
-
-from engram.checks import require
+from engram.checks import anywhere, require
 from engram.meta.meta_gradient import meta_gradient
 from engram.optimizers import descent
 from engram.tree import interpolate
@@ -17,7 +15,7 @@ __all__ = ["local_moml", "per_fedavg"]
 
 
 def local_moml(
-    loss: LossFn, *, alpha: float, beta: Scale, eta: Scale, hessian: str = "exact"
+    loss: LossFn, *, alpha: Scale, beta: Scale, eta: Scale, hessian: str = "exact"
 ) -> LocalRule:
     """Builds the client's part of LocalMOML (Alg. 3).
 
@@ -53,7 +51,7 @@ def local_moml(
     require((beta > 0) & (beta <= 1), "beta", beta, "in (0, 1]")
     require(eta > 0, "eta", eta, "positive")
     meta = meta_gradient(loss, alpha, hessian)
-    remembers = bool(torch.as_tensor(beta < 1).any())
+    remembers = anywhere(beta < 1)
 
     def init(w: Params, batch: Batch | None) -> Params:
         # With beta = 1 the first step replaces u whatever it was, and no sample is drawn.
@@ -78,6 +76,6 @@ def local_moml(
     )
 
 
-def per_fedavg(loss: LossFn, *, alpha: float, eta: Scale, hessian: str = "exact") -> LocalRule:
+def per_fedavg(loss: LossFn, *, alpha: Scale, eta: Scale, hessian: str = "exact") -> LocalRule:
     """Builds Per-FedAvg: LocalMOML without memory. With one local step it is MAML."""
     return local_moml(loss, alpha=alpha, beta=1.0, eta=eta, hessian=hessian)

@@ -7,7 +7,7 @@ from engram.checks import require
 from engram.derivatives import gradient
 from engram.meta.curvature import curvature_correction
 from engram.tree import add_scaled
-from engram.types import Batch, LossFn, Params
+from engram.types import Batch, LossFn, Params, Scale
 
 __all__ = ["MetaGradient", "meta_gradient"]
 
@@ -28,7 +28,7 @@ class MetaGradient(NamedTuple):
     batches: int
 
 
-def meta_gradient(loss: LossFn, alpha: float, hessian: str) -> MetaGradient:
+def meta_gradient(loss: LossFn, alpha: Scale, hessian: str) -> MetaGradient:
     """Builds both operations for a loss.
 
     Args:

@@ -5,14 +5,14 @@ T. Dinh, Tran, Nguyen. Personalized Federated Learning with Moreau Envelopes. Ne
 
 from engram.checks import require
 from engram.derivatives import gradient
-from engram.tree import add_scaled, interpolate
-from engram.types import Batch, LocalRule, LossFn, Params
+from engram.tree import add_scaled, interpolate, multiplied
+from engram.types import Batch, LocalRule, LossFn, Params, Scale
 
 __all__ = ["pfedme"]
 
 
 def pfedme(
-    loss: LossFn, *, alpha: float, eta: float, strength: float, inner_steps: int
+    loss: LossFn, *, alpha: Scale, eta: Scale, strength: Scale, inner_steps: int
 ) -> LocalRule:
     """Builds the client's part of pFedMe (Alg. 1 of that paper).
 
@@ -64,7 +64,7 @@ def pfedme(
     def direction(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         del u
         theta = proximal(w, batches)
-        return {name: strength * (leaf - theta[name]) for name, leaf in w.items()}, theta
+        return multiplied(add_scaled(w, -1.0, theta), strength), theta
 
     def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         del u

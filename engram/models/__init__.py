@@ -8,6 +8,7 @@ from torch import Generator, Tensor
 from engram.checks import require
 from engram.models.base import Inputs, Model
 from engram.models.built_in import build_model
+from engram.models.companions import begun, with_companions
 from engram.models.fit import check_fit
 from engram.models.functional import Statistics
 from engram.models.losses import (
@@ -18,12 +19,14 @@ from engram.models.losses import (
     squared_error,
 )
 from engram.models.module import from_module
-from engram.models.sharing import keep, with_personal
+from engram.models.sharing import Part, keep, part_of, with_personal
 from engram.models.zoo import built_in_module, with_group_norm
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
 
 __all__ = [
     "Model",
+    "Part",
+    "begun",
     "build_model",
     "check_fit",
     "cohort_losses",
@@ -33,7 +36,9 @@ __all__ = [
     "keep",
     "mean_loss",
     "network",
+    "part_of",
     "squared_error",
+    "with_companions",
     "with_personal",
 ]
 

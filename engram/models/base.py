@@ -42,6 +42,8 @@ class Model(NamedTuple):
         vectorizes: Whether ``torch.func.vmap`` can run it.
         personal: Names of parameters that each client keeps to itself.
         names: What a module calls its parameters, where they have other names here.
+        kept: ``params -> params``, the model of a client's own that a local rule trains beside the
+            network's; None if there is none. See ``engram.models.companions``.
     """
 
     init: Callable[[Generator], Params]
@@ -61,3 +63,4 @@ class Model(NamedTuple):
     vectorizes: bool = True
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
+    kept: Callable[[Params], Params] | None = None

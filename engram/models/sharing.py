@@ -2,16 +2,42 @@
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from typing import Literal
 
-from engram.checks import must
+from engram.checks import must, require
 from engram.models.base import Model
 from engram.types import Params
 
-__all__ = ["keep", "with_personal"]
+__all__ = ["Part", "keep", "part_of", "with_personal"]
+
+
+Part = Literal["", "head", "body", "norm"]
+
+
+def part_of(model: Model, names: Iterable[str], part: Part) -> frozenset[str]:
+    """Returns the names of a part of a network.
+
+    Args:
+        model: The network.
+        names: Of its parameters, in the order of its layers.
+        part: ``head``, the last layer that has parameters; ``body``, all others; ``norm``, the
+            layers that keep running statistics, which belong to the part, too; "" for nothing.
+    """
+    layers = {name: name.rpartition(".")[0] for name in names}
+    last = {[layer for name, layer in layers.items() if name not in model.running][-1]}
+    normed = {layer for name, layer in layers.items() if name in model.running}
+    chosen = {"": set(), "head": last, "body": {*layers.values()} - last, "norm": normed}[part]
+    return frozenset(name for name, layer in layers.items() if layer in chosen)
 
 
 def with_personal(
-    model: Model, names: Iterable[str], *, personal: str, share: str, running: bool
+    model: Model,
+    names: Iterable[str],
+    *,
+    personal: str,
+    share: str,
+    running: bool,
+    part: Part = "",
 ) -> Model:
     """Returns a network some of whose parameters are each client's own.
 
@@ -22,12 +48,18 @@ def with_personal(
             personal.
         share: Patterns likewise: where there are some, whatever matches none is personal.
         running: Whether running statistics are personal, too.
+        part: A part that is personal, as ``part_of`` has it, where there are no patterns.
 
     Raises:
-        ValueError: If a pattern matches nothing, or nothing is left to share.
+        ValueError: If a pattern matches nothing, the network lacks the part, or nothing is left to
+            share.
     """
     called = {name: model.names.get(name, name) for name in names}
     found = set(model.running) if running else set()
+    if part and not (personal or share):
+        own = part_of(model, called, part)
+        require(bool(own), "model", "one without", f"a network that has a {part}")
+        found |= own
     for key, text, kept in (("personal", personal, True), ("share", share, False)):
         patterns = [pattern.strip() for pattern in text.split(",") if pattern.strip()]
         for pattern in patterns:

@@ -1,0 +1,1 @@
+"""Federated learning: rules that make a common model good for all, or each client's own good."""
