@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engram.aggregates import Aggregate
+from engram.aggregates import Aggregate, averaging
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
@@ -11,14 +11,25 @@ from federation.protection import protected
 from federation.settings.protection import ProtectionSettings
 
 
-def aggregate_of(experiment: Experiment, noise: Noise = secret_noise) -> Aggregate:
+def aggregate_of(
+    experiment: Experiment,
+    noise: Noise = secret_noise,
+    *,
+    running: frozenset[str] = frozenset(),
+) -> Aggregate:
     """Builds the method's aggregate, wrapped in its protection and the server's step.
+
+    Args:
+        experiment: The settings.
+        noise: Where the noise of central privacy comes from.
+        running: Names of running statistics that clients share, which are averaged.
 
     Raises:
         Refused: The method's aggregate is not a mean, and the settings would replace a mean.
     """
     try:
-        merged = protected(experiment.of(LocalMethod).aggregate(), experiment, noise)
+        own = experiment.of(LocalMethod).aggregate(experiment)
+        merged = protected(averaging(own, running), experiment, noise)
     except ValueError as error:
         raise Refused(str(error)) from error
     if experiment.server_step == "replace":

@@ -29,6 +29,10 @@ class Stream(IntEnum):
     TIES = 14
     DROPOUT = 15
     AUGMENTATION = 16
+    VALIDATION = 17
+    UNSEEN = 18
+    FINE_TUNING = 19
+    TUNING = 20
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

@@ -12,7 +12,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.checks import must, require
-from engram.models import Model, check_fit, network, with_personal
+from engram.models import (
+    Model,
+    check_fit,
+    mean_loss,
+    network,
+    with_companions,
+    with_personal,
+)
 from engram.models.base import Inputs
 from engram.networks import CHARACTERS, NETWORKS
 from engram.tasks import task_of
@@ -25,10 +32,11 @@ from federation.data.values import Columns, Values
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room
+from federation.methods.local import LocalMethod
 from federation.names import Names
 from federation.roster import Kind
 from federation.shapes import described, example
-from federation.streams import Stream, torch_generator
+from federation.streams import Stream, generator, torch_generator
 
 __all__ = [
     "FederatedData",
@@ -127,15 +135,17 @@ class FederatedData(NamedTuple):
 
     Attributes:
         train: Rows to learn from.
-        test: Rows to personalize on and to be scored on.
+        test: Rows to be scored on; where the protocol is ``few-shot``, to fine-tune on, too.
         outputs: Number of classes, or of values or labels to predict.
         names: What clients are called, where each is a task of the data.
+        validation: Rows to choose settings and rounds by; None if none are held out.
     """
 
     train: Split
     test: Split
     outputs: int
     names: Names = UNNAMED
+    validation: Split | None = None
 
     @property
     def kind(self) -> Kind:
@@ -168,12 +178,20 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
         least = f"at least {model.least_rows} for this network, which normalizes by its batches"
         require(e.batch_size >= model.least_rows, "batch-size", e.batch_size, least)
         check_fit(model, task_of(e.task, e.loss), example(kind.inputs), kind.outputs)
-        if not (e.personal or e.share or (e.statistics == "local" and model.running)):
+        own, local = e.own, e.statistics == "local"
+        part = own.part if isinstance(own, LocalMethod) else ""
+        if e.personal or e.share or part or (local and model.running):
+            model = with_personal(
+                model,
+                model.init(torch.Generator()),
+                personal=e.personal,
+                share=e.share,
+                running=local,
+                part=part,
+            )
+        if not isinstance(own, LocalMethod):
             return model
-        names = model.init(torch.Generator())
-        return with_personal(
-            model, names, personal=e.personal, share=e.share, running=e.statistics == "local"
-        )
+        return with_companions(model, own.rule(mean_loss(model, task_of(e.task, e.loss))))
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
 
@@ -305,8 +323,12 @@ def with_known_tokens(data: FederatedData, model: Model, experiment: Experiment)
         known(tree_map(torch.from_numpy, rows), tokens)
         return rows
 
-    train, test = (part._replace(x=known(part.x, model.tokens)) for part in (data.train, data.test))
-    return data._replace(train=train, test=test)
+    def checked(split: Split) -> Split:
+        return split._replace(x=known(split.x, model.tokens))
+
+    train = checked(data.train)
+    held_out = data.validation and data.validation._replace(x=train.x)
+    return data._replace(train=train, test=checked(data.test), validation=held_out)
 
 
 def _hold(
@@ -322,12 +344,26 @@ def _hold(
 
         return Split(tree_map(there, x), there(y), rows, names)
 
+    learned = hold(arrays.x_train, arrays.y_train, train)
+    parts = [_held_out(client, own, experiment) for client, own in enumerate(train)]
     return FederatedData(
-        train=hold(arrays.x_train, arrays.y_train, train),
+        train=learned._replace(rows=[kept for kept, _ in parts]),
         test=hold(arrays.x_test, arrays.y_test, test),
         outputs=arrays.outputs,
         names=names,
+        validation=learned._replace(rows=[out for _, out in parts])
+        if experiment.validates
+        else None,
     )
+
+
+def _held_out(client: int, own: Rows, experiment: Experiment) -> tuple[Rows, Rows]:
+    """Returns the training rows that a client trains on, and those that are held out."""
+    count = experiment.validation_rows(len(own))
+    if not count:
+        return own, own[:0]
+    order = generator(experiment.seed, Stream.VALIDATION, client).permutation(len(own))
+    return own[np.sort(order[count:])], own[np.sort(order[:count])]
 
 
 def has_device(device: str) -> bool:

@@ -193,7 +193,7 @@ def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
         for setting, size in _rows_needed(e).items():
             if rows["training"] < size:
                 yield setting, must(setting, size, f"at most all {rows['training']} training rows")
-        if rows["test"] <= e.adapt_shots:
+        if e.protocol == "few-shot" and rows["test"] <= e.adapt_shots:
             wanted = f"fewer than all {rows['test']} test rows"
             yield "adapt-shots", must("adapt-shots", e.adapt_shots, wanted)
     elif classes and e.partition != "blocks":
@@ -293,14 +293,19 @@ def _too_small(sizes: Iterable[Size], e: Experiment, names: Names = UNNAMED) -> 
     needed = _rows_needed(e)
     for client, n_train, n_test in sizes:
         called = f"client {names.get(client, client)}"
+        held_out = e.validation_rows(n_train)
+        beside = f" beside {held_out} held out for validation" if held_out else ""
         for setting, size in needed.items():
-            if n_train < size:
+            if n_train - held_out < size:
                 yield (
                     setting,
-                    f"{called} has {n_train} training rows, fewer than {setting} = {size}: lower "
-                    f"{setting}, or {advice}",
+                    f"{called} has {n_train - held_out} training rows{beside}, fewer than "
+                    f"{setting} = {size}: lower {setting}, or {advice}",
                 )
-        if n_test <= e.adapt_shots:
+        if e.protocol == "standard":
+            if not n_test:
+                yield "test-fraction", f"{called} has no test rows to be scored on: {advice}"
+        elif n_test <= e.adapt_shots:
             yield (
                 "adapt-shots",
                 f"{called} has {n_test} test rows, not more than adapt-shots = {e.adapt_shots}, "

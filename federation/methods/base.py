@@ -52,6 +52,7 @@ class Method(Settings):
         tables: Whether clients hold tables, of which an error may say what is in them.
         unread: Fields of the shared settings that it does not look at: giving one is an error.
         decisive: Fields that bear on its numbers, though on other methods' they do not.
+        compared: Whether a comparison has it that names no methods.
     """
 
     name: ClassVar[str]
@@ -61,6 +62,7 @@ class Method(Settings):
     tables: ClassVar[bool] = False
     unread: ClassVar[frozenset[str]] = frozenset()
     decisive: ClassVar[frozenset[str]] = frozenset()
+    compared: ClassVar[bool] = False
 
     def datasets(self, shared: SharedSettings) -> list[str]:
         """Returns the data sets that ``dataset`` names."""
@@ -137,6 +139,7 @@ def unknown_method(what: str, name: object) -> str:
     return must(what, name, known + nearest(str(name), METHODS))
 
 
-def family(plug_in: str) -> list[str]:
-    """Returns the names of a family's methods."""
-    return [name for name, method in METHODS.items() if method.plug_in == plug_in]
+def family(plug_in: str, *, compared: bool = False) -> list[str]:
+    """Returns the names of a family's methods; or of those that are compared by default."""
+    some = ((name, method) for name, method in METHODS.items() if method.plug_in == plug_in)
+    return [name for name, method in some if method.compared or not compared]

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field
 
 from engram.checks import require
 from engram.metrics import METRICS
-from federation.settings.fields import Float, Int, Settings, nearest
+from federation.settings.fields import Float, Int, Settings, nearest, searched
 
 
 def _metrics(value: object) -> object:
@@ -27,13 +27,48 @@ def _metrics(value: object) -> object:
 
 
 class EvaluationSettings(Settings):
-    """How a model is personalized before it is scored, and by what it is scored."""
+    """Which rows make a personal model, which ones it is scored on, and by what."""
 
-    adapt_shots: Int = Field(
-        5, ge=1, description="evaluation: test rows that a client personalizes on"
+    protocol: Literal["standard", "few-shot"] = Field(
+        "standard",
+        description="evaluation: standard (personal models are made from training rows alone, and "
+        "scored on all test rows) or few-shot (a client fine-tunes on adapt-shots of its test "
+        "rows, and is scored on its other ones)",
     )
-    adapt_steps: Int = Field(10, ge=0, description="evaluation: gradient steps on them")
-    adapt_lr: Float = Field(0.02, gt=0, description="evaluation: their step size")
+    validation_fraction: Float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        description="evaluation, standard: share of each client's training rows that it does not "
+        "train on, but is scored on as well, to choose settings and rounds by; 0: none",
+    )
+    unseen_clients: Int = Field(
+        0,
+        ge=0,
+        description="evaluation: clients that never train; they fine-tune the common model, and "
+        "are scored apart",
+    )
+    patience: Int = Field(
+        0,
+        ge=0,
+        description="evaluation: stop after so many evaluations in a row without a better score "
+        "on validation rows; 0: never",
+    )
+    adapt_shots: Int = Field(
+        5, ge=1, description="evaluation, few-shot: test rows that a client fine-tunes on"
+    )
+    adapt_steps: Int = Field(
+        10,
+        ge=0,
+        description="evaluation: gradient steps of fine-tuning; standard: each on batch-size "
+        "training rows; few-shot: each on all adapt-shots rows",
+    )
+    adapt_lr: Float = Field(
+        0.02,
+        gt=0,
+        description="evaluation: their step size",
+        json_schema_extra=searched(1e-3, 1, log=True),
+    )
     adapt_optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
         "sgd", description="evaluation: their optimizer"
     )
@@ -42,3 +77,12 @@ class EvaluationSettings(Settings):
         description="evaluation: metrics besides the loss, with commas, the main one first; empty: "
         "those of the task",
     )
+
+    @property
+    def validates(self) -> bool:
+        """Whether some of each client's training rows are held out for validation."""
+        return self.protocol == "standard" and self.validation_fraction > 0
+
+    def validation_rows(self, count: int) -> int:
+        """Returns how many of a client's ``count`` training rows are held out, at least one."""
+        return max(1, round(self.validation_fraction * count)) if self.validates and count else 0

@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, NamedTuple, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -15,11 +15,14 @@ from federation.errors import one_line
 __all__ = [
     "Float",
     "Int",
+    "Range",
     "Scalar",
     "Settings",
     "key_of",
     "nearest",
     "range_of",
+    "searched",
+    "searched_range",
     "widths",
     "wrong_values",
 ]
@@ -43,6 +46,32 @@ Int = Annotated[int, BeforeValidator(no_bool), Field(le=_LARGEST)]
 """A whole number, bounded so that sums of many fit 64 bits."""
 
 Float = Annotated[float, BeforeValidator(no_bool)]
+
+
+class Range(NamedTuple):
+    """Where `engram tune` looks for a number: from ``low`` to ``high``, both included.
+
+    Attributes:
+        low: The least value.
+        high: The largest.
+        log: Whether its logarithm is what is drawn evenly: for values of any magnitude.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
+def searched(low: float, high: float, *, log: bool = False) -> dict[str, Any]:
+    """Declares where a setting is searched: ``Field(0.1, json_schema_extra=searched(0.01, 1))``."""
+    return {"search": Range(low, high, log)}
+
+
+def searched_range(field: FieldInfo) -> Range | None:
+    """Returns where a setting is searched, if it says so."""
+    extra = field.json_schema_extra
+    found = extra.get("search") if isinstance(extra, dict) else None
+    return found if isinstance(found, Range) else None
 
 
 def key_of(field: str) -> str:

@@ -5,7 +5,7 @@ Written from the settings' classes by ``python -m tests.federation.pyproject_tab
 
 from typing import Literal, TypeAlias, TypedDict
 
-MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "pfedme", "fedavg", "meta-ban", "molar", "molar-bandit"] | str
+MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "meta-ban", "molar", "molar-bandit"] | str
 
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
@@ -73,7 +73,7 @@ class Given(TypedDict, total=False):
     keeps its own) or fixed (they stay, and are used in training, too)."""
     personal: str
     """parameters that each client keeps to itself, as patterns of their names with commas, such
-    as head.*; the others are shared."""
+    as head.*; the others are shared. Empty: none, or the method's part."""
     share: str
     """parameters that clients share, likewise; all others are personal."""
     num_rounds: int
@@ -110,7 +110,7 @@ class Given(TypedDict, total=False):
     """how training rows are changed at random each time that they are drawn: flip-crop
     (images), or an augmentation of your own, by its name; empty: not at all."""
     optimizer: Literal["sgd", "momentum", "adam", "adamw"]
-    """what moves the common model along the directions of the local steps."""
+    """what moves models along the directions of the local steps."""
     momentum: float
     """momentum: its weight; adam and adamw: their beta1."""
     weight_decay: float
@@ -153,10 +153,24 @@ class Given(TypedDict, total=False):
     merged one as a gradient)."""
     server_radius: float
     """universal: radius of the ball around the initial model that models stay in."""
+    protocol: Literal["standard", "few-shot"]
+    """evaluation: standard (personal models are made from training rows alone, and scored on
+    all test rows) or few-shot (a client fine-tunes on adapt-shots of its test rows, and is
+    scored on its other ones)."""
+    validation_fraction: float
+    """evaluation, standard: share of each client's training rows that it does not train on, but
+    is scored on as well, to choose settings and rounds by; 0: none."""
+    unseen_clients: int
+    """evaluation: clients that never train; they fine-tune the common model, and are scored
+    apart."""
+    patience: int
+    """evaluation: stop after so many evaluations in a row without a better score on validation
+    rows; 0: never."""
     adapt_shots: int
-    """evaluation: test rows that a client personalizes on."""
+    """evaluation, few-shot: test rows that a client fine-tunes on."""
     adapt_steps: int
-    """evaluation: gradient steps on them."""
+    """evaluation: gradient steps of fine-tuning; standard: each on batch-size training rows;
+    few-shot: each on all adapt-shots rows."""
     adapt_lr: float
     """evaluation: their step size."""
     adapt_optimizer: Literal["sgd", "momentum", "adam", "adamw"]
@@ -175,13 +189,15 @@ class Given(TypedDict, total=False):
     """GiB that a process may use to train clients at once; 0: a quarter of what is free. With
     less, clients train in smaller blocks: the same numbers, to rounding."""
     alpha: float
-    """local-moml, per-fedavg: adaptation step size; pfedme: inner step size; meta-ban: how much
-    it explores."""
+    """local-moml, per-fedavg: adaptation step size; feddyn: weight of the penalty; apfl: weight
+    of a client's own model; 0: fedavg; pfedme: inner step size; meta-ban: how much it
+    explores."""
     beta: float
     """local-moml: weight of the newest adaptation in the memory."""
     eta: float
-    """local-moml, per-fedavg, pfedme: step size of the common model; fedavg: step size of a
-    client's local steps."""
+    """local-moml, per-fedavg, pfedme: step size of the common model; fedavg, fedprox, scaffold,
+    feddyn, fedadagrad, fedyogi, fedadam, local, ditto, apfl, mr-mtl, fedper, lg-fedavg,
+    fedbabu, fedbn, fedrep, fedalt: step size of a client's local steps."""
     hessian: Literal["exact", "first-order", "finite-difference"]
     """local-moml, per-fedavg: how the meta-gradient treats the Hessian: exact, first-order
     (leaves it out) or finite-difference."""
@@ -190,12 +206,27 @@ class Given(TypedDict, total=False):
     (cross-silo)."""
     initial_batch_size: int
     """local-moml: rows that a memory starts from (K0)."""
+    mu: float
+    """fedprox: weight of the proximal term; 0: fedavg."""
+    server_eta: float
+    """scaffold: step size of the server; 1: the mean; fedadagrad, fedyogi, fedadam: step size
+    of the server."""
+    beta1: float
+    """fedadagrad, fedyogi, fedadam: weight of the former mean of the changes."""
+    tau: float
+    """fedadagrad, fedyogi, fedadam: degree of adaptivity; the smaller, the more."""
+    beta2: float
+    """fedyogi, fedadam: weight of the former mean square."""
     lambda_: float
-    """pfedme: weight of the proximal term."""
+    """ditto, mr-mtl: weight of the proximal term; 0: local models; pfedme: weight of the
+    proximal term."""
     inner_steps: int
     """pfedme: steps towards the proximal point."""
     server_mix: float
     """pfedme: weight of the round's mean (beta)."""
+    personal_share: float
+    """fedrep: share of a client's steps in a round, the first ones, for the head; fedalt: share
+    of a client's steps in a round, the first ones, for what it keeps."""
     nu: float
     """meta-ban: the larger, the larger groups are."""
     gamma: float

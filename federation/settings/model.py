@@ -63,7 +63,7 @@ class ModelSettings(Settings):
     personal: str = Field(
         "",
         description="parameters that each client keeps to itself, as patterns of their names with "
-        "commas, such as head.*; the others are shared",
+        "commas, such as head.*; the others are shared. Empty: none, or the method's part",
     )
     share: str = Field(
         "", description="parameters that clients share, likewise; all others are personal"

@@ -46,7 +46,7 @@ class TrainingSettings(Settings):
         "flip-crop (images), or an augmentation of your own, by its name; empty: not at all",
     )
     optimizer: Literal["sgd", "momentum", "adam", "adamw"] = Field(
-        "sgd", description="what moves the common model along the directions of the local steps"
+        "sgd", description="what moves models along the directions of the local steps"
     )
     momentum: Float = Field(
         0.9, ge=0, lt=1, description="momentum: its weight; adam and adamw: their beta1"
