@@ -65,6 +65,7 @@ class LocalHost:
                 server_round=round_of(first),
                 durable=durable_of(first),
                 combine=most,
+                losses=_wants_losses(config_of(first)),
             )
             for (i, clients), result in zip(group.items(), trained, strict=True):
                 yield _train_reply(requests[i].message, clients, result, most)
@@ -107,15 +108,17 @@ def _in_groups(
     ``answer`` takes a group: the clients of each request, by the request's index.
     """
     replies: dict[int, Message] = {}
-    groups: dict[tuple[int, int, int | None], dict[int, list[int]]] = {}
+    groups: dict[tuple[object, ...], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         try:
             content = request.message.content
             _check(content)
+            config = config_of(content)
             key = (
                 id(content.array_records[ARRAYS]),
                 round_of(content),
-                _most_examples(config_of(content)),
+                _most_examples(config),
+                _wants_losses(config),
             )
             groups.setdefault(key, {})[i] = asked_clients(request)
         except EngramError as error:
@@ -144,6 +147,11 @@ def _most_examples(config: ConfigRecord) -> int | None:
     return most
 
 
+def _wants_losses(config: ConfigRecord) -> bool:
+    """Returns whether training losses are asked for; so they are if the message does not say."""
+    return bool(config.get("losses", True))
+
+
 def _train_reply(
     message: Message, clients: Sequence[int], trained: Trained, most: int | None
 ) -> Message:
@@ -151,16 +159,14 @@ def _train_reply(
     if not trained.clients:
         reasons = "; ".join(trained.failures[client] for client in failed)
         return Message(Error(DIVERGED, reasons), reply_to=message)
-    weights = None if most is None else [min(n, most) for n in trained.examples]
+    metrics: dict[str, float] = {"num-examples": sum(trained.examples)}
+    if trained.losses:
+        weights = None if most is None else [min(n, most) for n in trained.examples]
+        metrics["train-loss"] = float(np.average(trained.losses, weights=weights))
     content = RecordDict(
         {
             ARRAYS: to_record(trained.params),
-            METRICS: MetricRecord(
-                {
-                    "num-examples": sum(trained.examples),
-                    "train-loss": float(np.average(trained.losses, weights=weights)),
-                }
-            ),
+            METRICS: MetricRecord({**metrics}),
             CLIENTS: ConfigRecord(
                 {
                     "server-round": round_of(message.content),

@@ -6,7 +6,9 @@ third way, for those that end in dense layers. All run the same rule and give th
 for rounding. Everything that belongs to a client has a leading client axis.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from math import isfinite
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -18,8 +20,9 @@ from torch.utils._pytree import tree_map
 
 from engram.augmentations import Augmentation, augmented
 from engram.dense import FIRST, FirstLayerCoordinates
+from engram.federated.parts import whose_turn
 from engram.tree import is_finite
-from engram.types import Batch, LocalRule, LossFn, Params
+from engram.types import Batch, LocalRule, LossFn, Params, Scale
 from federation.data.federated import Split
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "CohortTask",
     "Draws",
     "LocalRound",
+    "Rules",
     "each_in_turn",
     "vmapped",
 ]
@@ -44,11 +48,13 @@ class Step(NamedTuple):
     Attributes:
         who: Which.
         batches: Inputs (c, k, ...), targets (c, k, ...), and keys (c,) if there are any.
+        later: Whether it is one of those that the rule leaves to another; see ``LocalRule.then``.
         last: Whether it is their last one.
     """
 
     who: Who
     batches: tuple[Batch, ...]
+    later: bool
     last: bool
 
 
@@ -67,6 +73,8 @@ class Draws(NamedTuple):
             then those of each step in turn; None unless the network drops something at random.
         sizes: For each client and step, how many rows of its batches count, (c, steps), the others
             being padding; 0 if it has fewer steps. None if all of them do.
+        turns: For each client, after how many steps the rule leaves the others to another one,
+            (c,); None if it takes all of them.
     """
 
     split: Split
@@ -78,6 +86,7 @@ class Draws(NamedTuple):
     seeds: Tensor | None = None
     keys: Tensor | None = None
     sizes: npt.NDArray[np.int64] | None = None
+    turns: npt.NDArray[np.int64] | None = None
 
     @property
     def step_size(self) -> int:
@@ -90,7 +99,8 @@ class Draws(NamedTuple):
         keys = None if self.keys is None else self.keys[one]
         sizes = None if self.sizes is None else self.sizes[one]
         seeds = None if self.seeds is None else self.seeds[one]
-        return self._replace(rows=self.rows[one], seeds=seeds, keys=keys, sizes=sizes)
+        turns = None if self.turns is None else self.turns[one]
+        return self._replace(rows=self.rows[one], seeds=seeds, keys=keys, sizes=sizes, turns=turns)
 
     def take(
         self, who: Who, start: int, stop: int, out: Tensor | None = None
@@ -107,29 +117,33 @@ class Draws(NamedTuple):
         """Gathers each step's batches, of those clients together whose batches are of one size."""
         count = (self.rows.shape[1] - self.initial) // self.step_size
         for h in range(count):
-            for who, size, last in self._alike(h, last=h + 1 == count):
-                number = h * self.batches
-                starts = (self.initial + (number + b) * self.size for b in range(self.batches))
-                batches = (
-                    self._batch(who, at, size, number + b + 1) for b, at in enumerate(starts)
-                )
-                yield Step(who, tuple(batches), last)
+            for who, size, later, last in self._alike(h, last=h + 1 == count):
+                first = h * self.batches
+                starts = (self.initial + (first + b) * self.size for b in range(self.batches))
+                batches = (self._batch(who, at, size, first + b + 1) for b, at in enumerate(starts))
+                yield Step(who, tuple(batches), later, last)
 
     def initial_batch(self) -> Batch | None:
         """Gathers the batch that memories start from, if there is one."""
         return self._batch(ALL, 0, self.initial, 0) if self.initial else None
 
-    def _alike(self, h: int, *, last: bool) -> Iterator[tuple[Who, int, bool]]:
-        """Parts the clients that have a step h by the size of its batches."""
+    def later(self, h: int) -> bool:
+        """Returns whether step h is left to another rule, where all clients have as many steps."""
+        return self.turns is not None and h >= int(self.turns[0])
+
+    def _alike(self, h: int, *, last: bool) -> Iterator[tuple[Who, int, bool, bool]]:
+        """Parts the clients that have a step h by the size of its batches, and whose turn it is."""
         if self.sizes is None:
-            yield ALL, self.size, last
+            yield ALL, self.size, self.later(h), last
             return
         final = (self.sizes > 0).sum(1) == h + 1
-        kinds = self.sizes[:, h] * 2 + final
-        for kind in np.unique(kinds[kinds > 1]).tolist():
+        later = np.zeros(len(final), dtype=bool) if self.turns is None else h >= self.turns
+        kinds = self.sizes[:, h] * 4 + later * 2 + final
+        for kind in np.unique(kinds[kinds > 3]).tolist():
             who = np.flatnonzero(kinds == kind)
             every = len(who) == len(kinds)
-            yield ALL if every else torch.from_numpy(who).to(self.rows.device), *divmod(kind, 2)
+            some = ALL if every else torch.from_numpy(who).to(self.rows.device)
+            yield some, kind // 4, kind // 2 % 2 == 1, kind % 2 == 1
 
     def _batch(self, who: Who, start: int, size: int, number: int) -> Batch:
         batch = self.take(who, start, start + size)
@@ -143,13 +157,19 @@ class CohortTask(NamedTuple):
         model: The common model w, without a client axis.
         memories: For each client the memory it kept, or None: it starts anew.
         draws: Its rows.
-        own: The clients' personal parameters, with a leading client axis.
+        own: The clients' personal parameters, with a leading client axis: all of the model, where
+            clients are of several runs.
+        scales: Settings that differ between clients: by field of the method, one value of each
+            client, (c,).
+        losses: Whether their training losses are wanted, which take a forward pass of each.
     """
 
     model: Params
     memories: Sequence[Params | None]
     draws: Draws
     own: Params = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
+    scales: Params = {}  # noqa: RUF012 - as above
+    losses: bool = True
 
     @property
     def start(self) -> Params:
@@ -163,7 +183,8 @@ class CohortModels(NamedTuple):
 
     Attributes:
         leaves: The parameters, each with a leading client axis.
-        coordinates: The coordinates of ``dense0.weight``; None for the weight itself.
+        coordinates: The coordinates of ``dense0.weight``, and of whatever has a mark before that
+            name; None for the weights themselves.
     """
 
     leaves: Params
@@ -171,23 +192,31 @@ class CohortModels(NamedTuple):
 
     def of(self, clients: list[int]) -> Self:
         """Returns the models of some clients, by position."""
-        count = len(next(iter(self.leaves.values())))
-        if clients == list(range(count)):
+        count = next((len(leaf) for leaf in self.leaves.values() if leaf.ndim), 0)
+        if not count or clients == list(range(count)):
             return self
-        leaves = {name: leaf[clients] for name, leaf in self.leaves.items()}
+        leaves = {name: _of(leaf, clients) for name, leaf in self.leaves.items()}
         return self._replace(
             leaves=leaves, coordinates=self.coordinates and self.coordinates.of(clients)
         )
 
-    def without(self, names: frozenset[str]) -> Self:
-        """Returns the models without some of their parameters."""
-        return self._replace(leaves={n: x for n, x in self.leaves.items() if n not in names})
+    def part(self, clients: slice, model: Params) -> Self:
+        """Returns the models of clients that started from one model."""
+        return self._replace(
+            leaves={name: _of(leaf, clients) for name, leaf in self.leaves.items()},
+            coordinates=self.coordinates and self.coordinates.part(clients, model.get(FIRST)),
+        )
+
+    def only(self, names: Set[str]) -> Self:
+        """Returns some of the models' parameters."""
+        return self._replace(leaves={n: x for n, x in self.leaves.items() if n in names})
 
     def stack(self) -> Params:
         """Returns the models as they are, with a leading client axis."""
-        if self.coordinates is None:
+        held = self.coordinates
+        if held is None:
             return self.leaves
-        return self.leaves | {FIRST: self.coordinates.weights(self.leaves[FIRST])}
+        return {n: held.weights(x) if n.endswith(FIRST) else x for n, x in self.leaves.items()}
 
     def mean(self, shares: Tensor) -> Params:
         """Returns their mean; the shares (c,) add up to 1."""
@@ -196,9 +225,13 @@ class CohortModels(NamedTuple):
             for name, leaf in self.leaves.items()
             if self.coordinates is None or name != FIRST
         }
-        if self.coordinates is not None:
+        if self.coordinates is not None and FIRST in self.leaves:
             rest[FIRST] = self.coordinates.mean(self.leaves[FIRST], shares)
         return {name: rest[name] for name in self.leaves}
+
+
+def _of(leaf: Tensor, clients: slice | list[int]) -> Tensor:
+    return leaf[clients] if leaf.ndim else leaf  # a count of steps is one for all
 
 
 class LocalRound(NamedTuple):
@@ -207,7 +240,7 @@ class LocalRound(NamedTuple):
     Attributes:
         models: The clients' models.
         states: What their rules remember.
-        losses: The losses of their models on the last batch, in nats.
+        losses: The losses of their models on the last batch, in nats; empty if not wanted.
         broken: Where a client's model or loss became non-finite: by its position, the step
             (from 1; 0 if that is not known).
     """
@@ -232,46 +265,62 @@ class ClientRaised(Exception):
 
 
 Statistics = Callable[..., Params]  # see ``engram.models.Model``
+Rules = Callable[[Mapping[str, Scale]], LocalRule]
+"""Builds the rule with some of the method's settings in place of its own: see ``CohortTask``."""
 
 
 def vmapped(
-    rule: LocalRule, loss: LossFn, task: CohortTask, *, statistics: Statistics | None = None
+    rules: Rules, loss: LossFn, task: CohortTask, *, statistics: Statistics | None = None
 ) -> LocalRound:
     """Runs each step once for all clients.
 
     Args:
-        rule: The rule, built on ``loss``.
-        loss: Mean loss of a batch.
+        rules: Builds the rule, on ``loss``.
+        loss: Mean loss of a batch, by the model that is reported.
         task: What to do.
         statistics: Running statistics after each step: of its last batch, by the model before it.
     """
-    count, w = len(task.memories), task.start
+    count, w, scales = len(task.memories), task.start, task.scales
+
+    def init(own: Params, w: Params, batch: Batch | None) -> Params:
+        return rules(own).init(w, batch)
+
+    def take_step(later: bool, own: Params, *state: Any) -> tuple[Params, Params]:
+        return whose_turn(rules(own), later=later).step(*state)
+
+    def end(own: Params, w: Params, u: Params) -> Params:
+        finish = rules(own).finish
+        return w if finish is None else finish(w, u)
+
     initial = task.draws.initial_batch()
-    u = vmap(rule.init, in_dims=(0, None if initial is None else 0))(w, initial)
+    u = vmap(init, in_dims=(0, 0, None if initial is None else 0))(scales, w, initial)
     if any(memory is not None for memory in task.memories):
         u = _stack([_pick(u, i) | (memory or {}) for i, memory in enumerate(task.memories)])
-    step, update = vmap(rule.step), vmap(statistics) if statistics else None
+    update = vmap(statistics) if statistics else None
     losses = next(iter(w.values())).new_zeros(count)
-    for who, batches, last in task.draws.steps():
-        before = _pick(w, who)
-        own, state = step(before, _pick(u, who), batches)
+    for who, batches, later, last in task.draws.steps():
+        before, step = _pick(w, who), vmap(partial(take_step, later))
+        own, state = step(_pick(scales, who), before, _pick(u, who), batches)
         if update is not None:
             own = own | update(before, *_seen(batches))
         w, u = _put(w, who, own), _put(u, who, state)
-        if last:
+        if last and task.losses:
             losses[who] = vmap(loss)(own, batches[-1])
+    if rules({}).finish is not None:
+        w = vmap(end)(scales, w, u)
     finite = vmap(is_finite)(w) & losses.isfinite()
     broken = {i: 0 for i, fine in enumerate(finite.tolist()) if not fine}
-    return LocalRound(CohortModels(w), CohortModels(u), losses.tolist(), broken)
+    found = losses.tolist() if task.losses else []
+    return LocalRound(CohortModels(w), CohortModels(u), found, broken)
 
 
 def each_in_turn(
-    rule: LocalRule, loss: LossFn, task: CohortTask, *, statistics: Statistics | None = None
+    rules: Rules, loss: LossFn, task: CohortTask, *, statistics: Statistics | None = None
 ) -> LocalRound:
     """Runs all steps of one client, then those of the next.
 
     Args:
-        rule: The rule, built on ``loss``.
+        rules: Builds the rule, on ``loss``.
         loss: Mean loss of a batch.
         task: What to do.
         statistics: As for ``vmapped``.
@@ -280,9 +329,10 @@ def each_in_turn(
         ClientRaised: A client's step raised; it says whose, and which.
     """
     common = {name: _images(leaf) for name, leaf in task.model.items()}
-    models, states, losses, broken = [], [], [], {}
+    models, states, losses, broken = [], [], list[float](), {}
     for i, memory in enumerate(task.memories):
         h, draws = 0, task.draws.of(i)
+        rule = rules({name: float(column[i]) for name, column in task.scales.items()})
         try:
             w = common | {name: _images(leaf[i]) for name, leaf in task.own.items()}
             u = rule.init(w, _only(draws.initial_batch())) | (memory or {})
@@ -291,17 +341,19 @@ def each_in_turn(
             for h, step in enumerate(draws.steps(), start=1):  # noqa: B007 - the handler needs it
                 batches = _only(step.batches)
                 before = w
-                w, u = rule.step(before, u, batches)
+                w, u = whose_turn(rule, later=step.later).step(before, u, batches)
                 if statistics is not None:
                     w = w | statistics(before, *_seen(batches))
-            value = loss(w, batches[-1])
+            if task.losses:
+                losses.append(float(loss(w, batches[-1])))
+            if rule.finish is not None:
+                w = rule.finish(w, u)
         except Exception as error:  # a rule may be anybody's; its error is the cause of ours
             raise ClientRaised(i, h) from error
-        if not (is_finite(w) and value.isfinite()):
+        if not (is_finite(w) and all(map(isfinite, losses[i:]))):
             broken[i] = _first_broken(rule, *start, draws)
         models.append(w)
         states.append(u)
-        losses.append(float(value))
     return LocalRound(CohortModels(_stack(models)), CohortModels(_stack(states)), losses, broken)
 
 
@@ -315,7 +367,7 @@ def _first_broken(rule: LocalRule, w: Params, u: Params, draws: Draws) -> int:
     """Returns the first step after which the model is not finite; the last if only its loss."""
     number = 0
     for step in draws.steps():
-        w, u = rule.step(w, u, _only(step.batches))
+        w, u = whose_turn(rule, later=step.later).step(w, u, _only(step.batches))
         number += 1
         if not is_finite(w):
             break

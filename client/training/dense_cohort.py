@@ -10,10 +10,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from client.training.cohort import ALL, CohortModels, CohortTask, Draws, LocalRound
-from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows
+from client.training.cohort import ALL, CohortModels, CohortTask, Draws, LocalRound, Rules
+from engram.dense import FIRST, Examples, FirstLayerCoordinates, InputRows, PlainCoordinates
 from engram.features import FeatureRows, Features
+from engram.federated.parts import whose_turn
 from engram.span import Span, make_coordinates
+from engram.tree import part
 from engram.types import LocalRule, LossFn, Params
 
 __all__ = ["cost", "dense", "pays"]
@@ -24,7 +26,7 @@ _CHUNK = 48  # rows of a client that a span sees at once: enough for its product
 
 
 def dense(
-    rule: LocalRule,
+    rules: Rules,
     loss: LossFn,
     task: CohortTask,
     *,
@@ -34,25 +36,30 @@ def dense(
     """Runs each step once for all clients.
 
     Args:
-        rule: An affine one, built on ``loss``.
+        rules: Builds the rule, an affine one, on ``loss``.
         loss: ``engram.dense.dense_loss`` of the network.
         task: What to do.
         targets: Makes the loss's targets of the data's.
         features: What the network does to inputs before its dense layers, if anything. The rule
             must then be a ``single_use`` one, and no client bring a memory along.
+
+    Of a client's own first layer there may be one model: a memory's, or a personal parameter.
     """
     carried = any(memory is not None for memory in task.memories)
-    weight = task.model[FIRST]
+    rule = rules(task.scales)
+    weight = (task.model | task.own)[FIRST]
+    own = {name: leaf for name, leaf in task.own.items() if name.endswith("/" + FIRST)}
     count, drawn = task.draws.rows.shape
     coordinates: FirstLayerCoordinates
     if features is None:
-        coordinates = make_coordinates(weight, count, drawn, brought=carried)
+        coordinates = _coordinates(rule, weight, count, drawn, brought=carried or bool(own))
         stream = _examples(coordinates, task, targets)
     else:
-        coordinates = Span(weight, weight.new_zeros(count, drawn, weight.shape[1]), 0)
+        coordinates = Span(weight, weight.new_zeros(count, drawn, weight.shape[-1]), 0)
         stream = _featured(coordinates, task, features, targets)
     w = task.start
     w[FIRST] = coordinates.origin()
+    w |= {name: coordinates.hold(leaf, list(range(count))) for name, leaf in own.items()}
     brought = _hold(coordinates, task.memories) if carried else {}
     initial = next(stream) if task.draws.initial else None
     if initial is not None:
@@ -64,16 +71,18 @@ def dense(
         for name, leaf in brought.items():
             u[name][have] = leaf
     batches: tuple[Examples, ...] = ()
-    for batches in zip(*[stream] * task.draws.batches, strict=True):
-        w, u = rule.step(_fit(w, batches[-1]), _fit(u, batches[-1]), batches)
-    losses = loss(w, batches[-1])
+    for number, batches in enumerate(zip(*[stream] * task.draws.batches, strict=True)):
+        step = whose_turn(rule, later=task.draws.later(number)).step
+        w, u = step(_fit(w, batches[-1]), _fit(u, batches[-1]), batches)
+    losses = [loss(w, batches[-1])] if task.losses else []
+    if rule.finish is not None:
+        w = rule.finish(w, u)
     # As `tree.is_finite`, for each client.
     sums = [leaf.flatten(1).sum(1, dtype=torch.float64) for leaf in w.values()]
-    fine = torch.stack([*sums, losses]).isfinite().all(0).tolist()
+    fine = torch.stack([*sums, *losses]).isfinite().all(0).tolist()
     broken = {i: 0 for i in range(count) if not fine[i]}
-    return LocalRound(
-        CohortModels(w, coordinates), CohortModels(u, coordinates), losses.tolist(), broken
-    )
+    found = losses[0].tolist() if losses else []
+    return LocalRound(CohortModels(w, coordinates), CohortModels(u, coordinates), found, broken)
 
 
 def cost(model: Params, drawn: int) -> int:
@@ -89,6 +98,16 @@ def pays(model: Params, drawn: int) -> bool:
     """Returns whether rows of learned features take less to compute with than the weights."""
     out, width = model[FIRST].shape
     return drawn * (out + width) < out * width
+
+
+def _coordinates(
+    rule: LocalRule, weight: Tensor, clients: int, drawn: int, *, brought: bool
+) -> FirstLayerCoordinates:
+    """Chooses how a cohort's first layers are stored, as ``make_coordinates`` does."""
+    if all(companion.copied for companion in rule.companions):
+        return make_coordinates(weight, clients, drawn, brought=brought)
+    # A span holds models. Companions that start at zero are none.
+    return PlainCoordinates(weight, weight.new_empty(clients, drawn, weight.shape[-1]))
 
 
 def _hold(coordinates: FirstLayerCoordinates, memories: Sequence[Params | None]) -> Params:
@@ -118,7 +137,7 @@ def _featured(
 ) -> Iterator[Examples]:
     """The same, for rows that enter the span later, as features."""
     draws = task.draws
-    names = tuple(name for name in task.start if not name.startswith("dense"))
+    names = tuple(name for name in part(task.start) if not name.startswith("dense"))
     for start, stop in pairwise(_edges(draws, 1)):
         x, y = draws.take(ALL, start, stop)
         rows = FeatureRows(features, names, span, x, start, stop)

@@ -5,12 +5,28 @@ from typing import NamedTuple
 
 import torch
 
-from client.training.cohort import LocalRound
+from client.training.cohort import ClientRaised, LocalRound
 from engram.tree import interpolate
 from engram.types import Params
+from federation.errors import EngramError
 from federation.names import Names
 
-__all__ = ["Group", "Trained"]
+__all__ = ["ClientFailed", "Group", "Trained", "failed"]
+
+
+class ClientFailed(EngramError):
+    """A client's local round raised an error; the message says whose, in which round and step."""
+
+
+def failed(
+    clients: Sequence[int], error: ClientRaised, server_round: int, names: Names
+) -> ClientFailed:
+    """Returns the error that names which of the clients it was whose step raised."""
+    client = clients[error.position]
+    called = names.get(client, client)
+    return ClientFailed(
+        f"client {called} failed in round {server_round} at step {error.step}: {error.__cause__!r}"
+    )
 
 
 class Trained(NamedTuple):
@@ -21,7 +37,8 @@ class Trained(NamedTuple):
         params: The weighted mean of their models; or, if none was asked for, their models,
             each leaf with a leading axis of ``len(clients)``. Empty if none trained.
         examples: Their numbers of training rows.
-        losses: Their losses on the last local batch, after the last step, in nats.
+        losses: Their losses on the last local batch, after the last step, in nats; empty if they
+            are not wanted.
         failures: Those whose model or loss became non-finite, and what happened. They are in
             none of the above, and their memories are as they were.
         way: How they were trained: see ``federation.wire.WAYS``.
@@ -76,7 +93,7 @@ class Group:
             return
         self._clients += [clients[i] for i in kept]
         self._examples += [examples[i] for i in kept]
-        self._losses += [done.losses[i] for i in kept]
+        self._losses += [done.losses[i] for i in kept] if done.losses else []
         models = done.models.of(kept)
         if self._combine is None:
             self._models.append(models.stack())

@@ -43,12 +43,20 @@ class Sampler:
         self._network = network
         self._augment = augment
         self._begin = experiment.of(LocalMethod).initial_rows
+        self._last: tuple[tuple[list[int], int, bool], Draws] | None = None
 
     def draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
         """Draws rows, for each client from streams of its own; or takes the next ones.
 
         Where rows come in order, those of a round are the same whether or not it begins a memory.
+        The last draws are kept: runs that share a sampler ask for the same ones.
         """
+        asked = list(clients), server_round, initial
+        if self._last is None or self._last[0] != asked:
+            self._last = asked, self._draw(*asked)
+        return self._last[1]
+
+    def _draw(self, clients: Sequence[int], server_round: int, initial: bool) -> Draws:
         e, rule = self._experiment, self._rule
         sizes = self._sizes(clients) if e.local_epochs else None
         count = e.local_steps if sizes is None else sizes.shape[1]
@@ -86,7 +94,17 @@ class Sampler:
             if self._network.noisy
             else None,
             sizes=sizes,
+            turns=self._turns(
+                np.full(len(clients), count) if sizes is None else (sizes > 0).sum(1)
+            ),
         )
+
+    def _turns(self, steps: Rows) -> Rows | None:
+        """Returns after how many of its steps each client's rule leaves the others to another."""
+        if self._rule.then is None:
+            return None
+        turn, _ = self._rule.then
+        return np.array([turn(count) for count in steps.tolist()])
 
     def _sizes(self, clients: Sequence[int]) -> Rows:
         """Returns how many rows there are in a batch of each step, (c, steps): see ``Draws``."""

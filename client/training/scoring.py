@@ -1,6 +1,6 @@
 """How well clients are served: the common model, personalized ones, and those that they keep."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,10 +18,11 @@ from engram.models.base import Inputs
 from engram.optimizers import AFFINE
 from engram.span import make_coordinates
 from engram.tasks import task_of
-from engram.types import LossFn, Params
-from federation.data.federated import FederatedData
+from engram.types import Batch, LossFn, Params
+from federation.data.federated import FederatedData, Split
+from federation.data.partitions import Rows
 from federation.experiment import Experiment
-from federation.methods.local import COMMON, KEPT, PERSONALIZED, LocalMethod
+from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
 from federation.streams import Stream, generator
 
 __all__ = ["Scores", "Scoring", "measure"]
@@ -34,9 +35,9 @@ class Scores(NamedTuple):
 
     Attributes:
         columns: By the names of the method's columns: each metric of the common model, of the
-            model after fine-tuning on the support rows, and of the one that the client keeps, as it
-            is (LocalMOML's carried memory, pFedMe's theta); NaN for a client without one.
-        queries: Number of query rows.
+            model after fine-tuning, and of the one that the client keeps, as it is (LocalMOML's
+            carried memory, pFedMe's theta); NaN for a client without one.
+        queries: Number of test rows scored on.
     """
 
     columns: dict[str, Tensor]
@@ -48,25 +49,40 @@ class Scores(NamedTuple):
         return Scores(columns, self.queries[some])
 
 
-class _Rows(NamedTuple):
-    """Test rows of some clients: support (c, shots), queries (c, q), and which of these count."""
+class _Queries(NamedTuple):
+    """Rows that some clients are scored on: (c, q), padded, and which of them count."""
 
-    support: Tensor
-    queries: Tensor
+    split: Split
+    rows: Tensor
     counted: Tensor
+
+
+class _Support(NamedTuple):
+    """Rows that some clients fine-tune on: (c, n), in batches of so many."""
+
+    split: Split
+    rows: Tensor
+    size: int
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """Where each batch begins and ends."""
+        return [(at, at + self.size) for at in range(0, self.rows.shape[1], self.size)]
 
 
 class Scoring:
     """The protocol by which every algorithm is scored.
 
-    A client's test rows are split once, by seed, into ``adapt-shots`` support rows and query
-    rows, which are all others. Personalizing takes ``adapt-steps`` gradient steps on the support
-    rows from a fresh copy of the model; the last one is scored.
+    Fine-tuning takes ``adapt-steps`` gradient steps from a fresh copy of the model; the last one is
+    scored. Under the ``standard`` protocol each step is on ``batch-size`` training rows of the
+    client, drawn by the seed and the client; models are scored on all test rows, and on the rows
+    held out for validation. Under ``few-shot`` a client's test rows are split once, by seed, into
+    ``adapt-shots`` support rows, all of which each step is on, and query rows, which are the rest.
 
     Args:
         experiment: The settings.
         network: The network.
-        data: The data, of which the test rows are looked at.
+        data: The data.
         vectorized: Whether to score a block of clients at once; if not, one after the other.
     """
 
@@ -75,7 +91,7 @@ class Scoring:
     ) -> None:
         self._experiment = experiment
         self._network = network
-        self._test = data.test
+        self._data = data
         self._vectorized = vectorized
         self._metrics = experiment.of(LocalMethod).metrics(experiment)
         self._dense = vectorized and network.features is None and network.dense_layers > 0
@@ -107,7 +123,9 @@ class Scoring:
                 parameters.
         """
         size = sum(leaf.numel() for leaf in model.values())
-        inputs = self._row * max(len(self._test.rows[c]) for c in clients)
+        splits = [split for split in (self._data.test, self._data.validation) if split]
+        most = max(len(split.rows[c]) for split in splits for c in clients)
+        inputs = self._row * max(most, self._drawn)
         block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
         parts = [
             self._block(model, some, [kept(client) for client in some])
@@ -122,13 +140,24 @@ class Scoring:
     @property
     def _row(self) -> int:
         """Numbers that a row takes: itself, or what layers before the dense ones make of it."""
-        return max(self._test.numbers, 0 if self._dense else self._network.activations)
+        return max(self._data.test.numbers, 0 if self._dense else self._network.activations)
+
+    @property
+    def _drawn(self) -> int:
+        """Rows that a client fine-tunes on."""
+        e = self._experiment
+        return e.adapt_shots if self._few_shot else max(1, e.adapt_steps) * e.batch_size
+
+    @property
+    def _few_shot(self) -> bool:
+        return self._experiment.protocol == "few-shot"
 
     def personalized(self, model: Params, client: int) -> Params:
-        """Returns a client's model after fine-tuning on its support rows, as it is scored."""
+        """Returns a client's model after fine-tuning, as it is scored."""
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
-        return self._personalize(model, _of(self._test.take(self._split([client]).support), 0))
+        support = self._support([client])
+        return self._personalize(model, *(_of(batch, 0) for batch in _batches(support)))
 
     def _block(
         self,
@@ -136,11 +165,11 @@ class Scoring:
         clients: Sequence[int],
         kept: Sequence[tuple[Params | None, Params]],
     ) -> Scores:
-        rows, memories = self._split(clients), [memory for memory, _ in kept]
+        memories = [memory for memory, _ in kept]
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in kept[0][1]}
         serve: dict[str, Callable[[Inputs], Tensor]] = {
             COMMON: partial(self._common, model, own),
-            PERSONALIZED: self._tuned(model, own, rows),
+            PERSONALIZED: self._tuned(model, own, self._support(clients)),
         }
         have = [i for i, kept in enumerate(memories) if kept is not None]
         if have:
@@ -148,26 +177,44 @@ class Scoring:
             names = [*model, *own]
             stack = {name: torch.stack([memory[name] for memory in found]) for name in names}
             serve[KEPT] = lambda x: self._for_each(self._network.apply)(stack, _of(x, have))
+        queries = self._queries(clients)
+        columns = self._columns(serve, queries, have)
+        if self._data.validation is not None:
+            held_out = _padded(self._data.validation, self._data.validation.rows, clients)
+            scored = self._columns(serve, held_out, have)
+            columns |= {VALIDATION + name: values for name, values in scored.items()}
+        return Scores(columns, queries.counted.sum(1))
+
+    def _columns(
+        self, serve: Mapping[str, Callable[[Inputs], Tensor]], queries: _Queries, have: list[int]
+    ) -> dict[str, Tensor]:
+        """Returns the columns of each of the models, of which only some clients ``have`` the last.
+
+        Args:
+            serve: The outputs (c, q, ...) of each model on inputs (c, q, ...).
+            queries: The rows.
+            have: Positions of the clients that keep a model.
+        """
+        count, counted = len(queries.rows), queries.counted
         outputs: dict[str, list[Tensor]] = {which: [] for which in serve}
         targets = []
         # One client may have more rows than fit into memory at once.
-        for queries in torch.split(rows.queries, max(1, _BLOCK // (self._row * len(clients))), 1):
-            x, y = self._test.take(queries)
+        for rows in torch.split(queries.rows, max(1, _BLOCK // (self._row * count)), 1):
+            x, y = queries.split.take(rows)
             targets.append(y)
             for which, served in serve.items():
                 outputs[which].append(served(x))
         y = torch.cat(targets, dim=1)
         said = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
-        columns = self._measured(COMMON, said[COMMON], y, rows.counted)
-        columns |= self._measured(PERSONALIZED, said[PERSONALIZED], y, rows.counted)
-        lacking = y.new_full((len(clients),), torch.nan, dtype=torch.float32)
+        columns = self._measured(COMMON, said[COMMON], y, counted)
+        columns |= self._measured(PERSONALIZED, said[PERSONALIZED], y, counted)
+        lacking = y.new_full((count,), torch.nan, dtype=torch.float32)
         columns |= {metric.name + KEPT: lacking.clone() for metric in self._metrics}
         if have:
-            for name, values in self._measured(
-                KEPT, said[KEPT], y[have], rows.counted[have]
-            ).items():
+            found = self._measured(KEPT, said[KEPT], y[have], counted[have])
+            for name, values in found.items():
                 columns[name][have] = values
-        return Scores(columns, rows.counted.sum(1))
+        return columns
 
     def _common(self, model: Params, own: Params, x: Inputs) -> Tensor:
         """Returns the outputs (c, q, ...) before personalization, on queries x (c, q, ...)."""
@@ -185,27 +232,43 @@ class Scoring:
         """Returns the columns of one of the models that clients are served by."""
         return {m.name + which: measure(m, outputs, y, counted) for m in self._metrics}
 
-    def _split(self, clients: Sequence[int]) -> _Rows:
-        """Splits test rows into support and queries; these are padded to the same number."""
-        shots = self._experiment.adapt_shots
-        shuffled = [
-            generator(self._experiment.seed, Stream.SUPPORT, c).permutation(self._test.rows[c])
-            for c in clients
-        ]
-        width = max(len(rows) for rows in shuffled) - shots
-        counted = np.arange(width) < np.array([[len(rows) - shots] for rows in shuffled])
-        queries = [
-            np.pad(rows[shots:], (0, width + shots - len(rows)), mode="edge") for rows in shuffled
-        ]
-        arrays = np.stack([rows[:shots] for rows in shuffled]), np.stack(queries), counted
-        return _Rows(*(torch.from_numpy(array).to(self._test.y.device) for array in arrays))
+    def _shuffled(self, client: int) -> Rows:
+        """Returns a client's test rows in random order: support rows first, if there are any."""
+        rng = generator(self._experiment.seed, Stream.SUPPORT, client)
+        return rng.permutation(self._data.test.rows[client])
 
-    def _tuned(self, model: Params, own: Params, rows: _Rows) -> Callable[[Inputs], Tensor]:
+    def _queries(self, clients: Sequence[int]) -> _Queries:
+        """Returns the test rows that clients are scored on."""
+        test = self._data.test
+        if not self._few_shot:
+            return _padded(test, test.rows, clients)
+        shots = self._experiment.adapt_shots
+        return _padded(test, {c: self._shuffled(c)[shots:] for c in clients}, clients)
+
+    def _support(self, clients: Sequence[int]) -> _Support:
+        """Returns the rows that clients fine-tune on."""
+        e, count = self._experiment, self._drawn
+        if self._few_shot:
+            split, size = self._data.test, count
+            rows = [self._shuffled(client)[:count] for client in clients]
+        else:
+            split, size = self._data.train, e.batch_size
+            rows = [
+                rows[generator(e.seed, Stream.FINE_TUNING, c).integers(len(rows), size=count)]
+                for c in clients
+                for rows in [split.rows[c]]
+            ]
+        return _Support(split, torch.from_numpy(np.stack(rows)).to(split.y.device), size)
+
+    def _tuned(self, model: Params, own: Params, support: _Support) -> Callable[[Inputs], Tensor]:
         """Returns what gives the personalized models' outputs (c, q, ...) on x (c, q, ...)."""
         if self._dense:
-            return self._tuned_dense(model, own, rows.support)
-        batch = self._test.take(rows.support)
-        tuned = self._for_each(lambda mine, some: self._personalize(model | mine, some))(own, batch)
+            return self._tuned_dense(model, own, support)
+
+        def tune(mine: Params, *batches: Batch) -> Params:
+            return self._personalize(model | mine, *batches)
+
+        tuned = self._for_each(tune)(own, *_batches(support))
         return lambda x: self._for_each(self._network.apply)(tuned, x)
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,16 +283,35 @@ class Scoring:
         return in_turn
 
     def _tuned_dense(
-        self, model: Params, own: Params, support: Tensor
+        self, model: Params, own: Params, support: _Support
     ) -> Callable[[Inputs], Tensor]:
-        coordinates = make_coordinates(model[FIRST], *support.shape)
-        _, y = self._test.take(support, out=coordinates.drawn)
-        rows = coordinates.see(0, support.shape[1])
-        w = {name: leaf.expand(len(support), *leaf.shape) for name, leaf in model.items()} | own
+        count, drawn = support.rows.shape
+        coordinates = make_coordinates(model[FIRST], count, drawn)
+        _, y = support.split.take(support.rows, out=coordinates.drawn)
+        rows, targets = coordinates.see(0, drawn), self._targets(y)
+        w = {name: leaf.expand(count, *leaf.shape) for name, leaf in model.items()} | own
         w[FIRST] = rows.fit(coordinates.origin())
-        tuned = self._personalize(w, Examples(rows, self._targets(y)))
+        batches = (Examples(rows.part(*at), targets[:, slice(*at)]) for at in support.edges)
+        tuned = self._personalize(w, *batches)
         layers = self._network.dense_layers
         return lambda x: logits(tuned, coordinates.see_others(x.flatten(2)), layers)
+
+
+def _padded(
+    split: Split, rows: Sequence[Rows] | Mapping[int, Rows], clients: Sequence[int]
+) -> _Queries:
+    """Returns rows of clients, padded to the same number."""
+    width = max(len(rows[client]) for client in clients)
+    counted = np.arange(width) < np.array([[len(rows[client])] for client in clients])
+    padded = [np.pad(rows[c], (0, width - len(rows[c])), mode="edge") for c in clients]
+    arrays = (torch.from_numpy(array) for array in (np.stack(padded), counted))
+    return _Queries(split, *(array.to(split.y.device) for array in arrays))
+
+
+def _batches(support: _Support) -> Iterator[Batch]:
+    """Gathers the batches that clients fine-tune on: inputs and targets, each (c, k, ...)."""
+    for start, stop in support.edges:
+        yield support.split.take(support.rows[:, start:stop])
 
 
 def _of(stacked: Any, some: Any) -> Any:

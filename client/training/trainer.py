@@ -15,17 +15,19 @@ from typing import Literal
 import torch
 
 from client.memory import OWN, MemoryStore
+from client.training.allocator import keep_freed_memory
 from client.training.budget import block_size
 from client.training.cohort import (
     ClientRaised,
     CohortModels,
     CohortTask,
     LocalRound,
+    Rules,
     each_in_turn,
     vmapped,
 )
 from client.training.dense_cohort import cost, dense, pays
-from client.training.outcome import Group, Trained
+from client.training.outcome import ClientFailed, Group, Trained, failed
 from client.training.sampler import Sampler
 from client.training.scoring import Scores, Scoring
 from engram.augmentations import AUGMENTATIONS, check_augmentation
@@ -35,9 +37,10 @@ from engram.models import cohort_losses, dense_loss_of, keep, mean_loss
 from engram.networks import FLAT
 from engram.optimizers import scaled, step_factor, with_optimizer
 from engram.tasks import task_of
-from engram.types import LocalRule, LossFn, Params
+from engram.tree import part
+from engram.types import LocalRule, LossFn, Params, Scale
 from federation.data.federated import FederatedData, model_for, with_known_tokens
-from federation.errors import EngramError, Refused, one_line
+from federation.errors import Refused, one_line
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from federation.noise import Noise, secret_noise
@@ -56,12 +59,8 @@ _TRIES = 2  # of each way: a first one takes longer
 Way = partial[LocalRound]
 
 
-class ClientFailed(EngramError):
-    """A client's local round raised an error; the message says whose, in which round and step."""
-
-
 class Trainer:
-    """The local side of an experiment. Sets this process's number of torch threads.
+    """The local side of an experiment. Sets this process's torch threads and its allocator.
 
     Args:
         experiment: The settings.
@@ -69,6 +68,14 @@ class Trainer:
         store: Where memories are kept between rounds.
         engine: ``vectorized`` or ``sequential``. They give the same numbers, but for rounding.
         noise: Where the noise of local privacy comes from.
+
+    Attributes:
+        experiment: As given.
+        data: As given, with its tokens checked.
+        rule: The method's local rule.
+        sampler: Draws the rows of its rounds.
+        ways: The ways to run a cohort that may be the fastest, by name.
+        block: Most clients that are trained at once.
 
     Raises:
         Refused: The network or the augmentation does not fit the data, the rule has no direction
@@ -85,6 +92,7 @@ class Trainer:
         noise: Noise = secret_noise,
     ) -> None:
         torch.set_num_threads(experiment.cpu_threads)
+        keep_freed_memory()
         self.experiment = experiment
         self._store = store
         self._noise = noise
@@ -95,61 +103,82 @@ class Trainer:
         self._own = experiment.of(LocalMethod)
         augment = AUGMENTATIONS.get(experiment.augment)
         try:
-            self._rule = self._rule_on(self._loss)
+            self._parted = self._own.in_parts(self._network, experiment)
+            self.rule = self._rule_on(self._loss)
             if augment is not None:
                 check_augmentation(augment, example(data.kind.inputs))
         except ValueError as error:
             raise Refused(one_line(str(error))) from error
-        self._sampler = Sampler(experiment, self.data.train, self._rule, self._network, augment)
-        self._remembers = self._own.keeps_memory and self._rule.state_is_model
-        self._keeps = experiment.optimizer_state == "kept" and self._rule.moments is not None
-        self._reads = self._remembers and self._rule.reads_state
+        self.sampler = Sampler(experiment, self.data.train, self.rule, self._network, augment)
+        self._remembers = self._own.keeps_memory and self.rule.state_is_model
+        self._keeps = experiment.optimizer_state == "kept" and self.rule.moments is not None
+        self._reads = self._remembers and self.rule.reads_state
         model = self._network.init(torch_generator(experiment.seed, Stream.MODEL))
         self._personal = keep(model, self._network.personal, personal=True)
         vectorized = engine == "vectorized" and self._network.vectorizes
-        self._ways = self._choose_ways(model, vectorized=vectorized)
-        self._times: dict[str, list[float]] = {name: [] for name in self._ways}
-        self._block = self._choose_block(model)
+        self.ways = self._choose_ways(model, vectorized=vectorized)
+        self._times: dict[str, list[float]] = {name: [] for name in self.ways}
+        self.block = self._choose_block(model)
         self._scoring = Scoring(experiment, self._network, self.data, vectorized=vectorized)
 
     @property
     def _rows(self) -> int:
         """Rows that a client draws in a round of ``local-steps``, at most."""
         e = self.experiment
-        return self._own.initial_rows + e.local_steps * self._rule.batches_per_step * e.batch_size
+        return self._own.initial_rows + e.local_steps * self.rule.batches_per_step * e.batch_size
 
-    def _rule_on(self, loss: LossFn) -> LocalRule:
+    def _rule_on(
+        self, loss: LossFn, scales: Mapping[str, Scale] = {}, *, factor: float = 1.0
+    ) -> LocalRule:
+        """Builds the rule, with some of the method's settings in place of its own."""
         e = self.experiment
-        return with_optimizer(
-            self._own.rule(loss),
+        own = self._own.model_copy(update=dict(scales)) if scales else self._own
+        rule = with_optimizer(
+            self._parted(own.rule(loss)),
             e.optimizer,
             momentum=e.momentum,
             weight_decay=e.weight_decay,
             clip=e.gradient_clip,
             undecayed=self._network.running,
         )
+        return scaled(rule, factor)
+
+    def _rules(self, loss: LossFn) -> Rules:
+        return partial(self._rule_on, loss)
+
+    def _reported(self, loss: LossFn) -> LossFn:
+        """Returns the loss of the model that clients are served by, where the rule has another."""
+        served = self._network.kept
+        return loss if served is None else lambda w, batch: loss(served(w), batch)
 
     def _choose_ways(self, model: Params, *, vectorized: bool) -> Mapping[str, Way]:
         """Returns the ways to run a cohort that may be the fastest, by name."""
-        network, rule, statistics = self._network, self._rule, self._network.statistics
+        network, rule, statistics = self._network, self.rule, self._network.statistics
+        rules = self._rules
         alone = by_autograd(self._loss)
         in_turn = {
-            "in-turn": partial(each_in_turn, self._rule_on(alone), alone, statistics=statistics)
+            "in-turn": partial(
+                each_in_turn, rules(alone), self._reported(alone), statistics=statistics
+            )
         }
-        together = {"vmap": partial(vmapped, rule, self._loss, statistics=statistics)}
+        reported = self._reported(self._loss)
+        together = {"vmap": partial(vmapped, rules(self._loss), reported, statistics=statistics)}
         if not vectorized:
             return in_turn
         features, ends_dense = network.features, network.dense_layers > 0
+        own_first = [name for name in self._personal if name.endswith(FIRST)]
         learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
+        learned &= not rule.companions
         held = (
             rule.affine
-            and FIRST not in self._personal
+            and not (own_first and self._reads)
             and not self._keeps
             and not self.experiment.local_epochs
         )
         if held and ends_dense and (features is None or learned):
             loss, targets = dense_loss_of(self._task, network.dense_layers, self.data.outputs)
-            way = partial(dense, self._rule_on(loss), loss, targets=targets, features=features)
+            seen = self._reported(loss)
+            way = partial(dense, rules(loss), seen, targets=targets, features=features)
             return {"dense": way}
         if self.experiment.device != "cpu":
             return together
@@ -158,8 +187,8 @@ class Trainer:
             loss, update = by_cohorts(self._loss, losses), network.statistics_together
             together["grouped"] = partial(
                 vmapped,
-                self._rule_on(loss),
-                all_at_once(losses),
+                rules(loss),
+                self._reported(all_at_once(losses)),
                 statistics=update and all_at_once(update),
             )
         if self.experiment.model in FLAT:
@@ -171,25 +200,25 @@ class Trainer:
     def way(self) -> str:
         """The fastest way to train a cohort; where there are several, each is tried twice first."""
         untried = [name for name, times in self._times.items() if len(times) < _TRIES]
-        if untried and len(self._ways) > 1:
+        if untried and len(self.ways) > 1:
             return min(untried, key=lambda name: len(self._times[name]))
-        return min(self._ways, key=lambda name: min(self._times[name], default=0.0))
+        return min(self.ways, key=lambda name: min(self._times[name], default=0.0))
 
     def _choose_block(self, model: Params) -> int:
         """Returns how many clients to train at once."""
         e = self.experiment
         size = sum(leaf.numel() for leaf in model.values())
-        step = self._rule.batches_per_step * e.batch_size
+        step = self.rule.batches_per_step * e.batch_size
         numbers = 4 * step * self._network.activations
-        if "dense" in self._ways:
+        if "dense" in self.ways:
             numbers += cost(model, self._rows)
         else:
             rows = step if e.local_epochs else self._rows
             numbers += rows * self.data.train.numbers + 16 * size
-        numbers += 4 * size if self._rule.moments else 0
+        numbers += 4 * size if self.rule.moments else 0
         numbers += 10 * size if e.clip else 0  # copies in float64
         block = block_size(4 * numbers, int(e.memory_budget * 2**30), device=e.device)
-        if "vmap" not in self._ways and "dense" not in self._ways:
+        if "vmap" not in self.ways and "dense" not in self.ways:
             return 1
         if e.device != "cpu":
             return block
@@ -206,6 +235,7 @@ class Trainer:
         server_round: int,
         durable: int,
         combine: int | None = None,
+        losses: bool = True,
     ) -> list[Trained]:
         """Runs one local round of each client, from the common model.
 
@@ -220,69 +250,83 @@ class Trainer:
             durable: As ``MemoryStore.save``.
             combine: How many rows of a client count at most in the mean of its group, >= 1: with
                 1 clients count alike. None for every client's model.
+            losses: Whether training losses are wanted, which take a forward pass of each client.
 
         Raises:
             MemoryMismatch: A client's memory belongs to another model.
             ClientFailed: A client's step raised, where clients are trained in turn.
         """
-        model = self._receive(model)
+        model = self.receive(model)
         results = [Group(combine, self.data.names) for _ in groups]
         way = self.way
         queue = [(number, client) for number, group in enumerate(groups) for client in group]
-        for start in range(0, len(queue), self._block):
-            members = queue[start : start + self._block]
+        for start in range(0, len(queue), self.block):
+            members = queue[start : start + self.block]
             clients = [client for _, client in members]
-            done = self._run(model, clients, server_round, way)
-            self._remember(done, clients, server_round, durable)
-            done = done._replace(models=done.models.without(self._network.personal))
-            if self.experiment.clip:
-                done = self._protect(done, model, clients, server_round)
+            task = self.task(model, clients, server_round)._replace(losses=losses)
+            try:
+                done = self.run(task, server_round, way)
+            except ClientRaised as error:
+                raise failed(clients, error, server_round, self.data.names) from error
+            done = self.finish(done, model, clients, server_round, durable)
             examples = [len(self.data.train.rows[client]) for client in clients]
             for number, some in groupby(range(len(members)), key=lambda i: members[i][0]):
                 results[number].add(list(some), done, clients, examples, server_round)
         return [result.trained(way) for result in results]
 
-    def _run(
-        self, model: Params, clients: Sequence[int], server_round: int, way: str
-    ) -> LocalRound:
+    def task(self, model: Params, clients: Sequence[int], server_round: int) -> CohortTask:
+        """Returns what clients are to do in a round: their memories and rows are looked up."""
         kept: list[tuple[Params | None, Params]] = [(None, {})] * len(clients)
         if self._reads or self._keeps or self._personal:
             kept = [self._recall(model, client, before=server_round) for client in clients]
         memories = [state if self._reads or self._keeps else None for state, _ in kept]
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in self._personal}
         began = self._reads and all(memory is not None for memory in memories)
-        anew = self._rule.needs_initial_batch and not began
-        draws = self._sampler.draw(clients, server_round, initial=anew)
-        task = CohortTask(model, memories, draws, own)
-        start = time.perf_counter()
-        try:
-            done = self._way_in(way, server_round)(task)
-        except ClientRaised as error:
-            client = clients[error.position]
-            called = self.data.names.get(client, client)
-            raise ClientFailed(
-                f"client {called} failed in round {server_round} at step {error.step}: "
-                f"{error.__cause__!r}"
-            ) from error
+        anew = self.rule.needs_initial_batch and not began
+        draws = self.sampler.draw(clients, server_round, initial=anew)
+        return CohortTask(model, memories, draws, own)
+
+    def run(self, task: CohortTask, server_round: int, way: str) -> LocalRound:
+        """Trains a cohort in one of the ways, which is timed the first times.
+
+        Raises:
+            ClientRaised: A client's step raised, where clients are trained in turn.
+        """
+        start = time.process_time()  # others may use the machine, too
+        done = self._way_in(way, server_round)(task)
         if len(self._times[way]) < _TRIES:
-            self._times[way].append((time.perf_counter() - start) / len(clients))
+            self._times[way].append((time.process_time() - start) / len(task.memories))
         return done
+
+    def finish(
+        self,
+        done: LocalRound,
+        model: Params,
+        clients: Sequence[int],
+        server_round: int,
+        durable: int,
+    ) -> LocalRound:
+        """Keeps what clients remember; returns what may leave them."""
+        self._remember(done, clients, server_round, durable)
+        shared = done.models.leaves.keys() - self._personal.keys()
+        done = done._replace(models=done.models.only(shared))
+        return self._protect(done, model, clients, server_round) if self.experiment.clip else done
 
     def _way_in(self, name: str, server_round: int) -> Way:
         """Returns a way to train, with the step size of a round."""
         e = self.experiment
         factor = step_factor(e.schedule, server_round, e.num_rounds)
-        way = self._ways[name]
+        way = self.ways[name]
         if factor == 1:
             return way
-        rule, *rest = way.args
-        return partial(way.func, scaled(rule, factor), *rest, **way.keywords)
+        rules, *rest = way.args
+        return partial(way.func, partial(rules, factor=factor), *rest, **way.keywords)
 
     def _like(self, model: Params) -> Params:
         """Returns what has the names and shapes of a client's memory of its rule."""
         model = model | self._personal
         own = model if self._remembers else {}
-        return own | (self._rule.moments(model) if self._keeps and self._rule.moments else {})
+        return own | (self.rule.moments(model) if self._keeps and self.rule.moments else {})
 
     def _recall(self, model: Params, client: int, *, before: int) -> tuple[Params | None, Params]:
         """Returns a client's memory of its rule, if it has one, and its personal parameters."""
@@ -304,10 +348,10 @@ class Trainer:
         kept = [i for i in range(len(clients)) if i not in done.broken]
         if not kept or not (names or self._personal):
             return
-        states = done.states.of(kept).stack() if names else {}
-        states = {name: leaf.cpu() for name, leaf in states.items() if name in names}
-        models = done.models.of(kept).leaves
-        states |= {OWN + name: models[name].cpu() for name in self._personal}
+        states = done.states.only(names.keys()).of(kept).stack()
+        mine = done.models.only(self._personal.keys()).of(kept).stack()
+        states = {name: leaf.cpu() for name, leaf in states.items()}
+        states |= {OWN + name: leaf.cpu() for name, leaf in mine.items()}
         for position, i in enumerate(kept):
             memory = {name: leaf[position].clone() for name, leaf in states.items()}
             self._store.save(clients[i], memory, server_round=server_round, durable=durable)
@@ -326,7 +370,8 @@ class Trainer:
         )
         return done._replace(models=CohortModels(leaving))
 
-    def _receive(self, model: Params) -> Params:
+    def receive(self, model: Params) -> Params:
+        """Returns a model as it is trained."""
         # Flower's own strategies compute in numpy, and some return float64.
         device = self.experiment.device
         return {name: leaf.to(device, torch.float32) for name, leaf in model.items()}
@@ -339,10 +384,13 @@ class Trainer:
             clients: Whom to score.
             server_round: Memories made up to this round are scored as kept models.
         """
-        model = self._receive(model)
+        model, served = self.receive(model), self._network.kept
 
         def kept(client: int) -> tuple[Params | None, Params]:
             state, mine = self._recall(model, client, before=server_round + 1)
-            return (state if self._remembers else None), mine
+            if served is None:
+                return (state if self._remembers else None), mine
+            began = self._store.newest(client, before=server_round + 1) > 0
+            return (served(model | mine) if began else None), part(mine)
 
-        return self._scoring.scores(model, clients, kept)
+        return self._scoring.scores(part(model), clients, kept)
