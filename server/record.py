@@ -163,12 +163,13 @@ class RunRecord:
         missing = [key for key, kind in kinds.items() if not isinstance(config.get(key), kind)]
         if missing:
             raise Refused(f"{path} is damaged: it lacks {missing[0]}")
-        if "metrics" not in config:
+        settings = config["settings"]
+        if "metrics" not in config or ("adapt-steps" in settings and "protocol" not in settings):
             raise Refused(
                 f"{self.folder} was written by an earlier version of Engram, whose runs this one "
                 "neither shows nor goes on with"
             )
-        method = config["settings"]["method"]
+        method = settings["method"]
         if method not in METHODS:
             raise Refused(
                 f"{self.folder} is a run of {brief(method)}, and no method here is called so: name "

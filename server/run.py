@@ -132,9 +132,14 @@ class _Run(NamedTuple):
         """Runs the remaining rounds, with a last evaluation unless the last round had one."""
         e, record, strategy = self.experiment, self.record, self.strategy
         arrays = to_record(checkpoint.model)
-        for number in range(checkpoint.server_round + 1, e.rounds + 1):
+        last = checkpoint.server_round
+        for number in range(last + 1, e.rounds + 1):
+            if strategy.over:
+                break
             start, before = time.perf_counter(), self._spent()
-            arrays, metrics = self._train(number, arrays, checkpoint, accountant)
+            final, last = number == e.rounds, number
+            due = strategy.scored_from is not None and (final or number % e.eval_every == 0)
+            arrays, metrics = self._train(number, arrays, checkpoint, accountant, losses=due)
             absent = self.attendance.left_out(strategy.cohort, strategy.left_out)
             metrics |= strategy.row(absent)
             metrics |= {
@@ -145,14 +150,12 @@ class _Run(NamedTuple):
             }
             if isinstance(self.grid, PatientGrid):
                 metrics |= self.grid.last.notes()
-            final = number == e.rounds
-            due = strategy.scored_from is not None and (final or number % e.eval_every == 0)
             self._report(number, metrics, self._evaluate(number, arrays) if due else {})
-            if final or number % e.checkpoint_every == 0:
+            if final or strategy.over or number % e.checkpoint_every == 0:
                 state, model = strategy.state, to_params(arrays)
                 checkpoint = record.save_checkpoint(number, model, state, self.memories)
         if not strategy.evaluated:
-            self._evaluate(e.rounds, arrays)
+            self._evaluate(last, arrays)
         return arrays
 
     def _train(
@@ -161,6 +164,8 @@ class _Run(NamedTuple):
         arrays: ArrayRecord,
         checkpoint: Checkpoint,
         accountant: PrivacyAccountant,
+        *,
+        losses: bool,
     ) -> Round:
         try:
             self._await_clients()
@@ -169,7 +174,7 @@ class _Run(NamedTuple):
                 self.strategy,
                 number,
                 arrays,
-                self._config(),
+                self._config(losses=losses),
                 timeout=self.experiment.timeout,
                 before=lambda: accountant.note(self.strategy.cohort),
             )
@@ -201,8 +206,8 @@ class _Run(NamedTuple):
         self.strategy.aggregate_evaluate(number, replies)
         return self.strategy.scores() if self.strategy.evaluated else {}
 
-    def _config(self) -> ConfigRecord:
-        return ConfigRecord({TRAINING: self.training, "durable": self.record.durable})
+    def _config(self, **more: bool) -> ConfigRecord:
+        return ConfigRecord({TRAINING: self.training, "durable": self.record.durable, **more})
 
     def _spent(self) -> Counter[str]:
         return Counter(self.grid.spent) if isinstance(self.grid, PatientGrid) else Counter()
@@ -249,8 +254,9 @@ def train_round(
         strategy: Makes the messages, and merges the replies.
         server_round: The round, >= 1.
         arrays: The model to start from.
-        config: Sent to every client: the training's name, and ``durable``, the round of the oldest
-            checkpoint that is kept, from which a run may be resumed.
+        config: Sent to every client: the training's name; ``durable``, the round of the oldest
+            checkpoint that is kept, from which a run may be resumed; and ``losses``, whether
+            training losses are wanted.
         timeout: Seconds to wait for replies.
         before: Called once the cohort is drawn, before anybody is asked.
 

@@ -81,6 +81,11 @@ class RunStrategy(Strategy):
         """Returns the summary of the last evaluation, for the record of its round."""
         return {}
 
+    @property
+    def over(self) -> bool:
+        """Whether the run is to end before its last round."""
+        return False
+
     @abstractmethod
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
         """Returns the contents of ``results.json``.

@@ -1,6 +1,7 @@
 """Clients' scores, and summaries of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -9,10 +10,10 @@ from flwr.app import ConfigRecord
 
 from engram.metrics import Metric
 from federation.columns import Column
-from federation.methods.local import COMMON, KEPT, PERSONALIZED
+from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED, UNSEEN, VALIDATION
 from federation.wire import read_list
 
-__all__ = ["Evaluation", "Impossible", "Scored", "read_scores", "summary"]
+__all__ = ["Evaluation", "Impossible", "Scored", "read_scores", "summary", "with_served"]
 
 _MOST_ROWS = 2**31  # a client must have fewer
 
@@ -87,35 +88,85 @@ def read_scores(
     return {c: dict(zip(names, row, strict=True)) for c, row in zip(ids, table, strict=True)}
 
 
-def summary(evaluation: Evaluation, metrics: Sequence[Metric]) -> dict[str, Any]:
-    """Summarizes an evaluation over all clients.
+def with_served(
+    evaluation: Evaluation, metrics: Sequence[Metric], serves: str, unseen: Collection[int] = ()
+) -> Evaluation:
+    """Adds the columns of the model that the method serves each client by.
 
-    For each metric, such as ``accuracy``: ``accuracy``, ``accuracy-std`` and ``accuracy-median``
-    are the mean, the standard deviation and the median over clients after personalization, and
-    ``accuracy-p10`` the 10th percentile, or ``-p90`` the 90th where lower is better.
-    ``accuracy-before`` is the mean before personalization. ``accuracy-own`` is the mean score of
-    the own models that ``own-clients`` clients keep. ``scored`` is the number of clients scored. An
-    entry is None if a client's value is infinite, as after divergence, or if no client has one.
+    Clients without that model, because they never trained, are served by the fine-tuned one.
+
+    Args:
+        evaluation: The scores.
+        metrics: The metrics.
+        serves: Of the method, see ``LocalMethod``.
+        unseen: Clients that never train.
+    """
+    columns = dict(evaluation.columns)
+    new = np.array([client in unseen for client in evaluation.clients])
+    for rows in (PERSONALIZED, VALIDATION):
+        for name in (rows + metric.name for metric in metrics if rows + metric.name in columns):
+            own, tuned = columns[name + serves], columns[name + PERSONALIZED]
+            columns[name + SERVED] = np.where(new | np.isnan(own), tuned, own)
+    return evaluation._replace(columns=columns)
+
+
+def summary(
+    evaluation: Evaluation, metrics: Sequence[Metric], unseen: Collection[int] = ()
+) -> dict[str, Any]:
+    """Summarizes an evaluation over all clients that train.
+
+    For each metric, such as ``accuracy``: ``accuracy`` is its mean over clients after fine-tuning,
+    ``accuracy-before`` that of the common model, ``accuracy-own`` that of the own models that
+    ``own-clients`` clients keep, and ``accuracy-served`` that of whichever of these the method
+    serves each client by. Behind each of these names, ``-std`` is the standard deviation over
+    clients, ``-median`` the median, ``-p10`` the 10th percentile, or ``-p90`` the 90th where lower
+    is better, and ``-worst`` the value of the client that is worst off. The same names behind
+    ``validation-`` are of the rows held out for validation, and behind ``unseen-`` of clients that
+    never train. ``scored`` is the number of clients scored. An entry is None if a client's value
+    is infinite, as after divergence, or if no client has one.
 
     Scores are self-reported. All clients count alike, however many rows they claim: one liar among
     n clients moves a mean by at most a metric's range over n, and fewer than half cannot move the
     median out of the range of the others.
     """
     found: dict[str, Any] = {"scored": len(evaluation.clients), "own-clients": 0}
+    new = np.array([client in unseen for client in evaluation.clients])
     for metric in metrics:
-        name, tail = metric.name, 10 if metric.better == "higher" else 90
-        columns = {
-            which: column[~np.isnan(column)]
-            for which in (PERSONALIZED, COMMON, KEPT)
-            for column in [evaluation.columns[name + which]]
-        }
-        tuned = columns[PERSONALIZED]
-        found[name] = _figure(np.mean, tuned)
-        found[f"{name}-std"] = _figure(np.std, tuned)
-        found[f"{name}-median"] = _figure(np.median, tuned)
-        found[f"{name}-p{tail}"] = _figure(lambda v, q=tail: np.percentile(v, q), tuned)
-        found |= {name + which: _figure(np.mean, columns[which]) for which in (COMMON, KEPT)}
-        found["own-clients"] = max(found["own-clients"], columns[KEPT].size)
+        kept = evaluation.columns[metric.name + KEPT]
+        found["own-clients"] = max(found["own-clients"], int((~np.isnan(kept)).sum()))
+        found |= _figures(evaluation.columns, metric, metric.name, ~new)
+        if unseen:
+            found |= {
+                UNSEEN + name: figure
+                for name, figure in _figures(evaluation.columns, metric, metric.name, new).items()
+            }
+        if VALIDATION + metric.name in evaluation.columns:
+            found |= _figures(evaluation.columns, metric, VALIDATION + metric.name, ~new)
+    return found
+
+
+def _figures(
+    columns: Mapping[str, npt.NDArray[np.float64]],
+    metric: Metric,
+    rows: str,
+    clients: npt.NDArray[np.bool_],
+) -> dict[str, float | None]:
+    """Summarizes a metric of each model on some rows, over some of the clients."""
+    tail = 10 if metric.better == "higher" else 90
+    figures: dict[str, Callable[..., Any]] = {
+        "": np.mean,
+        "-std": np.std,
+        "-median": np.median,
+        f"-p{tail}": partial(np.percentile, q=tail),
+        "-worst": np.min if metric.better == "higher" else np.max,
+    }
+    found: dict[str, float | None] = {}
+    for which in (PERSONALIZED, COMMON, KEPT, SERVED):
+        name = rows + which
+        if name in columns:
+            values = columns[name][clients]
+            values = values[~np.isnan(values)]
+            found |= {name + key: _figure(of, values) for key, of in figures.items()}
     return found
 
 

@@ -10,9 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from engram.aggregates import Aggregate
-from engram.metrics import METRICS, Metric
+from engram.metrics import METRICS
 from engram.models import keep
-from engram.tasks import CLASSIFICATION
+from engram.networks import FLAT
 from engram.tree import is_finite
 from engram.types import Params
 from federation.aggregation import aggregate_of, server_step_notes
@@ -20,15 +20,17 @@ from federation.data.federated import model_for
 from federation.errors import RunStopped, few
 from federation.experiment import Experiment
 from federation.fingerprint import fingerprint
-from federation.methods.local import COMMON, LocalMethod, columns
+from federation.methods.local import COMMON, SERVED, LocalMethod
 from federation.noise import Noise
 from federation.roster import Roster
 from federation.streams import Stream, torch_generator
 from federation.wire import ARRAYS, CONFIG, to_params, to_record
 from strategies.base import Row, RunStrategy, strategies
 from strategies.cohorts import draw_cohort
-from strategies.evaluation import Evaluation, Scored, summary
+from strategies.evaluation import Evaluation
 from strategies.row_weights import RowWeights
+from strategies.score_replies import collect_scores
+from strategies.scorekeeping import Scorekeeper, Scoring
 from strategies.screening import (
     Accepted,
     Kind,
@@ -36,8 +38,8 @@ from strategies.screening import (
     first_answers,
     implausible,
     screen,
-    screen_scores,
 )
+from strategies.selection import is_selection
 
 __all__ = ["Federated"]
 
@@ -63,15 +65,17 @@ class Federated(RunStrategy):
         shards: As in ``draw_cohort``.
         least: Minimum number of usable replies in a round.
         max_weight: As for ``RowWeights``.
-        metrics: The metrics that clients are scored by.
+        scoring: How clients are scored; by default, by accuracy.
+        losses: Whether clients are asked for their training losses in every round, or only where
+            the round's config has ``losses``, and where it does not say.
         start: The initial model, if ``init`` is to return it.
         notes: Further entries of the results.
 
     Attributes:
         aggregate: As given.
         roster: As given; set it again when clients have joined or moved.
-        state: The aggregate's state. Set it to resume from a checkpoint.
-        evaluation: The last evaluation's scores of every client, or None.
+        state: The aggregate's state, and what is kept of the scores. Set it to resume from a
+            checkpoint.
         left_out: The clients of the last cohort that had no part in its model, and why.
     """
 
@@ -85,7 +89,8 @@ class Federated(RunStrategy):
         shards: int = 1,
         least: int = 1,
         max_weight: float = np.inf,
-        metrics: Sequence[Metric] = (METRICS["accuracy"], CLASSIFICATION.metric),
+        scoring: Scoring | None = None,
+        losses: bool = False,
         start: Params | None = None,
         notes: Row | None = None,
     ) -> None:
@@ -96,16 +101,15 @@ class Federated(RunStrategy):
         self._clients_per_round = clients_per_round
         self._seed = seed
         self._shards = shards
-        self._metrics = metrics
-        self._columns = columns(metrics)
+        self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
+        self._always_losses = self._losses = losses
         self._start = start or {}
         self._notes = notes or {}
         self._model: Params = {}
         self._asked: list[tuple[Message, list[int]]] = []
-        self.state: Params = {}
+        self._state: Params = {}
         self._begun = False
         self._ways: Counter[str] = Counter()
-        self.evaluation: Evaluation | None = None
         self.left_out: dict[int, str] = {}
 
     @property
@@ -118,6 +122,26 @@ class Federated(RunStrategy):
         self._roster = roster
         self._nodes = frozenset(roster.nodes)
         self._weights.compare(roster.examples, roster.names)
+
+    @property
+    def state(self) -> Params:
+        """The aggregate's state, and what is kept of the scores; set it to resume."""
+        return self._state | self._scores.state
+
+    @state.setter
+    def state(self, state: Params) -> None:
+        self._scores.state = state
+        self._state = {name: leaf for name, leaf in state.items() if not is_selection(name)}
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The last evaluation's scores of every client, or None."""
+        return self._scores.evaluation
+
+    @property
+    def over(self) -> bool:
+        """Whether validation rows have not been served better for as long as ``patience`` says."""
+        return self._scores.over
 
     @classmethod
     def build(cls, experiment: Experiment, roster: Roster, noise: Noise) -> Self:
@@ -134,21 +158,22 @@ class Federated(RunStrategy):
                 parameters,
             )
         return cls(
-            aggregate_of(e, noise),
+            aggregate_of(e, noise, running=network.running),
             roster,
             clients_per_round=e.clients_per_round,
             seed=e.seed,
             shards=e.shards,
             least=e.min_clients,
             max_weight=e.max_weight,
-            metrics=e.of(LocalMethod).metrics(e),
+            scoring=Scoring.of(e),
+            losses=e.model in FLAT,
             start=model,
             notes=notes,
         )
 
     def init(self) -> ArrayRecord:
         """Initializes the state; returns the initial model."""
-        self._begun, self.state = True, self.aggregate.init(self._start)
+        self._begun, self._state = True, self.aggregate.init(self._start)
         return to_record(self._start)
 
     def meet(self, roster: Roster) -> None:
@@ -167,25 +192,22 @@ class Federated(RunStrategy):
 
     def scores(self) -> Row:
         """Returns the summary of the last evaluation."""
-        return summary(self.evaluation, self._metrics) if self.evaluation is not None else {}
+        return self._scores.scores()
 
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
         """Returns the last evaluation's summary, each client's scores, and the server's step."""
         del arrays, row
-        if self.evaluation is None:
-            raise RunStopped("no client could be scored; resume the run to try again")
-        clients = self.evaluation.listed("queries")
-        return {**self.scores(), "clients": clients, **self._notes}
+        return {**self._scores.results(), **self._notes}
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
         """Returns the first metric in a line; "" for a round without an evaluation."""
-        name = next((name for name in row if name + COMMON in row), None)
+        name = next((name for name in row if name + SERVED in row), None)
         if name is None or name not in METRICS:
             return ""
-        after, before = (METRICS[name].in_words(row[key], 1) for key in (name, name + COMMON))
+        own, common = (METRICS[name].in_words(row[name + key], 1) for key in (SERVED, COMMON))
         unit = " %" if METRICS[name].percent else ""
-        return f"{name} {after}{unit} ({before}{unit} before personalization)"
+        return f"{name} {own}{unit} (common model: {common}{unit})"
 
     def summary(self) -> None:
         """Logs the settings, once, before the first round."""
@@ -203,16 +225,17 @@ class Federated(RunStrategy):
         """Makes messages with the current model to the nodes of this round's cohort."""
         self._model = to_params(arrays)
         if not self._begun:
-            self._begun, self.state = True, self.aggregate.init(self._model)
+            self._begun, self._state = True, self.aggregate.init(self._model)
         cohort = draw_cohort(
             self._seed,
             server_round,
             len(self.roster.nodes),
             self._clients_per_round,
             shards=self._shards,
-            absent=self._absent(grid),
+            absent=self._absent(grid) | self._scores.scoring.unseen,
         )
         self._asked = []
+        self._losses = self._always_losses or bool(config.get("losses", True))
         for node, clients in self.roster.by_node(cohort).items():
             settings = ConfigRecord(
                 {
@@ -222,6 +245,7 @@ class Federated(RunStrategy):
                     "clients": clients,
                     "most-examples": self._weights.most,
                     "combine": self.aggregate.additive,
+                    "losses": self._losses,
                 }
             )
             content = RecordDict({ARRAYS: arrays, CONFIG: settings})
@@ -236,7 +260,7 @@ class Federated(RunStrategy):
 
     def askable(self, grid: Grid) -> int:
         """Returns how many clients are on nodes that can be asked now."""
-        return len(self.roster.nodes) - len(self._absent(grid))
+        return len(self.roster.nodes) - len(self._absent(grid) | self._scores.scoring.unseen)
 
     def _few(self, clients: Sequence[int]) -> str:
         return few(clients, self.roster.names)
@@ -254,10 +278,10 @@ class Federated(RunStrategy):
 
         Returns:
             The next model, and the round's metrics: ``cohort`` (the clients asked), ``train-loss``
-            (mean over clients), ``clients`` (number that the model learned from), ``left-out``
-            (number asked, but without a usable reply), ``bounded`` (clients whose weight was
-            limited by ``max_weight``, if any), and ``rejected-KIND`` (number of rejected replies
-            of each kind that occurred).
+            (mean over clients, if they were asked for it), ``clients`` (number that the model
+            learned from), ``left-out`` (number asked, but without a usable reply), ``bounded``
+            (clients whose weight was limited by ``max_weight``, if any), and ``rejected-KIND``
+            (number of rejected replies of each kind that occurred).
 
         Raises:
             RunStopped: Too few replies are usable, or most of the cohort diverged.
@@ -307,10 +331,10 @@ class Federated(RunStrategy):
             _log.warning("round %d: left out: %s", server_round, reason)
         updates = [update for _, reply in accepted for update in reply.updates]
         losses = [loss for _, reply in accepted for loss in reply.losses]
-        model, state = self.aggregate.merge(self._model, self.state, updates)
+        model, state = self.aggregate.merge(self._model, self._state, updates)
         if not is_finite(model):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
-        self.state = state
+        self._state = state
         kinds = others + Counter(reply.kind for _, reply in rejected)
         self._ways = Counter(reply.way for _, reply in accepted if reply.way)
         rows = {c: self.roster.examples[c] for _, reply in accepted for c in reply.clients}
@@ -318,9 +342,9 @@ class Federated(RunStrategy):
         return to_record(model), MetricRecord(
             {
                 "cohort": self.cohort,
-                "train-loss": float(np.mean(losses)),
-                "clients": len(losses),
-                "left-out": asked - len(losses),
+                **({"train-loss": float(np.mean(losses))} if self._losses else {}),
+                "clients": usable,
+                "left-out": asked - usable,
                 **({"bounded": bounded} if bounded else {}),
                 **_counts(kinds),
             }
@@ -344,6 +368,7 @@ class Federated(RunStrategy):
                 examples={client: self.roster.examples[client] for client in clients},
                 most=self._weights.most,
                 aggregate=self.aggregate,
+                losses=self._losses,
             )
             if isinstance(verdict, Accepted):
                 accepted.append((clients, verdict))
@@ -356,7 +381,7 @@ class Federated(RunStrategy):
     ) -> Iterable[Message]:
         """Asks every online node to score all of its clients, whether or not they trained."""
         present = set(grid.get_node_ids())
-        self.evaluation = None
+        self._scores.evaluation = None
         settings = {**config, "server-round": server_round, "fingerprint": fingerprint()}
         content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(settings)})
         self._asked = [
@@ -375,33 +400,23 @@ class Federated(RunStrategy):
             ``clients`` (number scored), and ``rejected-KIND`` (number of rejected replies of each
             kind that occurred); None if no client was scored.
         """
-        answers, kinds = first_answers(replies, [message for message, _ in self._asked])
+        asked = [message for message, _ in self._asked]
+        answers, kinds = first_answers(replies, asked)
         _warn_of(kinds, server_round)
-        scores: Scored = {}
-        for message, clients in self._asked:
-            reply = answers.get(message.metadata.message_id)
-            if reply is None:
-                continue
-            found = screen_scores(
-                reply, server_round=server_round, asked=clients, columns=self._columns
-            )
-            if isinstance(found, Rejected):
-                kinds[found.kind] += 1
-                _log.warning(
-                    "round %d: clients %s lack scores (%s): %s",
-                    server_round,
-                    self._few(clients),
-                    found.kind,
-                    found.reason,
-                )
-            else:
-                scores |= found
+        scores, rejected = collect_scores(
+            answers,
+            self._asked,
+            server_round=server_round,
+            columns=self._scores.scoring.columns,
+            names=self.roster.names,
+        )
+        kinds += rejected
         if not scores:
             return None
-        self.evaluation = Evaluation.of(scores)
-        lost = ~np.isfinite(self.evaluation.columns["loss"])
+        evaluation = self._scores.take(server_round, scores)
+        lost = ~np.isfinite(evaluation.columns["loss"])
         if lost.any():
-            clients = np.array(self.evaluation.clients)[lost].tolist()
+            clients = np.array(evaluation.clients)[lost].tolist()
             _log.warning(
                 "round %d: personalizing diverged for clients %s: lower adapt-lr",
                 server_round,

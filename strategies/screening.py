@@ -63,7 +63,7 @@ class Accepted(NamedTuple):
     Attributes:
         clients: The clients that it is of, ascending.
         updates: Their mean as one update; or one per client if the aggregate is not additive.
-        losses: Their training losses, in nats, capped at 104.
+        losses: Their training losses, in nats, capped at 104; empty if they were not asked for.
         failed: Clients of the same node that trained without a usable result, and why, in one
             line each.
         way: How they were trained, one of ``WAYS``; empty if it does not say.
@@ -141,6 +141,7 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
     examples: Mapping[int, int],
     most: int,
     aggregate: Aggregate,
+    losses: bool = True,
 ) -> Accepted | Rejected:
     """Checks a reply to a training message.
 
@@ -157,11 +158,13 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
             they are weights.
         most: Most rows of a client that count; 1: clients count alike.
         aggregate: Says whether the reply holds a mean or each client's model.
+        losses: Whether the node was asked for training losses. The reply must then have each
+            client's, and none otherwise.
     """
     if reply.has_error():
         return _error(reply)
     try:
-        details = _read_details(reply.content)
+        details = _read_details(reply.content, losses=losses)
         num_examples = reply.content.metric_records[METRICS]["num-examples"]
         arrays = reply.content.array_records[ARRAYS]
     except (KeyError, TypeError, ValueError) as error:
@@ -181,7 +184,7 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         return params
     if not (is_finite(params) and all(abs(loss) <= _LARGEST for loss in details.losses)):
         return _rejected("non-finite", "some parameters or losses are NaN or infinite")
-    if min(details.losses) < -_ROUNDING:
+    if min(details.losses, default=0.0) < -_ROUNDING:
         return _rejected("scores", "losses must be 0 or more")
     weights = [min(count, most) for count in rows]
     if aggregate.additive:
@@ -193,8 +196,8 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         ]
     failed = dict(zip(details.failed, map(one_line, details.reasons), strict=True))
     way = reply.content.config_records[CLIENTS].get("way")
-    losses = [min(loss, _MOST_LOSS) for loss in details.losses]
-    return Accepted(ids, updates, losses, failed, str(way) if way in WAYS else "")
+    capped = [min(loss, _MOST_LOSS) for loss in details.losses]
+    return Accepted(ids, updates, capped, failed, str(way) if way in WAYS else "")
 
 
 def implausible(
@@ -265,7 +268,7 @@ def _malformed(error: Exception) -> Rejected:
 
 
 class _Details(NamedTuple):
-    """A reply's entries about its clients: lists of equal lengths, otherwise unchecked."""
+    """A reply's entries about its clients, unchecked but for the lengths of its lists."""
 
     server_round: int
     ids: list[int]
@@ -274,7 +277,7 @@ class _Details(NamedTuple):
     reasons: list[str]
 
 
-def _read_details(content: RecordDict) -> _Details:
+def _read_details(content: RecordDict, *, losses: bool) -> _Details:
     record = content.config_records[CLIENTS]
     details = _Details(
         read_int(record, "server-round"),
@@ -283,7 +286,7 @@ def _read_details(content: RecordDict) -> _Details:
         read_list(record, "failed", int),
         read_list(record, "reasons", str),
     )
-    _check_lengths(details.ids, details.losses)
+    _check_lengths(details.ids if losses else [], details.losses)
     _check_lengths(details.failed, details.reasons)
     return details
 

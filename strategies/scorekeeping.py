@@ -1,0 +1,134 @@
+"""Keeps the scores of a run: the last evaluation, and the one that validation rows pick."""
+
+from typing import NamedTuple, Self
+
+from engram.metrics import METRICS, Metric
+from engram.tasks import CLASSIFICATION
+from engram.types import Params
+from federation.columns import Column, columns_of
+from federation.errors import RunStopped
+from federation.experiment import Experiment
+from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED, LocalMethod
+from federation.streams import Stream, generator
+from strategies.base import Row
+from strategies.evaluation import Evaluation, Scored, summary, with_served
+from strategies.selection import Selection
+
+__all__ = ["Scorekeeper", "Scoring"]
+
+_ACCURACY = (METRICS["accuracy"], CLASSIFICATION.metric)
+
+
+class Scoring(NamedTuple):
+    """How clients are scored.
+
+    Attributes:
+        metrics: By what; the first decides.
+        columns: The columns that nodes send.
+        serves: Which model the method serves clients by.
+        validates: Whether some columns are of rows held out for validation.
+        patience: Evaluations in a row without a better score after which a run stops; 0: none.
+        unseen: Clients that never train.
+    """
+
+    metrics: tuple[Metric, ...]
+    columns: tuple[Column, ...]
+    serves: str = PERSONALIZED
+    validates: bool = False
+    patience: int = 0
+    unseen: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Self:
+        """Returns how an experiment's clients are scored."""
+        e, own = experiment, experiment.of(LocalMethod)
+        order = generator(e.seed, Stream.UNSEEN).permutation(e.num_clients)
+        return cls(
+            tuple(own.metrics(e)),
+            tuple(own.columns(e)),
+            own.serves,
+            e.validates,
+            e.patience,
+            frozenset(order[: e.unseen_clients].tolist()),
+        )
+
+    @classmethod
+    def by_accuracy(cls) -> Self:
+        """Returns that of classifiers, on test rows alone."""
+        models = {PERSONALIZED: False, COMMON: False, KEPT: True}
+        return cls(_ACCURACY, tuple(columns_of(_ACCURACY, models)))
+
+
+class Scorekeeper:
+    """Keeps the scores of a run.
+
+    Args:
+        scoring: How clients are scored.
+        clients: How many there are in the federation.
+
+    Attributes:
+        scoring: As given.
+        evaluation: The last evaluation's scores of every client, or None.
+    """
+
+    def __init__(self, scoring: Scoring, clients: int) -> None:
+        self.scoring = scoring
+        self.evaluation: Evaluation | None = None
+        names = [column.name for column in scoring.columns]
+        names += [
+            name.removesuffix(PERSONALIZED) + SERVED
+            for name in names
+            if not name.endswith((COMMON, KEPT))
+        ]
+        self._selection = (
+            Selection.empty([*names, "queries"], clients) if scoring.validates else None
+        )
+
+    def take(self, server_round: int, scores: Scored) -> Evaluation:
+        """Takes in the scores of an evaluation; returns them as columns."""
+        s = self.scoring
+        found = with_served(Evaluation.of(scores), s.metrics, s.serves, s.unseen)
+        if self._selection is not None:
+            self._selection = self._selection.after(server_round, found, s.metrics[0], s.unseen)
+        self.evaluation = found
+        return found
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has been without a better score for as long as it may be."""
+        patience = self.scoring.patience
+        return self._selection is not None and 0 < patience <= self._selection.since
+
+    def scores(self) -> Row:
+        """Returns the summary of the last evaluation; empty if nobody was scored."""
+        if self.evaluation is None:
+            return {}
+        return summary(self.evaluation, self.scoring.metrics, self.scoring.unseen)
+
+    def results(self) -> Row:
+        """Returns the last evaluation's summary, each client's scores, and those of the best.
+
+        Raises:
+            RunStopped: Nobody was scored.
+        """
+        if self.evaluation is None:
+            raise RunStopped("no client could be scored; resume the run to try again")
+        s, picked = self.scoring, self._selection
+        found = {**self.scores(), "clients": self.evaluation.listed("queries")}
+        if s.unseen:
+            found["unseen"] = sorted(s.unseen)
+        if picked is not None and picked.evaluation is not None:
+            scores = summary(picked.evaluation, s.metrics, s.unseen)
+            clients = picked.evaluation.listed("queries")
+            found["selected"] = {"round": picked.round, **scores, "clients": clients}
+        return found
+
+    @property
+    def state(self) -> Params:
+        """What a checkpoint keeps of it; set it to resume."""
+        return self._selection.to_state() if self._selection is not None else {}
+
+    @state.setter
+    def state(self, state: Params) -> None:
+        if self._selection is not None:
+            self._selection = Selection.from_state(state)
