@@ -23,7 +23,14 @@ _RUN, _SERVER, _CLIENT = "simulations.run_cli", "server.cli", "client.cli"
 
 COMMANDS: Final = {
     "run": (_RUN, "Run one experiment, in this process or on a deployed federation."),
-    "compare": (_RUN, "Run methods side by side, on the same data, over several seeds."),
+    "compare": (
+        _RUN,
+        "Run methods and references side by side, over several seeds.",
+    ),
+    "tune": (
+        "simulations.tune_cli",
+        "Find settings of methods that train networks, on rows held out for validation.",
+    ),
     "show": (_RUN, "Show what a run, or a comparison, has found so far, and draw its plots again."),
     "data": (_RUN, "Show which client holds which rows: a table, and a picture."),
     "new": (

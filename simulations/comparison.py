@@ -1,14 +1,34 @@
-"""Reads the folder of a comparison, which consists of runs."""
+"""What a comparison consists of: its methods, and the runs in its folder."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from federation.errors import Refused
+from federation.methods import METHODS, family
+from federation.methods.local import LocalMethod
 from server.record import RunRecord
+from simulations.several import trained_methods
 
 Runs = dict[str, list[RunRecord]]  # by method, one record per seed
+SEARCHED: Final = "tuning.json"  # the file of a folder of searches: what is searched
 PLAN: Final = "comparison.json"  # a comparison's file: the engine, and each run's settings by name
+
+
+def contestants(methods: Sequence[str]) -> list[str]:
+    """Returns whom a comparison runs: references that every one has, and the methods asked for.
+
+    Args:
+        methods: Their names; if there are none, those that are compared by default.
+
+    Raises:
+        Refused: One of them trains no network.
+    """
+    trained = trained_methods("compare", methods)
+    chosen = list(methods) or family(LocalMethod.plug_in, compared=True)
+    references = [name for name in trained if getattr(METHODS[name], "reference", False)]
+    return [*(name for name in references if name not in chosen), *chosen]
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

@@ -13,23 +13,24 @@ from client.training.scoring import Scoring
 from engram.checks import must
 from engram.networks import NETWORKS
 from engram.optimizers import model_part
+from engram.tree import part
 from engram.types import Params
 from federation.data.federated import federated_data, model_for
 from federation.errors import Refused, few_names
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.files import replace_file
-from federation.methods import METHODS, family
-from federation.methods.local import LocalMethod
+from federation.methods import METHODS
+from federation.methods.local import COMMON, KEPT, LocalMethod
 from federation.roster import Kind
 from federation.settings.fields import key_of
 from federation.streams import Stream, torch_generator
 from server.record import Checkpoint, RunRecord
 from simulations import plots
-from simulations.comparison import PLAN, Runs
+from simulations.comparison import PLAN, Runs, contestants
 from simulations.engine import simulate as run_in_process
 from simulations.given import settings_of
 from simulations.options import data_name, find_run, new_folder, read_experiment
-from simulations.reports.local import report_rows
+from simulations.rows import report_rows
 from simulations.terminal import run_all
 
 if TYPE_CHECKING:
@@ -133,8 +134,8 @@ class Run:
     def personal_model(self, client: int | str) -> Params:
         """Returns a client's own model, by name of its arrays.
 
-        That is the model that it keeps, where the method has clients keep one; otherwise the
-        common model, fine-tuned on the client's support rows as for its score.
+        That is the model that the method serves the client by: the one that it keeps, the common
+        one with its own parameters, or the common one after fine-tuning as for its score.
 
         Args:
             client: Its number, or its name.
@@ -151,15 +152,21 @@ class Run:
         kept = store.load(client, None, before=checkpoint.server_round + 2)
         kept = model_part(kept or {})
         mine = {n.removeprefix(OWN): leaf for n, leaf in kept.items() if n.startswith(OWN)}
-        if state := {n: leaf for n, leaf in kept.items() if not n.startswith(OWN)}:
+        state = {n: leaf for n, leaf in kept.items() if not n.startswith(OWN)}
+        if state and getattr(e.own, "serves", KEPT) == KEPT:
             return self._as_named(state)
         if not isinstance(e.own, LocalMethod):
             raise Refused(f"client {self._record.names.get(client, client)} keeps no model")
         data = federated_data(e)
         network = model_for(e, data.kind)
-        scoring = Scoring(e, network, data, vectorized=False)
         start = network.init(torch_generator(e.seed, Stream.MODEL))
-        return self._as_named(scoring.personalized(start | checkpoint.model | mine, client))
+        w = start | checkpoint.model | mine
+        if network.kept is not None and mine:
+            return self._as_named(network.kept(w))
+        if e.own.serves == COMMON:
+            return self._as_named(part(w))
+        scoring = Scoring(e, network, data, vectorized=False)
+        return self._as_named(scoring.personalized(part(w), client))
 
     def plot(self, metric: str = "") -> "Figure":
         """Draws a metric against rounds.
@@ -279,7 +286,8 @@ def compare(
 
     Args:
         data: As for ``simulate``.
-        methods: Their names; by default all.
+        methods: Their names; by default some that are often compared. The references that every
+            comparison has are added.
         seeds: Runs of each, from the setting ``seed`` upwards.
         out: Folder of the comparison; by default a new one in ``runs/``.
         progress: Whether to show it.
@@ -288,11 +296,7 @@ def compare(
     Raises:
         Refused: If settings or data are impossible, or nobody has one of the settings.
     """
-    trained = family(LocalMethod.plug_in)
-    chosen = list(methods) or trained
-    others = [name for name in chosen if name not in trained]
-    if others:
-        raise Refused(f"methods must be some of {', '.join(trained)}, got {', '.join(others)}")
+    chosen = contestants(methods)
     place = new_folder(None if out is None else Path(out), "compare")
     first = int(settings.pop("seed", 0))
     known = {key for name in chosen for key in METHODS[name].all_keys()}

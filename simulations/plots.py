@@ -1,5 +1,6 @@
 """Plots: metrics against rounds, each client's metric, and the clients' data."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from matplotlib.ticker import MaxNLocator
 from engram.metrics import Metric
 from federation.data.federated import FederatedData
 from federation.errors import one_line
-from federation.methods.local import COMMON, PERSONALIZED
+from federation.methods.local import COMMON, SERVED
 from simulations.comparison import Runs
+from simulations.rows import shown_models
 
 __all__ = ["draw_metric", "plot_clients", "plot_data", "tick_label"]
 
@@ -25,11 +27,12 @@ def draw_metric(runs: Runs, metric: Metric) -> Figure:
     """Plots a metric against rounds: the mean over seeds, and a band from lowest to highest."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
-    for color, (method, records) in zip(_COLORS, runs.items(), strict=False):
-        for key, style, label in (
-            (metric.name + PERSONALIZED, "-", method),
-            (metric.name + COMMON, "--", None),
-        ):
+    models = {method: shown_models(method) for method in runs}
+    if len(runs) == 1:
+        models = {method: {method: SERVED, "common model": COMMON} for method in runs}
+    for color, (method, records) in zip(itertools.cycle(_COLORS), runs.items(), strict=False):
+        for label, which in models[method].items():
+            key, style = metric.name + which, "--" if which == COMMON else "-"
             curves = [
                 {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
                 for record in records
@@ -48,7 +51,6 @@ def draw_metric(runs: Runs, metric: Metric) -> Figure:
         ylabel=f"{metric.name}, mean over clients{' (%)' if metric.percent else ''}",
         title=f"lines: mean over clients{band}",
     )
-    axes.plot([], [], "--", color="gray", label="before personalizing")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="best", framealpha=0.6)
@@ -60,7 +62,7 @@ def _scaled(values: Sequence[Any], metric: Metric) -> npt.NDArray[np.float64]:
 
 
 def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
-    """Plots a metric of all clients (and seeds) before and after personalization."""
+    """Plots a metric of all clients (and seeds): of the common model, and as they are served."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     rng = np.random.default_rng(0)  # jitter, so that dots do not overlap
@@ -70,7 +72,7 @@ def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
         if not found:
             continue
         names.append((i, method))
-        for offset, which, color in ((-0.2, COMMON, "tab:gray"), (0.2, PERSONALIZED, "tab:blue")):
+        for offset, which, color in ((-0.2, COMMON, "tab:gray"), (0.2, SERVED, "tab:blue")):
             values = np.concatenate([_scaled(each[metric.name + which], metric) for each in found])
             values = values[np.isfinite(values)]
             spread = i + offset + rng.uniform(-0.09, 0.09, len(values))
@@ -86,7 +88,7 @@ def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
     axes.set_xticks([i for i, _ in names], [name for _, name in names])
     axes.set(
         ylabel=f"{metric.name} of a client{' (%)' if metric.percent else ''}",
-        title="each dot a client; gray: before, blue: after personalization\n"
+        title="each dot a client; gray: common model, blue: the client's own\n"
         "box: quartiles, whiskers: 10th and 90th percentile",
     )
     if metric.percent:
@@ -96,13 +98,12 @@ def plot_clients(runs: Runs, metric: Metric, path: Path) -> None:
 
 
 def plot_data(data: FederatedData, path: Path) -> None:
-    """Plots how many training and test rows of each class every client holds."""
-    train, test = class_counts(data)
-    height = min(12.0, 2.5 + 0.18 * len(train))
-    figure = Figure(figsize=(9, height), layout="constrained")
-    for axes, counts, title in zip(
-        figure.subplots(1, 2, sharey=True), (train, test), ("training", "test"), strict=True
-    ):
+    """Plots how many rows of each class every client holds, to train, to validate and to test."""
+    held = class_counts(data)
+    height = min(12.0, 2.5 + 0.18 * len(held["training"]))
+    figure = Figure(figsize=(4.5 * len(held), height), layout="constrained")
+    panels = figure.subplots(1, len(held), sharey=True)
+    for axes, (title, counts) in zip(panels, held.items(), strict=True):
         image = axes.imshow(counts, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
         axes.set(title=f"{title} rows", xlabel="class")
         figure.colorbar(image, ax=axes, label="rows")
@@ -121,10 +122,13 @@ def tick_label(client: object) -> str:
     return one_line(str(client), longest=24)
 
 
-def class_counts(data: FederatedData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Returns each client's numbers of training and of test rows, two arrays (clients, classes)."""
-    train, test = (
-        np.stack([np.bincount(split.y[rows].cpu(), minlength=data.outputs) for rows in split.rows])
-        for split in (data.train, data.test)
-    )
-    return train, test
+def class_counts(data: FederatedData) -> dict[str, npt.NDArray[np.int64]]:
+    """Returns each client's rows of each class, (clients, classes), by what they are for."""
+    parts = {"training": data.train, "validation": data.validation, "test": data.test}
+    return {
+        part: np.stack(
+            [np.bincount(split.y[rows].cpu(), minlength=data.outputs) for rows in split.rows]
+        )
+        for part, split in parts.items()
+        if split is not None
+    }

@@ -4,7 +4,7 @@ What loads torch or matplotlib is imported by the functions that use it, once al
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +16,10 @@ from federation.addresses import CONTROL
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
-from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
 from federation.names import Names
 from server.record import RunRecord
-from simulations.comparison import PLAN, read_plan
+from simulations.comparison import PLAN, SEARCHED, contestants, read_plan
 from simulations.console import out as console
 from simulations.options import (
     SEE_SETTINGS,
@@ -39,6 +38,7 @@ from simulations.options import (
     read_experiment,
     refuse_keys,
 )
+from simulations.several import settings_of_each
 from simulations.terminal import Execute, Report, run_all, show_found
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _simulate(engine: "Engine") -> Execute:
 def compare(
     methods: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[METHOD]...", help="Default: all that train networks."),
+        typer.Argument(metavar="[METHOD]...", help="Default: some that are often compared."),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -135,41 +135,50 @@ def compare(
     out: Out = None,
     resume: Resume = None,
     engine: _Engine = None,
+    tuned: Annotated[
+        bool,
+        typer.Option("--tuned", help="Tune each method first, on other seeds, as engram tune."),
+    ] = False,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Settings that --tuned tries of each; default 32."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run methods side by side, on the same data, over several seeds.
+    """Run methods and references side by side, over several seeds.
 
     --set METHOD.KEY=VALUE is for one method alone; --set KEY=VALUE for all that have KEY.
     """
-    trained = family(LocalMethod.plug_in)
-    others = [name for name in methods or () if name in METHODS and name not in trained]
-    if others:
-        raise Refused(f"compare takes methods that train networks, got {', '.join(others)}")
+    whom = contestants(methods or ())
     if resume is None:
         chosen = _engine(engine or "vectorized")
-        plan = _plan(methods or trained, seeds or 3, overrides_of(config, sets))
+        if trials and not tuned:
+            raise Refused("--trials is for --tuned: without it nothing is tried")
+        given = settings_of_each(whom, overrides_of(config, sets))
+        plan = _plan(given, seeds or 3)
         folder = new_folder(out, f"compare-{data_name(next(iter(plan.values())))}")
     else:
-        if methods or seeds or sets or config or out or engine:
+        if methods or seeds or sets or config or out or engine or tuned or trials:
             raise Refused("--resume goes on with a comparison as it was begun: give nothing else")
         folder = find_run(resume)
         chosen, plan = _resumed_plan(folder)
     with end_at_once():
         from federation.data.federated import federated_data, model_for
+        from simulations.tuning.command import TUNING, new_tuning, tuned_plan
     # What cannot be run is refused before anything is written.
     for experiment in plan.values():
         held = federated_data(experiment)
         model_for(experiment, held.kind)
     if resume is None:
-        make_folder(folder)
-        settings = {name: experiment.to_config() for name, experiment in plan.items()}
-        (folder / PLAN).write_text(json.dumps({"engine": chosen, "runs": settings}, indent=2))
-    work = {}
-    for name, experiment in plan.items():
-        part = folder / name
-        begun = (part / "config.json").is_file()
-        work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
-    run_all(work, _simulate(chosen), f"engram compare --resume {folder}")
+        tuning = (
+            new_tuning(given, [], trials or 32, seeds or 3, after=seeds or 3) if tuned else None
+        )
+        _record_plan(folder, chosen, plan)
+        if tuning is not None:
+            tuning.save(folder / TUNING)
+    if (folder / TUNING).is_dir():
+        plan = tuned_plan(plan, folder / TUNING, f"engram compare --resume {folder}")
+    run_all(_work(folder, plan), _simulate(chosen), f"engram compare --resume {folder}")
     show_found(folder, as_json)
 
 
@@ -181,7 +190,13 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show what a run, or a comparison, has found so far, and draw its plots again."""
-    show_found(find_run(run), as_json)
+    folder = find_run(run)
+    if (folder / SEARCHED).is_file():
+        with end_at_once():
+            from simulations.tuning.command import Tuning, show_tuning
+        show_tuning(Tuning.open(folder), folder, as_json)
+    else:
+        show_found(folder, as_json)
 
 
 @app.command(epilog=SEE_SETTINGS)
@@ -205,22 +220,25 @@ def data(
         from federation.data.federated import federated_data
         from simulations import plots
     held = federated_data(experiment)
-    train, test = plots.class_counts(held)
+    counts = plots.class_counts(held)
+    train = counts["training"]
     make_folder(path.parent)
     plots.plot_data(held, path)
     table = Table(title=f"{experiment.dataset}, {experiment.partition}", title_justify="left")
     named = ["task"] if held.names else []
-    for heading in ("client", *named, "training rows", "test rows", "training rows of class"):
+    rows = [f"{part} rows" for part in counts]
+    for heading in ("client", *named, *rows, "training rows of class"):
         table.add_column(heading, justify="left" if "class" in heading else "right")
-    for client, counts in enumerate(train):
-        classes = ", ".join(f"{label}: {n}" for label, n in enumerate(counts) if n)
+    for client, own in enumerate(train):
+        classes = ", ".join(f"{label}: {n}" for label, n in enumerate(own) if n)
         name = [escape(held.names.get(client, ""))] if named else []
-        table.add_row(str(client), *name, str(counts.sum()), str(test[client].sum()), classes)
+        sizes = (str(part[client].sum()) for part in counts.values())
+        table.add_row(str(client), *name, *sizes, classes)
     console.print(table)
     console.print(f"picture: {path}", soft_wrap=True)
     if as_json:
-        found = {"train": train.tolist(), "test": test.tolist(), "picture": str(path)}
-        print(json.dumps({**found, **_names(held.names, len(train))}))
+        found = {part: of_part.tolist() for part, of_part in counts.items()}
+        print(json.dumps({**found, "picture": str(path), **_names(held.names, len(train))}))
 
 
 def _show_tables(experiment: Experiment, as_json: bool) -> None:
@@ -254,39 +272,30 @@ def _names(names: Names, num_clients: int) -> dict[str, list[str]]:
     return {"names": everyone} if names else {}
 
 
-def _plan(
-    methods: Sequence[str], seeds: int, overrides: Mapping[str, Any]
-) -> dict[str, Experiment]:
+def _plan(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Experiment]:
     """Returns the experiments of a comparison, by the names of their folders."""
-    one_run = {"resume": "--resume RUN", "out": "--out DIR", "method": "its arguments"}
-    refuse_keys({key.rpartition(".")[2]: None for key in overrides}, one_run)
-    refuse_keys(overrides, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
     plan = {}
-    for name in methods:
-        own = {"method": name, **_of_one(name, methods, overrides)}
-        first = read_experiment(in_project(own))
+    for name, own in given.items():
+        first = read_experiment(own)
         for seed in range(first.seed, first.seed + seeds):
             plan[f"{name}-seed{seed}"] = first.model_copy(update={"seed": seed})
     return plan
 
 
-def _of_one(name: str, methods: Sequence[str], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of one of several methods: those for all, and those for it alone.
+def _record_plan(folder: Path, engine: "Engine", plan: Mapping[str, Experiment]) -> None:
+    make_folder(folder)
+    settings = {name: experiment.to_config() for name, experiment in plan.items()}
+    (folder / PLAN).write_text(json.dumps({"engine": engine, "runs": settings}, indent=2))
 
-    Raises:
-        Refused: A setting is for a method that does not take part.
-    """
-    found: dict[str, Any] = {}
-    own = {other: METHODS[other].all_keys() for other in methods if other in METHODS}
-    for full, value in overrides.items():
-        owner, dot, key = full.rpartition(".")
-        if dot and owner not in methods:
-            raise Refused(f"{full} is for a method that does not take part: {owner}")
-        if not dot and name in own and key not in own[name] and any(key in o for o in own.values()):
-            continue  # other methods have it
-        if not dot or owner == name:
-            found[key] = value
-    return found
+
+def _work(folder: Path, plan: Mapping[str, Experiment]) -> dict[Path, Experiment]:
+    """Returns the experiments of a comparison by their folders; those begun are resumed."""
+    work = {}
+    for name, experiment in plan.items():
+        part = folder / name
+        begun = (part / "config.json").is_file()
+        work[part] = experiment.model_copy(update={"resume": str(part) if begun else ""})
+    return work
 
 
 def _resumed_plan(folder: Path) -> tuple["Engine", dict[str, Experiment]]:

@@ -20,10 +20,12 @@ from federation.errors import Refused, one_line
 from federation.experiment import Experiment, read_by
 from federation.methods.local import LocalMethod
 from federation.settings.fields import key_of
+from federation.settings.shared import SharedSettings
 from federation.tensors import tensors_from_bytes
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.given import settings_of
+from strategies.selection import is_selection
 
 if TYPE_CHECKING:
     from federation.data.datasets import Data
@@ -167,7 +169,11 @@ def _outcome(
     scores = {k: v for k, v in results.get("clients", {}).items() if k.startswith("loss")}
     return {
         **{f"{name} of the model": leaf for name, leaf in checkpoint.model.items()},
-        **{f"{name} of the server's state": leaf for name, leaf in checkpoint.state.items()},
+        **{
+            f"{name} of the server's state": leaf
+            for name, leaf in checkpoint.state.items()
+            if not is_selection(name)  # of shares, too
+        },
         **{f"{name} of the clients' memories": leaf for name, leaf in kept.items()},
         **{f"the clients' {k}": torch.tensor(np.array(v, float)) for k, v in scores.items()},
     }
@@ -227,8 +233,8 @@ def _impure(experiment: Experiment, own: LocalMethod, folder: Path) -> Iterable[
                 step=_watched("step(w, u, batches)", rule.step, found),
             )
 
-        def aggregate(self) -> Aggregate:
-            merged: Aggregate = super().aggregate()
+        def aggregate(self, shared: SharedSettings) -> Aggregate:
+            merged: Aggregate = super().aggregate(shared)
             return merged._replace(
                 init=_watched("init(model)", merged.init, found),
                 merge=_watched("merge(model, state, updates)", merged.merge, found),

@@ -10,7 +10,11 @@ import typer
 
 from simulations.options import Json, Out
 from simulations.studies.meta_ban.settings import MetaBanSettings
-from simulations.studies.meta_learning.settings import OneShotSettings, SinewaveSettings
+from simulations.studies.meta_learning.settings import (
+    FederatedSettings,
+    OneShotSettings,
+    SinewaveSettings,
+)
 from simulations.studies.molar.settings import (
     MolarBanditSettings,
     MolarRegressionSettings,
@@ -25,6 +29,7 @@ _ROOM: Final = "simulations.studies"
 STUDIES: Final = (
     Study("sinewave", SinewaveSettings, f"{_ROOM}.meta_learning.sinewave", "iterations"),
     Study("one-shot", OneShotSettings, f"{_ROOM}.meta_learning.one_shot", "iterations"),
+    Study("federated", FederatedSettings, f"{_ROOM}.meta_learning.federated", "rounds"),
     Study("molar-regression", MolarRegressionSettings, f"{_ROOM}.molar.regression", "steps"),
     Study("molar-bandit", MolarBanditSettings, f"{_ROOM}.molar.bandit", "policies"),
     Study("molar-table", MolarTableSettings, f"{_ROOM}.molar.table", "splits", whole=True),

@@ -1,0 +1,166 @@
+"""Rows of a report: what each method's models reach, over its seeds, and how far apart they are."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.metrics import Metric
+from federation.methods import METHODS
+from federation.methods.local import PERSONALIZED, SERVED, VALIDATION, LocalMethod
+from server.record import RunRecord
+from simulations.comparison import Runs
+from simulations.differences import Difference, Scores, paired_difference
+
+__all__ = [
+    "SELECTED",
+    "client_scores",
+    "comparable",
+    "differences_from",
+    "report_rows",
+    "shown_models",
+    "tail",
+]
+
+SELECTED: Final = "selected-"  # before a metric's name: in the round that validation rows pick
+
+
+def shown_models(method: str) -> dict[str, str]:
+    """Returns what rows of a method are called, and which model each is of."""
+    known = METHODS[method]
+    shows = known.shows if issubclass(known, LocalMethod) else (SERVED,)
+    tuned = f"{method} + fine-tuning" if len(shows) > 1 else method
+    return {tuned if which == SERVED else method: which for which in shows}
+
+
+def report_rows(runs: Runs) -> list[dict[str, Any]]:
+    """Returns a row for each model that a method shows, from the last evaluation of each run.
+
+    The entries of ``strategies.evaluation.summary`` are means over runs, and ``model`` says behind
+    which of its names are those of the row's model. ``accuracy-seed-std`` is the standard deviation
+    of that model's mean accuracy over runs (None for one run). ``selected-accuracy`` is its mean
+    accuracy after the round that validation rows pick, ``selected-validation-accuracy`` that on
+    these rows, and ``selected-round`` the median of these rounds; None unless all runs are finished
+    and hold rows out. ``rounds`` are those of the run with the fewest, ``left-out`` counts how
+    often a client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is the
+    most that a private run spent on a client, and ``finished`` says whether all rounds are done.
+    """
+    return [
+        _row(label, which, records)
+        for method, records in runs.items()
+        for label, which in shown_models(method).items()
+    ]
+
+
+def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]:
+    curves, metrics = [record.rows() for record in records], records[0].metrics
+    # The results of a run that was resumed because its last evaluation had failed have scores that
+    # its metrics lack.
+    last = [
+        {**row, "round": row["rounds"]}
+        if (row := record.results) is not None
+        else [row for row in rows if metrics[0].name in row][-1]
+        for record, rows in zip(records, curves, strict=True)
+    ]
+    selected = [(record.results or {}).get("selected") for record in records]
+    figures: dict[str, float | None] = {}
+    for metric in metrics:
+        name = metric.name
+        keys = [key for key in last[0] if metric.name in key and _is_figure(last[0][key])]
+        figures |= {key: _mean(last, key) for key in keys}
+        figures[f"{name}-seed-std"] = _deviation([row[name + which] for row in last])
+        for rows in (PERSONALIZED, VALIDATION):
+            picked = [row[rows + name + which] for row in selected if row]
+            whole = len(picked) == len(records) and None not in picked
+            figures[SELECTED + rows + name] = float(np.mean(picked)) if whole else None
+    trained = [row for rows in curves for row in rows if "ms" in row]
+    picked_rounds = [row["round"] for row in selected if row]
+    return {
+        "method": label,
+        "model": which,
+        "runs": len(records),
+        "rounds": min(row["round"] for row in last),
+        "finished": all(record.results is not None for record in records),
+        **figures,
+        "selected-round": float(np.median(picked_rounds)) if picked_rounds else None,
+        "own-clients": min(row["own-clients"] for row in last),
+        "scored": min(row["scored"] for row in last),
+        "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
+        "left-out": sum(row["left-out"] for row in trained),
+        "epsilon": max((row["epsilon"] for row in trained if "epsilon" in row), default=None),
+        "delta": max((row["delta"] for row in trained if "delta" in row), default=None),
+    }
+
+
+def _is_figure(value: object) -> bool:
+    return value is None or isinstance(value, float)
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return float(np.mean(values)) if values else None
+
+
+def _deviation(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.std(known, ddof=1)) if len(known) > 1 else None
+
+
+def tail(metric: Metric) -> str:
+    """Returns the end of the key of the percentile of clients that are worse off."""
+    return f"-p{10 if metric.better == 'higher' else 90}"
+
+
+def comparable(runs: Runs) -> bool:
+    """Whether all runs are finished, and each method has the same seeds."""
+    seeds = [[r.config["settings"]["seed"] for r in records] for records in runs.values()]
+    finished = all(record.results is not None for records in runs.values() for record in records)
+    return finished and all(mine == seeds[0] for mine in seeds)
+
+
+def differences_from(
+    runs: Runs, rows: Sequence[Mapping[str, Any]], metric: Metric
+) -> tuple[str, dict[str, Difference]] | None:
+    """Returns which row is the best on validation rows, and how far it is from each other one.
+
+    The differences are of test rows, client by client, each run in the round that validation picks.
+
+    Returns:
+        The best row's method, and its mean score less that of each other row; None if a run is not
+        finished, or holds out no rows, or the runs are not of the same seeds.
+    """
+    key = f"{SELECTED}{VALIDATION}{metric.name}"
+    if len(rows) < 2 or any(row[key] is None for row in rows) or not comparable(runs):
+        return None
+    scores = {
+        label: client_scores(records, metric.name + which)
+        for method, records in runs.items()
+        for label, which in shown_models(method).items()
+    }
+    sign = 1 if metric.better == "higher" else -1
+    best = str(max(rows, key=lambda row: sign * row[key])["method"])
+    others = {label: theirs for label, theirs in scores.items() if label != best}
+    try:
+        return best, {label: paired_difference(scores[best], s) for label, s in others.items()}
+    except ValueError:
+        return None
+
+
+def client_scores(records: Sequence[RunRecord], column: str) -> Scores:
+    """Returns the scores of each run's clients that train, in the round that validation rows pick.
+
+    Args:
+        records: Finished runs.
+        column: Of which scores; NaN where a client has none.
+    """
+    found: list[npt.NDArray[np.float64]] = []
+    for record in records:
+        results = record.results or {}
+        clients = results.get("selected", results)["clients"]
+        unseen = results.get("unseen", ())
+        scores = np.full(record.config["settings"]["num-clients"], np.nan)
+        scores[clients["ids"]] = np.array(clients[column], dtype=float)
+        scores[np.array(unseen, dtype=int)] = np.nan
+        found.append(scores)
+    return found

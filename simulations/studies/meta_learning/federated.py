@@ -1,0 +1,184 @@
+"""Federated image classification: Table 5 of the MOML paper, with published values."""
+
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from logging import WARNING, getLogger
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rich.table import Table
+
+from federation.experiment import Experiment
+from federation.methods.local import COMMON, KEPT
+from simulations.engine import simulate
+from simulations.studies.figures import COLORS, finish, new_table, panels, plus_minus
+from simulations.studies.meta_learning.published import FEDERATED_ROWS, FEDERATED_SETTINGS, TABLE_5
+from simulations.studies.meta_learning.settings import FederatedSettings
+from simulations.studies.pool import Pool, Progress, Row
+from simulations.studies.study import Report
+
+_MACHINES: Final = 4
+_CLIENTS: Final = 50
+_POINTS: Final = 20  # of a curve
+_SHOTS, _STEPS, _STEP_SIZE = 5, 10, 0.001  # of fine-tuning; its step is alpha
+
+_CAPTION: Final = """\
+Accuracy in % of 50 clients on their query rows, mean ± s.d. over seeds: after 10 steps of
+fine-tuning on 5 rows, and the paper's; of the common model; of the model that a client keeps;
+milliseconds a round"""
+
+
+def work(settings: FederatedSettings, pool: Pool) -> list[Row]:
+    """Trains and scores all methods."""
+    return pool.run(
+        {
+            f"{method}-b{tasks}-h{steps}-{seed}": partial(
+                _run, _experiment(settings, method, tasks, steps, seed).to_config(), tasks
+            )
+            for tasks in settings.tasks
+            for steps in settings.local_steps
+            for method in settings.methods
+            for seed in range(settings.seeds)
+        }
+    )
+
+
+def _experiment(
+    settings: FederatedSettings, method: str, tasks: int, steps: int, seed: int
+) -> Experiment:
+    train, test = FEDERATED_ROWS[settings.published]
+    every = max(1, settings.rounds // _POINTS)
+    shared = {
+        "dataset": settings.dataset,
+        "data-dir": str(settings.data_dir.absolute()),
+        "num-clients": _CLIENTS,
+        "partition": "halves",
+        "rows-per-class": train,
+        "test-rows-per-class": test,
+        "hidden": "40,40",
+        "shards": _MACHINES,
+        "clients-per-round": _MACHINES * tasks,
+        "local-steps": steps,
+        "batch-size": 5,
+        "num-rounds": settings.rounds,
+        "eval-every": every,
+        "checkpoint-every": settings.rounds,
+        "protocol": "few-shot",
+        "adapt-shots": _SHOTS,
+        "adapt-steps": _STEPS,
+        "adapt-lr": _STEP_SIZE,
+        "seed": seed,
+        "method": method,
+    }
+    own = {f"{method}.{key}": value for key, value in FEDERATED_SETTINGS[method].items()}
+    return Experiment.from_config(shared | own)
+
+
+def _run(config: dict[str, Any], tasks: int, progress: Progress) -> list[Row]:
+    """Runs one experiment, and returns the curve of its accuracy and the figures of its end."""
+    getLogger("flwr.engram").setLevel(WARNING)  # a line for each run is too many here
+    e = Experiment.from_config(config)
+    rounds, curve = [], []
+
+    def on_round(row: Row) -> None:
+        progress(row["round"], e.num_rounds)
+        if "accuracy" in row:
+            rounds.append(row["round"])
+            curve.append(row["accuracy"])
+
+    with tempfile.TemporaryDirectory(prefix="engram-") as folder:
+        found = simulate(e, Path(folder) / "run", on_round=on_round)
+    return [
+        {
+            "method": e.method,
+            "tasks": tasks,
+            "local-steps": e.local_steps,
+            "seed": e.seed,
+            "accuracy": found["accuracy"],
+            "common": found[f"accuracy{COMMON}"],
+            "kept": found[f"accuracy{KEPT}"],
+            "ms": found["ms-per-round"],
+            "rounds": rounds,
+            "errors": [1 - value for value in curve],
+        }
+    ]
+
+
+def report(settings: FederatedSettings, done: Sequence[Row]) -> Report:
+    """Makes the table and the plot."""
+    rows = summarize(settings, done)
+    return Report([_CAPTION, _table(rows)], {"rows": rows}, {"convergence.png": _draw(rows, done)})
+
+
+def summarize(settings: FederatedSettings, done: Sequence[Row]) -> list[Row]:
+    """Returns a row for each number of tasks, of local steps, and method, over its seeds."""
+    rows = []
+    for tasks in settings.tasks:
+        for steps in settings.local_steps:
+            known = TABLE_5[settings.published].get((tasks, steps), {})
+            for method in settings.methods:
+                runs = _of(done, tasks, steps, method)
+                accuracy = 100 * np.array([run["accuracy"] for run in runs])
+                paper = known.get(method, (None, None))
+                rows.append(
+                    {
+                        "tasks": tasks,
+                        "local-steps": steps,
+                        "method": method,
+                        "seeds": len(runs),
+                        "accuracy": float(accuracy.mean()),
+                        "accuracy-std": float(accuracy.std(ddof=1)) if len(runs) > 1 else None,
+                        "common": 100 * float(np.mean([run["common"] for run in runs])),
+                        "kept": _mean_if_all(run["kept"] for run in runs),
+                        "ms": float(np.median([run["ms"] for run in runs])),
+                        "published": paper[0],
+                        "published-std": paper[1],
+                    }
+                )
+    return rows
+
+
+def _of(done: Sequence[Row], tasks: int, steps: int, method: str) -> list[Row]:
+    return [
+        r for r in done if (r["tasks"], r["local-steps"], r["method"]) == (tasks, steps, method)
+    ]
+
+
+def _mean_if_all(values: Any) -> float | None:
+    found = list(values)
+    return None if None in found else 100 * float(np.mean(found))
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    found = new_table(["method"], ["accuracy", "paper", "common", "kept", "ms"])
+    for i, row in enumerate(rows):
+        case = (row["tasks"], row["local-steps"])
+        if i == 0 or case != (rows[i - 1]["tasks"], rows[i - 1]["local-steps"]):
+            found.add_section()
+            found.add_row(f"B = {case[0]}, H = {case[1]}")
+        found.add_row(
+            row["method"],
+            plus_minus(row["accuracy"], row["accuracy-std"]),
+            plus_minus(row["published"], row["published-std"]),
+            plus_minus(row["common"], None),
+            plus_minus(row["kept"], None),
+            plus_minus(row["ms"], None, 1),
+        )
+    return found
+
+
+def _draw(rows: Sequence[Row], done: Sequence[Row]) -> bytes:
+    """Plots the mean accuracy over the rounds, a panel for each number of tasks and of steps."""
+    cases = list(dict.fromkeys((row["tasks"], row["local-steps"]) for row in rows))
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    figure, all_axes = panels(len(cases), size=(3.6 * len(cases) + 1.5, 3.6), sharey=True)
+    for (tasks, steps), axes in zip(cases, all_axes, strict=True):
+        for color, method in zip(COLORS, methods, strict=False):
+            runs = _of(done, tasks, steps, method)
+            curve = 100 * (1 - np.mean([run["errors"] for run in runs], axis=0))
+            axes.plot(runs[0]["rounds"], curve, color=color, label=method)
+        axes.set(title=f"B = {tasks}, H = {steps}", xlabel="round")
+    all_axes[0].set_ylabel("accuracy after fine-tuning (%)")
+    return finish(figure, all_axes[0])

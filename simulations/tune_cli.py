@@ -1,0 +1,78 @@
+"""``engram tune``: finds settings of methods, on validation rows."""
+
+from typing import Annotated
+
+import typer
+
+from federation.errors import Refused
+from federation.interrupts import end_at_once
+from simulations.options import (
+    SEE_SETTINGS,
+    Config,
+    Json,
+    Out,
+    Set,
+    data_name,
+    find_run,
+    new_folder,
+    overrides_of,
+)
+from simulations.several import settings_of_each, trained_methods
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command(epilog=SEE_SETTINGS)
+def tune(
+    methods: Annotated[
+        list[str] | None, typer.Argument(metavar="METHOD...", help="What to find settings of.")
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, max=100_000, help="Settings to try, of each method; default 32."),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="Runs of each, from `seed` upwards; default 3."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop each method's search after so long.")
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=LOW..HIGH[:log]",
+            help="Search a setting here, or among KEY=VALUE,VALUE,...; may be repeated. Default: "
+            "the method's own settings and adapt-lr, in the ranges that they declare.",
+        ),
+    ] = None,
+    sets: Set = None,
+    config: Config = None,
+    out: Out = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with a search: its folder, or name.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find settings of methods that train networks, on rows held out for validation.
+
+    What is given by --set is not searched. The files `best.toml` are for --config: of `engram run`
+    those of each method, of `engram compare` the one of all methods.
+    """
+    if resume is not None and (methods or trials or seeds or search or sets or config or out):
+        raise Refused("--resume goes on with a search as it was begun: give --minutes at most")
+    if resume is None and not methods:
+        raise Refused(f"METHOD must be some of {', '.join(trained_methods('tune'))}, got none")
+    trained_methods("tune", methods or ())
+    fixed = settings_of_each(methods or [], overrides_of(config, sets))
+    with end_at_once():
+        from simulations.tuning.command import Tuning, new_tuning, run_tuning
+    if resume is not None:
+        folder = find_run(resume)
+        tuning = Tuning.open(folder)._replace(minutes=minutes)
+    else:
+        tuning = new_tuning(fixed, search or [], trials or 32, seeds or 3, minutes)
+        folder = new_folder(out, f"tune-{data_name(tuning.first)}")
+    run_tuning(tuning, folder, f"engram tune --resume {folder}", as_json=as_json)

@@ -1,0 +1,1 @@
+"""Finds settings of methods, on validation rows: `engram tune`."""

@@ -1,0 +1,119 @@
+"""Runs searches as a command does: progress, files, tables."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from federation.experiment import Experiment
+from federation.settings.fields import Scalar
+from simulations.comparison import SEARCHED
+from simulations.console import out
+from simulations.terminal import progress_lines
+from simulations.tuning.folder import Tuning
+from simulations.tuning.proposals import check_optuna
+from simulations.tuning.record import best_of, read_trials
+from simulations.tuning.results import BEST, table_of
+from simulations.tuning.search import metric_of
+
+__all__ = ["TUNING", "Tuning", "new_tuning", "run_tuning", "show_tuning", "tuned_plan"]
+
+TUNING = "tuning"
+"""The folder of the search in that of a comparison."""
+
+
+def new_tuning(
+    fixed: Mapping[str, Mapping[str, Any]],
+    search: Sequence[str],
+    trials: int,
+    seeds: int,
+    minutes: float | None = None,
+    *,
+    after: int = 0,
+) -> Tuning:
+    """Returns a search that is possible.
+
+    Args:
+        fixed: For each method, the settings that all of its trials have.
+        search: As ``Tuning.asked``.
+        trials: Of each method.
+        seeds: Runs of each trial.
+        minutes: As ``Tuning.minutes``.
+        after: How many seeds to leave for others, from the setting ``seed`` upwards.
+
+    Raises:
+        Refused: As ``Tuning.check`` says; or Optuna is not installed.
+    """
+    first = next(iter(_experiment(name, given) for name, given in fixed.items())).seed + after
+    found = Tuning(fixed, search, trials, list(range(first, first + seeds)), minutes)
+    check_optuna()
+    found.check()
+    return found
+
+
+def run_tuning(
+    tuning: Tuning, folder: Path, resume: str, *, progress: bool = True, as_json: bool = False
+) -> dict[str, dict[str, Scalar]]:
+    """Runs the searches, shows their progress and what they found; returns the best settings.
+
+    Args:
+        tuning: What to search.
+        folder: Where.
+        resume: The command that goes on after an interruption.
+        progress: Whether to show it, and what was found.
+        as_json: Whether to end with a line of JSON.
+
+    Raises:
+        Refused: As ``Tuning.run`` says.
+        RunStopped: As it says.
+        SystemExit: Ctrl-C was pressed; status 130.
+    """
+    check_optuna()
+    if not progress:
+        return tuning.run(folder, lambda title, total: lambda number, found: None)
+
+    def hint() -> str:
+        return f"go on with: {resume}" if folder.is_dir() else "nothing has been written"
+
+    with progress_lines("rounds", hint) as begin:
+        best = tuning.run(folder, begin)
+    show_tuning(tuning, folder, as_json)
+    return best
+
+
+def tuned_plan(plan: Mapping[str, Experiment], folder: Path, resume: str) -> dict[str, Experiment]:
+    """Tunes methods, or goes on with it; returns experiments with the best settings of theirs.
+
+    Args:
+        plan: The experiments, by name.
+        folder: Of a search of their methods.
+        resume: As for ``run_tuning``.
+    """
+    best = run_tuning(Tuning.open(folder), folder, resume)
+    return {name: _with(experiment, best[experiment.method]) for name, experiment in plan.items()}
+
+
+def _with(experiment: Experiment, best: Mapping[str, Scalar]) -> Experiment:
+    own = experiment.own.all_keys()
+    named = {f"{experiment.method}.{k}" if k in own else k: v for k, v in best.items()}
+    return Experiment.from_config(experiment.to_config() | named)
+
+
+def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
+    """Prints the tables and the files of searches."""
+    found = {}
+    for name, plan in tuning.searches().items():
+        metric = metric_of(_experiment(name, tuning.fixed[name]))
+        trials = read_trials(folder / name)
+        best = best_of(trials, higher=metric.better == "higher")
+        if best is not None:
+            out.print(table_of(name, trials, plan.space, metric))
+            found[name] = best.settings
+    files = ", ".join((SEARCHED, BEST, *(f"{name}/" for name in tuning.fixed)))
+    out.print(f"recorded in {folder}: {files}", soft_wrap=True)
+    if as_json:
+        print(json.dumps({"run": str(folder), "best": found}))
+
+
+def _experiment(name: str, given: Mapping[str, Any]) -> Experiment:
+    return Experiment.from_config({"method": name, **given})

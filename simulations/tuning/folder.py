@@ -1,0 +1,180 @@
+"""A folder of searches: one for each method, in a folder of its own."""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+from federation.data.federated import federated_data, model_for
+from federation.errors import EngramError, Refused, RunStopped
+from federation.experiment import Experiment
+from federation.files import replace_file
+from federation.methods import METHODS
+from federation.settings.fields import Scalar
+from simulations.comparison import SEARCHED
+from simulations.console import err
+from simulations.options import make_folder
+from simulations.tuning.record import Trial, append, mend, read_trials
+from simulations.tuning.results import BEST, draw_trials, in_toml, trial_rows, write_best
+from simulations.tuning.search import Begin, Search, TimeIsUp, metric_of, search
+from simulations.tuning.space import space_of
+
+__all__ = ["Tuning"]
+
+_FEWEST: Final = 10  # validation rows of all clients together
+
+
+class Tuning(NamedTuple):
+    """Searches of methods' settings, with the same budget each.
+
+    Attributes:
+        fixed: For each method, the settings that all of its trials have.
+        asked: What is searched, as ``space_of`` takes it; a method's own as ``METHOD.key=...``.
+        trials: Trials of each method.
+        seeds: Seeds of the runs of each trial.
+        minutes: Of each method; None for no bound.
+    """
+
+    fixed: Mapping[str, Mapping[str, Any]]
+    asked: Sequence[str]
+    trials: int
+    seeds: Sequence[int]
+    minutes: float | None = None
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Reads what was searched in a folder.
+
+        Raises:
+            Refused: There is none, or it is damaged.
+        """
+        path = folder / SEARCHED
+        if not path.is_file():
+            raise Refused(f"{folder} is not the folder of a search: it has no {SEARCHED}")
+        try:
+            return cls(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise Refused(f"{path} is damaged: {error}") from error
+
+    def save(self, folder: Path) -> None:
+        """Writes the plan, from which ``open`` reads it."""
+        make_folder(folder)
+        replace_file(folder / SEARCHED, json.dumps(self._asdict(), indent=2).encode())
+
+    @property
+    def first(self) -> Experiment:
+        """The first method's settings, before any is searched."""
+        name, given = next(iter(self.fixed.items()))
+        return Experiment.from_config({"method": name, **given})
+
+    def searches(self) -> dict[str, Search]:
+        """Returns each method's search.
+
+        Raises:
+            Refused: Settings are impossible, nothing is to be searched, or nothing can decide.
+        """
+        return {name: self._search(name) for name in self.fixed}
+
+    def _search(self, name: str) -> Search:
+        given = {"method": name, **self.fixed[name]}
+        experiment = Experiment.from_config(given)
+        if not experiment.validates:
+            raise Refused(
+                "tuning needs validation rows: protocol must be standard, and validation-fraction "
+                f"above 0, got {experiment.protocol} and {experiment.validation_fraction:g}"
+            )
+        own = {key.removeprefix(f"{name}."): value for key, value in self.fixed[name].items()}
+        asked = [text for each in self.asked if (text := _for(name, each, list(self.fixed)))]
+        return Search(given, space_of(name, own, asked), self.trials, self.seeds)
+
+    def check(self) -> None:
+        """Loads the data, and refuses what cannot be run.
+
+        Raises:
+            Refused: Data, network and settings do not fit each other, or there are too few
+                validation rows.
+        """
+        for plan in self.searches().values():
+            (experiment,) = plan._replace(seeds=self.seeds[:1]).experiments({})
+            held = federated_data(experiment)
+            model_for(experiment, held.kind)
+            rows = sum(map(len, held.validation.rows)) if held.validation is not None else 0
+            if rows < _FEWEST:
+                raise Refused(
+                    f"tuning needs at least {_FEWEST} validation rows in all, got {rows}: raise "
+                    "validation-fraction"
+                )
+
+    def run(self, folder: Path, begin: Begin) -> dict[str, dict[str, Scalar]]:
+        """Runs the searches, or what is left of them; returns the best settings of each method.
+
+        Whatever ends it, the files have what is known by then.
+
+        Args:
+            folder: Of the searches.
+            begin: As for ``search``.
+
+        Raises:
+            Refused: Time was up before anything was known.
+            RunStopped: All trials of a method diverged.
+        """
+        found: dict[str, dict[str, Scalar]] = {}
+        for name, plan in self.searches().items():
+            part, known = folder / name, mend(folder / name)
+            end = math.inf if self.minutes is None else time.monotonic() + 60 * self.minutes
+            try:
+                search(plan, known, partial(self._append, folder, name), begin, end)
+            except TimeIsUp:
+                err.print(f"{name}: time is up", soft_wrap=True)
+            finally:
+                found[name] = self._write(part, name, plan)
+            if not found[name]:
+                raise self._nothing(read_trials(part))
+        tables = [in_toml(name, best, apart=True) for name, best in found.items()]
+        text = "\n".join([f"# {self.in_words()}", *tables])
+        replace_file(folder / BEST, text.encode())
+        return found
+
+    def in_words(self) -> str:
+        """Returns how settings were found, in a line."""
+        last = f"{self.seeds[0]} to {self.seeds[-1]}" if len(self.seeds) > 1 else self.seeds[0]
+        return (
+            f"Found by engram tune {' '.join(self.fixed)}: {self.trials} trials each, seeds {last}."
+        )
+
+    def _write(self, folder: Path, name: str, plan: Search) -> dict[str, Scalar]:
+        """Writes what is known of a method's search; returns its best settings, if there are."""
+        trials = read_trials(folder)
+        if not any(trial.scores for trial in trials):
+            return {}
+        import pandas as pd  # noqa: PLC0415 - slow to import
+
+        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
+        pd.DataFrame(trial_rows(trials)).to_csv(folder / "trials.csv", index=False)
+        draw_trials(name, trials, plan.space, metric).savefig(folder / "trials.png", dpi=150)
+        return write_best(folder, name, trials, self.in_words(), metric)
+
+    def _append(self, folder: Path, name: str, trial: Trial) -> None:
+        if not (folder / SEARCHED).is_file():
+            self.save(folder)
+        make_folder(folder / name)
+        append(folder / name, trial)
+
+    def _nothing(self, trials: Sequence[Trial]) -> EngramError:
+        if not trials:
+            return Refused(f"--minutes must suffice for one batch of trials, got {self.minutes:g}")
+        return RunStopped(f"no trial has a score: trial {trials[0].number}: {trials[0].reason}")
+
+
+def _for(name: str, text: str, methods: Sequence[str]) -> str:
+    """Returns a request to search a setting without its method's name; "" if it is another's."""
+    owner, dot, rest = text.partition("=")[0].rpartition(".")
+    if dot:
+        if owner not in methods:
+            raise Refused(f"--search {text} is for a method that does not take part: {owner}")
+        return text.removeprefix(f"{owner}.") if owner == name else ""
+    others = {key for other in methods for key in METHODS[other].all_keys()}
+    return "" if rest in others and rest not in METHODS[name].all_keys() else text

@@ -1,0 +1,101 @@
+"""``engram.tune``: what `engram tune` does, on data in memory."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from federation.experiment import Experiment, lists_settings
+from federation.methods import METHODS
+from federation.settings.fields import Scalar, key_of
+from simulations.given import settings_of
+from simulations.options import new_folder
+from simulations.several import trained_methods
+from simulations.tuning.command import Tuning, new_tuning, run_tuning
+from simulations.tuning.record import read_trials
+from simulations.tuning.results import draw_trials, trial_rows
+from simulations.tuning.search import metric_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from federation.data.datasets import Data
+    from federation.settings.given import Given
+
+__all__ = ["Tuned", "tune"]
+
+
+class Tuned:
+    """What a search found.
+
+    Attributes:
+        folder: Where it is recorded.
+        best: By method, the settings with the best score on validation rows, by key.
+    """
+
+    def __init__(self, folder: Path, best: Mapping[str, Mapping[str, Scalar]]) -> None:
+        self.folder = folder
+        self.best = best
+
+    def __repr__(self) -> str:
+        return f"Tuned({str(self.folder)!r}: {', '.join(self.best)})"
+
+    def table(self, method: str) -> "pd.DataFrame":
+        """Returns a row for each trial of a method: its settings, state and score."""
+        import pandas as pd  # noqa: PLC0415 - slow to import
+
+        return pd.DataFrame(trial_rows(read_trials(self.folder / method))).set_index("trial")
+
+    def plot(self, method: str) -> "Figure":
+        """Draws the score of every trial of a method against each setting that was searched."""
+        plan = Tuning.open(self.folder).searches()[method]
+        metric = metric_of(Experiment.from_config(dict(plan.fixed)))
+        return draw_trials(method, read_trials(self.folder / method), plan.space, metric)
+
+
+@lists_settings
+def tune(
+    data: "Data | None" = None,
+    *,
+    methods: Sequence[str],
+    trials: int = 32,
+    seeds: int = 3,
+    minutes: float | None = None,
+    search: Sequence[str] = (),
+    out: str | Path | None = None,
+    progress: bool = True,
+    **settings: "Unpack[Given]",
+) -> Tuned:
+    """Finds settings of methods that train networks, on rows held out for validation.
+
+    Args:
+        data: As for ``engram.simulate``.
+        methods: Their names.
+        trials: Settings to try, of each method.
+        seeds: Runs of each, from the setting ``seed`` upwards.
+        minutes: After which each method's search stops; None for no bound.
+        search: Where to search in place of the ranges that settings declare, and further settings:
+            ``"eta=0.01..1:log"``, ``"batch-size=5,10,20"``.
+        out: Folder of the search; by default a new one in ``runs/``.
+        progress: Whether to show it.
+        **settings: Settings that all trials have, each for all methods that have it.
+
+    Raises:
+        Refused: Settings or data are impossible, nothing is to be searched, or no trial was scored.
+    """
+    trained_methods("tune", methods)
+    known = {key for name in methods for key in METHODS[name].all_keys()}
+    fixed = {}
+    for name in methods:
+        foreign = known - set(METHODS[name].all_keys())
+        given: dict[str, Any] = {k: v for k, v in settings.items() if key_of(k) not in foreign}
+        fixed[name] = {key_of(k): v for k, v in settings_of(data, name, given).items()}
+    tuning = new_tuning(fixed, list(search), trials, seeds, minutes)
+    folder = new_folder(None if out is None else Path(out), "tune")
+    hint = f"engram tune --resume {folder}"
+    shown = progress and threading.current_thread() is threading.main_thread()
+    try:
+        return Tuned(folder, run_tuning(tuning, folder, hint, progress=shown))
+    except SystemExit as error:
+        raise KeyboardInterrupt from error

@@ -1,0 +1,207 @@
+"""Runs in lock step: many runs of a method at once, without messages, records or checkpoints.
+
+Each run gives the numbers that it gives by itself, to rounding.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+
+from client.memory import RamStore
+from client.training.outcome import Trained
+from client.training.scoring import Scores
+from client.training.stack import Stack, likeness
+from client.training.trainer import Trainer
+from engram.aggregates import Update
+from engram.models import keep
+from engram.networks import FLAT
+from engram.tree import is_finite
+from engram.types import Params
+from federation.aggregation import aggregate_of
+from federation.data.federated import FederatedData, federated_data, model_for
+from federation.experiment import Experiment
+from federation.methods.local import PERSONALIZED, VALIDATION
+from federation.noise import simulated_noise
+from federation.settings.shared import SharedSettings
+from federation.streams import Stream, torch_generator
+from strategies.cohorts import draw_cohort
+from strategies.row_weights import RowWeights
+from strategies.scorekeeping import Scoring
+from strategies.screening import Accepted, implausible
+
+__all__ = ["LockStep", "Member"]
+
+
+class Member:
+    """One of several runs: its clients, and its server's part.
+
+    Args:
+        experiment: Its settings.
+        data: Its data.
+
+    Attributes:
+        experiment: As given.
+        trainer: Trains and scores its clients.
+        model: The common model.
+        scoring: How its clients are scored.
+        stopped: Why it stopped, in words; empty while it goes on.
+    """
+
+    def __init__(self, experiment: Experiment, data: FederatedData) -> None:
+        noise = simulated_noise(experiment.seed)
+        self.experiment = experiment
+        self.trainer = Trainer(experiment, data, RamStore(), noise=noise)
+        network = model_for(experiment, data.kind)
+        whole = network.init(torch_generator(experiment.seed, Stream.MODEL))
+        self.model: Params = keep(whole, network.personal, personal=False)
+        self.scoring = Scoring.of(experiment)
+        self.stopped = ""
+        self._aggregate = aggregate_of(experiment, noise, running=network.running)
+        self._state = self._aggregate.init(self.model)
+        self._rows = [len(rows) for rows in data.train.rows]
+        weights = RowWeights(self._aggregate.weighting, experiment.max_weight)
+        weights.compare(self._rows, data.names)
+        self._most = weights.most
+
+    @property
+    def combine(self) -> int | None:
+        """How many rows of a client count in a mean at most; None if no mean is wanted."""
+        return self._most if self._aggregate.additive else None
+
+    def wants_losses(self, server_round: int) -> bool:
+        """Returns whether a run asks for training losses in a round, which tell of divergence."""
+        e = self.experiment
+        due = server_round == e.rounds or server_round % e.eval_every == 0
+        return due or e.model in FLAT
+
+    def cohort(self, server_round: int) -> list[int]:
+        """Returns whom it trains in a round."""
+        e = self.experiment
+        return draw_cohort(
+            e.seed,
+            server_round,
+            e.num_clients,
+            e.clients_per_round,
+            shards=e.shards,
+            absent=self.scoring.unseen,
+        )
+
+    def learn(self, trained: Trained, server_round: int) -> None:
+        """Replaces the model by what its clients made of it; or stops, where a run would stop."""
+        e, asked = self.experiment, len(trained.clients) + len(trained.failures)
+        accepted = self._accepted(trained)
+        if not self._aggregate.bounded:
+            accepted, _ = implausible(accepted, self.model)
+        usable = sum(len(reply.clients) for _, reply in accepted)
+        if 2 * len(trained.failures) > asked or usable < e.min_clients:
+            self.stopped = f"diverged in round {server_round}"
+            return
+        updates = [update for _, reply in accepted for update in reply.updates]
+        self.model, self._state = self._aggregate.merge(self.model, self._state, updates)
+        if not is_finite(self.model):
+            self.stopped = f"diverged in round {server_round}"
+
+    def _accepted(self, trained: Trained) -> list[tuple[list[int], Accepted]]:
+        """Returns the replies of nodes: of one that hosts all clients, or of one for each."""
+        clients = trained.clients
+        weights = [float(min(self._rows[client], self._most)) for client in clients]
+        if not clients:
+            return []
+        if self._aggregate.additive:
+            update = Update(trained.params, sum(weights))
+            return [(clients, Accepted(clients, [update], trained.losses, {}, trained.way))]
+        return [
+            ([client], Accepted([client], [Update(_one(trained.params, i), weight)], [], {}, ""))
+            for i, (client, weight) in enumerate(zip(clients, weights, strict=True))
+        ]
+
+    def scores(self, server_round: int) -> Scores:
+        """Scores all of its clients after a round."""
+        everyone = range(self.experiment.num_clients)
+        return self.trainer.evaluate(self.model, everyone, server_round=server_round)
+
+    def validated(self, server_round: int) -> float:
+        """Returns the mean over clients of the score that decides, after a round.
+
+        It is the first metric of the model that the method serves them by, on validation rows.
+        Clients that never train have no part in it. NaN if nobody has such a score.
+        """
+        columns = self.scores(server_round).columns
+        name, unseen = VALIDATION + self.scoring.metrics[0].name, self.scoring.unseen
+        own, tuned = columns[name + self.scoring.serves], columns[name + PERSONALIZED]
+        served = own.where(~own.isnan(), tuned)
+        seen = [c for c in range(self.experiment.num_clients) if c not in unseen]
+        return float(served[seen].nanmean())
+
+
+def _one(stacked: Params, i: int) -> Params:
+    return {name: leaf[i] for name, leaf in stacked.items()}
+
+
+class LockStep:
+    """Runs that go from round to round together: those that are alike as one stack of clients.
+
+    Args:
+        experiments: Of one method each; they may differ in anything.
+
+    Attributes:
+        members: The runs, in the order of the experiments.
+        rounds: How many rounds have been trained.
+    """
+
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        data = _Data()
+        self.members = [Member(experiment, data.of(experiment)) for experiment in experiments]
+        self.rounds = 0
+
+    def advance(
+        self, rounds: int, some: Sequence[int], on_round: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Trains some of the runs, by number, up to a round; those that have stopped stay as is."""
+        stacks = self.stacks(some)
+        for server_round in range(self.rounds + 1, rounds + 1):
+            if any(member.stopped for members, _ in stacks for member in members):
+                stacks = self.stacks(some)
+            cohorts: dict[Hashable, list[int]] = {}
+            for members, stack in stacks:
+                trained = stack.train(
+                    [member.model for member in members],
+                    [self._cohort(member, server_round, cohorts) for member in members],
+                    server_round=server_round,
+                    combine=[member.combine for member in members],
+                    losses=members[0].wants_losses(server_round),
+                )
+                for member, made in zip(members, trained, strict=True):
+                    member.learn(made, server_round)
+            on_round(server_round)
+        self.rounds = rounds
+
+    @staticmethod
+    def _cohort(member: Member, server_round: int, drawn: dict[Hashable, list[int]]) -> list[int]:
+        """Returns a run's cohort, which runs of the same seed and federation have in common."""
+        e = member.experiment
+        key = e.seed, e.num_clients, e.clients_per_round, e.shards, e.unseen_clients
+        if key not in drawn:
+            drawn[key] = member.cohort(server_round)
+        return drawn[key]
+
+    def stacks(self, some: Sequence[int]) -> list[tuple[list[Member], Stack]]:
+        """Returns those of some runs that go on, in groups that train as one stack each."""
+        alike: dict[Hashable, list[Member]] = {}
+        for member in (self.members[i] for i in some):
+            if not member.stopped:
+                alike.setdefault(likeness(member.trainer), []).append(member)
+        return [(members, Stack([m.trainer for m in members])) for members in alike.values()]
+
+
+class _Data:
+    """Loads data once for all runs that share them."""
+
+    def __init__(self) -> None:
+        self._held: dict[Hashable, FederatedData] = {}
+
+    def of(self, experiment: Experiment) -> FederatedData:
+        shared = SharedSettings.all_keys()
+        config = experiment.to_config().items()
+        key = tuple((k, v) for k, v in config if k in shared and k != "adapt-lr")
+        if key not in self._held:
+            self._held[key] = federated_data(experiment)
+        return self._held[key]

@@ -1,0 +1,201 @@
+"""The search: batches of settings train in lock step, rungs drop the worst, validation decides.
+
+Every trial runs on the same seeds. A batch trains until a quarter of the rounds, where the worse
+half of it is dropped, and half of the rest at half of the rounds: successive halving. Jamieson,
+Talwalkar. Non-stochastic Best Arm Identification and Hyperparameter Optimization. AISTATS 2016.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from engram.metrics import Metric
+from federation.errors import Refused
+from federation.experiment import Experiment
+from federation.methods.local import LocalMethod
+from federation.settings.fields import Scalar
+from simulations.tuning.proposals import propose
+from simulations.tuning.record import Trial
+from simulations.tuning.runs import LockStep
+from simulations.tuning.space import Space
+
+__all__ = ["Begin", "Search", "TimeIsUp", "metric_of", "search"]
+
+_BATCHES: Final = 4  # from each of which the next one learns
+_LEAST: Final = 4  # trials in a batch, if there are as many
+_RUNGS: Final = (1 / 4, 1 / 2)  # of the rounds, where half of a batch is dropped
+
+
+Begin = Callable[[str, int], Callable[[int, str], None]]
+
+
+class TimeIsUp(Exception):
+    """The budget of time is spent."""
+
+
+class Search(NamedTuple):
+    """What is searched, and how far.
+
+    Attributes:
+        fixed: The settings that all trials have, with the method's name.
+        space: The other ones.
+        trials: How many to try.
+        seeds: Seeds of the runs of each trial.
+    """
+
+    fixed: Mapping[str, Any]
+    space: Space
+    trials: int
+    seeds: Sequence[int]
+
+    def experiments(self, settings: Mapping[str, Scalar]) -> list[Experiment]:
+        """Returns a trial's runs.
+
+        Raises:
+            Refused: The method refuses these settings together.
+        """
+        first = Experiment.from_config({**self.fixed, **settings})
+        return [first.model_copy(update={"seed": seed}) for seed in self.seeds]
+
+    @property
+    def batch(self) -> int:
+        """How many trials train together."""
+        return max(_LEAST, math.ceil(self.trials / _BATCHES))
+
+
+def metric_of(experiment: Experiment) -> Metric:
+    """Returns the metric that decides: the first of the run's."""
+    return experiment.of(LocalMethod).metrics(experiment)[0]
+
+
+def search(
+    plan: Search,
+    known: Sequence[Trial],
+    note: Callable[[Trial], None],
+    begin: Begin,
+    end: float = math.inf,
+) -> list[Trial]:
+    """Runs the trials that are not decided yet.
+
+    Args:
+        plan: What to search.
+        known: The trials of an earlier search that this one goes on with. Those of a batch that was
+            not finished are run again.
+        note: Called with each trial as soon as something is known of it.
+        begin: Called with a batch's name and its number of rounds; returns what is called after
+            each round with its number, and the best score in words or "".
+        end: When time is up, by ``time.monotonic``.
+
+    Raises:
+        TimeIsUp: It was, before all trials were decided.
+    """
+    done = _whole_batches(known, plan)
+    while len(done) < plan.trials:
+        first = Experiment.from_config(dict(plan.fixed))
+        higher = metric_of(first).better == "higher"
+        count = min(plan.batch, plan.trials - len(done))
+        proposed = propose(plan.space, done, count, seed=plan.seeds[0], higher=higher)
+        start = len(done)
+        trials = [Trial(start + i, settings) for i, settings in enumerate(proposed)]
+        name = f"{first.method} trials {start}-{start + count - 1}"
+        tell = begin(name, first.rounds)
+        done += _Batch(plan, trials, note, higher).run(tell, end)
+    return done
+
+
+def _whole_batches(trials: Sequence[Trial], plan: Search) -> list[Trial]:
+    """Returns the trials of batches all of whose trials are decided."""
+    whole = 0
+    while whole < len(trials):
+        stop = min(whole + plan.batch, plan.trials)
+        if stop > len(trials) or not all(trial.decided for trial in trials[whole:stop]):
+            break
+        whole = stop
+    return list(trials[:whole])
+
+
+class _Batch:
+    """Trials that train together."""
+
+    def __init__(
+        self, plan: Search, trials: list[Trial], note: Callable[[Trial], None], higher: bool
+    ) -> None:
+        self._tell_of, self._higher = note, higher
+        self._trials = {trial.number: trial for trial in trials}
+        self._runs: dict[int, range] = {}
+        experiments: list[Experiment] = []
+        for trial in trials:
+            try:
+                runs = plan.experiments(trial.settings)
+            except Refused as error:
+                self._note(trial._replace(state="impossible", reason=str(error)))
+                continue
+            self._runs[trial.number] = range(len(experiments), len(experiments) + len(runs))
+            experiments += runs
+        self._steps = LockStep(experiments)
+
+    def run(self, tell: Callable[[int, str], None], end: float) -> list[Trial]:
+        """Runs the trials to their ends, and returns them."""
+        if not self._runs:
+            return list(self._trials.values())
+        total = self._steps.members[0].experiment.rounds
+        rungs = [*sorted({max(1, round(part * total)) for part in _RUNGS} - {total}), total]
+
+        def on_round(number: int) -> None:
+            if number not in rungs:  # which are told of with their scores
+                tell(number, "")
+            if time.monotonic() > end:
+                raise TimeIsUp
+
+        going = list(self._runs)
+        for rung in rungs:
+            runs = [run for number in going for run in self._runs[number]]
+            self._steps.advance(rung, runs, on_round)
+            going = self._scored(going, rung)
+            if rung < total:
+                going = self._halved(going)
+            tell(rung, self._in_words())
+        for number in going:
+            self._note(self._trials[number]._replace(state="done"))
+        return list(self._trials.values())
+
+    def _scored(self, going: Sequence[int], rung: int) -> list[int]:
+        """Scores trials, and returns those that did not diverge."""
+        left = []
+        for number in going:
+            trial = self._trials[number]
+            members = [self._steps.members[run] for run in self._runs[number]]
+            reason = next((member.stopped for member in members if member.stopped), "")
+            scores: list[float] = []
+            if not reason:
+                scores = [member.validated(rung) for member in members]
+            if reason or not all(map(math.isfinite, scores)):
+                reason = reason or f"diverged: its score after round {rung} is not finite"
+                self._note(trial._replace(state="diverged", round=rung, scores=(), reason=reason))
+                continue
+            self._note(trial._replace(round=rung, scores=tuple(scores)))
+            left.append(number)
+        return left
+
+    def _halved(self, going: Sequence[int]) -> list[int]:
+        """Drops the worse half; the defaults, trial 0, stay to be compared with."""
+        sign = 1 if self._higher else -1
+        ranked = sorted(going, key=lambda n: -sign * (self._trials[n].value or 0.0))
+        stay = ranked[: math.ceil(len(ranked) / 2)]
+        stay += [0] if 0 in going and 0 not in stay else []
+        for number in set(going) - set(stay):
+            self._note(self._trials[number]._replace(state="dropped"))
+        return sorted(stay)
+
+    def _note(self, trial: Trial) -> None:
+        self._trials[trial.number] = trial
+        self._tell_of(trial)
+
+    def _in_words(self) -> str:
+        values = [trial.value for trial in self._trials.values() if trial.value is not None]
+        if not values:
+            return "all diverged"
+        metric = metric_of(self._steps.members[0].experiment)
+        best = max(values) if self._higher else min(values)
+        return f"{metric.name} {metric.in_words(best)}{' %' if metric.percent else ''}"
