@@ -43,7 +43,7 @@ class Turns:
         self.say("ready")
         self._wait()
 
-    def end_round(self, model: dict[str, Tensor] | None = None) -> None:
+    def end_round(self, model: dict[str, Any] | None = None) -> None:
         """Says how long the round took, and waits for the next."""
         ms = 1000 * (time.perf_counter() - self._begun)
         if model is not None and not self._left.exists():

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, cast
 
@@ -33,7 +33,7 @@ from federation.data.in_memory import hold
 from federation.errors import EngramError, Refused, brief
 from federation.experiment import Experiment
 from federation.fingerprint import source_root
-from federation.methods.local import FedAvg
+from federation.methods.common import FedAvg
 from federation.streams import Stream, generator, torch_generator
 
 _WARM_UP: Final = 5  # rounds, in which the faster way is found
@@ -101,21 +101,21 @@ def plain_loop(e: Experiment, data: FederatedData) -> Callable[[int], dict[str, 
 class Peer:
     """A peer in a process of its own, which does a round when it is told to."""
 
-    def __init__(self, python: str, name: str, case: str, folder: Path) -> None:
-        """Starts it, with the round that is in the folder.
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        """Starts it by a command; ``log`` is where it prints what is no answer.
 
         Raises:
             PeerMissing: It is not installed there, or has no such network.
         """
-        self._log = folder / f"{name}.log"
-        with self._log.open("w") as log:
+        self._log = log
+        with self._log.open("w") as log_file:
             self._process = subprocess.Popen(
-                [python, "-m", "benchmarks.module_peers", name, case, str(folder)],
+                command,
                 cwd=source_root(),
                 env=os.environ | {"OMP_NUM_THREADS": "1", "XLA_FLAGS": ONE_THREAD},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=log_file,
                 text=True,
             )
         self._said("ready")
@@ -175,7 +175,8 @@ def time_case(name: str, rounds: int, python: str | None = None) -> dict[str, An
         write_round(e, data, folder)
         for peer in PEERS if python else ():
             try:
-                peers[peer] = Peer(cast("str", python), peer, name, folder)
+                command = [str(python), "-m", "benchmarks.module_peers", peer, name, str(folder)]
+                peers[peer] = Peer(command, folder / f"{peer}.log")
                 stack.callback(peers[peer].end)
                 times[peer] = []
             except PeerMissing as error:

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from federation.data.federated import FederatedData, model_for
 from federation.experiment import Experiment
-from federation.methods.local import FedAvg
+from federation.methods.common import FedAvg
 from federation.streams import Stream, generator, torch_generator
 from strategies.cohorts import draw_cohort
 

@@ -10,12 +10,14 @@ from flwr.app import ConfigRecord
 from client.hosts.local import LocalHost
 from client.memory import RamStore
 from client.training.trainer import Trainer
+from engram.models.sharing import keep
 from engram.types import Params
 from federation.aggregation import aggregate_of
 from federation.data.arrays import Arrays
 from federation.data.federated import FederatedData, Split, model_for
 from federation.data.partitions import partition
 from federation.experiment import Experiment, read_by
+from federation.noise import secret_noise
 from federation.streams import Stream, torch_generator
 from federation.wire import to_params, to_record
 from server.roster import query_roster
@@ -89,15 +91,14 @@ class Platform:
         self._grid = InProcessGrid(LocalHost(self.trainer), [range(e.num_clients)])
         roster = query_roster(self._grid, e.num_clients)
         network = model_for(e, roster.kind)
-        self._strategy = Federated(
-            aggregate_of(e), roster, clients_per_round=e.clients_per_round, seed=e.seed
-        )
-        self._model = network.init(torch_generator(e.seed, Stream.MODEL))
+        self._strategy = Federated.build(e, roster, secret_noise)
+        start = network.init(torch_generator(e.seed, Stream.MODEL))
+        self._model = keep(start, network.personal, personal=False)
         self._arrays = to_record(self._model)
 
     def round(self, server_round: int) -> None:
         """Runs a round as ``engram run`` does, without evaluation and records."""
-        config = ConfigRecord({"durable": server_round - 1})
+        config = ConfigRecord({"durable": server_round - 1, "losses": False})
         self._arrays, _ = train_round(
             self._grid, self._strategy, server_round, self._arrays, config, timeout=3600
         )

@@ -1,0 +1,295 @@
+"""Accuracy and seconds a round beside PFLlib, method by method.
+
+``python -m benchmarks.accuracy --pfllib CHECKOUT --mnist FILE`` runs each method here and there on
+the same rows of the same clients, from the same weights, with as many steps of as many rows and the
+same step sizes; in turns, round by round, with one thread each. All models are scored here, on all
+test rows of each client: PFLlib's as they stand after the last round. ``--python`` names the
+interpreter of an environment in which PFLlib's servers can be imported.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from benchmarks.modules import Peer
+from benchmarks.peers import PeerMissing
+from benchmarks.pfllib_pairs import ETA, PAIRS, PERSONAL_STEPS, Pair
+from benchmarks.pfllib_peer import DATASET, DONE
+from benchmarks.workloads import Platform
+from client.memory import RamStore
+from client.training.trainer import Trainer
+from engram.networks import model
+from engram.types import Params
+from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.in_memory import hold
+from federation.data.npz import read_npz
+from federation.errors import EngramError, Refused, brief
+from federation.experiment import Experiment, read_by
+from federation.methods.local import COMMON, PERSONALIZED, LocalMethod
+from federation.streams import Stream, torch_generator
+
+ROWS: Final = 12_000
+CLIENTS: Final = 20
+BATCH: Final = 10
+STEPS: Final = 20  # of a client in a round, where they are no epoch
+_WARM_UP: Final = 5  # rounds that are not timed
+_CNN: Final = "pfllib-cnn"
+NETWORKS: Final = {"mlp": {"model": "mlp", "hidden": "100"}, "cnn": {"model": _CNN}}
+
+
+class Score(NamedTuple):
+    """What came of one method with one seed, there or here.
+
+    Attributes:
+        accuracy: Mean over clients, in [0, 1].
+        seconds: A round, the median.
+    """
+
+    accuracy: float
+    seconds: float
+
+
+class Race(NamedTuple):
+    """One method with one seed."""
+
+    method: str
+    seed: int
+    ours: Score
+    theirs: Score
+
+
+def cnn() -> nn.Module:
+    """Returns a network with the layers of PFLlib's CNN, for images of 28 x 28 pixels."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, 10)),
+    )
+
+
+def experiment(
+    method: str, dataset: str, *, seed: int, rounds: int, network: str, epoch: bool
+) -> Experiment:
+    """Returns our side's settings, for ``STEPS`` local steps or for an epoch."""
+    pair = PAIRS[method]
+    shared: dict[str, Any] = {
+        "partition": "dirichlet",
+        "dirichlet_alpha": 0.1,
+        "test_fraction": 0.25,
+        "num_clients": CLIENTS,
+        "clients_per_round": CLIENTS,
+        "validation_fraction": 0.0,
+        "batch_size": BATCH,
+        "num_rounds": rounds,
+        "local_steps": pair.passes * STEPS,
+        "local_epochs": pair.passes * epoch,
+        "adapt_steps": PERSONAL_STEPS,
+        "adapt_lr": ETA,
+        "eta": ETA,
+    }
+    given = shared | NETWORKS[network] | pair.ours
+    return Experiment(method=method, dataset=dataset, seed=seed, **given)
+
+
+def fedavg_like(e: Experiment) -> Experiment:
+    """Returns the same experiment by FedAvg, whose model has no parts beside the network's."""
+    return Experiment.from_config(read_by("fedavg", e.to_config() | {"method": "fedavg"}))
+
+
+def rows_of(e: Experiment) -> FederatedData:
+    """Returns the clients' rows, without training rows that fill no batch, which PFLlib leaves out.
+
+    Its Per-FedAvg draws two batches at once, so that is what every client has at least.
+    """
+    pair = 2 * e.batch_size
+    data = federated_data(e.from_config(e.to_config() | {"batch-size": pair}))
+    rows = [own[: len(own) // pair * pair] for own in data.train.rows]
+    return data._replace(train=data.train._replace(rows=rows))
+
+
+def write_rows(data: FederatedData, folder: Path) -> None:
+    """Writes every client's rows as PFLlib reads them: ``train/0.npz`` and so on."""
+    for part, split in (("train", data.train), ("test", data.test)):
+        (folder / part).mkdir(parents=True)
+        for client, rows in enumerate(split.rows):
+            x, y = split.take(torch.from_numpy(rows))
+            held = {"x": x.numpy(), "y": y.numpy()}
+            np.savez(folder / part / f"{client}.npz", data=np.array(held, dtype=object))
+
+
+def write_task(e: Experiment, data: FederatedData, start: Params, folder: Path) -> None:
+    """Writes what PFLlib's side of an experiment needs."""
+    pair = PAIRS[e.method]
+    write_rows(data, folder / "dataset" / DATASET)
+    torch.save([*start.values()], folder / "start.pt")
+    sizes = {"num_clients": e.num_clients, "batch_size": e.batch_size}
+    steps = {"local_learning_rate": ETA, "local_epochs": 1, "global_rounds": e.num_rounds}
+    task = {
+        "server": pair.server,
+        "split": pair.split,
+        "network": "cnn" if e.model == _CNN else "mlp",
+        "seed": e.seed,
+        "classes": data.outputs,
+        "rounds": e.num_rounds,
+        "rows": 0 if e.local_epochs else STEPS * BATCH,
+        "args": sizes | steps | pair.theirs,
+    }
+    (folder / "task.json").write_text(json.dumps(task))
+
+
+def accuracy_of_theirs(
+    pair: Pair, left: Mapping[str, Any], e: Experiment, data: FederatedData
+) -> float:
+    """Scores PFLlib's models.
+
+    Args:
+        pair: The method.
+        left: The common model and the personal ones, each a list of arrays.
+        e: FedAvg's experiment, by which the common model is fine-tuned where the pair says so.
+        data: The data.
+
+    Returns:
+        The mean of the clients' accuracies.
+    """
+    network = model_for(e, data.kind)
+    names = [*network.init(torch_generator(e.seed, Stream.MODEL))]
+    common = dict(zip(names, left["common"], strict=True))
+    if pair.compared != "personal":
+        trainer = Trainer(e, data, RamStore())
+        scores = trainer.evaluate(common, range(e.num_clients), server_round=e.num_rounds)
+        column = COMMON if pair.compared == "common" else PERSONALIZED
+        return float(scores.columns["accuracy" + column].mean())
+    found = []
+    for rows, leaves in zip(data.test.rows, left["personal"], strict=True):
+        x, y = data.test.take(torch.from_numpy(rows))
+        outputs = network.apply(dict(zip(names, leaves, strict=True)), x)
+        found.append(float((outputs.argmax(1) == y).float().mean()))
+    return statistics.fmean(found)
+
+
+def accuracy_of_ours(pair: Pair, platform: Platform, e: Experiment) -> float:
+    """Returns the mean of the clients' accuracies by the same kind of model."""
+    everyone = range(e.num_clients)
+    scores = platform.trainer.evaluate(platform.model, everyone, server_round=e.num_rounds)
+    serves = e.of(LocalMethod).serves
+    column = {"common": COMMON, "fine-tuned": PERSONALIZED, "personal": serves}[pair.compared]
+    return float(scores.columns["accuracy" + column].mean())
+
+
+def race(e: Experiment, command: Sequence[str]) -> Race:
+    """Runs a method here and there, in turns.
+
+    Args:
+        e: The settings of our side; ``experiment`` makes them.
+        command: Starts PFLlib's side; the folder of its task follows.
+
+    Raises:
+        PeerMissing: PFLlib's side cannot run.
+    """
+    pair, rounds = PAIRS[e.method], e.num_rounds
+    plain = fedavg_like(e)
+    data = rows_of(e)
+    start = model_for(plain, data.kind).init(torch_generator(e.seed, Stream.MODEL))
+    times: list[tuple[float, float]] = []
+    with tempfile.TemporaryDirectory(prefix="engram-") as made:
+        folder = Path(made)
+        write_task(e, data, start, folder)
+        peer = Peer([*command, made], folder / "log")
+        try:
+            platform = Platform(e, data)
+            for server_round in range(1, rounds + 1):
+                began = time.perf_counter()
+                platform.round(server_round)
+                times.append((time.perf_counter() - began, peer.round() / 1000))
+        finally:
+            peer.end()
+        left = torch.load(folder / DONE)
+    ours, theirs = map(statistics.median, zip(*times[min(_WARM_UP, rounds - 1) :], strict=True))
+    return Race(
+        e.method,
+        e.seed,
+        Score(accuracy_of_ours(pair, platform, e), ours),
+        Score(accuracy_of_theirs(pair, left, plain, data), theirs),
+    )
+
+
+def table(races: Iterable[Race]) -> Table:
+    """Returns a row for each method: means over seeds, and the standard deviation over them."""
+    by_method: dict[str, list[Race]] = {}
+    for one in races:
+        by_method.setdefault(one.method, []).append(one)
+    made = Table("method", "model", "ours, %", "PFLlib, %", "ours - theirs", "ms", "ours / theirs")
+    for method, some in by_method.items():
+        ours, theirs = ([100 * score.accuracy for score in part] for part in _sides(some))
+        gaps = [a - b for a, b in zip(ours, theirs, strict=True)]
+        ms, theirs_ms = (
+            1000 * statistics.fmean(score.seconds for score in part) for part in _sides(some)
+        )
+        shown = (_spread(ours, ".2f"), _spread(theirs, ".2f"), _spread(gaps, "+.2f"))
+        made.add_row(method, PAIRS[method].compared, *shown, f"{ms:.0f}", f"{ms / theirs_ms:.2f}")
+    return made
+
+
+def _sides(races: Sequence[Race]) -> tuple[list[Score], list[Score]]:
+    return [one.ours for one in races], [one.theirs for one in races]
+
+
+def _spread(values: Sequence[float], form: str) -> str:
+    mean = format(statistics.fmean(values), form)
+    return f"{mean} +- {statistics.stdev(values):.2f}" if len(values) > 1 else mean
+
+
+def main(
+    pfllib: Annotated[Path, typer.Option(help="checkout of PFLlib")],
+    mnist: Annotated[Path, typer.Option(help="mnist.npz, with x_train and y_train")],
+    python: Annotated[str, typer.Option(help="Python that PFLlib's servers run in")] = "",
+    method: Annotated[str, typer.Option(help="with commas")] = ",".join(PAIRS),
+    network: Annotated[str, typer.Option(help="mlp or cnn")] = "mlp",
+    seeds: Annotated[int, typer.Option(min=1)] = 3,
+    rounds: Annotated[int, typer.Option(min=1)] = 60,
+    epoch: Annotated[bool, typer.Option(help=f"a round, in place of {STEPS} steps")] = False,
+) -> None:
+    """Races methods against PFLlib's, with one thread each."""
+    methods = method.split(",")
+    unknown = [name for name in methods if name not in PAIRS]
+    if unknown:
+        raise Refused(f"{brief(unknown[0])} is none of {', '.join(PAIRS)}")
+    if network not in NETWORKS:
+        raise Refused(f"network must be mlp or cnn, got {brief(network)}")
+    if not (pfllib / "system" / "flcore").is_dir():
+        raise Refused(f"--pfllib must be a checkout of PFLlib, got {brief(str(pfllib))}")
+    torch.set_num_threads(1)
+    model(cnn, _CNN)
+    arrays = read_npz(mnist)
+    images = arrays["x_train"][:ROWS].reshape(-1, 1, 28, 28)
+    dataset = hold({"x": images, "y": arrays["y_train"][:ROWS]})
+    command = [python or sys.executable, "-m", "benchmarks.pfllib_peer", str(pfllib.resolve())]
+    console, races = Console(), list[Race]()
+    for seed in range(seeds):
+        for name in methods:
+            e = experiment(name, dataset, seed=seed, rounds=rounds, network=network, epoch=epoch)
+            try:
+                races.append(race(e, command))
+            except PeerMissing as error:
+                raise Refused(f"PFLlib's {name} does not run: {error}") from error
+            console.print(json.dumps(races[-1]), soft_wrap=True, highlight=False)
+    console.print(table(races))
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except EngramError as error:
+        raise SystemExit(f"benchmarks: {error}") from error

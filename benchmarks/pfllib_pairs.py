@@ -1,0 +1,64 @@
+"""Methods that PFLlib has, too, and the settings by which both do the same."""
+
+from typing import Any, Final, Literal, NamedTuple
+
+ETA: Final = 0.05  # step size of every local step
+PERSONAL_STEPS: Final = 50  # of fine-tuning, where a method leaves that open
+
+Compared = Literal["common", "fine-tuned", "personal"]
+
+
+class Pair(NamedTuple):
+    """A method that both have.
+
+    Attributes:
+        server: PFLlib's module in ``flcore.servers``, and its class there.
+        compared: Which model is: the common one, the same after our fine-tuning, or each client's.
+        ours: Settings of ours.
+        theirs: Settings of PFLlib's, by the names that its command line stores them under.
+        split: Whether PFLlib's main parts the network into a base and a head.
+        passes: Times that PFLlib goes through a round's batches: ours takes as many steps.
+    """
+
+    server: str
+    compared: Compared
+    ours: dict[str, Any] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
+    theirs: dict[str, Any] = {}  # noqa: RUF012 - as above
+    split: bool = False
+    passes: int = 1
+
+
+PAIRS: Final = {
+    "local": Pair("serverlocal.Local", "personal"),
+    "fedavg": Pair("serveravg.FedAvg", "common", split=True),
+    "fedprox": Pair("serverprox.FedProx", "common", {"mu": 0.1}, {"mu": 0.1}),
+    "scaffold": Pair("serverscaffold.SCAFFOLD", "common", {}, {"server_learning_rate": 1.0}),
+    "feddyn": Pair("serverdyn.FedDyn", "common", {"alpha": 0.1}, {"alpha": 0.1}),
+    "ditto": Pair(
+        "serverditto.Ditto", "personal", {"lambda_": 1.0}, {"mu": 1.0, "plocal_epochs": 1}
+    ),
+    "apfl": Pair("serverapfl.APFL", "personal", {"alpha": 0.5}, {"alpha": 0.5}),
+    "pfedme": Pair(
+        "serverpFedMe.pFedMe",
+        "personal",
+        {"alpha": 0.05, "lambda_": 15.0, "inner_steps": 5, "server_mix": 1.0},
+        {"p_learning_rate": 0.05, "lamda": 15.0, "K": 5, "beta": 1.0},
+    ),
+    "per-fedavg": Pair(
+        "serverperavg.PerAvg",
+        "fine-tuned",
+        {"alpha": ETA, "hessian": "first-order", "adapt_steps": 1},
+    ),
+    "fedper": Pair("serverper.FedPer", "personal", split=True),
+    "lg-fedavg": Pair("serverlg.LG_FedAvg", "personal", split=True),
+    "fedrep": Pair(
+        "serverrep.FedRep",
+        "personal",
+        {"personal_share": 0.5},
+        {"plocal_epochs": 1},
+        split=True,
+        passes=2,
+    ),
+    "fedbabu": Pair("serverbabu.FedBABU", "fine-tuned", {}, {"fine_tuning_epochs": 0}, True),
+}
+"""By our names. Both are given ETA, and batches of one size."""

@@ -1,0 +1,272 @@
+"""Clients that come later: meta-learned, fine-tuned, and by themselves, on Omniglot's alphabets.
+
+``python -m benchmarks.unseen --omniglot omniglot28.npz`` makes each alphabet a client, whose
+classes are 14 of its characters. Ten alphabets never train: each has 1, 5 or 10 drawings of each
+character to learn from, and is scored on 8 others. The model that it starts from is the common one
+of a meta-learning method or of FedAvg, or, by itself, the initial one; then it makes gradient
+steps on its own drawings. Step sizes, and the number of these steps, are chosen for each method and
+number of drawings on other splits of the alphabets, with the same budget.
+"""
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from client.memory import RamStore
+from client.training.trainer import Trainer
+from engram.types import Params
+from federation.data.federated import FederatedData, federated_data, model_for
+from federation.data.in_memory import hold
+from federation.data.npz import read_npz
+from federation.errors import DataError
+from federation.experiment import Experiment
+from federation.streams import Stream, torch_generator
+from server.record import RunRecord
+from simulations.differences import paired_difference
+from simulations.engine import simulate
+from strategies.scorekeeping import Scoring
+
+CLASSES: Final = 14  # characters of the smallest alphabet
+SHOTS: Final = (1, 5, 10)
+_TRAIN, _TEST = 12, 8  # drawings of a character
+_UNSEEN: Final = 10
+ETAS: Final = (0.03, 0.1, 0.3)
+ALPHAS: Final = (0.03, 0.1)
+TUNING: Final = tuple((steps, lr) for steps in (10, 50, 200) for lr in (0.01, 0.03, 0.1, 0.3))
+LEARNED: Final[dict[str, list[dict[str, float]]]] = {
+    "fedavg": [{"eta": eta} for eta in ETAS],
+    "per-fedavg": [{"eta": eta, "alpha": alpha} for eta in ETAS for alpha in ALPHAS],
+    "local-moml": [{"eta": eta, "alpha": alpha} for eta in ETAS for alpha in ALPHAS],
+}
+ALONE: Final = "by itself"
+
+
+def drawings(path: str | Path) -> npt.NDArray[Any]:
+    """Returns the drawings of 14 characters of each alphabet, (alphabet, character, drawing, ...).
+
+    Raises:
+        DataError: The file is not Omniglot's.
+    """
+    held = read_npz(Path(path))
+    try:
+        x, y, alphabet = held["x"], held["y"], held["alphabet"]
+    except KeyError as error:
+        raise DataError(f"{path} must hold x, y and alphabet, and lacks {error}") from error
+    found = []
+    for name in np.unique(alphabet):
+        characters = np.unique(y[alphabet == name])[:CLASSES]
+        found.append(np.stack([x[y == c][: _TRAIN + _TEST] for c in characters]))
+    return np.stack(found)
+
+
+def federation(images: npt.NDArray[Any], shots: int, unseen: Sequence[int]) -> str:
+    """Makes a data set: unseen clients have so many drawings of each character to learn from."""
+    parts: dict[str, list[npt.NDArray[Any]]] = {
+        f"{name}_{part}": [] for name in ("x", "y", "task") for part in ("train", "test")
+    }
+    for client, own in enumerate(images):
+        kept = shots if client in unseen else _TRAIN
+        for part, rows in (("train", own[:, :kept]), ("test", own[:, _TRAIN:])):
+            count = rows.shape[1]
+            parts[f"x_{part}"].append(rows.reshape(-1, *rows.shape[2:]))
+            parts[f"y_{part}"].append(np.repeat(np.arange(len(own)), count))
+            parts[f"task_{part}"].append(np.full(len(own) * count, client))
+    return hold({name: np.concatenate(each) for name, each in parts.items()})
+
+
+def settings(dataset: str, seed: int, rounds: int, count: int, **more: Any) -> Experiment:
+    """Returns the experiment, which the methods share but for their own settings."""
+    shared = {
+        "dataset": dataset,
+        "partition": "natural",
+        "num-clients": count,
+        "unseen-clients": _UNSEEN,
+        "validation-fraction": 0.0,
+        "clients-per-round": 10,
+        "local-steps": 10,
+        "batch-size": 14,
+        "hidden": "200,100",
+        "num-rounds": rounds,
+        "eval-every": rounds,
+        "checkpoint-every": rounds,
+        "seed": seed,
+    }
+    return Experiment.from_config(shared | more)
+
+
+def unseen_of(seed: int, count: int) -> list[int]:
+    """Returns the clients that never train."""
+    return sorted(Scoring.of(settings("digits", seed, 1, count)).unseen)
+
+
+def learned(
+    images: npt.NDArray[Any], method: str, own: Mapping[str, float], seed: int, rounds: int
+) -> Params:
+    """Returns the common model that a method learns from the clients that train."""
+    count = len(images)
+    dataset = federation(images, 1, unseen_of(seed, count))
+    mine = {f"{method}.{key}": value for key, value in own.items()}
+    e = settings(dataset, seed, rounds, count, method=method, **mine)
+    with tempfile.TemporaryDirectory(prefix="engram-") as folder:
+        simulate(e, Path(folder) / "run")
+        checkpoint = RunRecord.open(Path(folder) / "run").load_checkpoint()
+    return checkpoint.model if checkpoint is not None else {}
+
+
+def newcomers(
+    images: npt.NDArray[Any],
+    model: Params | None,
+    seed: int,
+    shots: int,
+    tuning: Sequence[tuple[int, float]],
+) -> list[npt.NDArray[np.float64]]:
+    """Returns the unseen clients' accuracies, for each number of steps and step size.
+
+    Args:
+        images: See ``drawings``.
+        model: Where they start; None: from the initial model.
+        seed: Of the split, and of the initial model.
+        shots: Drawings of each character to learn from.
+        tuning: Pairs of a number of steps and a step size.
+    """
+    count = len(images)
+    unseen = unseen_of(seed, count)
+    dataset = federation(images, shots, unseen)
+    found, data = [], None
+    for steps, lr in tuning:
+        own = {"adapt-steps": steps, "adapt-lr": lr}
+        e = settings(dataset, seed, 1, count, method="fedavg", **own)
+        data = data or federated_data(e)
+        found.append(_scored(e, data, model, unseen))
+    return found
+
+
+def _scored(
+    e: Experiment, data: FederatedData, model: Params | None, clients: list[int]
+) -> npt.NDArray[np.float64]:
+    start = model or model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
+    columns = Trainer(e, data, RamStore()).evaluate(start, clients, server_round=0).columns
+    return columns["accuracy"].double().numpy()
+
+
+def chosen(images: npt.NDArray[Any], seeds: Sequence[int], rounds: int) -> dict[str, Any]:
+    """Chooses each method's settings, and the steps of its newcomers, by other splits' accuracies.
+
+    Args:
+        images: See ``drawings``.
+        seeds: Of the splits to choose by.
+        rounds: Rounds of each run.
+
+    Returns:
+        By method, its settings and, for each number of shots, the steps and their size.
+    """
+    found = {}
+    grids: dict[str, list[dict[str, float]]] = {**LEARNED, ALONE: [{}]}
+    for method, grid in grids.items():
+        best: dict[int, tuple[float, Any, Any]] = {}
+        for own in track(grid, f"choosing: {method}", transient=True):
+            models = {s: learned(images, method, own, s, rounds) if own else None for s in seeds}
+            for shots in SHOTS:
+                each = [newcomers(images, models[s], s, shots, TUNING) for s in seeds]
+                means = np.mean(each, axis=(0, 2))  # seeds, tuning, clients
+                at = int(np.argmax(means))
+                best[shots] = max(
+                    best.get(shots, (-1.0, None, None)),
+                    (float(means[at]), own, TUNING[at]),
+                    key=lambda known: known[0],
+                )
+        found[method] = {shots: {"own": own, "tuned": t} for shots, (_, own, t) in best.items()}
+    return found
+
+
+def compare(
+    images: npt.NDArray[Any], choices: Mapping[str, Any], seeds: Sequence[int], rounds: int
+) -> dict[int, dict[str, list[npt.NDArray[np.float64]]]]:
+    """Returns the newcomers' accuracies: by shots, by method, for each seed."""
+    found: dict[int, dict[str, list[npt.NDArray[np.float64]]]] = {
+        shots: {method: [] for method in choices} for shots in SHOTS
+    }
+    models: dict[str, Params | None] = {}
+    for seed in track(seeds, "testing", transient=True):
+        for method, by_shots in choices.items():
+            for shots, choice in by_shots.items():
+                key = f"{method} {choice['own']} {seed}"
+                if key not in models:
+                    own = choice["own"]
+                    models[key] = learned(images, method, own, seed, rounds) if own else None
+                (scores,) = newcomers(images, models[key], seed, shots, [choice["tuned"]])
+                found[shots][method].append(scores)
+    return found
+
+
+def rows(
+    found: Mapping[int, Mapping[str, Any]], choices: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Returns a row for each number of shots and method, with its gain over learning by itself."""
+    told = []
+    for shots, methods in found.items():
+        for method, scores in methods.items():
+            each = np.array([own.mean() for own in scores])
+            gain = paired_difference(scores, methods[ALONE])._asdict()
+            told.append(
+                {
+                    "shots": shots,
+                    "method": method,
+                    "accuracy": float(np.concatenate(scores).mean()),
+                    "worst": float(np.concatenate(scores).min()),
+                    "seeds": float(each.std(ddof=1)) if len(each) > 1 else None,
+                    "gain": gain,
+                    "settings": choices[method][shots],
+                }
+            )
+    return told
+
+
+def table(told: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns the rows as a table."""
+    found = Table("shots", "method", "accuracy", "worst", "gain over itself alone", "steps x size")
+    for row in told:
+        gain = row["gain"]
+        ends = f"{100 * gain['low']:.1f} to {100 * gain['high']:.1f}"
+        steps, lr = row["settings"]["tuned"]
+        found.add_row(
+            str(row["shots"]),
+            row["method"],
+            f"{100 * row['accuracy']:.1f}",
+            f"{100 * row['worst']:.1f}",
+            f"{100 * gain['mean']:.1f} ({ends})",
+            f"{steps} x {lr:g}",
+        )
+    return found
+
+
+def main(
+    omniglot: Annotated[Path, typer.Option(metavar="NPZ", help="Omniglot's 28 x 28 drawings.")],
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 300,
+    seeds: Annotated[int, typer.Option(min=1, help="Splits to test on.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON as well.")] = False,
+) -> None:
+    """Compare what newcomers reach: from meta-learned models, from FedAvg's, and by themselves."""
+    logging.getLogger("flwr.engram").setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    images = drawings(omniglot)
+    choices = chosen(images, [1000, 1001], rounds)
+    told = rows(compare(images, choices, range(seeds), rounds), choices)
+    Console().print(table(told))
+    if as_json:
+        print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    typer.run(main)
