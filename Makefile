@@ -1,11 +1,12 @@
 # Everything runs in a virtual environment of its own, made from constraints.txt.
 PYTHON ?= python3
 BIN := .venv/bin
+DEMO := local fedavg ditto apfl fedrep pfedme per-fedavg local-moml
 
 .PHONY: demo federation test test-network lint types docs bench clean
 
 demo: .venv/ready
-	$(BIN)/engram compare --seeds 3 --set num-rounds=80
+	$(BIN)/engram compare $(DEMO) --seeds 3 --config simulations/presets/demo.toml
 
 federation: .venv/ready
 	$(BIN)/engram federation --clients 3 --set num-rounds=20
@@ -14,7 +15,7 @@ test: .venv/ready
 	$(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 test-network: .venv/ready
-	$(BIN)/pytest -m network --numprocesses logical --dist worksteal $$(grep -rl --include='*.py' mark.network tests)
+	$(BIN)/pytest -m network --numprocesses logical --dist loadgroup $$(grep -rl --include='*.py' mark.network tests)
 
 lint: .venv/ready
 	$(BIN)/ruff check .
