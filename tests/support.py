@@ -8,13 +8,17 @@ import torch
 from client.hosts.local import LocalHost
 from client.memory import MemoryStore, RamStore
 from client.training.trainer import Trainer
+from engram.models import keep
 from federation.data.federated import federated_data
 from federation.experiment import Experiment, read_by
+from federation.methods import METHODS, family
 from federation.settings.fields import key_of
 from federation.streams import Stream, torch_generator
 from simulations.grid import InProcessGrid
 
 DIM, K = 3, 5
+# Methods that need no batch norm in the network.
+ANY_NETWORK = [name for name in family("local") if METHODS[name].part != "norm"]
 
 
 def quadratic(params, batch):
@@ -75,7 +79,9 @@ def train_clients(t: Trainer, model, clients, **when):
 
 
 def initial_model(t: Trainer):
-    return t._network.init(torch_generator(t.experiment.seed, Stream.MODEL))
+    """What the server sends in the first round."""
+    whole = t._network.init(torch_generator(t.experiment.seed, Stream.MODEL))
+    return keep(whole, t._network.personal, personal=False)
 
 
 def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:
@@ -87,7 +93,9 @@ def grid(t: Trainer, nodes: int | None = None) -> InProcessGrid:
 def assert_same(one, other, *, atol=0.0):
     assert one.keys() == other.keys()
     for name in one:
-        torch.testing.assert_close(one[name], other[name], rtol=0, atol=atol, msg=name)
+        torch.testing.assert_close(
+            one[name], other[name], rtol=0, atol=atol, equal_nan=True, msg=name
+        )
 
 
 def write_npz(path: Path, **arrays) -> str:
@@ -100,7 +108,7 @@ def write_npz(path: Path, **arrays) -> str:
 def write_plug_in(path: Path, name: str) -> None:
     """Writes a module that registers a method: fedavg under a name of its own."""
     path.write_text(
-        "from federation.methods import local, method\n\n"
-        f"@method\nclass Own(local.FedAvg):\n    name = {name!r}\n",
+        "from federation.methods import common, method\n\n"
+        f"@method\nclass Own(common.FedAvg):\n    name = {name!r}\n",
         encoding="utf-8",
     )

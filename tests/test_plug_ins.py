@@ -13,7 +13,9 @@ from strategies import STRATEGIES
 
 ROOT = source_root()
 ROOMS = ("federation", "client", "strategies", "server", "simulations")
-NAME = re.compile(rf"(?<![\w.-])({'|'.join(sorted(METHODS, key=len, reverse=True))})(?![\w-])")
+# "local" is an ordinary word, too: of privacy, and of statistics.
+NAMES = sorted(METHODS.keys() - {"local"}, key=len, reverse=True)
+NAME = re.compile(rf"(?<![\w.-])({'|'.join(NAMES)})(?![\w-])")
 # Words of the field that are names of methods, too: files of a family, and of its studies.
 OWN = re.compile(r"/(methods|reproduce|studies)/|/(local|molar|molar_bandit|meta_ban)\.py$")
 

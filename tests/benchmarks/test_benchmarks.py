@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks import meta, modules, peers
+from benchmarks import meta, modules, peers, tuning
 from benchmarks.chaos import Outcome, plan
 from benchmarks.roofline import measure
 from benchmarks.rounds import time_workload
@@ -188,3 +188,13 @@ def test_a_peer_that_its_python_lacks_is_left_out_with_a_note(tmp_path, monkeypa
     found = modules.time_case("cnn 8-16, batch 5", rounds=1, python=sys.executable)
     assert found["notes"] == ["pfl-research is left out of cnn 8-16, batch 5: not here"]
     assert found["ms"].keys() == {"ours", "plain loop"}
+
+
+def test_tuning_compares_the_same_runs():
+    runs = tuning.experiments(settings=2, seeds=2, rounds=2)
+    assert len(runs) == 4
+    alone, expected = tuning.one_after_another(runs)
+    together, found = tuning.stacked(runs)
+    assert min(alone, together) > 0
+    for one, other in zip(expected, found, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)

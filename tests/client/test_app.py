@@ -185,7 +185,7 @@ def test_a_node_with_its_own_data_hosts_one_client_with_all_of_them(tmp_path):
     node = {"data": own, "partition-id": 4, "num-partitions": 9}
     reply = ask(ROSTER_QUERY, RecordDict(), node, num_classes=3)
     entry = read_entry(reply.content)
-    assert entry.clients == {4: 54}  # 40 % are test rows
+    assert entry.clients == {4: 43}  # 36 are test rows, and 11 held out for validation
     assert entry.kind == ("float32[3]", 3, ())
     reply = ask(ROSTER_QUERY, RecordDict(), node, num_clients=4, clients_per_round=4)
     assert reply.error.code == REFUSED
@@ -208,7 +208,7 @@ def test_names_in_the_data_stay_on_a_machine_of_its_own(tmp_path, method):
     assert read_entry(apart.content).names == {}
     if method == "fedavg":
         reply = ask(ROSTER_QUERY, RecordDict(), node, **settings, batch_size=90)
-        assert "client 0 has 60 training rows" in reply.error.reason
+        assert "client 0 has 48 training rows beside 12 held out" in reply.error.reason
 
 
 def test_a_node_reads_the_clients_that_it_hosts_of_a_data_set_by_name(tmp_path, plug_ins):
@@ -223,10 +223,10 @@ def test_a_node_reads_the_clients_that_it_hosts_of_a_data_set_by_name(tmp_path, 
     node = {"state": str(tmp_path), "partition-id": 1, "num-partitions": 3}
     settings = {"dataset": "sites", "partition": "natural", "num_clients": 4, "model": "linear"}
     entry = read_entry(ask(ROSTER_QUERY, RecordDict(), node, **settings).content)
-    assert (entry.clients, seen) == ({1: 12}, [1])
+    assert (entry.clients, seen) == ({1: 10}, [1])
     own = node | {"data": "sites"}
     entry = read_entry(ask(ROSTER_QUERY, RecordDict(), own, **settings).content)
-    assert (entry.clients, seen) == ({1: 12}, [1, 1])
+    assert (entry.clients, seen) == ({1: 10}, [1, 1])
 
 
 def test_what_a_node_cannot_read_by_name_stays_in_its_log(tmp_path, plug_ins, warnings_of_engram):

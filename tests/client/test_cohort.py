@@ -11,8 +11,16 @@ from engram.dense import PlainCoordinates
 from engram.span import Span
 from federation.errors import Refused
 from federation.machine import available
-from federation.methods import family
-from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
+from federation.methods import METHODS
+from tests.support import (
+    ANY_NETWORK,
+    assert_same,
+    initial_model,
+    quadratic,
+    small_of_any,
+    train_clients,
+    trainer,
+)
 
 # Rows of 64 pixels. A client draws fewer rows than that (span), or more (plain); or its network
 # learns features, of which it draws few (features) or many (stacked).
@@ -31,15 +39,36 @@ CASES = [
             {"method": "local-moml", "memory": "carry"},
             {"method": "per-fedavg", **FIRST_ORDER},
             {"method": "pfedme"},
+            {"method": "fedprox", "mu": 0.5},
+            {"method": "local"},
+            {"method": "ditto"},
+            {"method": "apfl"},
+            {"method": "mr-mtl"},
         )
     ),
+    *(
+        (dense, PlainCoordinates, {"method": method} | size)
+        for method in ("scaffold", "feddyn")
+        for size in (SPAN, PLAIN)
+    ),
     (dense, Span, {"method": "fedavg"} | FEATURES),
+    (dense, Span, {"method": "fedprox", "mu": 0.5} | FEATURES),
+    (dense, Span, {"method": "fedper"} | SPAN),
+    (dense, PlainCoordinates, {"method": "fedbabu"} | PLAIN),
+    (dense, Span, {"method": "fedrep"} | SPAN),
+    (dense, Span, {"method": "fedalt"} | FEATURES),
+    (dense, PlainCoordinates, {"method": "fedalt"} | PLAIN | {"optimizer": "momentum"}),
     (dense, Span, {"method": "local-moml"} | FEATURES | FIRST_ORDER),
     (dense, Span, {"method": "per-fedavg"} | FEATURES | FIRST_ORDER),
     (vmapped, None, {"method": "local-moml"} | FEATURES),
     (vmapped, None, {"method": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
     (vmapped, None, {"method": "pfedme"} | FEATURES),
+    (vmapped, None, {"method": "ditto"} | FEATURES),
     (vmapped, None, {"method": "fedavg"} | STACKED),
+    (vmapped, None, {"method": "fedrep"} | STACKED),
+    (dense, Span, {"method": "lg-fedavg"} | SPAN),
+    (dense, PlainCoordinates, {"method": "lg-fedavg"} | PLAIN),
+    (vmapped, None, {"method": "fedrep", "optimizer": "adam"} | SPAN),
     (vmapped, None, {"method": "per-fedavg", "hessian": "finite-difference"} | SPAN),
 ]
 
@@ -47,8 +76,15 @@ CASES = [
 def test_every_algorithm_is_held_both_ways():
     # `affine` is a promise that only such a comparison can check.
     held = [(frame, settings["method"]) for way, frame, settings in CASES if way is dense]
-    assert {name for frame, name in held if frame is Span} == set(family("local"))
-    assert {name for frame, name in held if frame is PlainCoordinates} == set(family("local"))
+    rules = {name: small_of_any(method=name).own.rule(quadratic) for name in ANY_NETWORK}
+    affine = {
+        name
+        for name, rule in rules.items()
+        if rule.affine and (name == "fedavg" or METHODS[name].rule is not METHODS["fedavg"].rule)
+    }
+    models = {name for name in affine if all(c.copied for c in rules[name].companions)}
+    assert {name for frame, name in held if frame is Span} >= models
+    assert {name for frame, name in held if frame is PlainCoordinates} >= affine > models
 
 
 def settings_of(settings):
@@ -60,11 +96,11 @@ def settings_of(settings):
 def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, monkeypatch):
     e = settings_of(settings)
     fast, slow = trainer(e), trainer(e, engine="sequential")
-    (name, run), (slow_run,) = *fast._ways.items(), slow._ways.values()
+    (name, run), (slow_run,) = *fast.ways.items(), slow.ways.values()
     assert (run.func, slow_run.func) == (way, each_in_turn)
     frames = []
     watched = {name: lambda task: frames.append(run(task)) or frames[-1]}
-    monkeypatch.setattr(fast, "_ways", watched)
+    monkeypatch.setattr(fast, "ways", watched)
     results = []
     for t in (fast, slow):
         model = initial_model(t)
@@ -78,7 +114,29 @@ def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, m
         assert isinstance(done.models.coordinates, coordinates or type(None))
 
 
-@pytest.mark.parametrize("method", ["local-moml", "pfedme"])
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+@pytest.mark.parametrize("settings", [SPAN, FEATURES | {"method": "pfedme"}])
+def test_models_and_divergence_are_found_without_losses(settings, engine):
+    t = trainer(settings_of(settings), engine=engine)
+    model = initial_model(t)
+    when = {"server_round": 1, "durable": 0}
+    with_losses = train_clients(t, model, [3, 4], **when)
+    without = train_clients(t, model, [3, 4], losses=False, **when)
+    assert len(with_losses.losses) == 2
+    assert without.losses == []
+    assert_same(with_losses.params, without.params)
+    far = {name: leaf * 1e30 for name, leaf in model.items()}
+    lost = train_clients(t, far, [3, 4], losses=False, **when)
+    assert list(lost.failures) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("local-moml", "pfedme", "local", "ditto", "apfl", "mr-mtl"),
+        *("fedrep", "lg-fedavg", "scaffold", "feddyn"),
+    ],
+)
 def test_memories_are_the_same_however_a_cohort_is_held(method):
     e = settings_of({"method": method, "memory": "carry"})
     kept = []
@@ -88,7 +146,7 @@ def test_memories_are_the_same_however_a_cohort_is_held(method):
         model = initial_model(t)
         train_clients(t, model, [3, 4], server_round=1, durable=0)
         train_clients(t, model, [4, 5], server_round=2, durable=1)
-        kept.append([store.load(client, model, before=3) for client in (3, 4, 5)])
+        kept.append([store.load(client, None, before=3) for client in (3, 4, 5)])
     for one, other in zip(*kept, strict=True):
         assert_same(one, other, atol=1e-6)
 
@@ -101,7 +159,7 @@ def test_blocks_change_nothing(settings, combine):
     results = []
     for block in (100, 1, 3):
         t = trainer(e)
-        t._block = block
+        t.block = block
         results.append(
             t.train(initial_model(t), groups, server_round=1, durable=0, combine=combine)
         )
@@ -153,9 +211,9 @@ def test_a_budget_that_allows_no_client_is_refused_with_the_numbers(settings):
 def test_a_budget_limits_the_block(monkeypatch):
     e = settings_of(SPAN)
     whole = trainer(e)
-    assert whole._block >= 20
+    assert whole.block >= 20
     tight = trainer(settings_of(SPAN | {"memory_budget": 200 / 2**20}))  # 200 KiB
-    assert 1 <= tight._block < 20
+    assert 1 <= tight.block < 20
     results = [
         train_clients(t, initial_model(t), range(20), server_round=1, durable=0)
         for t in (whole, tight)

@@ -12,8 +12,8 @@ from engram.meta.fedavg import fedavg
 from engram.models import cross_entropy
 from engram.optimizers import scaled, with_optimizer
 from federation.errors import Refused
-from federation.methods import family, method
-from federation.methods.local import FedAvg
+from federation.methods import method
+from federation.methods.common import FedAvg
 from federation.streams import Stream, generator
 from simulations.engine import simulate
 from tests.client.networks import CASES, IMAGES, Normed
@@ -21,7 +21,14 @@ from tests.client.test_modules import (  # noqa: F401 - a fixture is used by bei
     _registered,
     experiment,
 )
-from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
+from tests.support import (
+    ANY_NETWORK,
+    assert_same,
+    initial_model,
+    small_of_any,
+    train_clients,
+    trainer,
+)
 
 OPTIMIZERS = {
     "momentum": {"optimizer": "momentum"},
@@ -56,7 +63,7 @@ def both(e):
 @pytest.mark.parametrize("steps", [{}, EPOCHS | {"batch_size": 30}], ids=["steps", "epochs"])
 @pytest.mark.parametrize("state", ["fresh", "kept"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("method", family("local"))
+@pytest.mark.parametrize("method", ANY_NETWORK)
 def test_both_engines_compute_the_same(method, name, state, steps):
     own = OPTIMIZERS[name] | steps
     if "optimizer" in own:
@@ -102,23 +109,23 @@ def test_networks_of_users_train_by_epochs(case, settings, tmp_path, monkeypatch
 def test_fast_ways_are_taken_where_they_are_right(settings, way):
     for engine, expected in (("vectorized", way), ("sequential", each_in_turn)):
         e = small_of_any(method="fedavg", **settings)
-        (found,) = trainer(e, engine=engine)._ways.values()
+        (found,) = trainer(e, engine=engine).ways.values()
         assert found.func is expected
 
 
 # --- Epochs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", family("local"))
+@pytest.mark.parametrize("method", ANY_NETWORK)
 def test_an_epoch_has_every_row_once(method):
     t = trainer(small_of_any(method=method, **EPOCHS))
     clients = list(range(8))
-    draws = t._sampler.draw(clients, 3, initial=False)
+    draws = t.sampler.draw(clients, 3, initial=False)
     sizes = [len(t.data.train.rows[client]) for client in clients]
     assert len(set(sizes)) > 4
     assert any(size % 7 for size in sizes)
     for i, client in enumerate(clients):
-        one = t._sampler.draw([client], 3, initial=False)
+        one = t.sampler.draw([client], 3, initial=False)
         whole = [t.data.train.take(torch.from_numpy(t.data.train.rows[client]))[0]]
         (rows,) = (x.flatten(1).sort(0).values for x in whole)
         for alone in (draws.of(i), one):  # whoever else takes part
@@ -133,7 +140,7 @@ def test_an_epoch_has_every_row_once(method):
                 torch.testing.assert_close(first.sort(0).values, rows)
                 torch.testing.assert_close(second.sort(0).values, rows)
                 assert not torch.equal(first, second)
-    again = t._sampler.draw(clients, 4, initial=False)
+    again = t.sampler.draw(clients, 4, initial=False)
     assert not torch.equal(draws.rows, again.rows)
 
 
@@ -190,7 +197,7 @@ def test_what_is_kept_goes_on_where_it_stopped(engine, state, tmp_path):
     for server_round, factor in ((1, 1.0), (2, 0.8535533905932737)):  # (1 + cos(pi / 4)) / 2
         if state == "fresh":
             u = rule.init(w, None)
-        for step in t._sampler.draw([4], server_round, initial=False).of(0).steps():
+        for step in t.sampler.draw([4], server_round, initial=False).of(0).steps():
             ((x, y),) = step.batches
             w, u = scaled(rule, factor).step(w, u, ((x[0], y[0]),))
         trained = train_clients(t, model, [4], server_round=server_round, durable=0)

@@ -12,7 +12,6 @@ from engram.tasks import loss
 from federation.data.in_memory import hold
 from federation.data.lazy import Lazy
 from federation.errors import DataError, Refused
-from federation.methods import family
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.testing import engines_differ
@@ -22,7 +21,7 @@ from tests.client.networks import (
     RESNET18,
     clients,
 )
-from tests.support import small_of_any, trainer
+from tests.support import ANY_NETWORK, small_of_any, trainer
 
 
 @pytest.fixture(autouse=True)
@@ -41,13 +40,35 @@ def experiment(case, **settings):
     return small_of_any(**{"model": make, "dataset": dataset} | given | own | settings)
 
 
-@pytest.mark.parametrize("method", family("local"))
-@pytest.mark.parametrize("case", CASES)
+# Some methods train every network, and the others a third of them each.
+EVERYWHERE = ("local-moml", "per-fedavg", "fedavg", "pfedme")
+TABLE = [
+    (case, method)
+    for i, case in enumerate(CASES)
+    for j, method in enumerate(ANY_NETWORK)
+    if method in EVERYWHERE or (i + j) % 3 == 0
+]
+TABLE += [(case, "fedbn") for case in ("batch norm and dropout", "built-in resnet")]
+
+
+@pytest.mark.parametrize(("case", "method"), TABLE)
 def test_both_engines_compute_the_same(case, method, tmp_path):
-    assert engines_differ(experiment(case, method=method, memory="carry"), tmp_path) == ""
+    e = experiment(case, method=method, memory="carry", eval_every=1)
+    assert engines_differ(e, tmp_path) == ""
     losses = [row["train-loss"] for row in RunRecord.open(tmp_path / "vectorized").rows()[1:]]
     assert len(set(losses)) == 5  # it moves
     assert np.isfinite(losses).all()
+
+
+@pytest.mark.parametrize("name", ["linear", "group norm", "sequential"])
+def test_training_losses_are_those_of_evaluated_rounds(name, tmp_path):
+    # The built-in dense networks and the CNN have them in every round.
+    case, more = (name, {}) if name in CASES else ("sequential", {"model": name})
+    simulate(experiment(case, method="fedavg", eval_every=2, **more), tmp_path / "run")
+    rows = RunRecord.open(tmp_path / "run").rows()[1:]
+    found = [row["round"] for row in rows if np.isfinite(row.get("train-loss", np.nan))]
+    assert found == ([1, 2, 3, 4, 5] if name == "linear" else [2, 4, 5])
+    assert all(row["clients"] == 3 for row in rows)
 
 
 @pytest.mark.parametrize("case", ["batch norm and dropout", "recurrent"])
@@ -63,6 +84,33 @@ def test_running_statistics_are_averaged(tmp_path):
     found = RunRecord.open(tmp_path / "run").load_checkpoint().model
     assert (found["norm.running_var"] != 1).all()
     assert (found["norm.running_mean"] != 0).all()
+
+
+@pytest.mark.parametrize(("method", "follows"), [("local", {"own/"}), ("ditto", {"", "own/"})])
+def test_running_statistics_follow_the_models_that_are_moved(method, follows, tmp_path):
+    simulate(experiment("batch norm and dropout", method=method), tmp_path / "run")
+    checkpoint, store = RunRecord.open(tmp_path / "run").load_checkpoint(), RamStore()
+    store.restore(checkpoint.memories)
+    kept = next(memory for c in range(CLIENTS) if (memory := store.load(c, None, before=9)))
+    means = {
+        "": checkpoint.model["norm.running_mean"],
+        "own/": kept[f"{OWN}own/norm.running_mean"],
+    }
+    assert {mark for mark, mean in means.items() if mean.any()} == follows
+
+
+def test_batch_norm_is_each_clients_own_under_fedbn(tmp_path):
+    simulate(experiment("batch norm and dropout", method="fedbn"), tmp_path / "run")
+    checkpoint, store = RunRecord.open(tmp_path / "run").load_checkpoint(), RamStore()
+    assert checkpoint.model.keys() == {
+        f"{layer}.{kind}" for layer in ("first", "second", "head") for kind in ("weight", "bias")
+    }
+    store.restore(checkpoint.memories)
+    kept = next(memory for c in range(CLIENTS) if (memory := store.load(c, None, before=9)))
+    own = ("weight", "bias", "running_mean", "running_var")
+    assert kept.keys() == {f"{OWN}norm.{kind}" for kind in own}
+    with pytest.raises(Refused, match=r"model must be a network that has a norm, got 'one with"):
+        simulate(experiment("group norm", method="fedbn"), tmp_path / "none")
 
 
 def test_a_classifier_with_too_few_outputs_is_refused_with_both_shapes(tmp_path):
@@ -186,19 +234,19 @@ def test_a_token_that_a_module_makes_up_itself_is_not_looked_up_in_another_clien
 
 def test_an_epochs_last_batch_of_one_row_is_left_out_where_one_cannot_be_normalized(tmp_path):
     model(lambda: nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, 3)), "normed")
-    own = {"method": "fedavg", "batch_size": 17, "local_epochs": 2}  # of 18 rows
-    e = experiment("convolutions", model="normed", **own)
+    own = {"method": "fedavg", "batch_size": 17, "local_epochs": 2, "validation_fraction": 0}
+    e = experiment("convolutions", model="normed", **own)  # 18 rows a client
     found = []
     for engine in ("vectorized", "sequential"):
         simulate(e, tmp_path / engine, engine=engine)
         found.append(RunRecord.open(tmp_path / engine).load_checkpoint().model)
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
-    draws = trainer(e)._sampler.draw([0, 1], 1, initial=False)
+    draws = trainer(e).sampler.draw([0, 1], 1, initial=False)
     assert draws.sizes.tolist() == [[17, 17]] * 2
     for row in draws.rows.view(4, 17).tolist():
         assert len(set(row)) == 17
     e = experiment("batch norm and dropout", **own)  # over the pixels of a row
-    assert trainer(e)._sampler.draw([0], 1, initial=False).sizes.tolist() == [[17, 1, 17, 1]]
+    assert trainer(e).sampler.draw([0], 1, initial=False).sizes.tolist() == [[17, 1, 17, 1]]
 
 
 def test_a_network_of_torchvision_on_both_engines(tmp_path, monkeypatch):

@@ -47,7 +47,8 @@ def test_both_engines_compute_the_same_and_share_no_more_than_they_should(case, 
     whole = {name for name, _ in make().named_parameters()}
     mine = {name for name in whole if any(name.startswith(p[:-1]) for p in HEADS[case].split(","))}
     assert 0 < len(mine) < len(whole)
-    assert len(first.model) == len(whole - mine)
+    exchanged = [name.rpartition("/")[2] for name in first.model]  # some have a mark before it
+    assert len(set(exchanged)) == len(whole - mine)
 
 
 def test_nothing_personal_is_in_a_message():
@@ -123,11 +124,11 @@ def test_patterns_that_leave_nothing_are_refused(settings, words, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_personal_first_layer_is_trained_without_its_span():
+def test_dense_networks_are_trained_together_whichever_layer_is_personal():
     def make():
         return nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 3))
 
     model(make, "small")
-    for personal, ways in (("1.*", {"vmap", "grouped", "in-turn"}), ("3.*", {"dense"})):
+    for personal in ("1.*", "3.*"):
         e = experiment("convolutions", model="small", method="fedavg", personal=personal)
-        assert set(trainer(e)._ways) == ways
+        assert set(trainer(e).ways) == {"dense"}

@@ -14,10 +14,16 @@ from client.requests import Request
 from engram.tree import add_scaled, norm
 from federation.flower import local_run
 from federation.hosting import NodeConfig
-from federation.methods import family
 from federation.noise import secret_noise, simulated_noise
 from federation.wire import to_params, to_record
-from tests.support import assert_same, initial_model, small_of_any, train_clients, trainer
+from tests.support import (
+    ANY_NETWORK,
+    assert_same,
+    initial_model,
+    small_of_any,
+    train_clients,
+    trainer,
+)
 
 CLIENTS = [2, 3, 5, 12]
 LOCAL = {"privacy": "local", "clip": 0.05, "noise_multiplier": 0.5}
@@ -47,7 +53,7 @@ def noise_of(**settings):
     return (flat(noisy) - flat(quiet)) / (0.05 * 0.5)
 
 
-@pytest.mark.parametrize("method", family("local"))
+@pytest.mark.parametrize("method", [name for name in ANY_NETWORK if name != "local"])
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
 def test_each_client_is_clipped_by_itself(method, engine):
     free, model = trained(method=method)

@@ -263,10 +263,18 @@ def shortened(words, folder):
         return words
     if words[0] == "--plugin":
         return [*words[:2], *shortened(words[2:], folder)]
-    if words[0] in ("run", "compare"):
+    if words[0] in ("run", "compare", "tune"):
         # MOLAR has one round, which no setting says.
         return [*words, *([] if "molar" in words else ["--set", "num-rounds=2"])]
     return reproduction(words, folder) if words[0] == "reproduce" else words
+
+
+SHORTER = {
+    "molar-table": ["--splits", "1"],
+    "molar-bandit": ["--horizon", "64", "--trials", "1"],
+    "universal": ["--horizon", "20", "--seeds", "1", "--processes", "1"],
+    "universal-stream": [],
+}
 
 
 def reproduction(words, folder):
@@ -275,10 +283,8 @@ def reproduction(words, folder):
     one = ["--seeds", "1", "--processes", "1"]
     if study == "molar-regression":
         pytest.skip("runs, smaller, in tests/simulations/studies/molar/test_regression.py")
-    if study == "molar-table":
-        return [*words, "--splits", "1"]
-    if study == "molar-bandit":
-        return [*words, "--horizon", "64", "--trials", "1"]
+    if study in SHORTER:
+        return [*words, *SHORTER[study]]
     if study == "meta-ban":
         rated = {"user": np.repeat(range(60), 10), "item": np.tile(range(20), 30)}
         table = pd.DataFrame(rated | {"rating": rng.integers(1, 6, 600)})
@@ -286,10 +292,10 @@ def reproduction(words, folder):
         words = ["rated.csv" if word == "mine.csv" else word for word in words]
         chosen = [word for name in ("meta-ban", "random") for word in ("--method", name)]
         return [*words, "--rounds", "8", *one, *chosen]
-    if study == "universal":
-        return [*words, "--horizon", "20", *one]
-    if study == "universal-stream":
-        return words
+    if study == "federated":
+        images = rng.integers(0, 256, (33_000, 1, 4), dtype=np.uint8)
+        dataset = write_npz(folder / "images.npz", x=images, y=np.arange(33_000) % 10)
+        return [*words, "--dataset", dataset, "--rounds", "2", *one]
     images = rng.integers(0, 256, (700 * 6, 28, 28), dtype=np.uint8)
     (folder / "data").mkdir()
     write_npz(folder / "data" / "omniglot28.npz", x=images, y=np.arange(4200) % 700)

@@ -7,9 +7,19 @@ from hypothesis import strategies as st
 
 from engram.aggregates import Update, mean, mixed_mean, weighted_mean
 from federation.aggregation import aggregate_of
-from federation.methods import family
+from federation.methods import METHODS, family
 from tests.support import assert_same, draw, small_of_any
 
+BY_ROWS = {
+    "fedavg",
+    "fedprox",
+    "fedadagrad",
+    "fedyogi",
+    "fedadam",
+    "fedper",
+    "lg-fedavg",
+    "fedbabu",
+}
 UPDATES = st.lists(
     st.tuples(st.lists(st.floats(-9, 9), min_size=2, max_size=2), st.integers(1, 50)),
     min_size=1,
@@ -54,21 +64,23 @@ def test_mean_ignores_the_old_model():
 
 
 @pytest.mark.parametrize("algorithm", family("local"))
-def test_equal_updates_are_their_own_aggregate(algorithm):
+def test_equal_updates_are_their_own_mean(algorithm):
     aggregate = aggregate_of(small_of_any(method=algorithm, server_mix=1.0))
-    model = {"w": draw(1, 2)}
-    same = {"w": draw(2, 2)}
+    model, same = ({n: draw(seed, 2) for n in ("w", "control/w")} for seed in (1, 2))
     merged, _ = aggregate.merge(model, aggregate.init(model), [Update(same, 2.0)] * 3)
-    assert_same(merged, same, atol=1e-12)
-    assert aggregate.weighting == ("examples" if algorithm == "fedavg" else "clients")
+    if not METHODS[algorithm].server_steps:
+        assert_same(merged, same, atol=1e-12)
+    assert aggregate.weighting == ("examples" if algorithm in BY_ROWS else "clients")
 
 
-def test_server_mix_reaches_pfedme_alone():
+@pytest.mark.parametrize("algorithm", family("local"))
+def test_only_servers_with_a_step_of_their_own_and_pfedmes_leave_the_mean(algorithm):
     model, change = {"w": draw(1, 2)}, updates([([1.0, 2.0], 1)])
-    for algorithm in family("local"):
-        aggregate = aggregate_of(small_of_any(method=algorithm, server_mix=0.25))
-        merged, _ = aggregate.merge(model, {}, change)
-        assert torch.equal(merged["w"], change[0].params["w"]) == (algorithm != "pfedme")
+    aggregate = aggregate_of(small_of_any(method=algorithm, server_mix=0.25))
+    merged, _ = aggregate.merge(model, aggregate.init(model), change)
+    # The control variates of scaffold take a step of their own, and its models their mean.
+    steps = METHODS[algorithm].server_steps and algorithm != "scaffold"
+    assert torch.equal(merged["w"], change[0].params["w"]) == (not steps and algorithm != "pfedme")
 
 
 def test_refuses_weights_that_weigh_nothing():

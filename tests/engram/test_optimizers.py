@@ -5,12 +5,15 @@ import torch
 from torch import nn
 from torch.func import vmap
 
+from engram.federated.local_only import local_only
+from engram.federated.proximal import ditto
 from engram.meta.fedavg import fedavg
 from engram.meta.local_moml import local_moml, per_fedavg
 from engram.meta.pfedme import pfedme
 from engram.models import from_module, mean_loss
 from engram.optimizers import model_part, scaled, step_factor, with_optimizer
 from engram.tasks import REGRESSION
+from engram.tree import part
 from tests.support import DIM, assert_same, batch, draw, quadratic
 
 RULES = {
@@ -110,6 +113,30 @@ def test_the_numbers_are_torchs(name, clip, decay):
         optimizer.step()
     expected = {network.names.get(n, n): leaf for n, leaf in w.items()}
     assert_same(expected, {n: p.detach() for n, p in module.named_parameters()}, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_each_of_two_models_is_moved_as_if_it_were_alone(name):
+    # Without its proximal term, this rule is SGD on two models side by side.
+    how = {"weight_decay": 0.1, "clip": 0.3}
+    both = with_optimizer(ditto(quadratic, eta=0.1, strength=0.0), name, **how)
+    alone = with_optimizer(RULES["fedavg"], name, **how)
+    start = {"w": draw(10, DIM), "own/w": 3 * draw(11, DIM)}
+    found, u = run(both, 4, start)
+    for mark in ("", "own/"):
+        assert_same(part(found, mark), run(alone, 4, part(start, mark))[0], atol=1e-12)
+    moments = both.moments(start) if both.moments else {}
+    assert moments.keys() == u.keys() - model_part(u).keys()
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_what_a_rule_does_not_move_stays_and_has_no_moments(name):
+    rule = with_optimizer(local_only(quadratic, eta=0.1), name, weight_decay=0.1)
+    start = {"w": draw(10, DIM), "own/w": draw(11, DIM)}
+    found, u = run(rule, 4, start)
+    assert torch.equal(found["w"], start["w"])
+    assert not torch.equal(found["own/w"], start["own/w"])
+    assert not {"optimizer/first/w", "optimizer/second/w"} & u.keys()
 
 
 def test_running_statistics_do_not_decay():

@@ -17,7 +17,13 @@ from federation.errors import DataError
 from federation.experiment import Experiment
 
 pytestmark = pytest.mark.usefixtures("plug_ins")
-FOUR = {"num_clients": 4, "clients_per_round": 4, "partition": "natural", "adapt_shots": 1}
+FOUR = {
+    "num_clients": 4,
+    "clients_per_round": 4,
+    "partition": "natural",
+    "protocol": "few-shot",
+    "adapt_shots": 1,
+}
 
 
 def rows(client):

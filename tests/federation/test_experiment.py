@@ -11,7 +11,8 @@ from federation.aggregation import aggregate_of
 from federation.errors import Refused
 from federation.experiment import Experiment, default_config
 from federation.methods import METHODS, method
-from federation.methods.local import FedAvg, PFedMe
+from federation.methods.common import FedAvg
+from federation.methods.personal import PFedMe
 from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
 from tests.federation.given_settings import STUB, stub
@@ -99,7 +100,7 @@ def test_settings_are_given_by_name():
         ({"method": "fedavg", "nu": 2.0}, "nu is a setting of meta-ban, and the method is fedavg"),
         ({"method": "fedavg", "pfedme.eta": 1.0}, "pfedme.eta is a setting of pfedme, and the"),
         ({"nu": 2.0}, "nu is a setting of meta-ban, and the method is local-moml"),
-        ({"method": "meta-ban", "eta": 1.0}, "eta is a setting of local-moml, per-fedavg, pfedme"),
+        ({"method": "meta-ban", "eta": 1.0}, "eta is a setting of local-moml, per-fedavg, fedavg"),
         ({"method": "meta-ban", "partition": "iid"}, "partition is not a setting of meta-ban"),
         ({"method": "molar", "hidden": "4"}, "hidden is not a setting of molar"),
         ({"pfedmee.eta": 1.0}, r"pfedmee.eta is not a setting \(did you mean pfedme.eta\?\)"),
@@ -148,7 +149,7 @@ def test_all_that_is_wrong_is_named_at_once():
     ("settings", "message"),
     [
         ({"clients_per_round": 21}, "clients-per-round must be at most num-clients = 20, got 21"),
-        ({"method": "sgd"}, "method must be one of local-moml, per-fedavg, pfedme, fedavg"),
+        ({"method": "sgd"}, "method must be one of local-moml, per-fedavg, fedavg, fedprox"),
         ({"method": "pfedme", "alpha": 1.0}, r"alpha \* lambda must be below 2, got 15.0"),
         ({"num_rounds": True}, "num-rounds must be a number, got True"),
         ({"num_rounds": 2.5}, "num-rounds must be a valid integer.*got 2.5"),
@@ -295,7 +296,7 @@ def test_the_servers_step_and_the_order_are_part_of_what_a_run_is():
 
 def test_a_method_without_a_mean_has_no_other_merge(monkeypatch):
     every = mean()._replace(additive=False)
-    monkeypatch.setattr(FedAvg, "aggregate", lambda self: every)
+    monkeypatch.setattr(FedAvg, "aggregate", lambda self, shared: every)
     assert not aggregate_of(small(method="fedavg", clip=1.0)).additive
     with pytest.raises(Refused, match="merge must be mean where"):
         aggregate_of(small(method="fedavg", merge="median"))

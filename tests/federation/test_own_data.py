@@ -12,7 +12,13 @@ from federation.errors import DataError
 from federation.experiment import Experiment
 from tests.support import write_npz
 
-FOUR = {"num-clients": 4, "clients-per-round": 4, "partition": "natural", "adapt-shots": 1}
+FOUR = {
+    "num-clients": 4,
+    "clients-per-round": 4,
+    "partition": "natural",
+    "protocol": "few-shot",
+    "adapt-shots": 1,
+}
 
 
 def read(dataset, client=None, **settings):

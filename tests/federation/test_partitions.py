@@ -13,6 +13,11 @@ from tests.support import small, write_npz
 PARTITIONS = ["halves", "iid", "dirichlet", "pathological", "natural", "blocks"]
 
 
+def few_shot(**settings):
+    """Under this protocol no training row is held out."""
+    return small(protocol="few-shot", **settings)
+
+
 @pytest.fixture
 def tasks(tmp_path):
     """40 rows for each of 5 tasks, of 4 classes."""
@@ -28,7 +33,7 @@ def classes(split, n):
 def of(partition, tasks, **settings):
     if partition == "natural":
         settings |= {"dataset": tasks, "num_clients": 5}
-    e = small(partition=partition, **({"dirichlet_alpha": 5.0} | settings))
+    e = few_shot(partition=partition, **({"dirichlet_alpha": 5.0} | settings))
     return e, federated_data(e)
 
 
@@ -53,9 +58,9 @@ def test_the_seed_determines_the_partition(partition, tasks):
 def test_more_clients_than_rows_are_refused_before_room_is_made_for_them():
     for partition in PARTITIONS:
         with pytest.raises(DataError, match="num-clients must be at most the number of training r"):
-            federated_data(small(partition=partition, num_clients=10**6))
+            federated_data(few_shot(partition=partition, num_clients=10**6))
     with pytest.raises(DataError, match=r"partition halves needs .*: lower test-rows-per-class"):
-        federated_data(small(test_rows_per_class=2**32))
+        federated_data(few_shot(test_rows_per_class=2**32))
 
 
 def test_halves_is_the_papers_scheme():
@@ -102,7 +107,7 @@ def test_blocks_are_one_after_the_other(tmp_path):
     x, y = np.arange(38.0)[:, None], np.tile([0, 1], 19)
     name = write_npz(tmp_path / "t.npz", x=x, y=y)
     settings = {"num_clients": 4, "clients_per_round": 4, "adapt_shots": 2}
-    e = small(dataset=name, partition="blocks", **settings)
+    e = few_shot(dataset=name, partition="blocks", **settings)
     data = federated_data(e)
     for split, sizes in ((data.train, [6, 6, 5, 5]), (data.test, [4, 4, 4, 4])):
         assert [len(rows) for rows in split.rows] == sizes
@@ -118,7 +123,7 @@ def test_rows_in_order_come_round_by_round_and_then_again():
 
 
 def test_as_many_rows_as_a_batch_are_enough():
-    assert federated_data(small(batch_size=20, initial_batch_size=20, adapt_shots=14))
+    assert federated_data(few_shot(batch_size=20, initial_batch_size=20, adapt_shots=14))
 
 
 def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
@@ -126,7 +131,7 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
     y = np.tile([0, 1], 30)
     for values, expected in ((x, 0.2), (x.astype(np.float32), 51.0)):
         name = write_npz(tmp_path / "u.npz", x=values, y=y)
-        e = small(dataset=name, partition="iid", num_clients=2, clients_per_round=2)
+        e = few_shot(dataset=name, partition="iid", num_clients=2, clients_per_round=2)
         inputs, _ = federated_data(e).train.take(torch.tensor([[0, 1], [2, 3]]))
         assert inputs.shape == (2, 2, 2)
         assert inputs.unique().tolist() == pytest.approx([expected])
@@ -167,12 +172,12 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
 )
 def test_refuses_too_few_rows_by_name(settings, message):
     with pytest.raises(DataError, match=message):
-        federated_data(small(**settings))
+        federated_data(few_shot(**settings))
 
 
 def test_all_that_rows_are_too_few_for_is_told_at_once():
     with pytest.raises(DataError) as caught:
-        federated_data(small(batch_size=30, initial_batch_size=30, adapt_shots=30))
+        federated_data(few_shot(batch_size=30, initial_batch_size=30, adapt_shots=30))
     for setting in ("batch-size = 30", "initial-batch-size = 30", "adapt-shots = 30"):
         assert setting in str(caught.value)
 
@@ -183,7 +188,7 @@ def test_all_that_rows_are_too_few_for_is_told_at_once():
 def test_all_is_told_at_once_even_if_there_are_too_many_clients(partition, most):
     with pytest.raises(DataError, match=most) as caught:
         federated_data(
-            small(partition=partition, num_clients=1500, batch_size=2000, adapt_shots=900)
+            few_shot(partition=partition, num_clients=1500, batch_size=2000, adapt_shots=900)
         )
     told = [part.split(" ")[0] for part in str(caught.value).split("; ")]
     halves = ["num-clients", "client", "client"]
@@ -196,7 +201,7 @@ def test_all_is_told_at_once_even_if_there_are_too_many_clients(partition, most)
     ("num_clients", "a", "count"), [(20, 8, 10), (3, 5, 3), (7, 3, 5), (2, 4, 2), (1, 9, 4)]
 )
 def test_halves_needs_as_many_rows_of_a_class_as_it_gives_out(num_clients, a, count):
-    e = small(num_clients=num_clients, clients_per_round=1, rows_per_class=a)
+    e = few_shot(num_clients=num_clients, clients_per_round=1, rows_per_class=a)
     plenty = np.repeat(np.arange(count), 500)
 
     def given_out(y):
@@ -216,7 +221,7 @@ def test_halves_needs_as_many_rows_of_a_class_as_it_gives_out(num_clients, a, co
 def test_what_a_network_lacks_is_told_with_what_the_rows_lack(tasks):
     with pytest.raises(DataError, match=r"fewer than batch-size = 90.*; input of a cnn must be"):
         federated_data(
-            small(dataset=tasks, partition="natural", num_clients=5, batch_size=90, model="cnn")
+            few_shot(dataset=tasks, partition="natural", num_clients=5, batch_size=90, model="cnn")
         )
 
 
@@ -232,23 +237,25 @@ def test_clients_that_are_tasks_are_called_as_these(tmp_path):
         (plain | {"task": np.repeat([101, 7, 205], 40)}, {0: "7", 1: "101", 2: "205"}),
     ):
         dataset = write_npz(tmp_path / "a.npz", **arrays)
-        data = federated_data(small(dataset=dataset, **settings))
+        data = federated_data(few_shot(dataset=dataset, **settings))
         assert data.names == names
-        assert federated_data(small(dataset=dataset, **settings), named=False).names == {}
-        assert federated_data(small(dataset=dataset, **settings | {"partition": "iid"})).names == {}
+        assert federated_data(few_shot(dataset=dataset, **settings), named=False).names == {}
+        assert (
+            federated_data(few_shot(dataset=dataset, **settings | {"partition": "iid"})).names == {}
+        )
     # The name is of the rows' task: here each task has an x of its own.
     x = np.repeat([[2.0], [0.0], [1.0]], 40, axis=0)
     data = federated_data(
-        small(dataset=write_npz(tmp_path / "b.npz", **named | {"x": x}), **settings)
+        few_shot(dataset=write_npz(tmp_path / "b.npz", **named | {"x": x}), **settings)
     )
     for client, rows in enumerate(data.train.rows):
         assert (data.train.x[rows] == client).all()
     dataset = write_npz(tmp_path / "c.npz", **named)
     with pytest.raises(DataError, match="client park has 24 training rows, fewer than batch-size"):
-        federated_data(small(dataset=dataset, batch_size=30, **settings))
+        federated_data(few_shot(dataset=dataset, batch_size=30, **settings))
     lacking = named | {"task": np.repeat([0, 1, 3], 40)}
     with pytest.raises(DataError, match="task must number the 3 task_names from 0"):
-        federated_data(small(dataset=write_npz(tmp_path / "d.npz", **lacking), **settings))
+        federated_data(few_shot(dataset=write_npz(tmp_path / "d.npz", **lacking), **settings))
 
 
 def test_refuses_classes_and_tasks_without_training_or_test_rows(tmp_path):
@@ -256,18 +263,20 @@ def test_refuses_classes_and_tasks_without_training_or_test_rows(tmp_path):
     name = write_npz(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x[:9], y_test=np.ones(9, int))
     for partition in ("dirichlet", "pathological"):
         with pytest.raises(DataError, match=r"class 0 .* has no test rows, which partition"):
-            federated_data(small(dataset=name, partition=partition, num_clients=4))
+            federated_data(few_shot(dataset=name, partition=partition, num_clients=4))
     task = np.array([*([0] * 100), 1, *([2] * 99)])
     name = write_npz(tmp_path / "b.npz", x=x, y=y, task=task)
     with pytest.raises(DataError, match=r"task 1 .* has no test rows"):
-        federated_data(small(dataset=name, partition="natural", num_clients=3, clients_per_round=3))
+        federated_data(
+            few_shot(dataset=name, partition="natural", num_clients=3, clients_per_round=3)
+        )
 
 
 def test_refuses_another_number_of_tasks(tasks):
     with pytest.raises(DataError, match="num-clients must be the number of tasks, 5"):
-        federated_data(small(dataset=tasks, partition="natural", num_clients=6))
+        federated_data(few_shot(dataset=tasks, partition="natural", num_clients=6))
 
 
 def test_refuses_a_device_that_is_not_there():
     with pytest.raises(Refused, match="device cuda:99 is not there"):
-        federated_data(small(device="cuda:99"))
+        federated_data(few_shot(device="cuda:99"))

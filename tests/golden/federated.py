@@ -91,10 +91,18 @@ WAS = {f"loss-{name}": name for name in ("own", "shared", "personal")} | {
 SEQUENTIAL = ("local-moml, exact", "pfedme", "fedavg, linear")  # one client after the other, too
 
 
+def experiment(name, **more):
+    """Returns the experiment of a case; when they were recorded, there was but one protocol."""
+    settings = SETTINGS[name] | more
+    unread = {"molar", "molar-bandit", "meta-ban"}
+    protocol = {} if settings["method"] in unread else {"protocol": "few-shot"}
+    return small(**protocol | settings)
+
+
 def run(name, folder, **more):
     """Returns all that a run gives but its times."""
     engine = more.pop("engine", "vectorized")
-    simulate(small(**SETTINGS[name] | more), folder, engine=engine)
+    simulate(experiment(name, **more), folder, engine=engine)
     return kept(folder)
 
 

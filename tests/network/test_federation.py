@@ -22,7 +22,7 @@ from simulations.engine import simulate
 from simulations.local import LocalFederation
 from tests.golden import federated
 from tests.network.support import free_port
-from tests.support import assert_same, small, write_plug_in
+from tests.support import assert_same, write_plug_in
 
 pytestmark = pytest.mark.network
 
@@ -73,7 +73,7 @@ def run(federation, experiment, folder):
 def test_a_run_over_grpc_ends_at_the_vectorized_engines_model(tmp_path, nodes, insecure, special):
     golden = isinstance(special, str)  # 20 clients, of which each node has every third one
     near = {"timeout": 120.0, "min_clients": 4}
-    experiment = small(**federated.SETTINGS[special], **near) if golden else settings(**special)
+    experiment = federated.experiment(special, **near) if golden else settings(**special)
     found = simulate(experiment, tmp_path / "here")
     options = {"nodes": nodes, "insecure": insecure}
     with LocalFederation(tmp_path / "fed", clients=CLIENTS, **options) as federation:

@@ -13,7 +13,7 @@ from server.accountant import PrivacyAccountant
 from server.record import RunRecord
 from simulations.comparison import find_runs
 from simulations.engine import simulate
-from simulations.reports.local import report_rows
+from simulations.rows import report_rows
 from strategies.cohorts import draw_cohort
 from tests.support import assert_same, grid, small, trainer
 

@@ -255,7 +255,7 @@ def test_a_checkpoint_whose_metrics_are_lost_is_not_gone_on_from(tmp_path):
     path = record.folder / "metrics.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert record.load_checkpoint().server_round == 2
-    model = record.load_checkpoint().model
-    assert_same(record.load_checkpoint(model=model, state={}).model, model)
+    model, state = record.load_checkpoint().model, record.load_checkpoint().state
+    assert_same(record.load_checkpoint(model=model, state=state).model, model)
     with pytest.raises(Refused, match="is not this run's"):
         record.load_checkpoint(model={k: v.to(torch.float64) for k, v in model.items()})

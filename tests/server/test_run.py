@@ -17,7 +17,7 @@ from engram.aggregates import Aggregate, weighted_mean
 from engram.tree import add_scaled
 from federation.errors import Refused, RunStopped
 from federation.methods import METHODS
-from federation.methods.local import FedAvg
+from federation.methods.common import FedAvg
 from server import checkpoints
 from server import run as module
 from server.record import RunRecord
@@ -25,7 +25,7 @@ from server.run import run as run_on
 from server.status import participation
 from simulations.comparison import find_runs
 from simulations.grid import InProcessGrid
-from simulations.reports.local import report_rows
+from simulations.rows import report_rows
 from strategies.cohorts import draw_cohort
 from tests.server.late import Late
 from tests.support import (
@@ -163,7 +163,7 @@ def test_a_stateful_aggregate_is_resumed_with_its_state(tmp_path, monkeypatch):
     def zeros(model):
         return {name: torch.zeros_like(leaf) for name, leaf in model.items()}
 
-    def momentum(_):
+    def momentum(_own, _shared):
         def merge(model, state, updates):
             change = add_scaled(weighted_mean(updates), -1.0, model)
             velocity = add_scaled(change, 0.9, state)

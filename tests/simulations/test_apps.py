@@ -73,7 +73,7 @@ def test_data_networks_and_losses_are_given_as_they_are(module):
     app = engram.make_client_app(module, data, method="fedavg", model=Net, loss=loss, eta=0.3)
     assert [name.rpartition("/")[2] for name in plugins()] == ["mine"]
     entry = read_entry(described(app, {}).content)
-    assert entry.clients == {1: 13}
+    assert entry.clients == {1: 10}
     assert entry.kind.outputs == 1
     reply = described(app, {"model": "nothing"})  # what the run config says counts
     assert "model must be one of" in reply.error.reason
@@ -117,4 +117,4 @@ def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_pa
         text=True,
         check=False,
     )
-    assert done.stdout == "{1: 24}\n", done.stdout + done.stderr
+    assert done.stdout == "{1: 19}\n", done.stdout + done.stderr

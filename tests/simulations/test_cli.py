@@ -38,8 +38,10 @@ def test_run_records_what_it_shows(engram):
     (row,) = found["methods"]
     results = RunRecord.open(Path("mine")).results
     assert row["accuracy"] == results["accuracy"]
-    for key in ("accuracy", "accuracy-std", "accuracy-p10", "accuracy-before"):
-        assert f"{100 * row[key]:.2f}" in out
+    for key in ("", "-std", "-p10", "-worst"):
+        assert f"{100 * row[f'accuracy-served{key}']:.1f}" in out
+    for key in ("accuracy-before", "selected-accuracy"):
+        assert f"{100 * row[key]:.1f}" in out
     assert f"{row['ms-per-round']:.1f}" in out
     files = {path.name for path in Path("mine").iterdir()}
     wanted = {"config.json", "metrics.jsonl", "results.json", "accuracy.png", "clients.png"}
@@ -78,7 +80,7 @@ def test_without_a_terminal_each_evaluation_is_a_line(engram):
     assert [row["round"] for row in rows] == [0, 2, 4]
     lines = [
         rf"local-moml seed 0: {row['round']} of 4 rounds, \d+\.\d s, "
-        rf"accuracy {100 * row['accuracy']:.1f} % \(.* % before personalization\)"
+        rf"accuracy {100 * row['accuracy-served']:.1f} % \(common model: .* %\)"
         for row in rows
     ]
     assert re.fullmatch("".join(f"{line}\n" for line in lines), err)
@@ -104,7 +106,7 @@ def test_a_terminal_has_a_bar_instead(engram, monkeypatch):
 def test_compare_names_each_run_in_its_lines(engram):
     _, _, err = engram("compare", "fedavg", "pfedme", "--seeds", "1", *SETS, "--out", "c")
     told = re.findall(r"^(\S+) seed 0: (\d) of 4 rounds", err, re.MULTILINE)
-    assert told == [(name, done) for name in ("fedavg", "pfedme") for done in "024"]
+    assert told == [(name, done) for name in ("local", "fedavg", "pfedme") for done in "024"]
 
 
 def test_resume_goes_on(engram):
@@ -171,17 +173,18 @@ def test_compare_runs_algorithms_side_by_side(engram):
     )
     assert status == 0
     rows = json.loads(out.splitlines()[-1])["methods"]
-    assert [row["method"] for row in rows] == ["fedavg", "pfedme"]
+    labels = ["local", "fedavg", "fedavg + fine-tuning", "pfedme"]  # local is a reference
+    assert [row["method"] for row in rows] == labels
     each = [RunRecord.open(Path(f"c/fedavg-seed{seed}")).results["accuracy"] for seed in (0, 1)]
-    assert rows[0]["accuracy"] == pytest.approx(np.mean(each))
-    assert rows[0]["accuracy-seed-std"] == pytest.approx(np.std(each, ddof=1))
-    assert rows[0]["accuracy-own"] is None
-    assert rows[1]["accuracy-own"] is not None
+    assert rows[1]["accuracy"] == pytest.approx(np.mean(each))
+    assert rows[2]["accuracy-seed-std"] == pytest.approx(np.std(each, ddof=1))
+    assert rows[1]["accuracy-own"] is None
+    assert rows[3]["accuracy-own"] is not None
     settings = [
         RunRecord.open(Path(f"c/{name}-seed1")).config["settings"] for name in ("fedavg", "pfedme")
     ]
     assert [s.get("pfedme.lambda") for s in settings] == [None, 20.0]
-    assert {"comparison.json", "results.json", "accuracy.png", "clients.png"} <= {
+    assert {"comparison.json", "results.json", "gains.png", "accuracy.png", "clients.png"} <= {
         path.name for path in Path("c").iterdir()
     }
     shown = engram("show", "c", "--json")
@@ -201,7 +204,7 @@ def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
 
         def stop(row):
             report(row)
-            if len(calls) == 2 and row["round"] == 3:
+            if len(calls) == 3 and row["round"] == 3:
                 raise KeyboardInterrupt
 
         return run(grid, experiment, folder, **(options | {"on_round": stop}))
@@ -213,7 +216,7 @@ def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
     assert "interrupted; go on with: engram compare --resume parts" in err
     shown = engram("show", "parts")
     assert "per-fedavg-seed0: not finished, 3 of 4 rounds" in shown[2]
-    assert re.search(r"fedavg +4 .*per-fedavg +2\.\.\. ", shown[1], re.DOTALL)
+    assert re.search(r" fedavg \+ fine-tuning .* per-fedavg\.\.\. ", shown[1], re.DOTALL)
     assert engram("compare", "--resume", "parts")[0] == 0
     rows = [json.loads((Path(name) / "results.json").read_text()) for name in ("whole", "parts")]
     for row in (*rows[0], *rows[1]):
@@ -224,9 +227,11 @@ def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
 def test_data_shows_who_holds_what(engram):
     status, out, _ = engram("data", "--out", "held.png", "--json")
     assert status == 0
-    assert "0: 8, 1: 8, 2: 8, 3: 8, 4: 8" in out
+    assert "validation" in out
     found = json.loads(out.splitlines()[-1])
-    assert np.array(found["train"]).shape == (20, 10)
+    for part, rows in (("training", 32), ("validation", 8), ("test", 30)):
+        assert np.array(found[part]).shape == (20, 10)
+        assert sum(found[part][0]) == rows
     assert Path("held.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -298,6 +303,24 @@ def test_presets_run(engram, name):
     assert results["own-clients"] == (10 if name == "cross_silo" else 0)
 
 
+def test_the_demo_compares_eight_methods_with_settings_of_their_own(engram):
+    makefile = (source_root() / "Makefile").read_text()
+    methods = re.search(r"^DEMO := (.*)$", makefile, re.MULTILINE)[1].split()
+    status, out, _ = engram(
+        *("compare", *methods, "--config", PRESETS / "demo.toml", "--seeds", "1", "--out", "demo"),
+        *("--set", "num-rounds=2", "--set", "local-steps=2"),
+    )
+    assert status == 0
+    assert "recorded in demo: gains.png" in out
+    given = tomllib.loads((PRESETS / "demo.toml").read_text())
+    assert given.pop("num-rounds") == 80
+    assert list(given) == methods
+    for name, own in given.items():
+        settings = RunRecord.open(Path(f"demo/{name}-seed0")).config["settings"]
+        for key, value in own.items():
+            assert settings.get(f"{name}.{key}", settings.get(key)) == value
+
+
 # --- Bad input -------------------------------------------------------------------------------
 
 
@@ -314,18 +337,23 @@ def bad(*sets):
             r"\(did you mean beta\?\); local-moml.eta must be a valid number.*got 'x'",
         ),
         (
-            bad("num-clients=900", "clients-per-round=901", "batch-size=99", "adapt-shots=99"),
+            bad("num-clients=900", "clients-per-round=901", "batch-size=99"),
             "clients-per-round must be at most num-clients = 900, got 901; num-clients must be at "
-            "most the number of test rows, 719, got 900; client 0 has 40 training rows, fewer than "
-            "batch-size = 99: .*; client 0 has 30 test rows, not more than adapt-shots = 99, .*",
+            "most the number of test rows, 719, got 900; client 0 has 32 training rows beside 8 "
+            "held out for validation, fewer than batch-size = 99: .*",
         ),
         (bad("clients-per-round=21"), "clients-per-round must be at most num-clients = 20, got 21"),
         (bad("beta=0"), "beta must be greater than 0"),
         (["--set", "beta"], "--set must be KEY=VALUE, got 'beta'"),
         (bad("dataset=npz:none.npz"), r"none\.npz cannot be read: No such file"),
         (bad("dataset=npz:wrong.npz"), r"wrong\.npz must hold either x and y .* it holds a"),
-        (bad("batch-size=30"), "client 10 has 20 training rows, fewer than batch-size = 30"),
-        (bad("adapt-shots=15"), "client 10 has 15 test rows, not more than adapt-shots = 15"),
+        (bad("batch-size=30"), "client 10 has 16 training rows beside 4 held out for validation, "),
+        (
+            bad("adapt-shots=15", "protocol=few-shot"),
+            "client 10 has 15 test rows, not more than adapt-shots = 15",
+        ),
+        (bad("unseen-clients=20"), "unseen-clients must be below num-clients = 20, got 20"),
+        (bad("patience=2", "validation-fraction=0"), "patience must be 0 without validation rows"),
         (bad("dataset=imagenet"), "dataset must be one of digits, mnist"),
         (bad("device=cuda:9"), "device cuda:9 is not there"),
         (["--set", "=5"], "--set must be KEY=VALUE, got '=5'"),

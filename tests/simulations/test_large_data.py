@@ -16,8 +16,8 @@ SETTINGS = {
     "local_steps": 4,
     "batch_size": 4,
     "eval_every": 3,
-    "adapt_shots": 1,
     "test_fraction": 0.02,
+    "validation_fraction": 0.02,
     "progress": False,
 }
 SCRIPT = """
@@ -88,5 +88,7 @@ def test_ten_times_the_memory_limit_gives_the_numbers_of_memory(tmp_path):
 
 def test_twenty_gigabytes_train_within_two(tmp_path):
     write(tmp_path / "large", 20 * 2**30 // 48_000, 48_000)
-    [(found, _)] = run(tmp_path / "large", 2 * 2**30, test_fraction=0.002)
+    [(found, _)] = run(
+        tmp_path / "large", 2 * 2**30, test_fraction=0.002, validation_fraction=0.002
+    )
     assert 0 <= float(found["loss"]) < 1

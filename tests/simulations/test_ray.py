@@ -25,6 +25,9 @@ from tests.simulations.test_apps import APPS
 from tests.simulations.test_new import project
 from tests.support import assert_same, small
 
+# In one group, since they share what is run but once.
+pytestmark = [pytest.mark.network, pytest.mark.xdist_group("ray")]
+
 BIN = Path(sys.executable).parent
 
 
@@ -118,7 +121,7 @@ GOLDEN = ("local-moml, carried, exact", "pfedme")
 LONGER = {"num_rounds": 10, "checkpoint_every": 4}
 TABLE = {"dataset": "sparse-linear", "num_clients": 7}
 EXPERIMENTS = {
-    **{name: small(**federated.SETTINGS[name]) for name in GOLDEN},
+    **{name: federated.experiment(name) for name in GOLDEN},
     "fedavg": small(method="fedavg", **LONGER),
     "median": small(merge="median", clip=0.1, **LONGER),
     "molar": small(method="molar", **TABLE),
@@ -234,7 +237,7 @@ def test_noise_is_secret_on_nodes(ray, tmp_path):
 
 def test_a_preset_runs_and_goes_on(preset, ray):
     printed, folder = preset
-    assert "% before personalization" in printed, printed
+    assert "(common model: " in printed, printed
     record = RunRecord.open(folder)
     assert [row["round"] for row in record.rows()] == [0, 1, 2, 3, 4], ray[0]
     assert record.results["own-clients"] == 10
@@ -254,7 +257,7 @@ def test_a_project_runs_as_in_one_process(superlink, tmp_path, engram, monkeypat
     assert other.config["sources"] == one.config["sources"]
 
 
-@pytest.mark.network  # and of the same, without Ray: tests/simulations/test_apps.py
+# And of the same, without Ray: tests/simulations/test_apps.py.
 def test_an_app_of_a_users_own(superlink, tmp_path, monkeypatch, plug_ins):
     import engram
 

@@ -1,26 +1,29 @@
-"""A third of the contract table of networks on Ray, in one run of Flower."""
+"""A part of the contract table of networks on Ray, in one run of Flower."""
 
 import numpy as np
+import pytest
 import torch
 
 from engram.tree import is_finite
-from federation.methods import family
 from federation.plugins import add_plugins, load_plugins
 from server.record import RunRecord
 from simulations.engine import simulate
 from tests.client import networks as table
 from tests.client.test_modules import experiment
 from tests.simulations.test_ray import SuperLink, run_several
+from tests.support import ANY_NETWORK
+
+pytestmark = pytest.mark.network
 
 CHOSEN = [
     (case, method)
     for i, case in enumerate(table.CASES)
-    for j, method in enumerate(family("local"))
-    if (i + j) % 3 == 0
+    for j, method in enumerate(ANY_NETWORK)
+    if (i - j) % 8 == 0  # two networks for each method, and each network
 ]
 
 
-def test_a_third_of_the_table_gives_the_same_on_ray(plug_ins, monkeypatch, tmp_path):
+def test_a_part_of_the_table_gives_the_same_on_ray(plug_ins, monkeypatch, tmp_path):
     monkeypatch.setenv("ENGRAM_PLUGINS", "")
     add_plugins(table.__file__.removesuffix(".py"))
     load_plugins()

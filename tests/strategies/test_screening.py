@@ -38,7 +38,7 @@ def reply(params=None, metrics=None, details=None, error=None):
     return Message(content, reply_to=query)
 
 
-def verdict(message, aggregate=None, most=10**6):
+def verdict(message, aggregate=None, most=10**6, losses=True):
     return screen(
         message,
         server_round=5,
@@ -47,6 +47,7 @@ def verdict(message, aggregate=None, most=10**6):
         examples=EXAMPLES,
         most=most,
         aggregate=aggregate or mean(),
+        losses=losses,
     )
 
 
@@ -65,6 +66,15 @@ def test_one_loss_does_not_make_the_mean_and_is_no_reason_to_refuse_a_model():
         accepted = verdict(reply(details=clients(losses=[0.5, told])))
         assert isinstance(accepted, Accepted)
         assert accepted.losses == [0.5, counted]
+
+
+def test_losses_are_there_if_and_only_if_they_were_asked_for():
+    accepted = verdict(reply(details=clients(losses=[])), losses=False)
+    assert isinstance(accepted, Accepted)
+    assert (accepted.clients, accepted.losses) == ([3, 7], [])
+    assert verdict(reply(details=clients(losses=[]))).kind == "malformed"
+    for told in ([0.5, 1.5], [0.5, float("nan")], None):
+        assert verdict(reply(details=clients(losses=told)), losses=False).kind == "malformed"
 
 
 def test_part_of_the_clients_may_have_failed():

@@ -20,7 +20,8 @@ NODES = [1, 3, 20]
 
 
 def experiment(**settings):
-    return small(**({"method": "fedavg", "clients_per_round": 20} | settings))
+    every = {"method": "fedavg", "clients_per_round": 20, "validation_fraction": 0.0}
+    return small(**(every | settings))
 
 
 def lying(e, liars, claim=CLAIM):

@@ -1,0 +1,128 @@
+"""Methods that share a part of the network: what each is FedAvg of, and what stays where."""
+
+import pytest
+import torch
+
+from client.memory import OWN, RamStore
+from federation.errors import Refused
+from server.record import RunRecord
+from simulations.engine import simulate
+from simulations.front import load_run
+from tests.client.networks import CLIENTS
+from tests.client.test_modules import experiment
+from tests.support import initial_model, small, trainer
+
+CASE = "group norm"
+
+
+@pytest.fixture(autouse=True)
+def _registered(plug_ins):
+    pass
+
+
+def run(folder, **settings):
+    """Runs one client after the other; returns the shared model, and what clients keep."""
+    e = experiment(CASE, max_weight=1.0, **settings)
+    scores = simulate(e, folder, engine="sequential")["clients"]["loss-before"]
+    checkpoint, store = RunRecord.open(folder).load_checkpoint(), RamStore()
+    store.restore(checkpoint.memories)
+    return checkpoint.model, [store.load(c, None, before=9) for c in range(CLIENTS)], scores
+
+
+@pytest.mark.parametrize(
+    ("method", "same"),
+    [("fedper", {"personal": "head.*"}), ("lg-fedavg", {"share": "head.*"})],
+)
+def test_it_is_fedavg_of_what_is_not_personal(method, same, tmp_path):
+    one = run(tmp_path / "one", method=method)
+    other = run(tmp_path / "other", method="fedavg", **same)
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_what_settings_say_is_personal_goes_before_the_methods_part(tmp_path):
+    one = run(tmp_path / "one", method="fedper", personal="first.*")
+    other = run(tmp_path / "other", method="fedavg", personal="first.*")
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_fedbabus_head_stays_as_it_began_and_the_body_does_not(tmp_path):
+    model, _, _ = run(tmp_path / "run", method="fedbabu")
+    start = initial_model(trainer(experiment(CASE, method="fedbabu")))
+    stays = {name for name, leaf in start.items() if torch.equal(leaf, model[name])}
+    assert stays == {"head.weight", "head.bias"}
+
+
+@pytest.mark.parametrize("method", ["fedrep", "fedalt"])
+def test_heads_stay_with_clients_and_all_parts_are_trained(method, tmp_path):
+    model, kept, _ = run(tmp_path / "run", method=method)
+    start = trainer(experiment(CASE, method=method))
+    before = initial_model(start)
+    assert model.keys() == before.keys()
+    assert not any(torch.equal(leaf, before[name]) for name, leaf in model.items())
+    heads = [memory for memory in kept if memory]
+    assert len(heads) > 1
+    for memory in heads:
+        assert memory.keys() == {f"{OWN}head.weight", f"{OWN}head.bias"}
+        assert not torch.equal(memory[f"{OWN}head.bias"], start._personal["head.bias"])
+
+
+def test_a_client_is_served_by_the_shared_part_with_its_own(tmp_path):
+    model, kept, _ = run(tmp_path / "run", method="fedrep")
+    client = next(c for c, memory in enumerate(kept) if memory)
+    found = load_run(tmp_path / "run").personal_model(client)
+    own = {name.removeprefix(OWN): leaf for name, leaf in kept[client].items()}
+    assert found.keys() == model.keys() | own.keys()
+    assert all(torch.equal(leaf, found[name]) for name, leaf in (model | own).items())
+
+
+@pytest.mark.parametrize(("method", "own"), [("local", "own/"), ("ditto", "own/")])
+def test_a_client_is_served_by_a_model_that_it_keeps(method, own, tmp_path):
+    model, kept, _ = run(tmp_path / "run", method=method)
+    client = next(c for c, memory in enumerate(kept) if memory)
+    found = load_run(tmp_path / "run").personal_model(client)
+    assert found.keys() == model.keys()
+    assert all(torch.equal(leaf, kept[client][OWN + own + name]) for name, leaf in found.items())
+
+
+def test_each_clients_steps_are_divided_between_the_parts():
+    # Of 2 epochs of so many batches of 7 as a client's rows need, half train the head.
+    own = {"partition": "dirichlet", "num_clients": 8, "batch_size": 7, "adapt_shots": 2}
+    t = trainer(small(method="fedalt", local_epochs=2, protocol="few-shot", **own))
+    clients = list(range(8))
+    batches = [-(-len(t.data.train.rows[client]) // 7) for client in clients]
+    assert len(set(batches)) > 2
+    draws = t.sampler.draw(clients, 1, initial=False)
+    assert draws.turns.tolist() == batches
+    turns = dict.fromkeys(clients, 0)
+    for step in draws.steps():
+        some = clients if isinstance(step.who, slice) else step.who.tolist()
+        for client in some:
+            turns[client] += not step.later
+    assert turns == dict(enumerate(batches))
+    assert t.sampler.draw([2], 1, initial=False).turns.tolist() == batches[2:3]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"method": "fedrep", "local_steps": 1},
+            "local-steps must be at least 2 for fedrep, got 1",
+        ),
+        ({"method": "scaffold", "server_step": "universal"}, "server-step must be replace for sca"),
+        ({"method": "fedadam", "server_step": "universal"}, "server-step must be replace for feda"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, words):
+    with pytest.raises(Refused, match=words):
+        small(**settings)
+
+
+def test_a_network_that_lacks_the_parts_is_refused(tmp_path):
+    for settings, words in (
+        ({"method": "fedper", "model": "linear"}, "share must be some parameters"),
+        ({"method": "fedrep", "share": "*"}, "share must be less than all for fedrep, got"),
+    ):
+        with pytest.raises(Refused, match=words):
+            simulate(small(**settings), tmp_path / "run")
+        assert not (tmp_path / "run").exists()

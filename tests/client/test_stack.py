@@ -1,0 +1,179 @@
+"""Runs that are trained as one stack of clients, against each run by itself."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from torch import nn
+
+from client.training.stack import scale_fields
+from client.training.trainer import ClientFailed
+from engram.meta.fedavg import fedavg
+from engram.networks import model
+from federation.errors import RunStopped
+from federation.methods import METHODS, method
+from federation.methods.local import LocalMethod
+from simulations.engine import simulate
+from simulations.tuning.runs import LockStep
+from tests.client.networks import Normed
+from tests.support import ANY_NETWORK, small_of_any
+
+ROUNDS = 2
+
+
+@model
+class StackedNet(Normed):
+    """Batch norm and dropout, for digits."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 10)
+
+
+NETWORKS = {
+    "mlp": {},
+    "wide": {"local_steps": 20},  # more rows than inputs are wide: weights as they are
+    "module": {"model": "StackedNet"},
+    "features": {"model": "cnn", "hidden": "8", "local_steps": 2, "batch_size": 2},
+}
+CASES = [(name, network) for name in ANY_NETWORK for network in NETWORKS] + [("fedbn", "module")]
+
+
+def alone(experiment, folder):
+    """Returns each client's scores after a run by itself; None if it stopped."""
+    try:
+        found = simulate(experiment, folder)["clients"]
+    except RunStopped:
+        return None
+    found.pop("ids")
+    return {
+        key: np.array([np.nan if v is None else v for v in each]) for key, each in found.items()
+    }
+
+
+def check(experiments, tmp_path, *, stacks=1, block=None):
+    together = LockStep(experiments)
+    for member in together.members:
+        member.trainer.block = block or member.trainer.block
+    assert len(together.stacks(range(len(experiments)))) == stacks
+    together.advance(ROUNDS, range(len(experiments)))
+    for i, experiment in enumerate(experiments):
+        expected = alone(experiment, tmp_path / str(i))
+        assert (expected is None) == bool(together.members[i].stopped)
+        if expected is None:
+            continue
+        scores = together.members[i].scores(ROUNDS)
+        assert set(scores.columns) < set(expected)
+        for name, column in scores.columns.items():
+            np.testing.assert_allclose(column.numpy(), expected[name], atol=1e-5, err_msg=name)
+
+
+def settings_in_twos(name):
+    """Returns two values of each number of a method's own, within its range."""
+    method = METHODS[name]
+    own = {key: method.model_fields[key] for key in scale_fields(method)}
+    return [{key: field.default * factor for key, field in own.items()} for factor in (0.5, 0.9)]
+
+
+@pytest.mark.parametrize(("name", "network"), CASES)
+def test_a_run_in_a_stack_is_the_run_by_itself(name, network, tmp_path):
+    shared = {"method": name, "num_rounds": ROUNDS} | NETWORKS[network]
+    experiments = [
+        small_of_any(**shared | own | {"seed": seed, "adapt_lr": 0.01 * (1 + seed)})
+        for own, seed in zip(settings_in_twos(name) * 2, (0, 0, 1), strict=False)
+    ]
+    check(experiments, tmp_path)
+
+
+VARIANTS = {
+    "carried memories": ("local-moml", {"memory": "carry"}),
+    "moments that are kept": ("fedavg", {"optimizer": "adam", "optimizer_state": "kept"}),
+    "moments, affine": ("pfedme", {"optimizer": "momentum"}),
+    "decay and clipping": ("per-fedavg", {"weight_decay": 0.01, "gradient_clip": 0.5}),
+    "a schedule": ("fedavg", {"schedule": "cosine"}),
+    "epochs": ("fedavg", {"local_epochs": 1}),
+    "rows in order": ("fedavg", {"order": "stream"}),
+    "personal layers": ("fedavg", {"personal": "dense1.*"}),
+    "a personal first layer": ("fedavg", {"personal": "dense0.*"}),
+    "local privacy": ("fedavg", {"privacy": "local", "clip": 0.5, "noise_multiplier": 0.1}),
+    "a robust merge": ("fedavg", {"merge": "median"}),
+    "a step of the server": ("fedavg", {"server_step": "universal"}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_whatever_a_run_does_is_done_in_a_stack(variant, tmp_path):
+    name, settings = VARIANTS[variant]
+    experiments = [
+        small_of_any(method=name, num_rounds=ROUNDS, eta=eta, seed=seed, **settings)
+        for eta, seed in product((0.05, 0.1), (0, 1))
+    ]
+    # A permutation of a client's rows is as long as they are many, which a seed decides.
+    check(experiments, tmp_path)
+
+
+def test_runs_that_draw_differently_are_stacked_apart(tmp_path):
+    experiments = [
+        small_of_any(method="fedavg", num_rounds=ROUNDS, batch_size=size, eta=eta)
+        for size, eta in product((2, 4), (0.05, 0.1))
+    ]
+    check(experiments, tmp_path, stacks=2)
+
+
+def test_a_method_without_memory_is_not_stacked_with_one_that_remembers(tmp_path):
+    experiments = [small_of_any(num_rounds=ROUNDS, beta=beta) for beta in (0.5, 0.9, 1.0)]
+    check(experiments, tmp_path, stacks=2)
+
+
+def test_a_run_that_diverges_stops_and_the_others_go_on(tmp_path):
+    experiments = [
+        small_of_any(method="fedavg", num_rounds=ROUNDS, eta=eta) for eta in (0.1, 1e30, 0.05)
+    ]
+    check(experiments, tmp_path)
+    together = LockStep(experiments)
+    together.advance(ROUNDS, range(3))
+    assert [bool(member.stopped) for member in together.members] == [False, True, False]
+
+
+def test_a_rule_that_looks_at_a_settings_value_is_run_by_itself(plug_ins, tmp_path):
+    @method
+    class Looks(LocalMethod):
+        name = "looks"
+        eta: float = 0.1
+
+        def rule(self, loss):
+            if self.eta > 0.07:
+                return fedavg(loss, eta=float(self.eta))
+            return fedavg(loss, eta=0.5 * self.eta)
+
+    experiments = [
+        small_of_any(method="looks", num_rounds=ROUNDS, eta=eta, seed=seed)
+        for eta, seed in product((0.05, 0.1), (0, 1))
+    ]
+    check(experiments, tmp_path)
+
+
+def test_the_client_whose_step_raises_is_named(plug_ins):
+    @method
+    class Raises(LocalMethod):
+        name = "raises"
+        eta: float = 0.1
+
+        def rule(self, loss):
+            def step(w, u, batches):
+                raise ArithmeticError(f"at {float(self.eta):.2f}")
+
+            return fedavg(loss, eta=self.eta)._replace(step=step, affine=False)
+
+    experiments = [small_of_any(method="raises", model="StackedNet", eta=eta) for eta in (0.1, 0.2)]
+    together = LockStep(experiments)
+    with pytest.raises(ClientFailed, match=r"client \d+ failed in round 1 at step 1: .*at 0.10"):
+        together.advance(1, [0, 1])
+
+
+@pytest.mark.parametrize("block", [5, 9])  # of runs of four clients: one, or two of them at once
+def test_no_more_runs_train_at_once_than_fit(block, tmp_path):
+    experiments = [
+        small_of_any(method="fedavg", num_rounds=ROUNDS, eta=eta) for eta in (0.05, 0.1, 0.2)
+    ]
+    check(experiments, tmp_path, block=block)

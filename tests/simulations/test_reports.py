@@ -1,0 +1,93 @@
+"""What reports make of runs: rows for each model that a method shows, winners, and gains."""
+
+import numpy as np
+import pytest
+from matplotlib.collections import PathCollection
+
+from engram.metrics import METRICS
+from simulations.gains import draw_gains
+from simulations.rows import client_scores, differences_from, report_rows, shown_models
+
+ACCURACY = METRICS["accuracy"]
+CLIENTS = 6
+
+
+class Record:
+    """A finished run, whose clients' scores are given: of the common model, and as served."""
+
+    metrics = (ACCURACY,)
+
+    def __init__(self, seed, common, served, validation, unseen=()):
+        self.config = {"settings": {"seed": seed, "num-clients": CLIENTS}}
+        seen = [c for c in range(CLIENTS) if c not in unseen]
+        columns = {"accuracy-before": common, "accuracy-served": served, "accuracy": served}
+        columns["validation-accuracy-served"] = [validation] * CLIENTS
+        columns["validation-accuracy-before"] = [validation - 0.1] * CLIENTS
+        means = {key: float(np.mean([each[c] for c in seen])) for key, each in columns.items()}
+        clients = {"ids": list(range(CLIENTS)), **columns}
+        self.results = {
+            **means,
+            "own-clients": 0,
+            "scored": CLIENTS,
+            "rounds": 10,
+            "clients": clients,
+            "selected": {"round": 8, **means, "clients": clients},
+        }
+        self.results |= {"unseen": list(unseen)} if unseen else {}
+
+    def rows(self):
+        return [{"round": 10, "ms": 1.0, "left-out": 0}]
+
+
+def runs(**served):
+    """Two seeds of each method; the common model of all is right about half."""
+    return {
+        name.replace("_", "-"): [
+            Record(seed, [0.5] * CLIENTS, [value + 0.01 * c for c in range(CLIENTS)], validation)
+            for seed in (0, 1)
+        ]
+        for name, (value, validation) in served.items()
+    }
+
+
+def test_methods_with_a_common_model_have_a_row_for_it_and_one_for_it_fine_tuned():
+    assert shown_models("fedavg") == {"fedavg": "-before", "fedavg + fine-tuning": "-served"}
+    assert shown_models("ditto") == {"ditto": "-served"}
+    found = report_rows(runs(fedavg=(0.7, 0.8), ditto=(0.6, 0.7)))
+    assert [row["method"] for row in found] == ["fedavg", "fedavg + fine-tuning", "ditto"]
+    assert [row["selected-accuracy"] for row in found] == pytest.approx([0.5, 0.725, 0.625])
+    assert [row["selected-validation-accuracy"] for row in found] == pytest.approx([0.7, 0.8, 0.7])
+
+
+def test_the_best_is_chosen_on_validation_rows_and_compared_on_test_rows():
+    both = runs(fedavg=(0.7, 0.8), ditto=(0.9, 0.7))
+    best, found = differences_from(both, report_rows(both), ACCURACY)
+    assert best == "fedavg + fine-tuning"
+    assert found["ditto"].mean == pytest.approx(-0.2)
+    assert found["fedavg"].mean == pytest.approx(0.225)
+
+
+def test_nothing_is_compared_before_all_runs_are_finished_with_the_same_seeds():
+    both = runs(fedavg=(0.7, 0.8), ditto=(0.9, 0.7))
+    rows = report_rows(both)
+    both["ditto"].pop()
+    assert differences_from(both, rows, ACCURACY) is None
+    for row in rows:
+        row["selected-validation-accuracy"] = None
+    assert differences_from(runs(fedavg=(0.7, 0.8), ditto=(0.9, 0.7)), rows, ACCURACY) is None
+
+
+def test_clients_that_never_train_are_not_compared():
+    record = Record(0, [0.5] * CLIENTS, [0.9] * CLIENTS, 0.8, unseen=[1, 4])
+    (found,) = client_scores([record], "accuracy-served")
+    assert np.flatnonzero(np.isnan(found)).tolist() == [1, 4]
+
+
+def test_gains_are_drawn_over_each_reference():
+    figure = draw_gains(runs(local=(0.6, 0.6), fedavg=(0.7, 0.8), ditto=(0.9, 0.7)), ACCURACY)
+    assert [axes.get_title() for axes in figure.axes] == ["over local", "over fedavg"]
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == ["fedavg + fine-tuning", "ditto"]
+    _, ditto = (c for c in figure.axes[0].collections if isinstance(c, PathCollection))
+    assert ditto.get_offsets()[:, 0].tolist() == pytest.approx([30.0] * 2 * CLIENTS)
+    assert draw_gains(runs(ditto=(0.9, 0.7)), ACCURACY) is None

@@ -1,0 +1,127 @@
+"""The evaluation that validation picks, clients that never train, and runs that end early."""
+
+import numpy as np
+import pytest
+
+from engram.metrics import METRICS
+from federation.methods.local import COMMON, KEPT, PERSONALIZED
+from server.record import RunRecord
+from simulations.engine import simulate
+from strategies.evaluation import Evaluation, summary, with_served
+from strategies.selection import Selection
+from tests.support import small_of_any
+
+ACCURACY = METRICS["accuracy"]
+NAMES = ["accuracy-served", "validation-accuracy-served", "queries"]
+NAN = float("nan")
+
+
+def evaluation(clients, test, validation):
+    columns = {NAMES[0]: test, NAMES[1]: validation, NAMES[2]: [9] * len(clients)}
+    return Evaluation(clients, {name: np.array(c, float) for name, c in columns.items()})
+
+
+def picked(evaluations, unseen=()):
+    selection = Selection.empty(NAMES, 3)
+    for number, (test, validation) in enumerate(evaluations):
+        found = evaluation([0, 1, 2], test, validation)
+        selection = selection.after(10 * number, found, ACCURACY, frozenset(unseen))
+    return selection
+
+
+def test_validation_rows_pick_and_test_rows_do_not():
+    found = picked([([0.9] * 3, [0.5] * 3), ([0.1] * 3, [0.7] * 3), ([1.0] * 3, [0.6] * 3)])
+    assert (found.round, found.since) == (10, 1)
+    assert found.evaluation.columns["accuracy-served"].tolist() == [0.1] * 3
+
+
+def test_of_equal_evaluations_the_first_is_picked():
+    found = picked([([0.1] * 3, [0.5] * 3), ([0.2] * 3, [0.5] * 3), ([0.3] * 3, [0.5] * 3)])
+    assert (found.round, found.since) == (0, 2)
+
+
+def test_clients_that_never_train_do_not_pick():
+    evaluations = [([0.5] * 3, [0.5, 0.5, 0.0]), ([0.5] * 3, [0.4, 0.4, 1.0])]
+    assert picked(evaluations).round == 10
+    assert picked(evaluations, unseen=[2]).round == 0
+
+
+def test_clients_that_were_not_scored_are_not_listed():
+    found = Selection.empty(NAMES, 3).after(
+        5, evaluation([0, 2], [0.1, 0.3], [0.5, 0.5]), ACCURACY, frozenset()
+    )
+    assert found.evaluation.clients == [0, 2]
+    assert found.evaluation.columns["accuracy-served"].tolist() == [0.1, 0.3]
+
+
+def test_a_selection_is_kept_by_a_checkpoint():
+    found = picked([([0.1] * 3, [0.5, NAN, 0.5])])
+    again = Selection.from_state(found.to_state())
+    assert (again.round, again.since) == (found.round, found.since)
+    for name, leaf in found.columns.items():
+        np.testing.assert_array_equal(again.columns[name], leaf)
+
+
+@pytest.mark.parametrize(
+    ("serves", "expected"),
+    [(PERSONALIZED, [0.5, 0.6, 0.7]), (COMMON, [0.1, 0.2, 0.7]), (KEPT, [0.8, 0.6, 0.7])],
+)
+def test_clients_are_served_by_the_methods_model_or_the_fine_tuned_one(serves, expected):
+    """Client 1 keeps none yet, and client 2 never trains."""
+    columns = {"accuracy": [0.5, 0.6, 0.7], "accuracy-before": [0.1, 0.2, 0.3]}
+    columns |= {"accuracy-own": [0.8, NAN, NAN]}
+    e = Evaluation([0, 1, 2], {name: np.array(column) for name, column in columns.items()})
+    found = with_served(e, [ACCURACY], serves, unseen=[2])
+    assert found.columns["accuracy-served"].tolist() == expected
+    told = summary(found, [ACCURACY], unseen=[2])
+    assert told["accuracy-served"] == pytest.approx(np.mean(expected[:2]))
+    assert told["accuracy-served-worst"] == min(expected[:2])
+    assert told["unseen-accuracy-served"] == 0.7
+
+
+# --- Runs ------------------------------------------------------------------------------------
+
+
+def rows(folder):
+    return [{k: v for k, v in r.items() if k != "ms"} for r in RunRecord.open(folder).rows()]
+
+
+def test_results_tell_the_round_that_validation_picks(tmp_path):
+    found = simulate(small_of_any(method="fedavg", num_rounds=12, eta=0.3), tmp_path / "run")
+    scored = {r["round"]: r for r in rows(tmp_path / "run") if "accuracy" in r}
+    best = max(r["validation-accuracy-served"] for r in scored.values())
+    number = found["selected"]["round"]
+    assert scored[number]["validation-accuracy-served"] == best
+    assert found["selected"]["accuracy-served"] == scored[number]["accuracy-served"]
+    mean = np.mean(found["selected"]["clients"]["accuracy-served"])
+    assert mean == pytest.approx(found["selected"]["accuracy-served"])
+
+
+def test_a_run_ends_when_patience_does_and_a_resumed_one_does_too(tmp_path):
+    # So long steps that no evaluation after the first ones is better.
+    given = {"method": "fedavg", "eta": 5.0, "num_rounds": 20, "patience": 2}
+    found = simulate(small_of_any(**given), tmp_path / "whole")
+    last = rows(tmp_path / "whole")[-1]["round"]
+    assert last == found["rounds"] == found["selected"]["round"] + 4 < 20
+    again = simulate(small_of_any(**given, resume=str(tmp_path / "whole")), tmp_path / "whole")
+    assert {**again, "ms-per-round": 0} == {**found, "ms-per-round": 0}
+    simulate(small_of_any(**given | {"num_rounds": 2}), tmp_path / "parts")
+    simulate(small_of_any(**given, resume=str(tmp_path / "parts")), tmp_path / "parts")
+    assert rows(tmp_path / "parts") == rows(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "pfedme"])
+def test_unseen_clients_never_train_and_are_scored_apart(tmp_path, method):
+    given = {"method": method, "num_rounds": 8, "unseen_clients": 6}
+    found = simulate(small_of_any(**given), tmp_path / "run")
+    asked = {client for row in rows(tmp_path / "run") for client in row.get("cohort", ())}
+    assert len(found["unseen"]) == 6
+    assert asked
+    assert not asked & set(found["unseen"])
+    clients = found["clients"]
+    served = np.array(clients["accuracy-served"])
+    unseen = np.isin(clients["ids"], found["unseen"])
+    assert found["unseen-accuracy-served"] == pytest.approx(served[unseen].mean())
+    assert found["accuracy-served"] == pytest.approx(served[~unseen].mean())
+    tuned = np.array(clients["accuracy"])
+    np.testing.assert_array_equal(served[unseen], tuned[unseen])
