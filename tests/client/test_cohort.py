@@ -108,7 +108,9 @@ def test_every_way_trains_as_one_client_alone_does(way, coordinates, settings, m
         trained = train_clients(t, model, [3, 4, 12], server_round=2, durable=1)
         results.append(trained)
     one, other = results
-    assert_same(one.params, other.params, atol=2e-6)
+    # Adam divides each gradient by its own size, and so it enlarges the rounding of the least ones.
+    atol = 2e-5 if settings.get("optimizer") == "adam" else 2e-6
+    assert_same(one.params, other.params, atol=atol)
     assert one.losses == pytest.approx(other.losses, abs=1e-5)
     for done in frames:
         assert isinstance(done.models.coordinates, coordinates or type(None))

@@ -51,34 +51,34 @@ def _array(array):
     }
 
 
-def differences(recorded, found, *, exact, where=""):
+def differences(recorded, found, *, tolerance=None, where=""):
     """Yields what was found otherwise than it is recorded; there may be more in it by now.
 
     Args:
         recorded: As ``read`` has it.
         found: As ``plain`` returns it.
-        exact: To the last bit; otherwise 1e-6 of a number is allowed.
+        tolerance: How much of a number may be otherwise; None for not a bit of it.
         where: In what.
     """
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
-        for key in recorded.keys() - ({DIGEST} if not exact else set()):
+        for key in recorded.keys() - (set() if tolerance is None else {DIGEST}):
             if key in found:
                 inside = f"{where}.{key}"
-                yield from differences(recorded[key], found[key], exact=exact, where=inside)
+                yield from differences(recorded[key], found[key], tolerance=tolerance, where=inside)
             else:
                 yield f"{where}.{key} is missing"
     elif isinstance(recorded, list) and isinstance(found, list) and len(recorded) == len(found):
         for i, (a, b) in enumerate(zip(recorded, found, strict=True)):
-            yield from differences(a, b, exact=exact, where=f"{where}[{i}]")
-    elif not _same(recorded, found, exact):
+            yield from differences(a, b, tolerance=tolerance, where=f"{where}[{i}]")
+    elif not _same(recorded, found, tolerance):
         yield f"{where} was {recorded!r}, and is {found!r}"
 
 
-def _same(one, other, exact):
+def _same(one, other, tolerance):
     numbers = all(isinstance(v, float | int) and not isinstance(v, bool) for v in (one, other))
-    if exact or not numbers:
+    if tolerance is None or not numbers:
         return one == other
-    return math.isclose(one, other, rel_tol=1e-6, abs_tol=1e-9)
+    return math.isclose(one, other, rel_tol=tolerance, abs_tol=1e-9)
 
 
 def machine():

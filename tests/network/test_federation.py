@@ -252,9 +252,9 @@ def test_a_node_without_the_runs_plug_in_is_left_out_and_named(tmp_path, plug_in
 def test_work_that_nobody_waits_for_keeps_no_run_waiting(tmp_path):
     alone = {"num-clients": 1, "clients-per-round": 1, "min-clients": 1, "num-rounds": 1}
     with LocalFederation(tmp_path / "fed", clients=1) as federation:
-        endless = settings(**alone, **{"protocol": "few-shot", "adapt-steps": 10**9, "timeout": 6.0})
+        work = {"protocol": "few-shot", "adapt-steps": 10**9, "timeout": 6.0}
         with pytest.raises(RunStopped):
-            run(federation, endless, tmp_path / "endless")
+            run(federation, settings(**alone, **work), tmp_path / "endless")
         run(federation, settings(**alone), tmp_path / "next")
     said = (tmp_path / "fed" / "logs" / "client-0.log").read_text()
     assert "s: its round is over" in said
