@@ -44,6 +44,12 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def _in_haste(monkeypatch):
+    """Waits for no disk: what a test writes need not outlive the machine."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+@pytest.fixture(autouse=True)
 def _as_found(monkeypatch):
     """Undoes what a test leaves in the process: who it is to Flower, and how much is logged."""
     for name in ("_task_id", "_run_id", "_node_id"):

@@ -92,7 +92,7 @@ def _made(make: Make, generator: Generator) -> nn.Module:
         return make
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         made = make()
     require(isinstance(made, nn.Module), "a network", type(made).__name__, "a torch.nn.Module")
     return made

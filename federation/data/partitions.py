@@ -4,6 +4,7 @@ import contextlib
 import io
 import warnings
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -113,38 +114,53 @@ def _flower(y: npt.NDArray[np.int64], e: Experiment, seed: int) -> list[Rows]:
     as they come. The same seed gives training and test rows the same proportions: each draws
     for the classes in turn, and a drawing is never repeated inside (``min_partition_size=0``).
     """
-    import datasets  # noqa: PLC0415 - slow to import, not always needed
-    from flwr_datasets import partitioner as library  # noqa: PLC0415 - slow to import, not always needed
-
-    by: Partitioner
-    if e.partition == "iid":
-        by = library.IidPartitioner(e.num_clients)
-    elif e.partition == "dirichlet":
-        by = library.DirichletPartitioner(
-            e.num_clients, "label", alpha=e.dirichlet_alpha, min_partition_size=0, seed=seed
-        )
-    else:
-        by = library.PathologicalPartitioner(
-            e.num_clients, "label", e.classes_per_client, "first-deterministic", seed=seed
-        )
     order = generator(seed, Stream.PARTITION).permutation(len(y))
-    columns: dict[str, Any] = {"row": order}
-    if e.partition in ("dirichlet", "pathological"):
-        columns["label"] = y[order]
-    by.dataset = datasets.Dataset.from_dict(columns)
+    labels = (
+        y[order].astype(np.int64).tobytes() if e.partition in ("dirichlet", "pathological") else b""
+    )
+    given = {"dirichlet": e.dirichlet_alpha, "pathological": e.classes_per_client}
     try:
-        # Silent: its progress bar, and its warning of classes that nobody holds.
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            return [
-                by.load_partition(client).with_format("numpy")["row"][:].astype(np.int64)
-                for client in range(e.num_clients)
-            ]
+        found = _positions(
+            e.partition, given.get(e.partition, 0), e.num_clients, seed, len(y), labels
+        )
     except (ValueError, KeyError, IndexError) as error:
         raise DataError(
             f"partition {e.partition} cannot be made of {len(y)} rows for {e.num_clients} clients: "
             f"{error}"
         ) from error
+    return [order[positions] for positions in found]
+
+
+@lru_cache(maxsize=8)  # the methods of a comparison have the same partitions, and this is slow
+def _positions(
+    kind: str, given: float, clients: int, seed: int, rows: int, labels: bytes
+) -> list[Rows]:
+    """Returns each client's positions in the shuffled order, of whose rows these are the labels."""
+    import datasets  # noqa: PLC0415 - slow to import, not always needed
+    from flwr_datasets import partitioner as library  # noqa: PLC0415 - slow to import, not always needed
+
+    by: Partitioner
+    columns: dict[str, Any] = {"row": np.arange(rows)}
+    if kind == "iid":
+        by = library.IidPartitioner(clients)
+    elif kind == "dirichlet":
+        by = library.DirichletPartitioner(
+            clients, "label", alpha=given, min_partition_size=0, seed=seed
+        )
+    else:
+        by = library.PathologicalPartitioner(
+            clients, "label", int(given), "first-deterministic", seed=seed
+        )
+    if kind != "iid":
+        columns["label"] = np.frombuffer(labels, dtype=np.int64)
+    by.dataset = datasets.Dataset.from_dict(columns)
+    # Silent: its progress bar, and its warning of classes that nobody holds.
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        return [
+            by.load_partition(client).with_format("numpy")["row"][:].astype(np.int64)
+            for client in range(clients)
+        ]
 
 
 # --- Too few rows ----------------------------------------------------------------------------

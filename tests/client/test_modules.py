@@ -53,11 +53,12 @@ TABLE += [(case, "fedbn") for case in ("batch norm and dropout", "built-in resne
 
 @pytest.mark.parametrize(("case", "method"), TABLE)
 def test_both_engines_compute_the_same(case, method, tmp_path):
-    e = experiment(case, method=method, memory="carry", eval_every=1)
-    assert engines_differ(e, tmp_path) == ""
-    losses = [row["train-loss"] for row in RunRecord.open(tmp_path / "vectorized").rows()[1:]]
-    assert len(set(losses)) == 5  # it moves
-    assert np.isfinite(losses).all()
+    assert engines_differ(experiment(case, method=method, memory="carry"), tmp_path) == ""
+    first, *_, last = RunRecord.open(tmp_path / "vectorized").rows()
+    assert np.isfinite(last["train-loss"])
+    # An adapter is a product of two matrices: while the second one, its head, is 0, neither moves.
+    moves = (case, method) != ("low-rank adapters", "fedbabu")
+    assert (last["loss-served"] != first["loss-served"]) == moves
 
 
 @pytest.mark.parametrize("name", ["linear", "group norm", "sequential"])

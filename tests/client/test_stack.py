@@ -77,7 +77,8 @@ def settings_in_twos(name):
 
 @pytest.mark.parametrize(("name", "network"), CASES)
 def test_a_run_in_a_stack_is_the_run_by_itself(name, network, tmp_path):
-    shared = {"method": name, "num_rounds": ROUNDS} | NETWORKS[network]
+    shared = {"method": name, "num_rounds": ROUNDS, "num_clients": 8, "adapt_steps": 2}
+    shared |= NETWORKS[network]
     experiments = [
         small_of_any(**shared | own | {"seed": seed, "adapt_lr": 0.01 * (1 + seed)})
         for own, seed in zip(settings_in_twos(name) * 2, (0, 0, 1), strict=False)
