@@ -42,8 +42,9 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     of that model's mean accuracy over runs (None for one run). ``selected-accuracy`` is its mean
     accuracy after the round that validation rows pick, ``selected-validation-accuracy`` that on
     these rows, and ``selected-round`` the median of these rounds; None unless all runs are finished
-    and hold rows out. ``rounds`` are those of the run with the fewest, ``left-out`` counts how
-    often a client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is the
+    and hold rows out. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
+    client receives and sends when it trains (None before a run is finished), ``left-out`` counts
+    how often a client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is the
     most that a private run spent on a client, and ``finished`` says whether all rounds are done.
     """
     return [
@@ -75,18 +76,20 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
             whole = len(picked) == len(records) and None not in picked
             figures[SELECTED + rows + name] = float(np.mean(picked)) if whole else None
     trained = [row for rows in curves for row in rows if "ms" in row]
+    ended = [record.results for record in records if record.results is not None]
     picked_rounds = [row["round"] for row in selected if row]
     return {
         "method": label,
         "model": which,
         "runs": len(records),
         "rounds": min(row["round"] for row in last),
-        "finished": all(record.results is not None for record in records),
+        "finished": len(ended) == len(records),
         **figures,
         "selected-round": float(np.median(picked_rounds)) if picked_rounds else None,
         "own-clients": min(row["own-clients"] for row in last),
         "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
+        "client-bytes": max((found.get("client-bytes", 0) for found in ended), default=0) or None,
         "left-out": sum(row["left-out"] for row in trained),
         "epsilon": max((row["epsilon"] for row in trained if "epsilon" in row), default=None),
         "delta": max((row["delta"] for row in trained if "delta" in row), default=None),

@@ -195,9 +195,14 @@ class Federated(RunStrategy):
         return self._scores.scores()
 
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
-        """Returns the last evaluation's summary, each client's scores, and the server's step."""
-        del arrays, row
-        return {**self._scores.results(), **self._notes}
+        """Returns the last evaluation's summary, each client's scores, and the server's step.
+
+        ``client-bytes`` is what a client receives and sends when it trains, if its node has no
+        other.
+        """
+        del row
+        size = sum(leaf.nbytes for leaf in to_params(arrays).values())
+        return {**self._scores.results(), "client-bytes": 2 * size, **self._notes}
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:

@@ -33,12 +33,13 @@ def report_table(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
     also = [" after the round that validation picks;" * picked, " of unseen clients;" * unseen]
     title = (
         f"{name.capitalize()}{percent} on test rows: mean ± sd, {th}th percentile and worst of the "
-        f"clients;{''.join(also)} of the common model; sd of seeds; milliseconds a round"
+        f"clients;{''.join(also)} of the common model; sd of seeds; KiB "
+        "that a client receives and sends in a round; milliseconds a round"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("method", no_wrap=True)
     headings = ["mean ± sd", f"p{th}", "worst"]
-    headings += ["picked"] * picked + ["unseen"] * unseen + ["common", "seeds", "ms"]
+    headings += ["picked"] * picked + ["unseen"] * unseen + ["common", "seeds", "KiB", "ms"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -50,6 +51,7 @@ def report_table(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
             f"{metric.in_words(row[own], 1)} ± {metric.in_words(row[f'{own}-std'], 1)}",
             *(metric.in_words(row.get(key), 1) for key in [*keys, name + COMMON]),
             metric.in_words(row[f"{name}-seed-std"], 1),
+            "-" if row["client-bytes"] is None else f"{row['client-bytes'] / 1024:.0f}",
             "-" if row["ms-per-round"] is None else f"{row['ms-per-round']:.1f}",
         )
     return table

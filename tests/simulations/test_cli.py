@@ -43,6 +43,9 @@ def test_run_records_what_it_shows(engram):
     for key in ("accuracy-before", "selected-accuracy"):
         assert f"{100 * row[key]:.1f}" in out
     assert f"{row['ms-per-round']:.1f}" in out
+    model = RunRecord.open(Path("mine")).load_checkpoint().model
+    assert row["client-bytes"] == 2 * sum(leaf.nbytes for leaf in model.values())
+    assert f" {row['client-bytes'] / 1024:.0f} " in out
     files = {path.name for path in Path("mine").iterdir()}
     wanted = {"config.json", "metrics.jsonl", "results.json", "accuracy.png", "clients.png"}
     assert wanted <= files
