@@ -44,8 +44,9 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     these rows, and ``selected-round`` the median of these rounds; None unless all runs are finished
     and hold rows out. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
     client receives and sends when it trains (None before a run is finished), ``left-out`` counts
-    how often a client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is the
-    most that a private run spent on a client, and ``finished`` says whether all rounds are done.
+    how often a client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is
+    the most that a private run spent on a client, and ``finished`` says whether all rounds are
+    done.
     """
     return [
         _row(label, which, records)
