@@ -31,21 +31,13 @@ from strategies.evaluation import Evaluation
 from strategies.row_weights import RowWeights
 from strategies.score_replies import collect_scores
 from strategies.scorekeeping import Scorekeeper, Scoring
-from strategies.screening import (
-    Accepted,
-    Kind,
-    Rejected,
-    first_answers,
-    implausible,
-    screen,
-)
+from strategies.screening import first_answers
 from strategies.selection import is_selection
+from strategies.train_replies import collect_replies, in_numbers, warn_of
 
 __all__ = ["Federated"]
 
 _log = getLogger("flwr.engram")  # below Flower's logger, whose handlers show it
-
-_TOLD = 10  # most reasons that an error lists
 
 
 @strategies(LocalMethod.plug_in)
@@ -291,58 +283,37 @@ class Federated(RunStrategy):
         Raises:
             RunStopped: Too few replies are usable, or most of the cohort diverged.
         """
-        answers, others = first_answers(replies, [message for message, _ in self._asked])
-        accepted, rejected, silent = self._screen(server_round, answers)
-        # Under central privacy, whether a reply is left out must not depend on the others.
-        if not self.aggregate.bounded:
-            accepted, far = implausible(accepted, self._model)
-            rejected += far
-        diverged = {
-            client: reason for _, reply in accepted for client, reason in reply.failed.items()
-        }
-        for clients, reply in rejected:
-            if reply.kind in ("diverged", "non-finite"):
-                diverged |= dict.fromkeys(clients, reply.reason)
-        asked = len(self.cohort)
-        if 2 * len(diverged) > asked:
+        found = collect_replies(
+            replies,
+            self._asked,
+            server_round=server_round,
+            model=self._model,
+            roster=self.roster,
+            most=self._weights.most,
+            aggregate=self.aggregate,
+            losses=self._losses,
+        )
+        asked, usable = len(self.cohort), found.usable
+        if 2 * len(found.diverged) > asked:
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "
-                f"{self._few(sorted(diverged))} became non-finite; start anew with a smaller alpha "
-                "or eta"
+                f"{self._few(sorted(found.diverged))} became non-finite; start anew with a smaller "
+                "alpha or eta"
             )
-        usable = sum(len(reply.clients) for _, reply in accepted)
-        self.left_out = {client: "no reply" for clients in silent for client in clients}
-        self.left_out |= {client: reply.kind for clients, reply in rejected for client in clients}
-        self.left_out |= {c: "diverged" for _, reply in accepted for c in reply.failed}
+        self.left_out = found.left_out
         if usable < self._least:
-            reasons = [f"clients {self._few(some)}: {reply.reason}" for some, reply in rejected]
-            reasons += [f"clients {self._few(clients)}: no reply" for clients in silent]
             count = f"{usable} of {self._least} usable replies" if usable else "no usable reply"
-            told = "; ".join(reasons[:_TOLD])
-            more = f"; ... {len(reasons)} in all" if len(reasons) > _TOLD else ""
-            raise RunStopped(f"round {server_round} has {count}; {told}{more}")
-        for clients, reply in rejected:
-            _log.warning(
-                "round %d: the reply of clients %s is left out (%s): %s",
-                server_round,
-                self._few(clients),
-                reply.kind,
-                reply.reason,
-            )
-        for clients in silent:
-            _log.warning("round %d: clients %s did not reply", server_round, self._few(clients))
-        _warn_of(others, server_round)
-        for reason in (r for _, reply in accepted for r in reply.failed.values()):
-            _log.warning("round %d: left out: %s", server_round, reason)
-        updates = [update for _, reply in accepted for update in reply.updates]
-        losses = [loss for _, reply in accepted for loss in reply.losses]
+            told = found.in_words(self.roster.names)
+            raise RunStopped(f"round {server_round} has {count}; {told}")
+        found.log(server_round, self.roster.names)
+        updates = [update for _, reply in found.accepted for update in reply.updates]
+        losses = [loss for _, reply in found.accepted for loss in reply.losses]
         model, state = self.aggregate.merge(self._model, self._state, updates)
         if not is_finite(model):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")
         self._state = state
-        kinds = others + Counter(reply.kind for _, reply in rejected)
-        self._ways = Counter(reply.way for _, reply in accepted if reply.way)
-        rows = {c: self.roster.examples[c] for _, reply in accepted for c in reply.clients}
+        self._ways = Counter(reply.way for _, reply in found.accepted if reply.way)
+        rows = {c: self.roster.examples[c] for _, reply in found.accepted for c in reply.clients}
         bounded = self._weights.bounded(rows, server_round)
         return to_record(model), MetricRecord(
             {
@@ -351,35 +322,9 @@ class Federated(RunStrategy):
                 "clients": usable,
                 "left-out": asked - usable,
                 **({"bounded": bounded} if bounded else {}),
-                **_counts(kinds),
+                **in_numbers(found.kinds),
             }
         )
-
-    def _screen(
-        self, server_round: int, answers: Mapping[str, Message]
-    ) -> tuple[list[tuple[list[int], Accepted]], list[tuple[list[int], Rejected]], list[list[int]]]:
-        """Returns accepted, rejected and missing replies, each in the order of their clients."""
-        accepted, rejected, silent = [], [], []
-        for message, clients in sorted(self._asked, key=lambda item: item[1]):
-            reply = answers.get(message.metadata.message_id)
-            if reply is None:
-                silent.append(clients)
-                continue
-            verdict = screen(
-                reply,
-                server_round=server_round,
-                model=self._model,
-                asked=clients,
-                examples={client: self.roster.examples[client] for client in clients},
-                most=self._weights.most,
-                aggregate=self.aggregate,
-                losses=self._losses,
-            )
-            if isinstance(verdict, Accepted):
-                accepted.append((clients, verdict))
-            else:
-                rejected.append((clients, verdict))
-        return accepted, rejected, silent
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -407,7 +352,7 @@ class Federated(RunStrategy):
         """
         asked = [message for message, _ in self._asked]
         answers, kinds = first_answers(replies, asked)
-        _warn_of(kinds, server_round)
+        warn_of(kinds, server_round)
         scores, rejected = collect_scores(
             answers,
             self._asked,
@@ -427,14 +372,4 @@ class Federated(RunStrategy):
                 server_round,
                 self._few(clients),
             )
-        return MetricRecord({"clients": len(scores), **_counts(kinds)})
-
-
-def _counts(kinds: Counter[Kind]) -> dict[str, int]:
-    return {f"rejected-{kind}": count for kind, count in sorted(kinds.items())}
-
-
-def _warn_of(others: Counter[Kind], server_round: int) -> None:
-    # One line however many there are: unsolicited replies must not flood the log.
-    for kind, count in sorted(others.items()):
-        _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)
+        return MetricRecord({"clients": len(scores), **in_numbers(kinds)})

@@ -1,0 +1,155 @@
+"""Screens the replies to a round of training, and says what is wrong with those left out."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from logging import getLogger
+from typing import NamedTuple
+
+from flwr.app import Message
+
+from engram.aggregates import Aggregate
+from engram.types import Params
+from federation.errors import few
+from federation.names import Names
+from federation.roster import Roster
+from strategies.screening import (
+    Accepted,
+    Kind,
+    Rejected,
+    first_answers,
+    implausible,
+    screen,
+)
+
+__all__ = ["TrainReplies", "collect_replies", "in_numbers", "warn_of"]
+
+_log = getLogger("flwr.engram")
+
+_TOLD = 10  # most reasons that an error lists
+
+
+class TrainReplies(NamedTuple):
+    """The replies to a round's messages, each with the clients that its message asked.
+
+    Attributes:
+        accepted: Those that can be merged, in the order of their clients, as the next ones are.
+        rejected: Those that are left out.
+        silent: The clients of messages without a reply.
+        others: How many replies belong to no message, or to one that had its reply, by kind.
+    """
+
+    accepted: list[tuple[list[int], Accepted]]
+    rejected: list[tuple[list[int], Rejected]]
+    silent: list[list[int]]
+    others: Counter[Kind]
+
+    @property
+    def usable(self) -> int:
+        """Of how many clients there is a model."""
+        return sum(len(reply.clients) for _, reply in self.accepted)
+
+    @property
+    def diverged(self) -> dict[int, str]:
+        """The clients whose models became non-finite, and how."""
+        found = {c: reason for _, reply in self.accepted for c, reason in reply.failed.items()}
+        for clients, reply in self.rejected:
+            if reply.kind in ("diverged", "non-finite"):
+                found |= dict.fromkeys(clients, reply.reason)
+        return found
+
+    @property
+    def left_out(self) -> dict[int, str]:
+        """The clients that have no part in the next model, and why, in a word or two."""
+        found = {client: "no reply" for clients in self.silent for client in clients}
+        found |= {client: reply.kind for clients, reply in self.rejected for client in clients}
+        return found | {c: "diverged" for _, reply in self.accepted for c in reply.failed}
+
+    @property
+    def kinds(self) -> Counter[Kind]:
+        """How many replies are left out, by kind."""
+        return self.others + Counter(reply.kind for _, reply in self.rejected)
+
+    def in_words(self, names: Names) -> str:
+        """Says why replies are missing; ``names`` is what clients are called."""
+        reasons = [f"clients {few(some, names)}: {reply.reason}" for some, reply in self.rejected]
+        reasons += [f"clients {few(clients, names)}: no reply" for clients in self.silent]
+        more = f"; ... {len(reasons)} in all" if len(reasons) > _TOLD else ""
+        return "; ".join(reasons[:_TOLD]) + more
+
+    def log(self, server_round: int, names: Names) -> None:
+        """Warns of each client that is left out of a round."""
+        for clients, reply in self.rejected:
+            _log.warning(
+                "round %d: the reply of clients %s is left out (%s): %s",
+                server_round,
+                few(clients, names),
+                reply.kind,
+                reply.reason,
+            )
+        for clients in self.silent:
+            _log.warning("round %d: clients %s did not reply", server_round, few(clients, names))
+        warn_of(self.others, server_round)
+        for reason in (r for _, reply in self.accepted for r in reply.failed.values()):
+            _log.warning("round %d: left out: %s", server_round, reason)
+
+
+def collect_replies(
+    replies: Iterable[Message],
+    asked: Sequence[tuple[Message, list[int]]],
+    *,
+    server_round: int,
+    model: Params,
+    roster: Roster,
+    most: int,
+    aggregate: Aggregate,
+    losses: bool,
+) -> TrainReplies:
+    """Screens the replies to a round's messages.
+
+    Args:
+        replies: All that came.
+        asked: The messages, and the clients that each asks.
+        server_round: The round.
+        model: What was sent.
+        roster: The clients.
+        most: Most rows that a client counts for.
+        aggregate: Merges them.
+        losses: Whether clients were asked for their training losses.
+    """
+    answers, others = first_answers(replies, [message for message, _ in asked])
+    accepted, rejected, silent = [], [], []
+    for message, clients in sorted(asked, key=lambda item: item[1]):
+        reply = answers.get(message.metadata.message_id)
+        if reply is None:
+            silent.append(clients)
+            continue
+        verdict = screen(
+            reply,
+            server_round=server_round,
+            model=model,
+            asked=clients,
+            examples={client: roster.examples[client] for client in clients},
+            most=most,
+            aggregate=aggregate,
+            losses=losses,
+        )
+        if isinstance(verdict, Accepted):
+            accepted.append((clients, verdict))
+        else:
+            rejected.append((clients, verdict))
+    # Under central privacy, whether a reply is left out must not depend on the others.
+    if not aggregate.bounded:
+        accepted, far = implausible(accepted, model)
+        rejected += far
+    return TrainReplies(accepted, rejected, silent, others)
+
+
+def in_numbers(kinds: Counter[Kind]) -> dict[str, int]:
+    """Returns a metric for each kind of reply that is left out."""
+    return {f"rejected-{kind}": count for kind, count in sorted(kinds.items())}
+
+
+def warn_of(others: Counter[Kind], server_round: int) -> None:
+    """Warns of replies to no message: in one line however many there are, lest they flood it."""
+    for kind, count in sorted(others.items()):
+        _log.warning("round %d: %d replies are left out (%s)", server_round, count, kind)
