@@ -78,13 +78,15 @@ def in_words(best: str, differences: Mapping[str, Difference], metric: Metric) -
     unit = 100 if metric.percent else 1
     points = " points" if metric.percent else ""
 
+    def interval(d: Difference, sign: int) -> str:
+        return "{:.2f} to {:.2f}".format(*sorted(sign * unit * end for end in (d.low, d.high)))
+
     def told(name: str, d: Difference, sign: int) -> str:
-        ends = sorted(sign * unit * end for end in (d.low, d.high))
-        return f"{name} by {sign * unit * d.mean:.2f}{points} ({ends[0]:.2f} to {ends[1]:.2f})"
+        return f"{name} by {sign * unit * d.mean:.2f}{points} ({interval(d, sign)})"
 
     better = [told(n, d, sign) for n, d in differences.items() if d.shown and sign * d.mean > 0]
     worse = [told(n, d, -sign) for n, d in differences.items() if d.shown and sign * d.mean < 0]
-    alike = [told(n, d, sign) for n, d in differences.items() if not d.shown]
+    alike = [f"{n} ({interval(d, sign)}{points})" for n, d in differences.items() if not d.shown]
     said = {"better than": better, "worse than": worse}
     lines = [f"  it is {how} {'; '.join(whom)}" for how, whom in said.items() if whom]
     if alike:

@@ -62,5 +62,5 @@ def test_words_name_a_winner_only_where_the_interval_excludes_zero():
         "pfedme has the best accuracy on validation rows; on test rows, over clients:",
         "  it is better than local by 2.00 points (1.00 to 3.00)",
         "  it is worse than ditto by 3.00 points (1.00 to 5.00)",
-        "  no difference is shown from fedavg by 0.50 points (-0.20 to 1.00)",
+        "  no difference is shown from fedavg (-0.20 to 1.00 points)",
     ]
