@@ -25,6 +25,7 @@ __all__ = [
     "Config",
     "Json",
     "Out",
+    "Processes",
     "Resume",
     "Set",
     "WithSettings",
@@ -85,6 +86,10 @@ Out = Annotated[
 ]
 Resume = Annotated[
     str | None, typer.Option(metavar="RUN", help="Resume a run: its folder, or its name in runs/.")
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(min=1, help="Methods that are tuned at once; default: one for each core."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
 

@@ -26,6 +26,7 @@ from simulations.options import (
     Config,
     Json,
     Out,
+    Processes,
     Resume,
     Set,
     WithSettings,
@@ -143,6 +144,7 @@ def compare(
         int | None,
         typer.Option(min=1, max=100_000, help="Settings that --tuned tries of each; default 32."),
     ] = None,
+    processes: Processes = None,
     as_json: Json = False,
 ) -> None:
     """Run methods and references side by side, over several seeds.
@@ -154,6 +156,8 @@ def compare(
         chosen = _engine(engine or "vectorized")
         if trials and not tuned:
             raise Refused("--trials is for --tuned: without it nothing is tried")
+        if processes and not tuned:
+            raise Refused("--processes is for --tuned: runs are compared one after the other")
         given = settings_of_each(whom, overrides_of(config, sets))
         plan = _plan(given, seeds or 3)
         folder = new_folder(out, f"compare-{data_name(next(iter(plan.values())))}")
@@ -177,7 +181,8 @@ def compare(
         if tuning is not None:
             tuning.save(folder / TUNING)
     if (folder / TUNING).is_dir():
-        plan = tuned_plan(plan, folder / TUNING, f"engram compare --resume {folder}")
+        again = f"engram compare --resume {folder}"
+        plan = tuned_plan(plan, folder / TUNING, again, processes)
     run_all(_work(folder, plan), _simulate(chosen), f"engram compare --resume {folder}")
     show_found(folder, as_json)
 

@@ -11,6 +11,7 @@ from simulations.options import (
     Config,
     Json,
     Out,
+    Processes,
     Set,
     data_name,
     find_run,
@@ -54,6 +55,7 @@ def tune(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with a search: its folder, or name.")
     ] = None,
+    processes: Processes = None,
     as_json: Json = False,
 ) -> None:
     """Find settings of methods that train networks, on rows held out for validation.
@@ -62,7 +64,9 @@ def tune(
     those of each method, of `engram compare` the one of all methods.
     """
     if resume is not None and (methods or trials or seeds or search or sets or config or out):
-        raise Refused("--resume goes on with a search as it was begun: give --minutes at most")
+        raise Refused(
+            "--resume goes on with a search as it was begun: give --minutes or --processes"
+        )
     if resume is None and not methods:
         raise Refused(f"METHOD must be some of {', '.join(trained_methods('tune'))}, got none")
     trained_methods("tune", methods or ())
@@ -75,4 +79,5 @@ def tune(
     else:
         tuning = new_tuning(fixed, search or [], trials or 32, seeds or 3, minutes)
         folder = new_folder(out, f"tune-{data_name(tuning.first)}")
-    run_tuning(tuning, folder, f"engram tune --resume {folder}", as_json=as_json)
+    again = f"engram tune --resume {folder}"
+    run_tuning(tuning, folder, again, processes=processes, as_json=as_json)

@@ -13,7 +13,7 @@ from rich.table import Table
 from federation.errors import Refused
 from federation.files import replace_file
 from simulations.options import find_run, make_folder, new_folder
-from simulations.studies.pool import Pool, Row
+from simulations.pool import Pool, Row
 from simulations.studies.settings import Settings, option_of
 from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console

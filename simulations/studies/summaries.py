@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from engram.arrays import Array
-from simulations.studies.pool import Row
+from simulations.pool import Row
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:

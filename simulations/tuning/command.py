@@ -52,7 +52,13 @@ def new_tuning(
 
 
 def run_tuning(
-    tuning: Tuning, folder: Path, resume: str, *, progress: bool = True, as_json: bool = False
+    tuning: Tuning,
+    folder: Path,
+    resume: str,
+    *,
+    processes: int | None = 1,
+    progress: bool = True,
+    as_json: bool = False,
 ) -> dict[str, dict[str, Scalar]]:
     """Runs the searches, shows their progress and what they found; returns the best settings.
 
@@ -60,6 +66,7 @@ def run_tuning(
         tuning: What to search.
         folder: Where.
         resume: The command that goes on after an interruption.
+        processes: As ``Tuning.run``.
         progress: Whether to show it, and what was found.
         as_json: Whether to end with a line of JSON.
 
@@ -76,20 +83,23 @@ def run_tuning(
         return f"go on with: {resume}" if folder.is_dir() else "nothing has been written"
 
     with progress_lines("rounds", hint) as begin:
-        best = tuning.run(folder, begin)
+        best = tuning.run(folder, begin, processes)
     show_tuning(tuning, folder, as_json)
     return best
 
 
-def tuned_plan(plan: Mapping[str, Experiment], folder: Path, resume: str) -> dict[str, Experiment]:
+def tuned_plan(
+    plan: Mapping[str, Experiment], folder: Path, resume: str, processes: int | None
+) -> dict[str, Experiment]:
     """Tunes methods, or goes on with it; returns experiments with the best settings of theirs.
 
     Args:
         plan: The experiments, by name.
         folder: Of a search of their methods.
         resume: As for ``run_tuning``.
+        processes: As ``Tuning.run``.
     """
-    best = run_tuning(Tuning.open(folder), folder, resume)
+    best = run_tuning(Tuning.open(folder), folder, resume, processes=processes)
     return {name: _with(experiment, best[experiment.method]) for name, experiment in plan.items()}
 
 

@@ -3,9 +3,11 @@
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, Self
 
 from federation.data.federated import federated_data, model_for
@@ -13,13 +15,16 @@ from federation.errors import EngramError, Refused, RunStopped
 from federation.experiment import Experiment
 from federation.files import replace_file
 from federation.methods import METHODS
+from federation.plugins import load_plugins
 from federation.settings.fields import Scalar
 from simulations.comparison import SEARCHED
 from simulations.console import err
 from simulations.options import make_folder
+from simulations.pool import Pool, Progress, Row
+from simulations.terminal import Tell
 from simulations.tuning.record import Trial, append, mend, read_trials
 from simulations.tuning.results import BEST, draw_trials, in_toml, trial_rows, write_best
-from simulations.tuning.search import Begin, Search, TimeIsUp, metric_of, search
+from simulations.tuning.search import Search, TimeIsUp, metric_of, search
 from simulations.tuning.space import space_of
 
 __all__ = ["Tuning"]
@@ -108,31 +113,39 @@ class Tuning(NamedTuple):
                     "validation-fraction"
                 )
 
-    def run(self, folder: Path, begin: Begin) -> dict[str, dict[str, Scalar]]:
+    def run(
+        self, folder: Path, begin: Callable[[str, int], Tell], processes: int | None = 1
+    ) -> dict[str, dict[str, Scalar]]:
         """Runs the searches, or what is left of them; returns the best settings of each method.
 
         Whatever ends it, the files have what is known by then.
 
         Args:
             folder: Of the searches.
-            begin: As for ``search``.
+            begin: Begins a line of progress, as ``Pool`` does.
+            processes: How many methods are searched at once; with 1, in this process. None for
+                one on each core.
 
         Raises:
             Refused: Time was up before anything was known.
-            RunStopped: All trials of a method diverged.
+            RunStopped: All trials of a method diverged; or a process was lost.
         """
+        plans = self.searches()
         found: dict[str, dict[str, Scalar]] = {}
-        for name, plan in self.searches().items():
-            part, known = folder / name, mend(folder / name)
-            end = math.inf if self.minutes is None else time.monotonic() + 60 * self.minutes
+        with TemporaryDirectory(prefix="engram-") as aside:  # trials are kept, and no more
+            pool = Pool(Path(aside), new_line=begin, processes=processes, resumed=folder)
             try:
-                search(plan, known, partial(self._append, folder, name), begin, end)
-            except TimeIsUp:
-                err.print(f"{name}: time is up", soft_wrap=True)
+                jobs = {n: partial(_search_one, self, folder.absolute(), n) for n in plans}
+                pool.run(jobs)
             finally:
-                found[name] = self._write(part, name, plan)
-            if not found[name]:
-                raise self._nothing(read_trials(part))
+                for name, plan in plans.items():
+                    found[name] = self._write(folder / name, name, plan)
+        for name, best in found.items():
+            if not best:
+                raise self._nothing(read_trials(folder / name))
+            trials = read_trials(folder / name)
+            if len(trials) < self.trials or not all(trial.decided for trial in trials):
+                err.print(f"{name}: time is up", soft_wrap=True)
         tables = [in_toml(name, best, apart=True) for name, best in found.items()]
         text = "\n".join([f"# {self.in_words()}", *tables])
         replace_file(folder / BEST, text.encode())
@@ -157,6 +170,18 @@ class Tuning(NamedTuple):
         draw_trials(name, trials, plan.space, metric).savefig(folder / "trials.png", dpi=150)
         return write_best(folder, name, trials, self.in_words(), metric)
 
+    def search(self, folder: Path, name: str, tell: Progress) -> None:
+        """Runs what is left of a method's search, until time is up."""
+        end = math.inf if self.minutes is None else time.monotonic() + 60 * self.minutes
+        with suppress(TimeIsUp):
+            search(
+                self._search(name),
+                mend(folder / name),
+                partial(self._append, folder, name),
+                tell,
+                end,
+            )
+
     def _append(self, folder: Path, name: str, trial: Trial) -> None:
         if not (folder / SEARCHED).is_file():
             self.save(folder)
@@ -167,6 +192,13 @@ class Tuning(NamedTuple):
         if not trials:
             return Refused(f"--minutes must suffice for one batch of trials, got {self.minutes:g}")
         return RunStopped(f"no trial has a score: trial {trials[0].number}: {trials[0].reason}")
+
+
+def _search_one(tuning: Tuning, folder: Path, name: str, tell: Progress) -> list[Row]:
+    """Runs a method's search, perhaps in a process that knows nothing of plug-ins yet."""
+    load_plugins()
+    tuning.search(folder, name, tell)
+    return []
 
 
 def _for(name: str, text: str, methods: Sequence[str]) -> str:

@@ -26,10 +26,9 @@ def check_optuna() -> None:
         Refused: It is not installed.
     """
     try:
-        import optuna  # noqa: PLC0415 - an extra
+        import optuna  # noqa: F401, PLC0415 - an extra, looked for
     except ImportError as error:
         raise Refused("tuning needs Optuna: pip install 'engram[tune]'") from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 def propose(
@@ -46,6 +45,7 @@ def propose(
     """
     import optuna  # noqa: PLC0415 - an extra
 
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     drawn = int(generator(seed, Stream.TUNING, len(known)).integers(2**31))
     sampler = optuna.samplers.TPESampler(seed=drawn, multivariate=True, constant_liar=True)
     study = optuna.create_study(direction="maximize" if higher else "minimize", sampler=sampler)

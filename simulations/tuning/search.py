@@ -15,19 +15,17 @@ from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from federation.settings.fields import Scalar
+from simulations.pool import Progress
 from simulations.tuning.proposals import propose
 from simulations.tuning.record import Trial
 from simulations.tuning.runs import LockStep
 from simulations.tuning.space import Space
 
-__all__ = ["Begin", "Search", "TimeIsUp", "metric_of", "search"]
+__all__ = ["Search", "TimeIsUp", "metric_of", "search"]
 
 _BATCHES: Final = 4  # from each of which the next one learns
 _LEAST: Final = 4  # trials in a batch, if there are as many
 _RUNGS: Final = (1 / 4, 1 / 2)  # of the rounds, where half of a batch is dropped
-
-
-Begin = Callable[[str, int], Callable[[int, str], None]]
 
 
 class TimeIsUp(Exception):
@@ -73,7 +71,7 @@ def search(
     plan: Search,
     known: Sequence[Trial],
     note: Callable[[Trial], None],
-    begin: Begin,
+    tell: Progress,
     end: float = math.inf,
 ) -> list[Trial]:
     """Runs the trials that are not decided yet.
@@ -83,8 +81,8 @@ def search(
         known: The trials of an earlier search that this one goes on with. Those of a batch that was
             not finished are run again.
         note: Called with each trial as soon as something is known of it.
-        begin: Called with a batch's name and its number of rounds; returns what is called after
-            each round with its number, and the best score in words or "".
+        tell: Called after each round, in which all trials of a batch count as one run, with how
+            many are done, of how many, and the best score in words or "".
         end: When time is up, by ``time.monotonic``.
 
     Raises:
@@ -98,9 +96,12 @@ def search(
         proposed = propose(plan.space, done, count, seed=plan.seeds[0], higher=higher)
         start = len(done)
         trials = [Trial(start + i, settings) for i, settings in enumerate(proposed)]
-        name = f"{first.method} trials {start}-{start + count - 1}"
-        tell = begin(name, first.rounds)
-        done += _Batch(plan, trials, note, higher).run(tell, end)
+        before, total = (math.ceil(n / plan.batch) * first.rounds for n in (start, plan.trials))
+
+        def on_round(number: int, found: str, before: int = before, total: int = total) -> None:
+            tell(before + number, total, found)
+
+        done += _Batch(plan, trials, note, higher).run(on_round, end)
     return done
 
 

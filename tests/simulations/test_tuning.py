@@ -145,7 +145,7 @@ def find(trials=8, known=(), seeds=(0, 1), **fixed):
     given = {"method": "fedavg", "num-rounds": 40, "adapt-lr": 0.1, **fixed}
     notes = []
     plan = Search(given, space_of("fedavg", given), trials, seeds)
-    found = search(plan, known, notes.append, lambda title, total: lambda number, words: None)
+    found = search(plan, known, notes.append, lambda done, total, words: None)
     return found, notes
 
 
@@ -168,7 +168,7 @@ def test_rungs_drop_the_worse_half_and_keep_the_defaults(fake):
 def test_a_trial_that_diverges_is_the_worst_and_no_error(fake):
     given = {"method": "fedavg", "num-rounds": 40}
     plan = Search(given, space_of("fedavg", {"adapt-lr": 1}, ["eta=0.1..9"]), 12, (0,))
-    found = search(plan, [], lambda trial: None, lambda *_: lambda *_: None)
+    found = search(plan, [], lambda trial: None, lambda *_: None)
     lost = [trial for trial in found if trial.settings["eta"] > 1]
     assert lost
     assert {(trial.state, trial.value) for trial in lost} == {("diverged", None)}
@@ -178,7 +178,7 @@ def test_a_trial_that_diverges_is_the_worst_and_no_error(fake):
 def test_settings_that_contradict_each_other_are_a_trial(fake):
     given = {"method": "pfedme", "num-rounds": 8, "eta": 0.1, "lambda": 15.0}
     plan = Search(given, space_of("pfedme", given, ["alpha=0.01,10"]), 8, (0,))
-    found = search(plan, [], lambda trial: None, lambda *_: lambda *_: None)
+    found = search(plan, [], lambda trial: None, lambda *_: None)
     bad = next(trial for trial in found if trial.state == "impossible")
     assert bad.reason == "alpha * lambda must be below 2, got 150.0"
 
@@ -221,7 +221,7 @@ def test_tune_finds_settings_that_other_commands_take(engram):
         engram, "fedavg", "pfedme", "--trials", "5", "--seeds", "2", "--out", "t", "--json"
     )
     assert status == 0
-    assert "pfedme trials 0-3: 8 of 8 rounds" in err
+    assert "pfedme: 16 of 16 rounds" in err  # of two batches
     best = json.loads(out.splitlines()[-1])["best"]
     assert engram("show", "t", "--json")[1] == out
     table = pd.read_csv("t/fedavg/trials.csv")
@@ -242,6 +242,14 @@ def test_tune_finds_settings_that_other_commands_take(engram):
     assert engram(*words, "--out", "c")[0] == 0
     settings = RunRecord.open(Path("c/pfedme-seed0")).config["settings"]
     assert settings["pfedme.lambda"] == best["pfedme"]["lambda"]
+
+
+def test_processes_find_what_one_finds(engram):
+    for folder, processes in (("one", "1"), ("two", "2")):
+        words = ("fedavg", "pfedme", "--trials", "2", "--seeds", "1", "--processes", processes)
+        assert tune(engram, *words, "--out", folder)[0] == 0
+    for file in ("best.toml", "fedavg/trials.csv", "pfedme/trials.csv"):
+        assert (Path("one") / file).read_text() == (Path("two") / file).read_text()
 
 
 def test_a_trials_score_is_that_of_its_runs(engram, tmp_path):
@@ -318,7 +326,7 @@ def test_if_all_trials_diverge_it_says_so_and_keeps_them(engram):
         (("fedavg", "-s", "eta=-1"), "eta must be greater than 0"),
         (("fedavg", "--minutes", "0"), "--minutes must suffice for one batch of trials, got 0"),
         (("--resume", "nowhere"), "no run 'nowhere'"),
-        (("--resume", "nowhere", "--trials", "3"), "give --minutes at most"),
+        (("--resume", "nowhere", "--trials", "3"), "give --minutes or --processes"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(engram, words, message):

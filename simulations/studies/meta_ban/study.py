@@ -7,12 +7,12 @@ import numpy as np
 from rich.table import Table
 
 from engram.arrays import Array
+from simulations.pool import Row
 from simulations.studies.figures import COLORS, draw_band, finish, new_table, panels, plus_minus
 from simulations.studies.meta_ban.methods import META_BAN, METHODS, RANDOM
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_ban.trials import RECOVERY, Found, work
 from simulations.studies.meta_ban.worlds import WORLDS
-from simulations.studies.pool import Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped
 

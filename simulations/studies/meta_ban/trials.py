@@ -17,10 +17,10 @@ from engram.bandits.meta_ban import MetaBan, MetaBanState
 from engram.bandits.play import RoundContext, play_policy
 from engram.bandits.policy import BatchedPolicy
 from engram.bandits.recovery import group_recovery, true_groups
+from simulations.pool import Job, Pool, Progress, Row
 from simulations.studies.meta_ban.methods import META_BAN, METHODS, Setting, meta_bans, runs_at_once
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_ban.worlds import Place, world
-from simulations.studies.pool import Job, Pool, Progress, Row
 from simulations.studies.summaries import grouped
 
 _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}

@@ -13,10 +13,10 @@ from rich.table import Table
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT
 from simulations.engine import simulate
+from simulations.pool import Pool, Progress, Row
 from simulations.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from simulations.studies.meta_learning.published import FEDERATED_ROWS, FEDERATED_SETTINGS, TABLE_5
 from simulations.studies.meta_learning.settings import FederatedSettings
-from simulations.studies.pool import Pool, Progress, Row
 from simulations.studies.study import Report
 
 _MACHINES: Final = 4

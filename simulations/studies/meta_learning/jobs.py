@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from simulations.pool import Pool, Progress, Row
 from simulations.studies.meta_learning.memmap import check_room, mib
 from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.meta_learning.problem import Problem
 from simulations.studies.meta_learning.published import Steps
 from simulations.studies.meta_learning.settings import MetaLearningSettings
 from simulations.studies.meta_learning.sweep import Run, Sweep, check_sweep, run_sweep
-from simulations.studies.pool import Pool, Progress, Row
 from simulations.studies.summaries import grouped
 from simulations.terminal import err
 

@@ -9,6 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from federation.data.few_shot import WAYS, load_few_shot
+from simulations.pool import Pool, Row
 from simulations.studies.figures import new_table, plus_minus
 from simulations.studies.meta_learning.jobs import Case, measure
 from simulations.studies.meta_learning.one_shot_tasks import OneShot
@@ -20,7 +21,6 @@ from simulations.studies.meta_learning.published import (
 )
 from simulations.studies.meta_learning.report import by_name, cells, draw_convergence, figures_of
 from simulations.studies.meta_learning.settings import OneShotSettings
-from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import mean_and_error
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.ticker import EngFormatter
 
+from simulations.pool import Row
 from simulations.studies.figures import COLORS, draw_band, finish, log_ticks, panels
 from simulations.studies.meta_learning.jobs import MATCHED
 from simulations.studies.meta_learning.methods import METHODS
-from simulations.studies.pool import Row
 from simulations.studies.summaries import grouped
 
 

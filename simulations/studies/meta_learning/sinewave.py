@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 from rich.table import Table
 
+from simulations.pool import Pool, Row
 from simulations.studies.figures import COLORS, finish, new_table, panels, plus_minus
 from simulations.studies.meta_learning.jobs import MATCHED, Case, measure
 from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS, TABLE_3
@@ -18,7 +19,6 @@ from simulations.studies.meta_learning.report import (
 )
 from simulations.studies.meta_learning.settings import SinewaveSettings
 from simulations.studies.meta_learning.sinewave_tasks import ALPHA, UNSEEN, Sinewave
-from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 
 # Of eta: that of Sec. 6.1, and three smaller values, since all of its own may diverge with exact

@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from engram.arrays import Array
+from simulations.pool import Pool, Row
 from simulations.studies.figures import COLORS, draw_band, finish, new_table, panels, plus_minus
 from simulations.studies.molar.bandit_trials import (
     ACTIVATION,
@@ -17,7 +18,6 @@ from simulations.studies.molar.bandit_trials import (
     run_trial,
 )
 from simulations.studies.molar.settings import MolarBanditSettings
-from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
 

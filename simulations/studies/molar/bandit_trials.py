@@ -21,7 +21,7 @@ from engram.molar.bandits.policies import (
 )
 from federation.errors import Refused
 from federation.machine import available
-from simulations.studies.pool import Progress, Row
+from simulations.pool import Progress, Row
 
 TASKS: Final = 20
 DIM: Final = 30

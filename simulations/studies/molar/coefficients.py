@@ -13,9 +13,9 @@ from engram.arrays import Array, Bools
 from engram.molar.intervals import own_interval
 from engram.molar.shrinkage import threshold
 from engram.molar.site import SiteEstimate
+from simulations.pool import Row
 from simulations.studies.figures import new_table, png
 from simulations.studies.molar.comparison import Molar
-from simulations.studies.pool import Row
 
 _FEW: Final = 60  # lines that a table of all tasks may have
 _UNSURE: Final = """\

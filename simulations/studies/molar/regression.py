@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from rich.table import Table
 
+from simulations.pool import Pool, Row
 from simulations.studies.figures import COLORS, finish, log_ticks, new_table, panels
 from simulations.studies.molar.methods import METHODS
 from simulations.studies.molar.regression_trials import FIGURES, run_trial
 from simulations.studies.molar.settings import MolarRegressionSettings
-from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
 

@@ -15,8 +15,8 @@ from engram.arrays import Array
 from engram.molar.pooled import condense
 from engram.molar.simulation import disparate_sizes, sparse_parameters, spread_root
 from engram.molar.site import Rows
+from simulations.pool import Progress, Row
 from simulations.studies.molar.methods import errors, gather
-from simulations.studies.pool import Progress, Row
 
 SIGMA: Final = 0.1  # of the noise (Sec. 4.1)
 

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from rich.table import Table as Printed
 
 from engram.molar.families import FamilyName
+from simulations.pool import Row
 from simulations.studies.figures import COLORS, new_table, plus_minus, png
 from simulations.studies.molar.comparison import GRID, Score, Shares
-from simulations.studies.pool import Row
 from simulations.studies.summaries import mean_and_error
 
 _LOSSES: Final = {"linear": "squared error", "logistic": "deviance", "poisson": "deviance"}

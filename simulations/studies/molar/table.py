@@ -7,10 +7,10 @@ from typing import Any, Final, NamedTuple, cast
 from engram.molar.families import FamilyName
 from federation.data.tables import Table, read_table
 from federation.errors import DataError
+from simulations.pool import Pool, Tell
 from simulations.studies.molar import coefficients, comparison, scores
 from simulations.studies.molar.coefficients import Coefficients
 from simulations.studies.molar.settings import MolarTableSettings
-from simulations.studies.pool import Pool, Tell
 from simulations.studies.study import Report
 
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}

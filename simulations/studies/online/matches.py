@@ -30,7 +30,7 @@ from engram.online.play import (
 )
 from engram.online.universal import universal_ensemble
 from engram.online.usc import usc
-from simulations.studies.pool import Progress, Row
+from simulations.pool import Progress, Row
 
 _DRAWS: Final = 301  # key of the random stream of settings
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from engram.arrays import Array
 from federation.experiment import Experiment
+from simulations.pool import Pool, Row, Tell
 from simulations.studies.figures import COLORS, finish, new_table, panels
 from simulations.studies.online.courses import (
     SHARES,
@@ -20,7 +21,6 @@ from simulations.studies.online.courses import (
 )
 from simulations.studies.online.server_steps import STEPS
 from simulations.studies.online.settings import UniversalStreamSettings
-from simulations.studies.pool import Pool, Row, Tell
 from simulations.studies.study import Report
 
 _RUNS: Final = 11  # of the initial grid

@@ -10,10 +10,10 @@ import pandas as pd
 from rich.table import Table
 
 from engram.arrays import Array
+from simulations.pool import Pool, Row
 from simulations.studies.figures import COLORS, finish, new_table, panels
 from simulations.studies.online.matches import METHODS, SETTINGS, run_match
 from simulations.studies.online.settings import UniversalSettings
-from simulations.studies.pool import Pool, Row
 from simulations.studies.study import Report
 from simulations.studies.summaries import grouped, mean_and_error
 

@@ -8,10 +8,10 @@ import pytest
 
 from federation.errors import Refused
 from federation.experiment import Experiment
+from simulations.pool import Pool
 from simulations.studies.meta_learning import federated
 from simulations.studies.meta_learning.published import TABLE_5
 from simulations.studies.meta_learning.settings import FederatedSettings
-from simulations.studies.pool import Pool
 from tests.support import write_npz
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from federation.errors import Refused, RunStopped
 from federation.fingerprint import source_root
 from simulations.cli import app
+from simulations.pool import Pool
 from simulations.studies.meta_learning import sinewave
 from simulations.studies.meta_learning.jobs import Case, measure
 from simulations.studies.meta_learning.methods import METHODS
@@ -21,7 +22,6 @@ from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINE
 from simulations.studies.meta_learning.settings import SinewaveSettings
 from simulations.studies.meta_learning.sinewave_tasks import Sinewave
 from simulations.studies.meta_learning.sweep import run_sweep
-from simulations.studies.pool import Pool
 from simulations.studies.study import write_plan
 
 REGRESSIONS = [name for name in METHODS if name != "protonet"]

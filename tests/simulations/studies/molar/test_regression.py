@@ -11,6 +11,7 @@ from engram.molar.simulation import sparse_parameters
 from engram.molar.site import Rows
 from federation.errors import Refused
 from simulations.cli import app
+from simulations.pool import Pool
 from simulations.studies.molar import regression, regression_trials
 from simulations.studies.molar.methods import METHODS, errors, gather
 from simulations.studies.molar.regression_trials import (
@@ -20,7 +21,6 @@ from simulations.studies.molar.regression_trials import (
     Point,
     run_trial,
 )
-from simulations.studies.pool import Pool
 
 COMPARED = FIGURES[2].methods
 POINT = Point("n", "", 60, 60, 4, 2, 6)

@@ -1,4 +1,4 @@
-"""Runs a study's jobs here, in processes or on a Ray cluster; keeps each job's rows in a file."""
+"""Runs jobs here, in processes or on a Ray cluster; keeps the rows that each returns in a file."""
 
 import _thread
 import contextlib
@@ -23,7 +23,7 @@ from federation.errors import Refused, RunStopped
 from federation.files import replace_file
 
 Row = dict[str, Any]
-Progress = Callable[[int, int], None]  # called with how much of a job is done, and the total
+Progress = Callable[..., None]  # called with how much of a job is done, the total, and a result
 Job = Callable[[Progress], list[Row]]  # returns rows, each with "errors"; picklable
 AnyJob = TypeVar("AnyJob")
 Tell = Callable[[int, str], None]  # called with how much is done, and a result or ""
@@ -32,7 +32,7 @@ _PAUSE: Final = 0.1  # seconds between looks at the progress of other processes
 
 
 class Pool:
-    """Runs the jobs of one study."""
+    """Runs jobs that do not depend on each other."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Pool:
         new_line: Callable[[str, int], Tell] = lambda title, total: lambda done, found: None,
         processes: int | None = None,
         ray: str | None = None,
+        resumed: Path | None = None,
     ) -> None:
         """Prepares; nothing is written or started yet.
 
@@ -52,10 +53,12 @@ class Pool:
             processes: How many jobs run at once; with 1, in this process. By default one for each
                 core.
             ray: Address of a Ray cluster, whose cores run the jobs instead.
+            resumed: What a user resumes where a process was lost; by default the folder.
         """
         self.new_line = new_line
         self.at_once = 1 if ray else processes or os.cpu_count() or 1  # on this machine
         self._folder, self._begin, self._ray = folder, begin, ray
+        self._resumed = resumed or folder
         self._lines: dict[str, Tell] = {}
 
     def left(self, jobs: Mapping[str, AnyJob]) -> dict[str, AnyJob]:
@@ -86,10 +89,10 @@ class Pool:
     def _keep(self, name: str, rows: list[Row]) -> None:
         replace_file(self._path(name), json.dumps(rows).encode())
 
-    def _tell(self, name: str, done: int, total: int) -> None:
+    def _tell(self, name: str, done: int, total: int, found: str = "") -> None:
         if name not in self._lines:
             self._lines[name] = self.new_line(name, total)
-        self._lines[name](done, "")
+        self._lines[name](done, found)
 
     def _beside(self, left: Mapping[str, Job]) -> Iterator[tuple[str, list[Row]]]:
         """Runs jobs by joblib, and yields each one's rows when it is done."""
@@ -119,7 +122,7 @@ class Pool:
             except lost as error:
                 reasons = [line for line in str(error).splitlines() if "exit codes" in line]
                 what = "; ".join(["a process was lost", *reasons, "what is done is kept"])
-                raise RunStopped(f"{what}: resume {self._folder} to go on") from error
+                raise RunStopped(f"{what}: resume {self._resumed} to go on") from error
 
     @contextlib.contextmanager
     def _watching(self, news: Path) -> Iterator[Callable[[], None]]:
@@ -134,8 +137,8 @@ class Pool:
             with lock:
                 for path in sorted(news.iterdir()):
                     with contextlib.suppress(ValueError):  # half written
-                        done, total = map(int, path.read_text().split())
-                        self._tell(path.name, done, total)
+                        done, total, *found = path.read_text().split(" ", 2)
+                        self._tell(path.name, int(done), int(total), *found)
 
         def watch() -> None:
             while not ended.wait(_PAUSE):
@@ -241,14 +244,14 @@ def _do(news: Path, owner: int | None, name: str, job: Job) -> tuple[str, list[R
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
 
-    def report(done: int, total: int) -> None:
+    def report(done: int, total: int, found: str = "") -> None:
         nonlocal told
         if owner is not None and os.getppid() != owner:
             os._exit(1)  # the owner has died
-        if done == total or time.monotonic() >= told + _PAUSE:
+        if found or done == total or time.monotonic() >= told + _PAUSE:
             told = time.monotonic()
             if news.is_dir():
-                (news / name).write_text(f"{done} {total}")
+                (news / name).write_text(f"{done} {total} {found}".rstrip())
 
     with _one_thread():
         return name, job(report)

@@ -9,7 +9,7 @@ import ray
 
 from federation.errors import Refused
 from federation.fingerprint import source_root
-from simulations.studies.pool import Pool
+from simulations.pool import Pool
 
 
 def square(number, report):
