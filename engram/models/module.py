@@ -82,6 +82,8 @@ def from_module(
         least_rows=skeleton.least_rows(example),
         running=frozenset(running),
         tokens=skeleton.tokens,
+        represent=skeleton.represent if skeleton.width else None,
+        width=skeleton.width,
     )
     _check_pure(model, example)
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
@@ -160,10 +162,16 @@ class _Skeleton:
             {},
         )  # training pass: of what, and what it saw
         self._running, self._fixed, self._turn = list(running), fixed, threading.Lock()
+        self._tap = threading.local()  # whether, and with what shift, the head's input is asked for
+        last = next((name for name in reversed(params) if name not in running), "")
+        for mode in self._modes:
+            mode.get_submodule(last.rpartition(".")[0]).register_forward_pre_hook(self._tapped)
         # What a forward pass calls, it says itself.
         example = tree_map(lambda leaf: leaf.contiguous(), example)
         with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
-            self._run(1, params, example)
+            _, taken = self._tapping(None, lambda: self._run(1, params, example))
+        vector = len(taken) == 1 and isinstance(taken[0], Tensor) and taken[0].ndim == 2
+        self.width: int = taken[0].shape[1] if vector and "." in last else 0
         whole = {(leaf.data_ptr(), leaf.numel()): size for leaf, size in seen.embedded}
         self.tokens = tree_map(lambda leaf: whole.get((leaf.data_ptr(), leaf.numel())), example)
         self.noisy = seen.drawn > 0
@@ -181,6 +189,41 @@ class _Skeleton:
                 for slots in places.values():
                     for holder, at in slots:
                         holder[at] = None  # whose graph is not kept
+
+    def _tapped(self, head: nn.Module, args: tuple[Any, ...]) -> Any:
+        """Is called before the last layer that has parameters; see ``Model.represent``."""
+        del head
+        taken = getattr(self._tap, "taken", None)
+        if taken is None:
+            return None
+        taken.extend(args or [None])
+        shift = self._tap.shift
+        return None if shift is None else (args[0] + shift, *args[1:])
+
+    def _tapping(
+        self, shift: Tensor | None, forward: Callable[[], Outputs]
+    ) -> tuple[Outputs, list[Any]]:
+        """Returns a forward pass's outputs, and what its last layer takes before it is shifted."""
+        taken: list[Any] = []
+        self._tap.taken, self._tap.shift = taken, shift
+        try:
+            return forward(), taken
+        finally:
+            del self._tap.taken, self._tap.shift
+
+    def represent(
+        self,
+        params: Params,
+        inputs: Inputs,
+        key: Tensor | None = None,
+        shift: Tensor | None = None,
+        training: bool = False,
+    ) -> tuple[Outputs, Tensor]:
+        def forward() -> Outputs:
+            return self.train(params, inputs, key) if training else self.apply(params, inputs)
+
+        outputs, (z,) = self._tapping(shift, forward)
+        return outputs, z
 
     def least_rows(self, example: Inputs) -> int:
         """Returns how many rows a batch needs in training: one may be too few to normalize by."""
@@ -391,13 +434,12 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
     def init(generator: Generator) -> Params:
         return {own.get(name, name): leaf for name, leaf in model.init(generator).items()}
 
-    def apply(params: Params, inputs: Inputs) -> Outputs:
-        return model.apply({theirs.get(name, name): leaf for name, leaf in params.items()}, inputs)
+    def named(function: Callable[..., Any] | None) -> Any:
+        def call(params: Params, *given: Any) -> Any:
+            assert function is not None  # for mypy: it is asked for below
+            return function({theirs.get(name, name): x for name, x in params.items()}, *given)
 
-    def together(params: Params, inputs: Tensor) -> Outputs:
-        named = {theirs.get(name, name): leaf for name, leaf in params.items()}
-        assert model.together is not None  # for mypy: it is asked for below
-        return model.together(named, inputs)
+        return function and call
 
     before = module[: tail.start]  # type: ignore[index]  # a Sequential, as _tail has found
     features = None
@@ -411,9 +453,10 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
 
     return model._replace(
         init=init,
-        apply=apply,
+        apply=named(model.apply),
         train=None,
-        together=model.together and together,
+        together=named(model.together),
+        represent=named(model.represent),
         features=features,
         dense_layers=len(tail.linear),
         names=theirs,

@@ -5,7 +5,7 @@ Written from the settings' classes by ``python -m tests.federation.pyproject_tab
 
 from typing import Literal, TypeAlias, TypedDict
 
-MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "meta-ban", "molar", "molar-bandit"] | str
+MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedproto", "meta-ban", "molar", "molar-bandit"] | str
 
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
@@ -197,7 +197,7 @@ class Given(TypedDict, total=False):
     eta: float
     """local-moml, per-fedavg, pfedme: step size of the common model; fedavg, fedprox, scaffold,
     feddyn, fedadagrad, fedyogi, fedadam, local, ditto, apfl, mr-mtl, fedper, lg-fedavg,
-    fedbabu, fedbn, fedrep, fedalt: step size of a client's local steps."""
+    fedbabu, fedbn, fedrep, fedalt, fedproto: step size of a client's local steps."""
     hessian: Literal["exact", "first-order", "finite-difference"]
     """local-moml, per-fedavg: how the meta-gradient treats the Hessian: exact, first-order
     (leaves it out) or finite-difference."""
@@ -219,7 +219,7 @@ class Given(TypedDict, total=False):
     """fedyogi, fedadam: weight of the former mean square."""
     lambda_: float
     """ditto, mr-mtl: weight of the proximal term; 0: local models; pfedme: weight of the
-    proximal term."""
+    proximal term; fedproto: weight of the distance to prototypes; 0: local models."""
     inner_steps: int
     """pfedme: steps towards the proximal point."""
     server_mix: float
