@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from federation.methods.base import method
+from federation.methods.common import CommonModel
+from federation.methods.local import COMMON, SERVED
 from federation.methods.personal import OwnModel
 from federation.settings.fields import Float, searched
 from federation.settings.shared import SharedSettings
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from engram.tasks import Task
     from engram.types import LocalRule, LossFn
 
-__all__ = ["FedProto"]
+__all__ = ["FedDbe", "FedProto"]
 
 
 @method
@@ -60,3 +62,41 @@ class FedProto(OwnModel):
         from engram.federated.fedproto import fedproto_server
 
         return fedproto_server()
+
+
+@method
+class FedDbe(CommonModel):
+    """A common model whose representations mean the same everywhere, with personal biases."""
+
+    name = "feddbe"
+    meaning = "fedavg whose mean representation is held in place, with a bias for each client"
+    source = "Zhang et al., NeurIPS 2023, Alg. 1"
+    serves = COMMON
+    shows = (SERVED,)
+    tasks = ("classification", "regression", "multi-label")
+
+    kappa: Float = Field(
+        10.0,
+        ge=0,
+        description="weight of the distance between mean representations",
+        json_schema_extra=searched(0.1, 100, log=True),
+    )
+
+    def network(self, model: "Model", outputs: int) -> "Model":
+        """Returns the network with a client's bias in it."""
+        del outputs
+        from engram.federated.dbe import with_bias
+
+        return with_bias(model)
+
+    def loss(self, network: "Model", task: "Task") -> "LossFn":
+        """Builds what local steps lower."""
+        from engram.federated.dbe import fed_dbe_loss
+
+        return fed_dbe_loss(network, task, self.kappa)
+
+    def rule(self, loss: "LossFn") -> "LocalRule":
+        """Builds the client's part."""
+        from engram.federated.dbe import fed_dbe
+
+        return fed_dbe(loss, eta=self.eta)

@@ -196,6 +196,7 @@ OTHER = {
     "apfl": {"eta": 0.2, "alpha": 0.3},
     "mr-mtl": {"eta": 0.2, "lambda": 0.2},
     "fedproto": {"eta": 0.2, "lambda": 0.2},
+    "feddbe": {"eta": 0.2, "kappa": 0.2},
 }
 
 
