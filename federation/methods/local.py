@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from engram.aggregates import Aggregate
     from engram.models import Model, Part
     from engram.tasks import Task
-    from engram.types import LocalRule, LossFn
+    from engram.types import LocalRule, LossFn, Recall
 
     Parted = Callable[[LocalRule], LocalRule]
 
@@ -102,6 +102,14 @@ class LocalMethod(Method):
         """Returns what has a rule's steps train parts of the network; by default, all of it."""
         del network, shared
         return lambda rule: rule
+
+    def recall(self) -> "Recall | None":
+        """Builds what serves a client by its own training rows, beside the common model.
+
+        A method that has it serves by ``KEPT``, which every client then has, whether or not it has
+        trained. The network must have a representation.
+        """
+        return None
 
     def aggregate(self, shared: SharedSettings) -> "Aggregate":
         """Builds the server's part."""

@@ -6,18 +6,18 @@ from pydantic import Field
 
 from federation.methods.base import method
 from federation.methods.common import CommonModel
-from federation.methods.local import COMMON, SERVED
+from federation.methods.local import COMMON, KEPT, SERVED
 from federation.methods.personal import OwnModel
-from federation.settings.fields import Float, searched
+from federation.settings.fields import Float, Int, searched
 from federation.settings.shared import SharedSettings
 
 if TYPE_CHECKING:
     from engram.aggregates import Aggregate
     from engram.models import Model
     from engram.tasks import Task
-    from engram.types import LocalRule, LossFn
+    from engram.types import LocalRule, LossFn, Recall
 
-__all__ = ["FedDbe", "FedProto"]
+__all__ = ["FedDbe", "FedProto", "KnnPer"]
 
 
 @method
@@ -100,3 +100,44 @@ class FedDbe(CommonModel):
         from engram.federated.dbe import fed_dbe
 
         return fed_dbe(loss, eta=self.eta)
+
+
+@method
+class KnnPer(CommonModel):
+    """A common model, with a memory of its own rows for each client."""
+
+    name = "knn-per"
+    meaning = "fedavg, mixed with a vote of the client's own rows that are nearest"
+    source = "Marfoq et al., ICML 2022, eq. 6 to 9"
+    serves = KEPT
+    shows = (SERVED,)
+    tasks = ("classification",)
+
+    lambda_: Float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="weight of the client's nearest rows; 0: the common model",
+        json_schema_extra=searched(0, 1),
+    )
+    k: Int = Field(10, ge=1, description="rows that vote")
+    scale: Float = Field(
+        1.0,
+        gt=0,
+        description="distance at which a row's vote weighs 1/e of one at no distance",
+        json_schema_extra=searched(0.1, 10, log=True),
+    )
+
+    def network(self, model: "Model", outputs: int) -> "Model":
+        """Returns the network, which must have a representation."""
+        del outputs
+        from engram.models import represented
+
+        represented(model)
+        return model
+
+    def recall(self) -> "Recall":
+        """Builds what serves a client by its own training rows."""
+        from engram.federated.knn_per import knn_per
+
+        return knn_per(weight=self.lambda_, k=self.k, scale=self.scale)

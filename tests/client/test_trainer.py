@@ -197,6 +197,7 @@ OTHER = {
     "mr-mtl": {"eta": 0.2, "lambda": 0.2},
     "fedproto": {"eta": 0.2, "lambda": 0.2},
     "feddbe": {"eta": 0.2, "kappa": 0.2},
+    "knn-per": {"eta": 0.2},
 }
 
 

@@ -21,6 +21,7 @@ BY_ROWS = {
     "fedbabu",
     "fedproto",
     "feddbe",
+    "knn-per",
 }
 UPDATES = st.lists(
     st.tuples(st.lists(st.floats(-9, 9), min_size=2, max_size=2), st.integers(1, 50)),
