@@ -135,13 +135,7 @@ class Trainer:
     def _rule_on(
         self, form: Form, scales: Mapping[str, Scale] = {}, *, factor: float = 1.0
     ) -> LocalRule:
-        """Builds the rule, with some of the method's settings in place of its own.
-
-        Args:
-            form: Makes of the method's loss what the rule is built on: the same in another form.
-            scales: These settings.
-            factor: How many times as far each step goes.
-        """
+        """Builds the rule on a form of its loss, with some settings in place of the method's."""
         e = self.experiment
         own = self._own.model_copy(update=dict(scales)) if scales else self._own
         rule = with_optimizer(
@@ -173,12 +167,14 @@ class Trainer:
         together = {"vmap": partial(vmapped, rules(_as_it_is), reported, statistics=statistics)}
         if not vectorized:
             return in_turn
+        plain = type(self._own).loss is LocalMethod.loss  # which alone has a form written out
         features, ends_dense = network.features, network.dense_layers > 0
         own_first = [name for name in self._personal if name.endswith(FIRST)]
         learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
         learned &= not rule.companions
         held = (
             rule.affine
+            and plain
             and not (own_first and self._reads)
             and not self._keeps
             and not self.experiment.local_epochs
@@ -190,7 +186,7 @@ class Trainer:
             return {"dense": way}
         if self.experiment.device != "cpu":
             return together
-        losses = cohort_losses(network, self._task)
+        losses = cohort_losses(network, self._task) if plain else None
         if losses is not None:
             loss, update = by_cohorts(self._loss, losses), network.statistics_together
             together["grouped"] = partial(

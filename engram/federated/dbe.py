@@ -23,8 +23,9 @@ __all__ = ["BIAS", "fed_dbe", "fed_dbe_loss", "with_bias"]
 BIAS: Final = "representation-bias"
 """The name of a client's bias, (width,); no layer of a module can have a hyphen in its name."""
 
-# The clients' mean representation (width,), and how far it is known: 0 before the first round has
-# been merged, and then 1.
+# The clients' mean representation (width,), and how far it is known (): both 0 before the first
+# round has been merged; then 1. Where clipping lets only a share of both through, their quotient is
+# the mean, and the penalty has the square of that share as its weight.
 _MEAN, _KNOWN = "mean", "known"
 
 
@@ -89,10 +90,10 @@ def fed_dbe_loss(model: Model, task: Task, strength: Scale) -> LossFn:
 
     def penalty(w: Params, z: Tensor, targets: Tensor) -> Tensor:
         del targets
-        known, mean = received(w), z.mean(0)
-        far = (mean - known[_MEAN]).square().mean()
-        seen = {_MEAN: mean, _KNOWN: torch.ones_like(known[_KNOWN])}
-        return strength / 2 * known[_KNOWN] * far + noted(w, seen)
+        sent, mean = received(w), z.mean(0)
+        far = (sent[_KNOWN] * mean - sent[_MEAN]).square().mean()
+        seen = {_MEAN: mean, _KNOWN: torch.ones_like(sent[_KNOWN])}
+        return strength / 2 * far + noted(w, seen)
 
     return penalized_loss(model, task, penalty)
 

@@ -170,8 +170,9 @@ class _Skeleton:
         example = tree_map(lambda leaf: leaf.contiguous(), example)
         with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
             _, taken = self._tapping(None, lambda: self._run(1, params, example))
-        vector = len(taken) == 1 and isinstance(taken[0], Tensor) and taken[0].ndim == 2
-        self.width: int = taken[0].shape[1] if vector and "." in last else 0
+        shapes = [leaf.shape if isinstance(leaf, Tensor) else () for leaf in taken]
+        vectors = [shape for shape in shapes if len(shape) == 2 and shape[0] == _rows(example)]
+        self.width: int = vectors[0][1] if len(shapes) == len(vectors) == 1 and "." in last else 0
         whole = {(leaf.data_ptr(), leaf.numel()): size for leaf, size in seen.embedded}
         self.tokens = tree_map(lambda leaf: whole.get((leaf.data_ptr(), leaf.numel())), example)
         self.noisy = seen.drawn > 0
@@ -315,6 +316,10 @@ class _Skeleton:
         return {id(params[name]): name for name in self._running}
 
 
+def _rows(inputs: Inputs) -> int:
+    return len(tree_leaves(inputs)[0])
+
+
 def _addresses(params: Params) -> list[int]:
     return [leaf.data_ptr() for leaf in params.values()]
 
@@ -358,7 +363,7 @@ def _activations(module: nn.Module, example: Inputs) -> int:
     finally:
         for handle in handles:
             handle.remove()
-    return max(1, count // len(tree_leaves(example)[0]))
+    return max(1, count // _rows(example))
 
 
 def _check_pure(model: Model, example: Inputs) -> None:

@@ -26,6 +26,14 @@ class Twice(nn.Module):
         return self.head(self.head(self.body(x.flatten(1))))
 
 
+class Positions(Characters):
+    """It takes all rows' positions as rows of its last layer."""
+
+    def forward(self, tokens):
+        found = self.net(self.embed(tokens))[0]
+        return self.head(found.flatten(0, 1)).view(*tokens.shape, 7).mean(1)
+
+
 def sequential():
     return nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3))
 
@@ -86,6 +94,7 @@ def test_in_training_it_is_that_of_training():
     [
         (Characters, WORDS),  # a vector for each position
         (TiedCharacters, WORDS),
+        (Positions, WORDS),
         (Twice, X),
         (lambda: nn.Linear(6, 3), X[:, 0, 0]),  # no layer of its own
     ],

@@ -66,7 +66,9 @@ def test_the_loss_is_the_tasks_and_the_squared_distance_of_means():
         return fed_dbe_loss(BIASED, CLASSIFICATION, strength)(w | other, batch)
 
     torch.testing.assert_close(value(6.0) - value(0.0), 3 * far)
-    unknown = {KNOWN: torch.zeros(()).double()}
+    half = {name: 0.5 * w[name] for name in (MEAN, KNOWN)}  # the same mean, half of it known
+    torch.testing.assert_close(value(6.0, **half) - value(0.0, **half), 3 * far / 4)
+    unknown = {name: 0 * w[name] for name in (MEAN, KNOWN)}
     assert value(6.0, **unknown) == value(0.0, **unknown)
 
 
