@@ -38,7 +38,8 @@ def trimmed_mean(models: Sequence[Params], cut: int) -> Params:
     for name, first in models[0].items():
         values = np.stack([model[name].numpy(force=True) for model in models])
         values.sort(axis=0)  # along this axis ten times faster than torch
-        center[name] = torch.from_numpy(values[cut : n - cut].mean(axis=0)).to(first)
+        middle = np.asarray(values[cut : n - cut].mean(axis=0))
+        center[name] = torch.from_numpy(middle).to(first)
     return center
 
 

@@ -10,12 +10,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Batch", "Companion", "LocalRule", "LossFn", "Params", "Scale"]
+__all__ = ["Batch", "Companion", "LocalRule", "LossFn", "Params", "Recall", "Scale"]
 
 Params = dict[str, Tensor]
 Batch = Any  # whatever a loss looks at besides parameters; (inputs, targets) for a network
 LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape ()
 Scale = float | Tensor  # a step size or weight; a tensor holds one for each of stacked models
+Recall = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+"""What serves c clients by rows of their own, ``-> outputs (c, q, ...)``. It is given a model's
+outputs (c, q, ...) and representations (c, q, d) of queries; and of the clients' rows
+representations (c, n, d), targets (c, n, ...), and which of them count (c, n)."""
 
 
 class Companion(NamedTuple):

@@ -135,7 +135,8 @@ class Run:
         """Returns a client's own model, by name of its arrays.
 
         That is the model that the method serves the client by: the one that it keeps, the common
-        one with its own parameters, or the common one after fine-tuning as for its score.
+        one with its own parameters, or the common one after fine-tuning as for its score. If the
+        method also looks at the client's rows, it is the network by which it does.
 
         Args:
             client: Its number, or its name.
@@ -163,7 +164,7 @@ class Run:
         w = start | checkpoint.model | mine
         if network.kept is not None and mine:
             return self._as_named(network.kept(w))
-        if e.own.serves == COMMON:
+        if e.own.serves == COMMON or e.own.recall() is not None:
             return self._as_named(part(w))
         scoring = Scoring(e, network, data, vectorized=False)
         return self._as_named(scoring.personalized(part(w), client))

@@ -93,7 +93,8 @@ def with_served(
 ) -> Evaluation:
     """Adds the columns of the model that the method serves each client by.
 
-    Clients without that model, because they never trained, are served by the fine-tuned one.
+    Clients without that model are served by the fine-tuned one; so are those that never train, but
+    for a model that they have of their own.
 
     Args:
         evaluation: The scores.
@@ -106,7 +107,8 @@ def with_served(
     for rows in (PERSONALIZED, VALIDATION):
         for name in (rows + metric.name for metric in metrics if rows + metric.name in columns):
             own, tuned = columns[name + serves], columns[name + PERSONALIZED]
-            columns[name + SERVED] = np.where(new | np.isnan(own), tuned, own)
+            lacking = np.isnan(own) | (new & (serves != KEPT))
+            columns[name + SERVED] = np.where(lacking, tuned, own)
     return evaluation._replace(columns=columns)
 
 

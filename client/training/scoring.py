@@ -13,12 +13,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engram.dense import FIRST, Examples, logits
 from engram.meta.fine_tune import fine_tune
 from engram.metrics import Metric
-from engram.models import Model, dense_loss_of, mean_loss
+from engram.models import Model, dense_loss_of, mean_loss, represented
 from engram.models.base import Inputs
 from engram.optimizers import AFFINE
 from engram.span import make_coordinates
 from engram.tasks import task_of
-from engram.types import Batch, LossFn, Params
+from engram.types import Batch, LossFn, Params, Recall
 from federation.data.federated import FederatedData, Split
 from federation.data.partitions import Rows
 from federation.experiment import Experiment
@@ -36,7 +36,8 @@ class Scores(NamedTuple):
     Attributes:
         columns: By the names of the method's columns: each metric of the common model, of the
             model after fine-tuning, and of the one that the client keeps, as it is (LocalMOML's
-            carried memory, pFedMe's theta); NaN for a client without one.
+            carried memory, pFedMe's theta), or of the common one with its own rows beside it; NaN
+            for a client without one.
         queries: Number of test rows scored on.
     """
 
@@ -94,6 +95,7 @@ class Scoring:
         self._data = data
         self._vectorized = vectorized
         self._metrics = experiment.of(LocalMethod).metrics(experiment)
+        self._recall = experiment.of(LocalMethod).recall()
         self._dense = vectorized and network.features is None and network.dense_layers > 0
         self._dense &= experiment.adapt_optimizer in AFFINE and FIRST not in network.personal
         task = task_of(experiment.task, experiment.loss)
@@ -124,6 +126,7 @@ class Scoring:
         """
         size = sum(leaf.numel() for leaf in model.values())
         splits = [split for split in (self._data.test, self._data.validation) if split]
+        splits += [self._data.train] if self._recall is not None else []
         most = max(len(split.rows[c]) for split in splits for c in clients)
         inputs = self._row * max(most, self._drawn)
         block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
@@ -177,6 +180,9 @@ class Scoring:
             names = [*model, *own]
             stack = {name: torch.stack([memory[name] for memory in found]) for name in names}
             serve[KEPT] = lambda x: self._for_each(self._network.apply)(stack, _of(x, have))
+        if self._recall is not None:
+            have = list(range(len(clients)))
+            serve[KEPT] = self._recalling(self._recall, model, own, clients)
         queries = self._queries(clients)
         columns = self._columns(serve, queries, have)
         if self._data.validation is not None:
@@ -198,8 +204,7 @@ class Scoring:
         count, counted = len(queries.rows), queries.counted
         outputs: dict[str, list[Tensor]] = {which: [] for which in serve}
         targets = []
-        # One client may have more rows than fit into memory at once.
-        for rows in torch.split(queries.rows, max(1, _BLOCK // (self._row * count)), 1):
+        for rows in self._in_parts(queries.rows):
             x, y = queries.split.take(rows)
             targets.append(y)
             for which, served in serve.items():
@@ -225,6 +230,30 @@ class Scoring:
         shape = tree_leaves(x)[0].shape[:2]
         flat = tree_map(lambda leaf: leaf.flatten(0, 1), x)
         return _unflattened(self._network.apply(model, flat), shape)
+
+    def _recalling(
+        self, recall: Recall, model: Params, own: Params, clients: Sequence[int]
+    ) -> Callable[[Inputs], Tensor]:
+        """Returns what serves clients by their training rows, too: x (c, q, ...) to outputs."""
+
+        def one(mine: Params, x: Inputs) -> tuple[Tensor, Tensor]:
+            return represented(self._network)(model | mine, x)
+
+        represent, train = self._for_each(one), self._data.train
+        memory = _padded(train, train.rows, clients)
+        parts = [train.take(rows) for rows in self._in_parts(memory.rows)]
+        theirs = torch.cat([represent(own, x)[1] for x, _ in parts], dim=1)
+        y = torch.cat([targets for _, targets in parts], dim=1)
+
+        def served(x: Inputs) -> Tensor:
+            outputs, z = represent(own, x)
+            return recall(outputs, z, theirs, y, memory.counted)
+
+        return served
+
+    def _in_parts(self, rows: Tensor) -> Sequence[Tensor]:
+        """Parts rows (c, n) of c clients: one client may have more than fit into memory at once."""
+        return torch.split(rows, max(1, _BLOCK // (self._row * len(rows))), 1)
 
     def _measured(
         self, which: str, outputs: Tensor, y: Tensor, counted: Tensor

@@ -7,7 +7,7 @@ sequential engine runs the same pure functions client by client, and says which 
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Literal
@@ -57,6 +57,11 @@ _LARGE = 2**18  # parameters of a network that a CPU trains client by client
 _TRIES = 2  # of each way: a first one takes longer
 
 Way = partial[LocalRound]
+Form = Callable[[LossFn], LossFn]
+
+
+def _as_it_is(loss: LossFn) -> LossFn:
+    return loss
 
 
 class Trainer:
@@ -104,7 +109,7 @@ class Trainer:
         augment = AUGMENTATIONS.get(experiment.augment)
         try:
             self._parted = self._own.in_parts(self._network, experiment)
-            self.rule = self._rule_on(self._loss)
+            self.rule = self._rule_on(_as_it_is)
             if augment is not None:
                 check_augmentation(augment, example(data.kind.inputs))
         except ValueError as error:
@@ -128,13 +133,13 @@ class Trainer:
         return self._own.initial_rows + e.local_steps * self.rule.batches_per_step * e.batch_size
 
     def _rule_on(
-        self, loss: LossFn, scales: Mapping[str, Scale] = {}, *, factor: float = 1.0
+        self, form: Form, scales: Mapping[str, Scale] = {}, *, factor: float = 1.0
     ) -> LocalRule:
-        """Builds the rule, with some of the method's settings in place of its own."""
+        """Builds the rule on a form of its loss, with some settings in place of the method's."""
         e = self.experiment
         own = self._own.model_copy(update=dict(scales)) if scales else self._own
         rule = with_optimizer(
-            self._parted(own.rule(loss)),
+            self._parted(own.rule(form(own.loss(self._network, self._task)))),
             e.optimizer,
             momentum=e.momentum,
             weight_decay=e.weight_decay,
@@ -143,8 +148,8 @@ class Trainer:
         )
         return scaled(rule, factor)
 
-    def _rules(self, loss: LossFn) -> Rules:
-        return partial(self._rule_on, loss)
+    def _rules(self, form: Form) -> Rules:
+        return partial(self._rule_on, form)
 
     def _reported(self, loss: LossFn) -> LossFn:
         """Returns the loss of the model that clients are served by, where the rule has another."""
@@ -155,22 +160,21 @@ class Trainer:
         """Returns the ways to run a cohort that may be the fastest, by name."""
         network, rule, statistics = self._network, self.rule, self._network.statistics
         rules = self._rules
-        alone = by_autograd(self._loss)
-        in_turn = {
-            "in-turn": partial(
-                each_in_turn, rules(alone), self._reported(alone), statistics=statistics
-            )
-        }
         reported = self._reported(self._loss)
-        together = {"vmap": partial(vmapped, rules(self._loss), reported, statistics=statistics)}
+        in_turn = {
+            "in-turn": partial(each_in_turn, rules(by_autograd), reported, statistics=statistics)
+        }
+        together = {"vmap": partial(vmapped, rules(_as_it_is), reported, statistics=statistics)}
         if not vectorized:
             return in_turn
+        plain = type(self._own).loss is LocalMethod.loss  # which alone has a form written out
         features, ends_dense = network.features, network.dense_layers > 0
         own_first = [name for name in self._personal if name.endswith(FIRST)]
         learned = ends_dense and rule.single_use and not self._reads and pays(model, self._rows)
         learned &= not rule.companions
         held = (
             rule.affine
+            and plain
             and not (own_first and self._reads)
             and not self._keeps
             and not self.experiment.local_epochs
@@ -178,16 +182,16 @@ class Trainer:
         if held and ends_dense and (features is None or learned):
             loss, targets = dense_loss_of(self._task, network.dense_layers, self.data.outputs)
             seen = self._reported(loss)
-            way = partial(dense, rules(loss), seen, targets=targets, features=features)
+            way = partial(dense, rules(lambda _: loss), seen, targets=targets, features=features)
             return {"dense": way}
         if self.experiment.device != "cpu":
             return together
-        losses = cohort_losses(network, self._task)
+        losses = cohort_losses(network, self._task) if plain else None
         if losses is not None:
             loss, update = by_cohorts(self._loss, losses), network.statistics_together
             together["grouped"] = partial(
                 vmapped,
-                rules(loss),
+                rules(lambda _: loss),
                 self._reported(all_at_once(losses)),
                 statistics=update and all_at_once(update),
             )

@@ -16,6 +16,8 @@ from engram.models.losses import (
     cross_entropy,
     dense_loss_of,
     mean_loss,
+    penalized_loss,
+    represented,
     squared_error,
 )
 from engram.models.module import from_module
@@ -37,6 +39,8 @@ __all__ = [
     "mean_loss",
     "network",
     "part_of",
+    "penalized_loss",
+    "represented",
     "squared_error",
     "with_companions",
     "with_personal",

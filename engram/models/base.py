@@ -44,6 +44,11 @@ class Model(NamedTuple):
         names: What a module calls its parameters, where they have other names here.
         kept: ``params -> params``, the model of a client's own that a local rule trains beside the
             network's; None if there is none. See ``engram.models.companions``.
+        represent: ``(params, inputs, key, shift, training) -> (outputs, z (k, width))``: what
+            ``train`` or ``apply`` gives if the last layer that has parameters takes z + shift in
+            place of its input z, the representation, and z; a shift of None is none. None where
+            that layer does not take one vector for each row, once.
+        width: Numbers in a representation; 0 if there is none.
     """
 
     init: Callable[[Generator], Params]
@@ -64,3 +69,5 @@ class Model(NamedTuple):
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
     kept: Callable[[Params], Params] | None = None
+    represent: Callable[..., tuple[Outputs, Tensor]] | None = None
+    width: int = 0

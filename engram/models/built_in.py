@@ -59,13 +59,24 @@ def _dense(inputs: int, widths: Sequence[int]) -> Model:
             params |= _layer(f"dense{layer}", (fan_out, fan_in), generator)
         return params
 
+    def linear(params: Params, layer: int, x: Tensor) -> Tensor:
+        return functional.linear(x, params[f"dense{layer}.weight"], params[f"dense{layer}.bias"])
+
+    def represent(
+        params: Params,
+        x: Tensor,
+        key: Tensor | None = None,
+        shift: Tensor | None = None,
+        training: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        del key, training
+        z = x.flatten(1)
+        for layer in range(len(widths) - 1):
+            z = linear(params, layer, z).relu()
+        return linear(params, len(widths) - 1, z if shift is None else z + shift), z
+
     def apply(params: Params, x: Tensor) -> Tensor:
-        x = x.flatten(1)
-        for layer in range(len(widths)):
-            if layer:
-                x = x.relu()
-            x = functional.linear(x, params[f"dense{layer}.weight"], params[f"dense{layer}.bias"])
-        return x
+        return represent(params, x)[0]
 
     return Model(
         init,
@@ -74,6 +85,8 @@ def _dense(inputs: int, widths: Sequence[int]) -> Model:
         dense_layers=len(widths),
         activations=sum(widths),
         parameters=sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes)),
+        represent=represent,
+        width=sizes[-2],
     )
 
 
@@ -107,11 +120,22 @@ def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
     def apply(params: Params, x: Tensor) -> Tensor:
         return head.apply(params, features(params, x))
 
+    def represent(params: Params, x: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+        assert head.represent is not None  # for mypy: dense layers have it
+        return head.represent(params, features(params, x), *given)
+
     maps = (_CHANNELS[0] + _CHANNELS[1] // 4) * height * width  # before pooling
     filters = (channels * _KERNEL**2 + 1) * _CHANNELS[0]
     filters += (_CHANNELS[0] * _KERNEL**2 + 1) * _CHANNELS[1]
     return Model(
-        init, apply, features, head.dense_layers, maps + head.activations, filters + head.parameters
+        init,
+        apply,
+        features,
+        head.dense_layers,
+        maps + head.activations,
+        filters + head.parameters,
+        represent=represent,
+        width=head.width,
     )
 
 

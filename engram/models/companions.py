@@ -68,6 +68,7 @@ def with_companions(model: Model, rule: LocalRule) -> Model:
         apply=on_part(model.apply),
         train=on_part(model.train),
         together=on_part(model.together),
+        represent=on_part(model.represent),
         statistics=on_each(model.statistics),
         statistics_together=on_each(model.statistics_together),
         running=frozenset(running),

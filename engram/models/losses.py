@@ -6,13 +6,22 @@ from torch import Tensor
 from torch.func import grad, vjp
 from torch.nn import functional
 
+from engram.checks import must
 from engram.dense import CROSS_ENTROPY, Output, dense_loss, indicators
 from engram.derivatives import LossWithDerivatives
-from engram.models.base import Model
+from engram.models.base import Model, Outputs
 from engram.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task
 from engram.types import Batch, LossFn, Params
 
-__all__ = ["cohort_losses", "cross_entropy", "dense_loss_of", "mean_loss", "squared_error"]
+__all__ = [
+    "cohort_losses",
+    "cross_entropy",
+    "dense_loss_of",
+    "mean_loss",
+    "penalized_loss",
+    "represented",
+    "squared_error",
+]
 
 
 def mean_loss(model: Model, task: Task) -> LossFn:
@@ -31,6 +40,41 @@ def mean_loss(model: Model, task: Task) -> LossFn:
         return mean(outputs, targets)
 
     return loss
+
+
+def penalized_loss(
+    model: Model, task: Task, penalty: Callable[[Params, Tensor, Tensor], Tensor]
+) -> LossFn:
+    """Builds ``mean_loss`` plus a penalty of the batch's representations.
+
+    Args:
+        model: The network.
+        task: What is learned.
+        penalty: ``(params, representations (k, width), targets (k, ...)) -> penalty``, of shape ().
+
+    Raises:
+        ValueError: If the network has no representation.
+    """
+    mean, represent = _mean(task.loss), represented(model)
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        inputs, targets, *key = batch
+        outputs, z = represent(params, inputs, *(key or [None]), None, True)
+        return mean(outputs, targets) + penalty(params, z, targets)
+
+    return loss
+
+
+def represented(model: Model) -> Callable[..., tuple[Outputs, Tensor]]:
+    """Returns ``model.represent``.
+
+    Raises:
+        ValueError: If the network has no representation.
+    """
+    if model.represent is None:
+        expected = "one whose last layer with parameters takes one vector for each row"
+        raise ValueError(must("model", "another", expected))
+    return model.represent
 
 
 def cohort_losses(model: Model, task: Task) -> LossFn | None:

@@ -1,20 +1,17 @@
 """Any ``torch.nn.Module`` as a network: a function of a parameter dictionary."""
 
-import copy
-import threading
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
 from engram.checks import require
-from engram.models.base import Inputs, Model, Outputs
-from engram.models.functional import NORMS, Pure, Statistics, decomposes
-from engram.models.grouped import Images, Rows
+from engram.models.base import Inputs, Model
+from engram.models.functional import NORMS, Statistics
+from engram.models.skeleton import Skeleton, called, parameters_of, rows_of
 from engram.types import Params
 
 __all__ = ["Make", "from_module"]
@@ -57,14 +54,14 @@ def from_module(
     free = {id(p) for p in module.parameters() if p.requires_grad}
     require(bool(free), "a network", type(module).__name__, "one with parameters that are trained")
     running = {} if statistics == "fixed" else _running(module)
-    skeleton = _Skeleton(module, example, running, fixed=statistics == "fixed")
+    skeleton = Skeleton(module, example, running, fixed=statistics == "fixed")
 
     grouped = skeleton.can_group(example)
 
     def init(generator: Generator) -> Params:
         fresh = module if isinstance(make, nn.Module) else _made(make, generator)
         _try(fresh, example)
-        return _parameters(fresh, running)
+        return parameters_of(fresh, running)
 
     model = Model(
         init,
@@ -72,7 +69,7 @@ def from_module(
         None,
         dense_layers=0,
         activations=_activations(module, example),
-        parameters=sum(leaf.numel() for leaf in _parameters(module, running).values()),
+        parameters=sum(leaf.numel() for leaf in parameters_of(module, running).values()),
         train=skeleton.train,
         noisy=skeleton.noisy,
         together=skeleton.together if grouped else None,
@@ -82,6 +79,8 @@ def from_module(
         least_rows=skeleton.least_rows(example),
         running=frozenset(running),
         tokens=skeleton.tokens,
+        represent=skeleton.represent if skeleton.width else None,
+        width=skeleton.width,
     )
     _check_pure(model, example)
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
@@ -103,7 +102,7 @@ def _try(module: nn.Module, example: Inputs) -> None:
     training = module.training
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            _call(module.eval(), example)
+            called(module.eval(), example)
     except Exception as error:  # it may be anybody's, and raise anything
         shapes = tree_map(lambda leaf: tuple(leaf.shape), example)
         raise ValueError(
@@ -114,15 +113,6 @@ def _try(module: nn.Module, example: Inputs) -> None:
         module.train(training)
 
 
-def _call(module: nn.Module, inputs: Inputs) -> Outputs:
-    args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
-    found = module(*(args if isinstance(args, tuple) else (args,)), **named)
-    # Models of transformers return a dictionary with attributes, caches among them.
-    special = isinstance(found, dict) and hasattr(found, "logits")
-    outputs: Outputs = found.logits if special else found
-    return outputs
-
-
 def _running(module: nn.Module) -> dict[str, str]:
     """Returns the names of batch norm's running statistics."""
     return {
@@ -131,172 +121,6 @@ def _running(module: nn.Module) -> dict[str, str]:
         if isinstance(part, NORMS) and part.running_mean is not None
         for kind in ("running_mean", "running_var")
     }
-
-
-def _parameters(module: nn.Module, running: dict[str, str]) -> Params:
-    found: Params = {n: leaf for n, leaf in module.named_parameters() if leaf.requires_grad}
-    found |= {name: leaf for name, leaf in module.named_buffers() if name in running}
-    return {name: leaf.detach().clone().cpu() for name, leaf in found.items()}
-
-
-class _Skeleton:
-    """A module twice, for training and for evaluation, that is called with other parameters."""
-
-    def __init__(
-        self, module: nn.Module, example: Inputs, running: dict[str, str], *, fixed: bool
-    ) -> None:
-        constants = [*module.parameters(), *module.buffers()]
-        memo = {id(tensor): tensor for tensor in constants}  # they are not copied
-        self._modes = [copy.deepcopy(module, dict(memo)).train(mode) for mode in (False, True)]
-        for part in self._modes[1].modules():
-            if isinstance(part, NORMS):
-                part.num_batches_tracked = None  # it would be counted up, in place
-        self._start = params = _parameters(module, running)
-        self._places = [_places(mode, params) for mode in self._modes]
-        self._last: tuple[Any, ...] = (
-            None,
-            None,
-            (),
-            {},
-        )  # training pass: of what, and what it saw
-        self._running, self._fixed, self._turn = list(running), fixed, threading.Lock()
-        # What a forward pass calls, it says itself.
-        example = tree_map(lambda leaf: leaf.contiguous(), example)
-        with torch.no_grad(), Pure(torch.zeros((), dtype=torch.int64)) as seen:
-            self._run(1, params, example)
-        whole = {(leaf.data_ptr(), leaf.numel()): size for leaf, size in seen.embedded}
-        self.tokens = tree_map(lambda leaf: whole.get((leaf.data_ptr(), leaf.numel())), example)
-        self.noisy = seen.drawn > 0
-        self._pure = self.noisy or bool(running) or fixed or seen.pooled
-
-    def _run(self, mode: int, params: Params, inputs: Inputs) -> Outputs:
-        places = self._places[mode]
-        with self._turn:
-            for name, slots in places.items():
-                for holder, at in slots:
-                    holder[at] = params[name]
-            try:
-                return _call(self._modes[mode], inputs)
-            finally:
-                for slots in places.values():
-                    for holder, at in slots:
-                        holder[at] = None  # whose graph is not kept
-
-    def least_rows(self, example: Inputs) -> int:
-        """Returns how many rows a batch needs in training: one may be too few to normalize by."""
-        params = {name: leaf.detach() for name, leaf in self._start.items()}
-        one = tree_map(lambda leaf: leaf[:1], example)
-        try:
-            with torch.no_grad():
-                self.train(params, one, torch.zeros((), dtype=torch.int64))
-        except ValueError:
-            return 2
-        return 1
-
-    def vectorizes(self, example: Inputs) -> bool:
-        """Returns whether ``vmap`` can run it: it cannot if a value decides what is computed."""
-
-        def one(leaf: Tensor) -> Tensor:
-            return leaf.detach()[None]
-
-        key = torch.zeros(1, dtype=torch.int64)
-        try:
-            with torch.no_grad():
-                for forward, *rest in ((self.train, key), (self.apply,)):
-                    vmap(forward)(tree_map(one, self._start), tree_map(one, example), *rest)
-        except RuntimeError:
-            return False
-        return True
-
-    def apply(self, params: Params, inputs: Inputs) -> Outputs:
-        if not decomposes() and not self._running:
-            return self._run(0, params, inputs)
-        with Pure(None):
-            return self._run(0, params, inputs)
-
-    def train(self, params: Params, inputs: Inputs, key: Tensor | None) -> Outputs:
-        if not decomposes() and not self._pure:
-            return self._run(1, params, inputs)
-        if decomposes() or not self._running:
-            with Pure(key, fixed=self._fixed):
-                return self._run(1, params, inputs)
-        with Pure(key, names=self._names(params)) as pass_:
-            outputs = self._run(1, params, inputs)
-        self._last = inputs, key, _addresses(params), pass_.statistics
-        return outputs
-
-    def together(self, params: Params, inputs: Tensor) -> Tensor:
-        """Calls many networks at once; see ``engram.models.grouped``."""
-        with Pure(None, fixed=self._fixed):
-            found = self._run(1, params, Images.of(inputs))
-        if not isinstance(found, Rows):
-            raise NotImplementedError("outputs that are no rows")
-        return found.x
-
-    def can_group(self, example: Inputs) -> bool:
-        """Returns whether ``together`` has a rule for all that the module does, and it is right."""
-        image = isinstance(example, Tensor) and example.ndim == 4 and example.is_floating_point()
-        if not image or self.noisy:
-            return False
-        ours = {name: torch.stack([leaf, 0.9 * leaf]) for name, leaf in self._start.items()}
-        inputs = torch.stack([example, example.flip(0)])
-        try:
-            with torch.no_grad():
-                found = self.together(ours, inputs)
-                alone = [
-                    self.train({name: leaf[i] for name, leaf in ours.items()}, inputs[i], None)
-                    for i in range(2)
-                ]
-        except Exception:  # of what has no rule; it may be anything that a module does with it
-            return False
-        return bool(torch.allclose(found, torch.stack(alone), rtol=1e-3, atol=1e-4))
-
-    def statistics(self, params: Params, inputs: Inputs, key: Tensor | None = None) -> Params:
-        if not decomposes():
-            # A gradient has been taken there, if the rule takes it at the model itself. Whoever
-            # calls holds on to the model and the batch: what is new is elsewhere in memory.
-            seen, its_key, addresses, found = self._last
-            if seen is inputs and its_key is key and addresses == _addresses(params):
-                return {name: leaf.detach() for name, leaf in found.items()}
-        with torch.no_grad(), Pure(key, names=self._names(params)) as pass_:
-            self._run(1, params, inputs)
-        return {**pass_.statistics}
-
-    def statistics_together(self, params: Params, inputs: Tensor) -> Params:
-        """Returns the running statistics of many networks at once."""
-        with torch.no_grad(), Pure(None, names=self._names(params)) as pass_:
-            self._run(1, params, Images.of(inputs))
-        return {**pass_.statistics}
-
-    def _names(self, params: Params) -> dict[int, str]:
-        return {id(params[name]): name for name in self._running}
-
-
-def _addresses(params: Params) -> list[int]:
-    return [leaf.data_ptr() for leaf in params.values()]
-
-
-_Slot = tuple[Any, Any]  # a dictionary or a list, and where in it a tensor stands
-
-
-def _places(module: nn.Module, params: Params) -> dict[str, list[_Slot]]:
-    """Finds where a module holds each parameter: in several places, if layers share it.
-
-    Writing there takes a tenth of the time of ``torch.func.functional_call``.
-    """
-    names = {id(leaf): n for n, leaf in [*module.named_parameters(), *module.named_buffers()]}
-    found: dict[str, list[_Slot]] = {name: [] for name in params}
-    for part in module.modules():
-        for holder in (part._parameters, part._buffers):
-            for at, leaf in holder.items():
-                if leaf is not None and names.get(id(leaf)) in found:
-                    found[names[id(leaf)]].append((holder, at))
-        if isinstance(part, nn.RNNBase):  # which has a list of its own of them
-            flat = part._flat_weights
-            for i, leaf in enumerate(flat):
-                if names.get(id(leaf)) in found:
-                    found[names[id(leaf)]].append((flat, i))
-    return found
 
 
 def _activations(module: nn.Module, example: Inputs) -> int:
@@ -315,7 +139,7 @@ def _activations(module: nn.Module, example: Inputs) -> int:
     finally:
         for handle in handles:
             handle.remove()
-    return max(1, count // len(tree_leaves(example)[0]))
+    return max(1, count // rows_of(example))
 
 
 def _check_pure(model: Model, example: Inputs) -> None:
@@ -391,18 +215,17 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
     def init(generator: Generator) -> Params:
         return {own.get(name, name): leaf for name, leaf in model.init(generator).items()}
 
-    def apply(params: Params, inputs: Inputs) -> Outputs:
-        return model.apply({theirs.get(name, name): leaf for name, leaf in params.items()}, inputs)
+    def named(function: Callable[..., Any] | None) -> Any:
+        def call(params: Params, *given: Any) -> Any:
+            assert function is not None  # for mypy: it is asked for below
+            return function({theirs.get(name, name): x for name, x in params.items()}, *given)
 
-    def together(params: Params, inputs: Tensor) -> Outputs:
-        named = {theirs.get(name, name): leaf for name, leaf in params.items()}
-        assert model.together is not None  # for mypy: it is asked for below
-        return model.together(named, inputs)
+        return function and call
 
     before = module[: tail.start]  # type: ignore[index]  # a Sequential, as _tail has found
     features = None
     if any(not isinstance(part, nn.Flatten) for part in before):
-        head = _Skeleton(before, example, {}, fixed=False)
+        head = Skeleton(before, example, {}, fixed=False)
         names = [name for name, leaf in before.named_parameters() if leaf.requires_grad]
 
         def features(params: Params, inputs: Tensor) -> Tensor:
@@ -411,9 +234,10 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
 
     return model._replace(
         init=init,
-        apply=apply,
+        apply=named(model.apply),
         train=None,
-        together=model.together and together,
+        together=named(model.together),
+        represent=named(model.represent),
         features=features,
         dense_layers=len(tail.linear),
         names=theirs,

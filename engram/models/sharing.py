@@ -11,7 +11,7 @@ from engram.types import Params
 __all__ = ["Part", "keep", "part_of", "with_personal"]
 
 
-Part = Literal["", "head", "body", "norm"]
+Part = Literal["", "head", "body", "norm", "all"]
 
 
 def part_of(model: Model, names: Iterable[str], part: Part) -> frozenset[str]:
@@ -21,12 +21,14 @@ def part_of(model: Model, names: Iterable[str], part: Part) -> frozenset[str]:
         model: The network.
         names: Of its parameters, in the order of its layers.
         part: ``head``, the last layer that has parameters; ``body``, all others; ``norm``, the
-            layers that keep running statistics, which belong to the part, too; "" for nothing.
+            layers that keep running statistics, which belong to the part, too; ``all`` of it; ""
+            for nothing.
     """
     layers = {name: name.rpartition(".")[0] for name in names}
     last = {[layer for name, layer in layers.items() if name not in model.running][-1]}
     normed = {layer for name, layer in layers.items() if name in model.running}
-    chosen = {"": set(), "head": last, "body": {*layers.values()} - last, "norm": normed}[part]
+    every = {*layers.values()}
+    chosen = {"": set(), "head": last, "body": every - last, "norm": normed, "all": every}[part]
     return frozenset(name for name, layer in layers.items() if layer in chosen)
 
 
@@ -69,7 +71,7 @@ def with_personal(
         matched = {n for n, c in called.items() if any(fnmatchcase(c, p) for p in patterns)}
         if patterns:
             found |= matched if kept else called.keys() - matched
-    if not called.keys() - found:
+    if not called.keys() - found and part != "all":
         raise ValueError(must("share", "nothing", "some parameters, which clients learn together"))
     return model._replace(personal=frozenset(found))
 

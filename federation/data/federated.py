@@ -15,7 +15,6 @@ from engram.checks import must, require
 from engram.models import (
     Model,
     check_fit,
-    mean_loss,
     network,
     with_companions,
     with_personal,
@@ -191,7 +190,8 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
             )
         if not isinstance(own, LocalMethod):
             return model
-        return with_companions(model, own.rule(mean_loss(model, task_of(e.task, e.loss))))
+        model = own.network(model, kind.outputs)
+        return with_companions(model, own.rule(own.loss(model, task_of(e.task, e.loss))))
     except ValueError as error:
         raise Refused(one_line(str(error))) from error
 

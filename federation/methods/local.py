@@ -18,7 +18,8 @@ from federation.settings.shared import SharedSettings
 if TYPE_CHECKING:
     from engram.aggregates import Aggregate
     from engram.models import Model, Part
-    from engram.types import LocalRule, LossFn
+    from engram.tasks import Task
+    from engram.types import LocalRule, LossFn, Recall
 
     Parted = Callable[[LocalRule], LocalRule]
 
@@ -52,6 +53,7 @@ class LocalMethod(Method):
             them do not train as one stack.
         part: The part of the network that each client keeps to itself, where the settings
             ``personal`` and ``share`` do not say; see ``engram.models.part_of``.
+        tasks: The tasks that it is for; empty for all of them.
     """
 
     plug_in = "local"
@@ -61,20 +63,53 @@ class LocalMethod(Method):
     server_steps: ClassVar[bool] = False
     unscaled: ClassVar[frozenset[str]] = frozenset()
     part: ClassVar["Part"] = ""
+    tasks: ClassVar[tuple[str, ...]] = ()
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part.
 
         Args:
-            loss: Mean loss over a batch, of the common network.
+            loss: Mean loss over a batch, of the common network, as ``loss`` builds it.
         """
         # Every method has its own. Not abstract by type: Experiment.of takes concrete classes.
         raise NotImplementedError
+
+    def network(self, model: "Model", outputs: int) -> "Model":
+        """Returns the network with what the method has beside its parameters; by default, nothing.
+
+        Args:
+            model: The network, with its personal parameters.
+            outputs: Number of classes, or of values.
+
+        Raises:
+            ValueError: If the network does not suit the method.
+        """
+        del outputs
+        return model
+
+    def loss(self, network: "Model", task: "Task") -> "LossFn":
+        """Builds what local steps lower; by default, the task's mean loss.
+
+        Args:
+            network: As ``network`` returns it.
+            task: What is learned.
+        """
+        from engram.models import mean_loss
+
+        return mean_loss(network, task)
 
     def in_parts(self, network: "Model", shared: SharedSettings) -> "Parted":
         """Returns what has a rule's steps train parts of the network; by default, all of it."""
         del network, shared
         return lambda rule: rule
+
+    def recall(self) -> "Recall | None":
+        """Builds what serves a client by its own training rows, beside the common model.
+
+        A method that has it serves by ``KEPT``, which every client then has, whether or not it has
+        trained. The network must have a representation.
+        """
+        return None
 
     def aggregate(self, shared: SharedSettings) -> "Aggregate":
         """Builds the server's part."""
@@ -108,6 +143,8 @@ class LocalMethod(Method):
 
     def problems(self, shared: SharedSettings) -> Iterator[str]:
         """Says what is wrong with settings that depend on each other."""
+        if self.tasks and shared.task not in self.tasks:
+            yield must("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
         if shared.num_classes == 1:
             yield must("num-classes", 1, "0, or at least 2")
         asked = shared.clients_per_round

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from engram.aggregates import Aggregate
     from engram.types import LocalRule, LossFn
 
-__all__ = ["Apfl", "Ditto", "LocalOnly", "MrMtl", "PFedMe"]
+__all__ = ["Apfl", "Ditto", "LocalOnly", "MrMtl", "OwnModel", "PFedMe"]
 
 _EUCLIDEAN = "1 where server-step is universal, which no factor of updates bears on"
 
 
-class _OwnModel(LocalMethod):
+class OwnModel(LocalMethod):
     """A method that serves clients by a model that each keeps."""
 
     serves: ClassVar[str] = KEPT
@@ -34,7 +34,7 @@ class _OwnModel(LocalMethod):
 
 
 @method
-class LocalOnly(_OwnModel):
+class LocalOnly(OwnModel):
     """Every client by itself."""
 
     name = "local"
@@ -51,7 +51,7 @@ class LocalOnly(_OwnModel):
 
 
 @method
-class Ditto(_OwnModel):
+class Ditto(OwnModel):
     """A common model, and personal ones near it."""
 
     name = "ditto"
@@ -74,7 +74,7 @@ class Ditto(_OwnModel):
 
 
 @method
-class Apfl(_OwnModel):
+class Apfl(OwnModel):
     """Mixtures of a common model and personal ones."""
 
     name = "apfl"
@@ -97,7 +97,7 @@ class Apfl(_OwnModel):
 
 
 @method
-class MrMtl(_OwnModel):
+class MrMtl(OwnModel):
     """Personal models near their mean."""
 
     name = "mr-mtl"

@@ -5,7 +5,7 @@ Written from the settings' classes by ``python -m tests.federation.pyproject_tab
 
 from typing import Literal, TypeAlias, TypedDict
 
-MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "meta-ban", "molar", "molar-bandit"] | str
+MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedproto", "feddbe", "knn-per", "meta-ban", "molar", "molar-bandit"] | str
 
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
@@ -197,7 +197,8 @@ class Given(TypedDict, total=False):
     eta: float
     """local-moml, per-fedavg, pfedme: step size of the common model; fedavg, fedprox, scaffold,
     feddyn, fedadagrad, fedyogi, fedadam, local, ditto, apfl, mr-mtl, fedper, lg-fedavg,
-    fedbabu, fedbn, fedrep, fedalt: step size of a client's local steps."""
+    fedbabu, fedbn, fedrep, fedalt, fedproto, feddbe, knn-per: step size of a client's local
+    steps."""
     hessian: Literal["exact", "first-order", "finite-difference"]
     """local-moml, per-fedavg: how the meta-gradient treats the Hessian: exact, first-order
     (leaves it out) or finite-difference."""
@@ -219,7 +220,8 @@ class Given(TypedDict, total=False):
     """fedyogi, fedadam: weight of the former mean square."""
     lambda_: float
     """ditto, mr-mtl: weight of the proximal term; 0: local models; pfedme: weight of the
-    proximal term."""
+    proximal term; fedproto: weight of the distance to prototypes; 0: local models; knn-per:
+    weight of the client's nearest rows; 0: the common model."""
     inner_steps: int
     """pfedme: steps towards the proximal point."""
     server_mix: float
@@ -227,6 +229,12 @@ class Given(TypedDict, total=False):
     personal_share: float
     """fedrep: share of a client's steps in a round, the first ones, for the head; fedalt: share
     of a client's steps in a round, the first ones, for what it keeps."""
+    kappa: float
+    """feddbe: weight of the distance between mean representations."""
+    k: int
+    """knn-per: rows that vote."""
+    scale: float
+    """knn-per: distance at which a row's vote weighs 1/e of one at no distance."""
     nu: float
     """meta-ban: the larger, the larger groups are."""
     gamma: float

@@ -12,6 +12,7 @@ from engram.tasks import loss
 from federation.data.in_memory import hold
 from federation.data.lazy import Lazy
 from federation.errors import DataError, Refused
+from federation.methods import METHODS
 from server.record import RunRecord
 from simulations.engine import simulate
 from simulations.testing import engines_differ
@@ -40,13 +41,19 @@ def experiment(case, **settings):
     return small_of_any(**{"model": make, "dataset": dataset} | given | own | settings)
 
 
+def suits(method, case):
+    """Whether a method is for the task of a case."""
+    tasks = METHODS[method].tasks
+    return not tasks or CASES[case][2].get("task", "classification") in tasks
+
+
 # Some methods train every network, and the others a third of them each.
 EVERYWHERE = ("local-moml", "per-fedavg", "fedavg", "pfedme")
 TABLE = [
     (case, method)
     for i, case in enumerate(CASES)
     for j, method in enumerate(ANY_NETWORK)
-    if method in EVERYWHERE or (i + j) % 3 == 0
+    if (method in EVERYWHERE or (i + j) % 3 == 0) and suits(method, case)
 ]
 TABLE += [(case, "fedbn") for case in ("batch norm and dropout", "built-in resnet")]
 

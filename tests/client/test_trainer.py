@@ -8,7 +8,7 @@ from client.memory import DiskStore, RamStore
 from client.training.trainer import ClientFailed
 from engram.meta.local_moml import local_moml
 from engram.models import cross_entropy
-from federation.methods import METHODS
+from federation.methods import METHODS, common, method
 from federation.streams import Stream, generator
 from tests.support import (
     ANY_NETWORK,
@@ -195,6 +195,9 @@ OTHER = {
     "ditto": {"eta": 0.2, "lambda": 0.2},
     "apfl": {"eta": 0.2, "alpha": 0.3},
     "mr-mtl": {"eta": 0.2, "lambda": 0.2},
+    "fedproto": {"eta": 0.2, "lambda": 0.2},
+    "feddbe": {"eta": 0.2, "kappa": 0.2},
+    "knn-per": {"eta": 0.2},
 }
 
 
@@ -211,7 +214,8 @@ def test_every_setting_of_an_algorithm_reaches_it(method, key):
         model = initial_model(
             trainer(small_of_any(method=method))
         )  # the same start, whatever the seed
-        train_clients(t, model, [3, 4], server_round=1, durable=0)
+        first = train_clients(t, model, [3, 4], server_round=1, durable=0).params
+        model = {name: leaf.mean(0) for name, leaf in first.items()}
         found = train_clients(t, model, [3, 4], server_round=2, durable=1).params
         results.append(found | (store.load(4, None, before=3) or {}))
     assert any(not torch.equal(results[0][name], results[1][name]) for name in results[0])
@@ -365,3 +369,23 @@ def test_a_memory_that_a_rule_does_not_read_is_not_loaded_to_train():
     t = trainer(small_of_any(method="pfedme"), Unread())
     for server_round in (1, 2):
         train_clients(t, initial_model(t), [3], server_round=server_round, durable=0)
+
+
+@pytest.mark.parametrize("settings", [{}, {"model": "resnet", "hidden": "4"}])
+def test_a_loss_of_a_methods_own_is_lowered_whatever_the_network(settings, plug_ins):
+    @method
+    class Doubled(common.FedAvg):
+        """FedAvg of twice the loss."""
+
+        name = "doubled"
+
+        def loss(self, network, task):
+            plain = super().loss(network, task)
+            return lambda w, batch: 2 * plain(w, batch)
+
+    found = []
+    for name, eta in (("doubled", 0.05), ("fedavg", 0.1)):
+        t = trainer(small_of_any(method=name, eta=eta, **settings))
+        found.append([rounds(t, [[3, 4]])[0].params for _ in range(6)])  # each way has its turn
+    for one, other in zip(*found, strict=True):
+        assert_same(one, other, atol=1e-5)

@@ -19,6 +19,9 @@ BY_ROWS = {
     "fedper",
     "lg-fedavg",
     "fedbabu",
+    "fedproto",
+    "feddbe",
+    "knn-per",
 }
 UPDATES = st.lists(
     st.tuples(st.lists(st.floats(-9, 9), min_size=2, max_size=2), st.integers(1, 50)),
@@ -78,8 +81,9 @@ def test_only_servers_with_a_step_of_their_own_and_pfedmes_leave_the_mean(algori
     model, change = {"w": draw(1, 2)}, updates([([1.0, 2.0], 1)])
     aggregate = aggregate_of(small_of_any(method=algorithm, server_mix=0.25))
     merged, _ = aggregate.merge(model, aggregate.init(model), change)
-    # The control variates of scaffold take a step of their own, and its models their mean.
-    steps = METHODS[algorithm].server_steps and algorithm != "scaffold"
+    # Scaffold's control variates and fedproto's prototypes take a step of their own, and models
+    # their mean.
+    steps = METHODS[algorithm].server_steps and algorithm not in ("scaffold", "fedproto")
     assert torch.equal(merged["w"], change[0].params["w"]) == (not steps and algorithm != "pfedme")
 
 

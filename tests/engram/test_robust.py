@@ -192,3 +192,8 @@ def test_a_servers_step_is_taken_towards_the_center():
 def test_only_a_mean_can_be_replaced():
     with pytest.raises(ValueError, match="merge must be mean where the server needs every model"):
         centered(mean()._replace(additive=False), median)
+
+
+def test_a_parameter_that_is_a_single_number_has_a_center():
+    models = [{"scale": torch.tensor(x)} for x in (1.0, 9.0, 2.0)]
+    assert_same(median(models), {"scale": torch.tensor(2.0)})
