@@ -67,6 +67,8 @@ class LocalRule(NamedTuple):
         then: ``(turn, rule)``: of a client's n steps in a round, ``turn(n)`` are this rule's, and
             those after them the other one's, which has the same ``init`` and state; None where all
             are this one's.
+        prepares: Whether its own steps only prepare those of ``then``: neither an optimizer nor a
+            schedule bears on them.
         served: ``w -> params``, the model of its own that w gives a client, which is neither w's
             network nor u; None if there is none.
     """
@@ -86,4 +88,5 @@ class LocalRule(NamedTuple):
     moved: Callable[[Params], Params] | None = None
     finish: Callable[[Params, Params], Params] | None = None
     then: "tuple[Callable[[int], int], LocalRule] | None" = None
+    prepares: bool = False
     served: Callable[[Params], Params] | None = None

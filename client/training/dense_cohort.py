@@ -74,9 +74,9 @@ def dense(
     for number, batches in enumerate(zip(*[stream] * task.draws.batches, strict=True)):
         step = whose_turn(rule, later=task.draws.later(number)).step
         w, u = step(_fit(w, batches[-1]), _fit(u, batches[-1]), batches)
-    losses = [loss(w, batches[-1])] if task.losses else []
     if rule.finish is not None:
         w = rule.finish(w, u)
+    losses = [loss(w, batches[-1])] if task.losses else []
     # As `tree.is_finite`, for each client.
     sums = [leaf.flatten(1).sum(1, dtype=torch.float64) for leaf in w.values()]
     fine = torch.stack([*sums, *losses]).isfinite().all(0).tolist()

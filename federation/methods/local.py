@@ -48,6 +48,7 @@ class LocalMethod(Method):
         shows: Which models a comparison has a row for.
         reference: Whether every comparison has it, as what others must be better than.
         server_steps: Whether the server takes a step of its own, which no other can replace.
+        least_steps: Local steps that a round must have, where it is so many and not epochs.
         unscaled: Fields that are numbers, but that a rule does not multiply by: runs that differ in
             them do not train as one stack.
         part: The part of the network that each client keeps to itself, where the settings
@@ -59,6 +60,7 @@ class LocalMethod(Method):
     shows: ClassVar[tuple[str, ...]] = (SERVED,)
     reference: ClassVar[bool] = False
     server_steps: ClassVar[bool] = False
+    least_steps: ClassVar[int] = 1
     unscaled: ClassVar[frozenset[str]] = frozenset()
     part: ClassVar["Part"] = ""
 
@@ -124,6 +126,9 @@ class LocalMethod(Method):
             yield must("shards", shared.shards, f"a divisor of clients-per-round = {asked}")
         if shared.min_clients > asked:
             yield must("min-clients", shared.min_clients, f"at most clients-per-round = {asked}")
+        if not shared.local_epochs and shared.local_steps < self.least_steps:
+            expected = f"at least {self.least_steps} for {self.name}"
+            yield must("local-steps", shared.local_steps, expected)
         if shared.local_epochs and shared.order == "stream":
             yield must("local-epochs", shared.local_epochs, "0 where order is stream")
         if shared.optimizer == "sgd" and shared.optimizer_state == "kept":

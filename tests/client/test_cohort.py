@@ -64,6 +64,7 @@ CASES = [
     (vmapped, None, {"method": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
     (vmapped, None, {"method": "pfedme"} | FEATURES),
     (vmapped, None, {"method": "ditto"} | FEATURES),
+    (vmapped, None, {"method": "fedala"} | SPAN),
     (vmapped, None, {"method": "fedavg"} | STACKED),
     (vmapped, None, {"method": "fedrep"} | STACKED),
     (dense, Span, {"method": "lg-fedavg"} | SPAN),
@@ -134,7 +135,7 @@ def test_models_and_divergence_are_found_without_losses(settings, engine):
     "method",
     [
         *("local-moml", "pfedme", "local", "ditto", "apfl", "mr-mtl"),
-        *("fedrep", "lg-fedavg", "scaffold", "feddyn"),
+        *("fedrep", "lg-fedavg", "scaffold", "feddyn", "fedala"),
     ],
 )
 def test_memories_are_the_same_however_a_cohort_is_held(method):

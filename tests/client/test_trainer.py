@@ -195,6 +195,7 @@ OTHER = {
     "ditto": {"eta": 0.2, "lambda": 0.2},
     "apfl": {"eta": 0.2, "alpha": 0.3},
     "mr-mtl": {"eta": 0.2, "lambda": 0.2},
+    "fedala": {"eta": 0.2, "weight-eta": 0.2, "weight-share": 0.0, "layers": 2},
 }
 
 

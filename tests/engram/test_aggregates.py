@@ -19,6 +19,7 @@ BY_ROWS = {
     "fedper",
     "lg-fedavg",
     "fedbabu",
+    "fedala",
 }
 UPDATES = st.lists(
     st.tuples(st.lists(st.floats(-9, 9), min_size=2, max_size=2), st.integers(1, 50)),
