@@ -19,17 +19,22 @@ Scale = float | Tensor  # a step size or weight; a tensor holds one for each of 
 
 
 class Companion(NamedTuple):
-    """Arrays beside a network's parameters, one for each, which a rule has in its w.
+    """Arrays beside a network's parameters, which a rule has in its w: one for each, or numbers.
 
     Attributes:
         mark: What stands before a parameter's name in the name of its array; ends with a slash.
         personal: Whether each client keeps its own ones; if not, clients and server exchange them.
         copied: Whether they start as the parameters do, as a second model; if not, at zero.
+        drawn: Whether that model starts from another draw of the parameters.
+        numbers: The names of numbers, arrays of shape (), that it has in place of arrays like the
+            parameters; they start at zero.
     """
 
     mark: str
     personal: bool
     copied: bool
+    drawn: bool = False
+    numbers: tuple[str, ...] = ()
 
 
 class LocalRule(NamedTuple):
@@ -71,6 +76,8 @@ class LocalRule(NamedTuple):
             schedule bears on them.
         served: ``w -> params``, the model of its own that w gives a client, which is neither w's
             network nor u; None if there is none.
+        candidates: ``w -> models``, of which a client is served by the one that has the least loss
+            on its training rows, whether or not it has trained; None if there are none.
     """
 
     init: Callable[[Params, Batch | None], Params]
@@ -90,3 +97,4 @@ class LocalRule(NamedTuple):
     then: "tuple[Callable[[int], int], LocalRule] | None" = None
     prepares: bool = False
     served: Callable[[Params], Params] | None = None
+    candidates: Callable[[Params], tuple[Params, ...]] | None = None

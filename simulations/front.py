@@ -166,6 +166,10 @@ class Run:
         if e.own.serves == COMMON:
             return self._as_named(part(w))
         scoring = Scoring(e, network, data, vectorized=False)
+        if network.candidates is not None:
+            stacks = [{n: x[None] for n, x in model.items()} for model in network.candidates(w)]
+            chosen = scoring.least([client], stacks)
+            return self._as_named({name: leaf[0] for name, leaf in chosen.items()})
         return self._as_named(scoring.personalized(part(w), client))
 
     def plot(self, metric: str = "") -> "Figure":

@@ -1,8 +1,8 @@
 """How well clients are served: the common model, personalized ones, and those that they keep."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,12 @@ from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
 from federation.streams import Stream, generator
 
-__all__ = ["Scores", "Scoring", "measure"]
+__all__ = ["Candidates", "Scores", "Scoring", "measure"]
+
+Candidates = Sequence[Params]
+"""Models of which a client keeps the one with the least loss on its training rows; or none."""
+
+Named = TypeVar("Named", bound=Hashable)
 
 _BLOCK = 2**22  # numbers of query inputs, or of parameters, that are held at once
 
@@ -112,18 +117,19 @@ class Scoring:
         self,
         model: Params,
         clients: Sequence[int],
-        kept: Callable[[int], tuple[Params | None, Params]],
+        kept: Callable[[int], tuple[Candidates, Params]],
     ) -> Scores:
         """Scores the common model, personalized models, and the clients' memories.
 
         Args:
             model: The model that clients share.
             clients: Whom to score.
-            kept: Returns the model that a client keeps, if it keeps one, and its personal
-                parameters.
+            kept: Returns the model that a client keeps, if it keeps one, or those among which it
+                has to choose, and its personal parameters.
         """
         size = sum(leaf.numel() for leaf in model.values())
         splits = [split for split in (self._data.test, self._data.validation) if split]
+        splits += [self._data.train] if self._network.candidates and not self._few_shot else []
         most = max(len(split.rows[c]) for split in splits for c in clients)
         inputs = self._row * max(most, self._drawn)
         block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
@@ -163,7 +169,7 @@ class Scoring:
         self,
         model: Params,
         clients: Sequence[int],
-        kept: Sequence[tuple[Params | None, Params]],
+        kept: Sequence[tuple[Candidates, Params]],
     ) -> Scores:
         memories = [memory for memory, _ in kept]
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in kept[0][1]}
@@ -171,11 +177,11 @@ class Scoring:
             COMMON: partial(self._common, model, own),
             PERSONALIZED: self._tuned(model, own, self._support(clients)),
         }
-        have = [i for i, kept in enumerate(memories) if kept is not None]
+        have = [i for i, kept in enumerate(memories) if kept]
         if have:
-            found = [memory for memory in memories if memory is not None]
-            names = [*model, *own]
-            stack = {name: torch.stack([memory[name] for memory in found]) for name in names}
+            ranks = zip(*(memories[i] for i in have), strict=True)
+            stacks = [_stacked(models, [*model, *own]) for models in ranks]
+            stack = self.least([clients[i] for i in have], stacks)
             serve[KEPT] = lambda x: self._for_each(self._network.apply)(stack, _of(x, have))
         queries = self._queries(clients)
         columns = self._columns(serve, queries, have)
@@ -196,16 +202,7 @@ class Scoring:
             have: Positions of the clients that keep a model.
         """
         count, counted = len(queries.rows), queries.counted
-        outputs: dict[str, list[Tensor]] = {which: [] for which in serve}
-        targets = []
-        # One client may have more rows than fit into memory at once.
-        for rows in torch.split(queries.rows, max(1, _BLOCK // (self._row * count)), 1):
-            x, y = queries.split.take(rows)
-            targets.append(y)
-            for which, served in serve.items():
-                outputs[which].append(served(x))
-        y = torch.cat(targets, dim=1)
-        said = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
+        said, y = self._answers(serve, queries)
         columns = self._measured(COMMON, said[COMMON], y, counted)
         columns |= self._measured(PERSONALIZED, said[PERSONALIZED], y, counted)
         lacking = y.new_full((count,), torch.nan, dtype=torch.float32)
@@ -215,6 +212,47 @@ class Scoring:
             for name, values in found.items():
                 columns[name][have] = values
         return columns
+
+    def _answers(
+        self, serve: Mapping[Named, Callable[[Inputs], Tensor]], queries: _Queries
+    ) -> tuple[dict[Named, Tensor], Tensor]:
+        """Returns the outputs (c, q, ...) of each model, and the targets (c, q, ...)."""
+        outputs: dict[Named, list[Tensor]] = {which: [] for which in serve}
+        targets = []
+        # One client may have more rows than fit into memory at once.
+        size = max(1, _BLOCK // (self._row * len(queries.rows)))
+        for rows in torch.split(queries.rows, size, 1):
+            x, y = queries.split.take(rows)
+            targets.append(y)
+            for which, served in serve.items():
+                outputs[which].append(served(x))
+        said = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
+        return said, torch.cat(targets, dim=1)
+
+    def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
+        """Returns for each client the model that has the least loss on the rows it learns from.
+
+        These are its training rows; under few-shot, those that it fine-tunes on.
+
+        Args:
+            clients: Whose.
+            stacks: The first, second, ... model of each client, with a leading client axis.
+        """
+        if len(stacks) == 1:
+            return stacks[0]
+        apply, loss = self._for_each(self._network.apply), self._metrics[-1]
+        known = self._known(clients)
+        said, y = self._answers({i: partial(apply, w) for i, w in enumerate(stacks)}, known)
+        losses = [measure(loss, outputs, y, known.counted) for outputs in said.values()]
+        best, each = torch.stack(losses).argmin(0), torch.arange(len(clients))
+        return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
+
+    def _known(self, clients: Sequence[int]) -> _Queries:
+        """Returns all rows that clients learn from."""
+        if not self._few_shot:
+            return _padded(self._data.train, self._data.train.rows, clients)
+        split, rows, _ = self._support(clients)
+        return _Queries(split, rows, torch.ones_like(rows, dtype=torch.bool))
 
     def _common(self, model: Params, own: Params, x: Inputs) -> Tensor:
         """Returns the outputs (c, q, ...) before personalization, on queries x (c, q, ...)."""
@@ -306,6 +344,10 @@ def _padded(
     padded = [np.pad(rows[c], (0, width - len(rows[c])), mode="edge") for c in clients]
     arrays = (torch.from_numpy(array) for array in (np.stack(padded), counted))
     return _Queries(split, *(array.to(split.y.device) for array in arrays))
+
+
+def _stacked(models: Sequence[Params], names: Sequence[str]) -> Params:
+    return {name: torch.stack([model[name] for model in models]) for name in names}
 
 
 def _batches(support: _Support) -> Iterator[Batch]:

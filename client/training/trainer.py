@@ -29,7 +29,7 @@ from client.training.cohort import (
 from client.training.dense_cohort import cost, dense, pays
 from client.training.outcome import ClientFailed, Group, Trained, failed
 from client.training.sampler import Sampler
-from client.training.scoring import Scores, Scoring
+from client.training.scoring import Candidates, Scores, Scoring
 from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.dense import FIRST
 from engram.derivatives import all_at_once, by_autograd, by_cohorts
@@ -148,7 +148,9 @@ class Trainer:
 
     def _reported(self, loss: LossFn) -> LossFn:
         """Returns the loss of the model that clients are served by, where the rule has another."""
-        served = self._network.kept
+        served, candidates = self._network.kept, self._network.candidates
+        if candidates is not None:
+            return lambda w, batch: torch.stack([loss(m, batch) for m in candidates(w)]).amin(0)
         return loss if served is None else lambda w, batch: loss(served(w), batch)
 
     def _choose_ways(self, model: Params, *, vectorized: bool) -> Mapping[str, Way]:
@@ -384,13 +386,15 @@ class Trainer:
             clients: Whom to score.
             server_round: Memories made up to this round are scored as kept models.
         """
-        model, served = self.receive(model), self._network.kept
+        model, network = self.receive(model), self._network
 
-        def kept(client: int) -> tuple[Params | None, Params]:
+        def kept(client: int) -> tuple[Candidates, Params]:
             state, mine = self._recall(model, client, before=server_round + 1)
-            if served is None:
-                return (state if self._remembers else None), mine
+            if network.candidates is not None:
+                return network.candidates(model | mine), part(mine)
+            if network.kept is None:
+                return ((state,) if state and self._remembers else ()), mine
             began = self._store.newest(client, before=server_round + 1) > 0
-            return (served(model | mine) if began else None), part(mine)
+            return ((network.kept(model | mine),) if began else ()), part(mine)
 
         return self._scoring.scores(part(model), clients, kept)

@@ -44,6 +44,7 @@ class Model(NamedTuple):
         names: What a module calls its parameters, where they have other names here.
         kept: ``params -> params``, the model of a client's own that a local rule trains beside the
             network's; None if there is none. See ``engram.models.companions``.
+        candidates: As ``LocalRule.candidates``.
     """
 
     init: Callable[[Generator], Params]
@@ -64,3 +65,4 @@ class Model(NamedTuple):
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
     kept: Callable[[Params], Params] | None = None
+    candidates: Callable[[Params], tuple[Params, ...]] | None = None

@@ -48,6 +48,8 @@ class LocalMethod(Method):
         shows: Which models a comparison has a row for.
         reference: Whether every comparison has it, as what others must be better than.
         server_steps: Whether the server takes a step of its own, which no other can replace.
+        apart: Whether the server merges some clients apart from others, so that nothing that bounds
+            or replaces a mean over all of them would protect anybody.
         least_steps: Local steps that a round must have, where it is so many and not epochs.
         unscaled: Fields that are numbers, but that a rule does not multiply by: runs that differ in
             them do not train as one stack.
@@ -60,6 +62,7 @@ class LocalMethod(Method):
     shows: ClassVar[tuple[str, ...]] = (SERVED,)
     reference: ClassVar[bool] = False
     server_steps: ClassVar[bool] = False
+    apart: ClassVar[bool] = False
     least_steps: ClassVar[int] = 1
     unscaled: ClassVar[frozenset[str]] = frozenset()
     part: ClassVar["Part"] = ""
@@ -137,6 +140,9 @@ class LocalMethod(Method):
             expected = f"replace for {self.name}, whose server has a step of its own"
             yield must("server-step", shared.server_step, expected)
         yield from shared.protection_problems(asked)
+        for key, value, plain in (("clip", shared.clip, 0), ("merge", shared.merge, "mean")):
+            if self.apart and value != plain:
+                yield must(key, value, f"{plain} for {self.name}, which merges some clients apart")
         yield from _metrics_that_do_not_fit(shared)
 
 

@@ -12,11 +12,12 @@ from federation.settings.fields import Float, Int, searched
 from federation.settings.shared import SharedSettings
 
 if TYPE_CHECKING:
+    from engram.aggregates import Aggregate
     from engram.models import Model
     from engram.types import LocalRule, LossFn
     from federation.methods.local import Parted
 
-__all__ = ["FedAla"]
+__all__ = ["FedAla", "Ifca"]
 
 
 @method
@@ -63,3 +64,36 @@ class FedAla(CommonModel):
 
         names = last_layers(network, part(network.init(torch.Generator())), self.layers)
         return partial(only, names=names | {WEIGHT.mark + name for name in names})
+
+
+@method
+class Ifca(CommonModel):
+    """A model for each cluster of clients."""
+
+    name = "ifca"
+    meaning = "a model for each cluster of clients, which choose one by their losses"
+    source = "Ghosh et al., NeurIPS 2020, Alg. 1, model averaging"
+    serves = KEPT
+    shows = (SERVED,)
+    apart = True
+
+    clusters: Int = Field(3, ge=1, description="models that clients choose from; 1: fedavg")
+    initial_batch_size: Int = Field(50, ge=1, description="rows by which a client chooses")
+
+    def rule(self, loss: "LossFn") -> "LocalRule":
+        """Builds the client's part."""
+        from engram.federated.ifca import ifca
+
+        return ifca(loss, eta=self.eta, clusters=self.clusters)
+
+    def aggregate(self, shared: SharedSettings) -> "Aggregate":
+        """Builds the server's part."""
+        del shared
+        from engram.federated.ifca import ifca_server
+
+        return ifca_server()
+
+    @property
+    def initial_rows(self) -> int:
+        """Rows by which a client chooses."""
+        return self.initial_batch_size
