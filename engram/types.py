@@ -10,12 +10,46 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Batch", "Companion", "LocalRule", "LossFn", "Params", "Scale"]
+__all__ = [
+    "Batch",
+    "Candidates",
+    "Companion",
+    "LocalRule",
+    "LossFn",
+    "Params",
+    "Scale",
+    "Weighted",
+]
 
 Params = dict[str, Tensor]
 Batch = Any  # whatever a loss looks at besides parameters; (inputs, targets) for a network
-LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape ()
+LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape (); see `Weighted`
 Scale = float | Tensor  # a step size or weight; a tensor holds one for each of stacked models
+
+
+class Weighted(NamedTuple):
+    """A batch whose rows count differently: its loss is the sum of rows' losses by their weights.
+
+    Attributes:
+        batch: As a loss takes it, of k rows.
+        weights: Shape (k,), for a loss of shape (); or (k, m), for m sums, shape (m,).
+    """
+
+    batch: Batch
+    weights: Tensor
+
+
+class Candidates(NamedTuple):
+    """Several models that a client is served by.
+
+    Attributes:
+        models: Which.
+        weights: Their weights in a mixture of what they predict, (len(models),), which add up to 1.
+            None: the client is served by the one that has the least loss on its training rows.
+    """
+
+    models: tuple[Params, ...]
+    weights: Tensor | None = None
 
 
 class Companion(NamedTuple):
@@ -76,8 +110,8 @@ class LocalRule(NamedTuple):
             schedule bears on them.
         served: ``w -> params``, the model of its own that w gives a client, which is neither w's
             network nor u; None if there is none.
-        candidates: ``w -> models``, of which a client is served by the one that has the least loss
-            on its training rows, whether or not it has trained; None if there are none.
+        candidates: The several models that w has for a client, whether or not it has trained; None
+            if there are none.
     """
 
     init: Callable[[Params, Batch | None], Params]
@@ -97,4 +131,4 @@ class LocalRule(NamedTuple):
     then: "tuple[Callable[[int], int], LocalRule] | None" = None
     prepares: bool = False
     served: Callable[[Params], Params] | None = None
-    candidates: Callable[[Params], tuple[Params, ...]] | None = None
+    candidates: Callable[[Params], Candidates] | None = None

@@ -13,22 +13,20 @@ from torch.utils._pytree import tree_leaves, tree_map
 from engram.dense import FIRST, Examples, logits
 from engram.meta.fine_tune import fine_tune
 from engram.metrics import Metric
+from engram.mixtures import mixture
 from engram.models import Model, dense_loss_of, mean_loss
 from engram.models.base import Inputs
 from engram.optimizers import AFFINE
 from engram.span import make_coordinates
 from engram.tasks import task_of
-from engram.types import Batch, LossFn, Params
+from engram.types import Batch, Candidates, LossFn, Params
 from federation.data.federated import FederatedData, Split
 from federation.data.partitions import Rows
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
 from federation.streams import Stream, generator
 
-__all__ = ["Candidates", "Scores", "Scoring", "measure"]
-
-Candidates = Sequence[Params]
-"""Models of which a client keeps the one with the least loss on its training rows; or none."""
+__all__ = ["Scores", "Scoring", "measure"]
 
 Named = TypeVar("Named", bound=Hashable)
 
@@ -102,6 +100,7 @@ class Scoring:
         self._dense = vectorized and network.features is None and network.dense_layers > 0
         self._dense &= experiment.adapt_optimizer in AFFINE and FIRST not in network.personal
         task = task_of(experiment.task, experiment.loss)
+        self._targets_are = task.targets
         # Personalized as it will serve: nothing is dropped, and no statistics are taken of the few.
         loss: LossFn = mean_loss(network._replace(train=None), task)
         if self._dense:
@@ -117,15 +116,15 @@ class Scoring:
         self,
         model: Params,
         clients: Sequence[int],
-        kept: Callable[[int], tuple[Candidates, Params]],
+        kept: Callable[[int], tuple[Candidates | None, Params]],
     ) -> Scores:
         """Scores the common model, personalized models, and the clients' memories.
 
         Args:
             model: The model that clients share.
             clients: Whom to score.
-            kept: Returns the model that a client keeps, if it keeps one, or those among which it
-                has to choose, and its personal parameters.
+            kept: Returns the models that a client keeps, if it keeps any, and its personal
+                parameters.
         """
         size = sum(leaf.numel() for leaf in model.values())
         splits = [split for split in (self._data.test, self._data.validation) if split]
@@ -169,20 +168,18 @@ class Scoring:
         self,
         model: Params,
         clients: Sequence[int],
-        kept: Sequence[tuple[Candidates, Params]],
+        kept: Sequence[tuple[Candidates | None, Params]],
     ) -> Scores:
-        memories = [memory for memory, _ in kept]
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in kept[0][1]}
         serve: dict[str, Callable[[Inputs], Tensor]] = {
             COMMON: partial(self._common, model, own),
             PERSONALIZED: self._tuned(model, own, self._support(clients)),
         }
-        have = [i for i, kept in enumerate(memories) if kept]
+        have = [i for i, (models, _) in enumerate(kept) if models is not None]
         if have:
-            ranks = zip(*(memories[i] for i in have), strict=True)
-            stacks = [_stacked(models, [*model, *own]) for models in ranks]
-            stack = self.least([clients[i] for i in have], stacks)
-            serve[KEPT] = lambda x: self._for_each(self._network.apply)(stack, _of(x, have))
+            found = [models for models, _ in kept if models is not None]
+            answer = self._kept([clients[i] for i in have], found, [*model, *own])
+            serve[KEPT] = lambda x: answer(_of(x, have))
         queries = self._queries(clients)
         columns = self._columns(serve, queries, have)
         if self._data.validation is not None:
@@ -228,6 +225,19 @@ class Scoring:
                 outputs[which].append(served(x))
         said = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
         return said, torch.cat(targets, dim=1)
+
+    def _kept(
+        self, clients: Sequence[int], kept: Sequence[Candidates], names: Sequence[str]
+    ) -> Callable[[Inputs], Tensor]:
+        """Returns what gives the outputs (c, q, ...) of the models that clients keep."""
+        apply, weights = self._for_each(self._network.apply), [some.weights for some in kept]
+        ranks = zip(*(some.models for some in kept), strict=True)
+        stacks = [_stacked(models, names) for models in ranks]
+        shares = [some for some in weights if some is not None]
+        if shares:
+            w = torch.stack(shares)
+            return lambda x: mixture(self._targets_are, [apply(stack, x) for stack in stacks], w)
+        return partial(apply, self.least(clients, stacks))
 
     def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
         """Returns for each client the model that has the least loss on the rows it learns from.

@@ -13,19 +13,15 @@ from torch import Tensor
 from engram.aggregates import Aggregate, Update, mean
 from engram.checks import require
 from engram.derivatives import gradient
+from engram.federated.components import drawn_apart, mark_of
 from engram.optimizers import descent
 from engram.tree import add_scaled, interpolate, marked, multiplied, part
-from engram.types import Batch, Companion, LocalRule, LossFn, Params, Scale
+from engram.types import Batch, Candidates, Companion, LocalRule, LossFn, Params, Scale
 
 __all__ = ["ifca", "ifca_server"]
 
 _CHOICE: Final = "choice/"  # before the numbers of models: 1 for the one that a client chose, or 0
 _START: Final = "start/"  # before the names, in the state, of the models that were received
-
-
-def _mark(number: int | str) -> str:
-    """Returns what stands before the names of a cluster's model; the network's own is the first."""
-    return f"cluster{number}/" if int(number) else ""
 
 
 def ifca(loss: LossFn, *, eta: Scale, clusters: int) -> LocalRule:
@@ -50,7 +46,7 @@ def ifca(loss: LossFn, *, eta: Scale, clusters: int) -> LocalRule:
     require(clusters >= 1, "clusters", clusters, "at least 1")
     grad = gradient(loss)
     numbers = tuple(map(str, range(clusters)))
-    marks = dict(zip(numbers, map(_mark, numbers), strict=True))
+    marks = dict(zip(numbers, map(mark_of, numbers), strict=True))
 
     def models(w: Params) -> tuple[Params, ...]:
         return tuple(part(w, mark) for mark in marks.values())
@@ -85,7 +81,6 @@ def ifca(loss: LossFn, *, eta: Scale, clusters: int) -> LocalRule:
             found |= marked(interpolate(back, part(w, mark), share), mark)
         return found | marked(part(u, _CHOICE), _CHOICE)
 
-    others = (Companion(mark, personal=False, copied=True, drawn=True) for mark in marks.values())
     return LocalRule(
         init=init,
         step=descent(direction, eta),
@@ -96,12 +91,12 @@ def ifca(loss: LossFn, *, eta: Scale, clusters: int) -> LocalRule:
         direction=direction,
         eta=eta,
         companions=(
-            *(other for other in others if other.mark),
+            *drawn_apart(clusters),
             Companion(_CHOICE, personal=False, copied=False, numbers=numbers),
         ),
         moved=moved,
         finish=finish,
-        candidates=models,
+        candidates=lambda w: Candidates(models(w)),
     )
 
 
@@ -119,7 +114,7 @@ def ifca_server() -> Aggregate:
     def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
         merged, state = plain.merge(model, state, updates)
         for number, share in part(merged, _CHOICE).items():
-            mark = _mark(number)
+            mark = mark_of(number)
             old, new = part(model, mark), part(merged, mark)
             if share > 0:
                 merged |= marked(interpolate(old, new, 1 / share), mark)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Generator, Tensor
 
-from engram.types import Params
+from engram.types import Candidates, Params
 
 __all__ = ["Inputs", "Model", "Outputs"]
 
@@ -65,4 +65,4 @@ class Model(NamedTuple):
     personal: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
     kept: Callable[[Params], Params] | None = None
-    candidates: Callable[[Params], tuple[Params, ...]] | None = None
+    candidates: Callable[[Params], Candidates] | None = None

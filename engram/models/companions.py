@@ -84,7 +84,7 @@ def with_companions(model: Model, rule: LocalRule) -> Model:
     own = {
         companion.mark + name
         for companion in companions
-        for name in (part(start) if companion.personal else model.personal)
+        for name in (companion.numbers or part(start) if companion.personal else model.personal)
     }
     running = {mark + name for mark in copies for name in model.running}
     return model._replace(

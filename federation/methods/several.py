@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engram.types import LocalRule, LossFn
     from federation.methods.local import Parted
 
-__all__ = ["FedAla", "Ifca"]
+__all__ = ["FedAla", "FedEm", "Ifca"]
 
 
 @method
@@ -97,3 +97,22 @@ class Ifca(CommonModel):
     def initial_rows(self) -> int:
         """Rows by which a client chooses."""
         return self.initial_batch_size
+
+
+@method
+class FedEm(CommonModel):
+    """Mixtures of common components, with weights of each client's own."""
+
+    name = "fedem"
+    meaning = "common components, which each client mixes by weights of its own"
+    source = "Marfoq et al., NeurIPS 2021, Alg. 1 and 2"
+    serves = KEPT
+    shows = (SERVED,)
+
+    components: Int = Field(3, ge=1, description="models that clients mix; 1: fedavg")
+
+    def rule(self, loss: "LossFn") -> "LocalRule":
+        """Builds the client's part."""
+        from engram.federated.fedem import fedem
+
+        return fedem(loss, eta=self.eta, components=self.components)

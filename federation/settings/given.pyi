@@ -5,7 +5,7 @@ Written from the settings' classes by ``python -m tests.federation.pyproject_tab
 
 from typing import Literal, TypeAlias, TypedDict
 
-MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedala", "ifca", "meta-ban", "molar", "molar-bandit"] | str
+MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedala", "ifca", "fedem", "meta-ban", "molar", "molar-bandit"] | str
 
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
@@ -197,7 +197,7 @@ class Given(TypedDict, total=False):
     eta: float
     """local-moml, per-fedavg, pfedme: step size of the common model; fedavg, fedprox, scaffold,
     feddyn, fedadagrad, fedyogi, fedadam, local, ditto, apfl, mr-mtl, fedper, lg-fedavg,
-    fedbabu, fedbn, fedrep, fedalt, fedala, ifca: step size of a client's local steps."""
+    fedbabu, fedbn, fedrep, fedalt, fedala, ifca, fedem: step size of a client's local steps."""
     hessian: Literal["exact", "first-order", "finite-difference"]
     """local-moml, per-fedavg: how the meta-gradient treats the Hessian: exact, first-order
     (leaves it out) or finite-difference."""
@@ -235,6 +235,8 @@ class Given(TypedDict, total=False):
     """fedala: last layers that are mixed; others are as received."""
     clusters: int
     """ifca: models that clients choose from; 1: fedavg."""
+    components: int
+    """fedem: models that clients mix; 1: fedavg."""
     nu: float
     """meta-ban: the larger, the larger groups are."""
     gamma: float

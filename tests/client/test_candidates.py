@@ -35,7 +35,7 @@ def test_it_is_the_one_with_the_least_loss_on_the_rows_that_a_client_learns_from
     # Nobody has trained yet.
     t = trainer(small(protocol=protocol, adapt_shots=4, **IFCA), engine=engine)
     start, clients = initial_model(t), list(range(20))
-    models = t._network.candidates(start)
+    models = t._network.candidates(start).models
     known = t._scoring._known(clients)
     rows = [some[own].numpy() for some, own in zip(known.rows, known.counted, strict=True)]
     if protocol == "standard":
@@ -56,7 +56,7 @@ def test_a_run_serves_it_and_hands_it_out(tmp_path):
     assert results["clients"]["loss-served"] == results["clients"]["loss-own"]
     t, run = trainer(e), load_run(tmp_path / "run")
     model = RunRecord.open(tmp_path / "run").load_checkpoint().model
-    models, clients = t._network.candidates(model), [0, 18, 19]
+    models, clients = t._network.candidates(model).models, [0, 18, 19]
     best = losses(t, models, t.data.train, [t.data.train.rows[c] for c in clients]).argmin(1)
     for client, chosen in zip(clients, best, strict=True):
         assert_same(run.personal_model(client), models[chosen])
@@ -71,7 +71,7 @@ def test_running_statistics_are_those_of_a_models_own_clients(tmp_path):
     start = initial_model(t)
     cohort = RunRecord.open(tmp_path / "run").rows()[1]["cohort"]
     (each,) = t.train(start, [cohort], server_round=1, durable=0)
-    for mark, number in (("", 0), ("cluster1/", 1), ("cluster2/", 2)):
+    for mark, number in (("", 0), ("model1/", 1), ("model2/", 2)):
         name, chosen = f"{mark}norm.running_var", each.params[f"choice/{number}"] == 1
         expected = each.params[name][chosen].mean(0) if chosen.any() else start[name]
         torch.testing.assert_close(found[name], expected, atol=1e-6, rtol=0)
@@ -92,3 +92,29 @@ def test_running_statistics_are_those_of_a_models_own_clients(tmp_path):
 def test_what_would_bound_a_mean_over_all_clients_is_refused(settings, words):
     with pytest.raises(Refused, match=words):
         small(**IFCA, **settings)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_a_mixture_predicts_by_the_weights_that_a_client_has_come_to(engine):
+    t = trainer(small(method="fedem", components=2), engine=engine)
+    start = initial_model(t)
+    t.train(start, [[3, 4]], server_round=1, durable=0)
+    queries = t._scoring._queries([3, 4, 5])
+    found = t.evaluate(start, [3, 4, 5], server_round=1).columns["loss-own"]
+    weights = []
+    for i, client in enumerate([3, 4, 5]):  # the last one has not trained
+        _, mine = t._recall(start, client, before=2)
+        models, pi = t._network.candidates(start | mine)
+        x, y = t.data.test.take(queries.rows[i][queries.counted[i]])
+        each = torch.stack([t._network.apply(w, x).softmax(-1) for w in models])
+        likely = torch.einsum("m,mqc->qc", pi, each)[torch.arange(len(y)), y]
+        assert float(found[i]) == pytest.approx(-float(likely.log().mean()), abs=1e-5)
+        weights.append(pi.tolist())
+    assert weights[2] == [0.5, 0.5]
+    assert weights[0] != weights[1] != weights[2]
+
+
+def test_a_mixture_is_no_single_model(tmp_path):
+    simulate(small(method="fedem", components=2), tmp_path / "run")
+    with pytest.raises(Refused, match="fedem serves clients by a mixture of 2 models"):
+        load_run(tmp_path / "run").personal_model(3)

@@ -65,6 +65,7 @@ CASES = [
     (vmapped, None, {"method": "pfedme"} | FEATURES),
     (vmapped, None, {"method": "ditto"} | FEATURES),
     (vmapped, None, {"method": "fedala"} | SPAN),
+    (vmapped, None, {"method": "fedem"} | SPAN),
     (vmapped, None, {"method": "ifca", "optimizer": "adamw", "weight_decay": 0.1} | SPAN),
     (vmapped, None, {"method": "fedavg"} | STACKED),
     (vmapped, None, {"method": "fedrep"} | STACKED),
@@ -138,7 +139,7 @@ def test_models_and_divergence_are_found_without_losses(settings, engine):
     "method",
     [
         *("local-moml", "pfedme", "local", "ditto", "apfl", "mr-mtl"),
-        *("fedrep", "lg-fedavg", "scaffold", "feddyn", "fedala"),
+        *("fedrep", "lg-fedavg", "scaffold", "feddyn", "fedala", "fedem"),
     ],
 )
 def test_memories_are_the_same_however_a_cohort_is_held(method):

@@ -196,6 +196,7 @@ OTHER = {
     "apfl": {"eta": 0.2, "alpha": 0.3},
     "mr-mtl": {"eta": 0.2, "lambda": 0.2},
     "fedala": {"eta": 0.2, "weight-eta": 0.2, "weight-share": 0.0, "layers": 2},
+    "fedem": {"eta": 0.2},
     "ifca": {"eta": 0.2, "initial-batch-size": 1},
 }
 

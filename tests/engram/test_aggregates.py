@@ -20,6 +20,7 @@ BY_ROWS = {
     "lg-fedavg",
     "fedbabu",
     "fedala",
+    "fedem",
 }
 UPDATES = st.lists(
     st.tuples(st.lists(st.floats(-9, 9), min_size=2, max_size=2), st.integers(1, 50)),

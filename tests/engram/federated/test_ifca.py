@@ -22,7 +22,7 @@ NONE = torch.zeros((), dtype=torch.float64)
 
 def models(*each):
     """Arrays of several models, which nobody has chosen."""
-    found = {(f"cluster{j}/" if j else "") + "w": leaf for j, leaf in enumerate(each)}
+    found = {(f"model{j}/" if j else "") + "w": leaf for j, leaf in enumerate(each)}
     return found | {f"choice/{j}": NONE for j in range(len(each))}
 
 
@@ -42,10 +42,10 @@ def test_a_client_trains_the_model_of_the_least_loss_and_returns_the_others():
     w = models(best + 1, best + 0.1, best - 2)
     found = steps(rule, w, [client(4)] * 3)
     assert choice(found) == [0, 1, 0]
-    trained = steps(FEDAVG, {"w": w["cluster1/w"]}, [client(4)] * 3)
-    assert_same(part(found, "cluster1/"), trained)
+    trained = steps(FEDAVG, {"w": w["model1/w"]}, [client(4)] * 3)
+    assert_same(part(found, "model1/"), trained)
     assert {name for name in w if not torch.equal(found[name], w[name])} == {
-        "cluster1/w",
+        "model1/w",
         "choice/1",
     }
 
@@ -64,15 +64,15 @@ def test_optimizers_bear_on_the_chosen_model_alone(name):
     w = models(best - 1, best + 0.3)
     found = steps(with_optimizer(ifca(quadratic, eta=0.1, clusters=2), **how), w, [client(4)] * 3)
     assert torch.equal(found["w"], w["w"])
-    alone = steps(with_optimizer(FEDAVG, **how), {"w": w["cluster1/w"]}, [client(4)] * 3)
-    assert_same(part(found, "cluster1/"), alone, atol=1e-12)
+    alone = steps(with_optimizer(FEDAVG, **how), {"w": w["model1/w"]}, [client(4)] * 3)
+    assert_same(part(found, "model1/"), alone, atol=1e-12)
 
 
 def replies(model, choices):
     """What clients return, each of which moved the model that it chose."""
     found = []
     for i, chosen in enumerate(choices):
-        mark = f"cluster{chosen}/" if chosen else ""
+        mark = f"model{chosen}/" if chosen else ""
         moved = {f"{mark}w": model[f"{mark}w"] + draw(i + 40, DIM), f"choice/{chosen}": NONE + 1}
         found.append(Update(model | moved, 1.0))
     return found
@@ -82,10 +82,10 @@ def test_each_model_becomes_the_mean_of_those_who_chose_it():
     model = models(draw(1, DIM), draw(2, DIM), draw(3, DIM))
     updates = replies(model, [0, 2, 0, 0, 2])
     merged, _ = ifca_server().merge(model, {}, updates)
-    for mark, who in (("", [0, 2, 3]), ("cluster2/", [1, 4])):
+    for mark, who in (("", [0, 2, 3]), ("model2/", [1, 4])):
         middle = sum(updates[i].params[f"{mark}w"] for i in who) / len(who)
         assert_same(part(merged, mark), {"w": middle}, atol=1e-12)
-    assert torch.equal(merged["cluster1/w"], model["cluster1/w"])
+    assert torch.equal(merged["model1/w"], model["model1/w"])
     assert choice(merged) == [0, 0, 0]
     assert merged.keys() == model.keys()
 
@@ -106,10 +106,10 @@ def test_clusters_come_to_their_minima_where_one_model_cannot():
         ends = [steps(rule, model, [client(i % 2)] * 5) for i in range(5)]
         model, _ = ifca_server().merge(model, {}, [Update(w, 1.0) for w in ends])
     assert_same(part(model), {"w": groups[1]}, atol=1e-6)
-    assert_same(part(model, "cluster1/"), {"w": groups[0]}, atol=1e-6)
+    assert_same(part(model, "model1/"), {"w": groups[0]}, atol=1e-6)
     for i, w in enumerate(ends):
         a, b = moments(client(i % 2))
-        served = rule.candidates(model)[choice(w).index(1)]["w"]
+        served = rule.candidates(model).models[choice(w).index(1)]["w"]
         assert (a @ served - b).norm() < 1e-6
 
 
@@ -120,9 +120,9 @@ def test_models_start_from_draws_of_their_own():
     start, again = (whole.init(torch.Generator().manual_seed(5)) for _ in range(2))
     assert_same(start, again)
     assert_same(part(start), network.init(torch.Generator().manual_seed(5)))
-    found = [model["dense0.weight"] for model in rule.candidates(start)]
+    found = [model["dense0.weight"] for model in rule.candidates(start).models]
     assert len({float(leaf.sum()) for leaf in found}) == 3
-    assert_same(rule.candidates(begun(part(start), rule.companions))[2], part(start))
+    assert_same(rule.candidates(begun(part(start), rule.companions)).models[2], part(start))
 
 
 def test_a_network_that_always_starts_alike_is_refused():
