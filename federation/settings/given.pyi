@@ -220,6 +220,8 @@ class Given(TypedDict, total=False):
     lambda_: float
     """ditto, mr-mtl: weight of the proximal term; 0: local models; pfedme: weight of the
     proximal term."""
+    adaptive: bool
+    """apfl: whether each client learns its weight, from there."""
     inner_steps: int
     """pfedme: steps towards the proximal point."""
     server_mix: float

@@ -66,6 +66,7 @@ CASES = [
     (vmapped, None, {"method": "ditto"} | FEATURES),
     (vmapped, None, {"method": "fedala"} | SPAN),
     (vmapped, None, {"method": "fedem"} | SPAN),
+    (vmapped, None, {"method": "apfl", "adaptive": True} | SPAN),
     (vmapped, None, {"method": "ifca", "optimizer": "adamw", "weight_decay": 0.1} | SPAN),
     (vmapped, None, {"method": "fedavg"} | STACKED),
     (vmapped, None, {"method": "fedrep"} | STACKED),

@@ -193,7 +193,7 @@ OTHER = {
     "fedalt": {"eta": 0.2},
     "local": {"eta": 0.2},
     "ditto": {"eta": 0.2, "lambda": 0.2},
-    "apfl": {"eta": 0.2, "alpha": 0.3},
+    "apfl": {"eta": 0.2, "alpha": 0.3, "adaptive": True},
     "mr-mtl": {"eta": 0.2, "lambda": 0.2},
     "fedala": {"eta": 0.2, "weight-eta": 0.2, "weight-share": 0.0, "layers": 2},
     "fedem": {"eta": 0.2},
