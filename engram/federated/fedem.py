@@ -1,7 +1,7 @@
 """FedEM: each client's distribution is a mixture, with weights of its own, of common components.
 
 Marfoq, Neglia, Bellet, Kameni, Vidal. Federated Multi-Task Learning under a Mixture of
-Distributions. NeurIPS 2021. Below, equations and algorithms are that paper's.
+Distributions. NeurIPS 2021. Below, Alg. 2 is that paper's.
 """
 
 from typing import Final
@@ -35,15 +35,15 @@ _LEAST: Final = 1e-20  # of a weight, whose logarithm is taken
 
 
 def fedem(loss: LossFn, *, eta: Scale, components: int) -> LocalRule:
-    """Builds a client's round (Alg. 2, lines 3 to 11): an expectation step, a maximization step.
+    """Builds a client's round (Alg. 2): an expectation step, and a maximization step.
 
-        q_i(m) = pi_m exp(-l(theta_m, i)) / sum_m' pi_m' exp(-l(theta_m', i))        (7)
-        pi_m <- mean_i q_i(m)                                                        (8)
-        theta_m <- theta_m - eta grad mean_i q_i(m) l(theta_m, i)                    (9)
+        q_i(m) = pi_m exp(-l(theta_m, i)) / sum_m' pi_m' exp(-l(theta_m', i))
+        pi_m <- mean_i q_i(m)
+        theta_m <- theta_m - eta grad mean_i q_i(m) l(theta_m, i)
 
     The responsibilities q of a row i are those of the components that were received and of the
     weights pi that the client kept, throughout the round; each step takes those of its batch. The
-    paper has them, and the mean of (8), of all rows of a client: so it is here where a round is an
+    paper has them, and their mean, of all rows of a client: so it is here where a round is an
     epoch or several, and otherwise the mean is over the rows of the round's batches. Components
     start from draws of their own, and weights at 1/M. A client is served by the mixture of what the
     components predict, with its weights.

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from engram.aggregates import Aggregate, Update, mean
 from engram.checks import require
@@ -25,7 +24,7 @@ _START: Final = "start/"  # before the names, in the state, of the models that w
 
 
 def ifca(loss: LossFn, *, eta: Scale, clusters: int) -> LocalRule:
-    """Builds a client's round (Alg. 1, lines 6 to 9 and 16 to 20, model averaging).
+    """Builds a client's round (Alg. 1, with model averaging).
 
         j = argmin_k L(w_k),    w_j <- w_j - eta grad L(w_j)
 
@@ -62,11 +61,10 @@ def ifca(loss: LossFn, *, eta: Scale, clusters: int) -> LocalRule:
 
     def direction(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         (batch,) = batches
-        choice = part(u, _CHOICE)
-        first, *others = zip(choice.values(), models(w), strict=True)
-        chosen = multiplied(first[1], first[0])
-        for share, model in others:
-            chosen = add_scaled(chosen, share, model)
+        choice, (first, *others) = part(u, _CHOICE), models(w)
+        chosen = multiplied(first, choice["0"])
+        for number, model in zip(numbers[1:], others, strict=True):
+            chosen = add_scaled(chosen, choice[number], model)
         g, d = grad(chosen, batch), Params()
         for number, mark in marks.items():
             d |= marked(multiplied(g, choice[number]), mark)
@@ -76,9 +74,8 @@ def ifca(loss: LossFn, *, eta: Scale, clusters: int) -> LocalRule:
         # Weight decay and running statistics bear on all models; those not chosen are as they came.
         start, found = part(u, _START), dict(w)
         for number, mark in marks.items():
-            share: Tensor = u[_CHOICE + number]
-            back = {n: start[mark + n] for n in part(w, mark)}
-            found |= marked(interpolate(back, part(w, mark), share), mark)
+            back, moved_to = part(start, mark), part(w, mark)
+            found |= marked(interpolate(back, moved_to, u[_CHOICE + number]), mark)
         return found | marked(part(u, _CHOICE), _CHOICE)
 
     return LocalRule(
@@ -101,7 +98,7 @@ def ifca(loss: LossFn, *, eta: Scale, clusters: int) -> LocalRule:
 
 
 def ifca_server() -> Aggregate:
-    """Builds the server's part (Alg. 1, line 13), of the clients that replied.
+    """Builds the server's part (Alg. 1), of the clients that replied.
 
         w_j <- sum_i s_ij w_ij / sum_i s_ij
 

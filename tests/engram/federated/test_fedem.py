@@ -44,12 +44,12 @@ def test_a_round_by_hand():
     components, shares = list(first), []
     for x, y in batches:
         likely = torch.stack([pi[m] * (-rows_of(first[m], (x, y))).exp() for m in range(3)])
-        q = likely / likely.sum(0)  # (7), of the components that were received
+        q = likely / likely.sum(0)  # of the components that were received
         shares.append(q)
         for m in range(3):
             slope = x.T @ (q[m] * (x @ components[m] - y)) / len(x)
             components[m] = components[m] - 0.1 * slope
-    weights = torch.cat(shares, 1).mean(1)  # (8), over all 17 rows
+    weights = torch.cat(shares, 1).mean(1)  # over all 17 rows
     assert_same(found, start(*components, weights=weights), atol=1e-12)
 
 
