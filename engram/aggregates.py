@@ -46,6 +46,8 @@ class Aggregate(NamedTuple):
             node that trained several clients then sends one model.
         bounded: Whether ``merge`` itself bounds the influence of a single update, however far it
             lies from the others. If not, the caller should leave out such updates.
+        means: Whether every array becomes a mean of updates' ones, so that ``averaging`` has
+            nothing to add.
     """
 
     init: Callable[[Params], Params]
@@ -53,6 +55,7 @@ class Aggregate(NamedTuple):
     weighting: Weighting
     additive: bool
     bounded: bool = False
+    means: bool = False
 
 
 def weighted_mean(updates: Sequence[Update]) -> Params:
@@ -105,7 +108,7 @@ def averaging(aggregate: Aggregate, names: Set[str]) -> Aggregate:
         names: Arrays that are no parameters, such as running statistics: a step of a server's
             optimizer might make a variance negative. Those that the model lacks are passed over.
     """
-    if not names:
+    if not names or aggregate.means:
         return aggregate
 
     def some(params: Params, *, averaged: bool) -> Params:

@@ -63,7 +63,7 @@ def scaled(rule: LocalRule, factor: float) -> LocalRule:
     if factor == 1:
         return rule
     then = rule.then and (rule.then[0], scaled(rule.then[1], factor))
-    return rule._replace(step=step, then=then)
+    return rule._replace(step=rule.step if rule.prepares else step, then=then)
 
 
 def step_factor(schedule: Schedule, server_round: int, rounds: int) -> float:
@@ -128,7 +128,7 @@ def with_optimizer(
     if name == "sgd" and not weight_decay and not clip:
         return rule
     direction, eta, moved = rule.direction, rule.eta, rule.moved
-    if direction is None:
+    if direction is None and not rule.prepares:
         raise ValueError("optimizer must be sgd, without decay and clipping: the method's own step")
 
     def optimized(other: LocalRule) -> LocalRule:
@@ -145,7 +145,7 @@ def with_optimizer(
 
     def moments(w: Params) -> Params:
         later = then[1].moments(w) if then and then[1].moments else {}
-        return later | moments_of(w if moved is None else moved(w))
+        return later if direction is None else later | moments_of(moved(w) if moved else w)
 
     def moments_of(w: Params) -> Params:
         if name == "sgd":
@@ -163,6 +163,9 @@ def with_optimizer(
         return {key: leaf for key, leaf in w.items() if key not in undecayed}
 
     def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        if direction is None:
+            w, own = rule.step(w, model_part(u), batches)
+            return w, u | own
         g, own = direction(w, model_part(u), batches)
         if clip:
             g = _clipped(g, clip)

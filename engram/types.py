@@ -10,11 +10,21 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Batch", "Companion", "LocalRule", "LossFn", "Params", "Recall", "Scale"]
+__all__ = [
+    "Batch",
+    "Candidates",
+    "Companion",
+    "LocalRule",
+    "LossFn",
+    "Params",
+    "Recall",
+    "Scale",
+    "Weighted",
+]
 
 Params = dict[str, Tensor]
 Batch = Any  # whatever a loss looks at besides parameters; (inputs, targets) for a network
-LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape ()
+LossFn = Callable[[Params, Batch], Tensor]  # mean loss of one batch, shape (); see `Weighted`
 Scale = float | Tensor  # a step size or weight; a tensor holds one for each of stacked models
 Recall = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 """What serves c clients by rows of their own, ``-> outputs (c, q, ...)``. It is given a model's
@@ -22,18 +32,48 @@ outputs (c, q, ...) and representations (c, q, d) of queries; and of the clients
 representations (c, n, d), targets (c, n, ...), and which of them count (c, n)."""
 
 
+class Weighted(NamedTuple):
+    """A batch whose rows count differently: its loss is the sum of rows' losses by their weights.
+
+    Attributes:
+        batch: As a loss takes it, of k rows.
+        weights: Shape (k,), for a loss of shape (); or (k, m), for m sums, shape (m,).
+    """
+
+    batch: Batch
+    weights: Tensor
+
+
+class Candidates(NamedTuple):
+    """Several models that a client is served by.
+
+    Attributes:
+        models: Which.
+        weights: Their weights in a mixture of what they predict, (len(models),), which add up to 1.
+            None: the client is served by the one that has the least loss on its training rows.
+    """
+
+    models: tuple[Params, ...]
+    weights: Tensor | None = None
+
+
 class Companion(NamedTuple):
-    """Arrays beside a network's parameters, one for each, which a rule has in its w.
+    """Arrays beside a network's parameters, which a rule has in its w: one for each, or numbers.
 
     Attributes:
         mark: What stands before a parameter's name in the name of its array; ends with a slash.
         personal: Whether each client keeps its own ones; if not, clients and server exchange them.
         copied: Whether they start as the parameters do, as a second model; if not, at zero.
+        drawn: Whether that model starts from another draw of the parameters.
+        numbers: The names of numbers, arrays of shape (), that it has in place of arrays like the
+            parameters; they start at zero.
     """
 
     mark: str
     personal: bool
     copied: bool
+    drawn: bool = False
+    numbers: tuple[str, ...] = ()
 
 
 class LocalRule(NamedTuple):
@@ -71,8 +111,12 @@ class LocalRule(NamedTuple):
         then: ``(turn, rule)``: of a client's n steps in a round, ``turn(n)`` are this rule's, and
             those after them the other one's, which has the same ``init`` and state; None where all
             are this one's.
+        prepares: Whether its own steps only prepare those of ``then``: neither an optimizer nor a
+            schedule bears on them.
         served: ``w -> params``, the model of its own that w gives a client, which is neither w's
             network nor u; None if there is none.
+        candidates: The several models that w has for a client, whether or not it has trained; None
+            if there are none.
     """
 
     init: Callable[[Params, Batch | None], Params]
@@ -90,4 +134,6 @@ class LocalRule(NamedTuple):
     moved: Callable[[Params], Params] | None = None
     finish: Callable[[Params, Params], Params] | None = None
     then: "tuple[Callable[[int], int], LocalRule] | None" = None
+    prepares: bool = False
     served: Callable[[Params], Params] | None = None
+    candidates: Callable[[Params], Candidates] | None = None

@@ -167,6 +167,13 @@ class Run:
         if e.own.serves == COMMON or e.own.recall() is not None:
             return self._as_named(part(w))
         scoring = Scoring(e, network, data, vectorized=False)
+        if network.candidates is not None:
+            models, weights = network.candidates(w)
+            if weights is not None:
+                raise Refused(f"{e.method} serves clients by a mixture of {len(models)} models")
+            stacks = [{n: x[None] for n, x in model.items()} for model in models]
+            chosen = scoring.least([client], stacks)
+            return self._as_named({name: leaf[0] for name, leaf in chosen.items()})
         return self._as_named(scoring.personalized(part(w), client))
 
     def plot(self, metric: str = "") -> "Figure":

@@ -93,8 +93,8 @@ def with_served(
 ) -> Evaluation:
     """Adds the columns of the model that the method serves each client by.
 
-    Clients without that model are served by the fine-tuned one; so are those that never train, but
-    for a model that they have of their own.
+    Clients without that model, because they never trained, are served by the fine-tuned one; but
+    some methods have a model to keep for them, too.
 
     Args:
         evaluation: The scores.
@@ -103,7 +103,7 @@ def with_served(
         unseen: Clients that never train.
     """
     columns = dict(evaluation.columns)
-    new = np.array([client in unseen for client in evaluation.clients])
+    new = np.array([client in unseen and serves != KEPT for client in evaluation.clients])
     for rows in (PERSONALIZED, VALIDATION):
         for name in (rows + metric.name for metric in metrics if rows + metric.name in columns):
             own, tuned = columns[name + serves], columns[name + PERSONALIZED]

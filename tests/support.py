@@ -9,6 +9,7 @@ from client.hosts.local import LocalHost
 from client.memory import MemoryStore, RamStore
 from client.training.trainer import Trainer
 from engram.models import keep
+from engram.types import Weighted
 from federation.data.federated import federated_data
 from federation.experiment import Experiment, read_by
 from federation.methods import METHODS, family
@@ -19,12 +20,15 @@ from simulations.grid import InProcessGrid
 DIM, K = 3, 5
 # Methods that need no batch norm in the network.
 ANY_NETWORK = [name for name in family("local") if METHODS[name].part != "norm"]
+# Methods of which a mean over all clients can be bounded or replaced.
+PROTECTED = [name for name in ANY_NETWORK if not METHODS[name].apart]
 
 
 def quadratic(params, batch):
     """|Xw - y|^2 / 2K: its gradient is A w - b and its Hessian A, see `moments`."""
-    x, y = batch
-    return 0.5 * ((x @ params["w"] - y) ** 2).mean()
+    (x, y), weights = batch if isinstance(batch, Weighted) else (batch, None)
+    rows = 0.5 * (x @ params["w"] - y) ** 2
+    return rows.mean() if weights is None else rows @ weights
 
 
 def moments(batch):

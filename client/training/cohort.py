@@ -293,6 +293,7 @@ def vmapped(
         return w if finish is None else finish(w, u)
 
     initial = task.draws.initial_batch()
+    finishes = rules({}).finish is not None
     u = vmap(init, in_dims=(0, 0, None if initial is None else 0))(scales, w, initial)
     if any(memory is not None for memory in task.memories):
         u = _stack([_pick(u, i) | (memory or {}) for i, memory in enumerate(task.memories)])
@@ -303,11 +304,11 @@ def vmapped(
         own, state = step(_pick(scales, who), before, _pick(u, who), batches)
         if update is not None:
             own = own | update(before, *_seen(batches))
+        if last and finishes:
+            own = vmap(end)(_pick(scales, who), own, state)
         w, u = _put(w, who, own), _put(u, who, state)
         if last and task.losses:
             losses[who] = vmap(loss)(own, batches[-1])
-    if rules({}).finish is not None:
-        w = vmap(end)(scales, w, u)
     finite = vmap(is_finite)(w) & losses.isfinite()
     broken = {i: 0 for i, fine in enumerate(finite.tolist()) if not fine}
     found = losses.tolist() if task.losses else []
@@ -344,10 +345,10 @@ def each_in_turn(
                 w, u = whose_turn(rule, later=step.later).step(before, u, batches)
                 if statistics is not None:
                     w = w | statistics(before, *_seen(batches))
-            if task.losses:
-                losses.append(float(loss(w, batches[-1])))
             if rule.finish is not None:
                 w = rule.finish(w, u)
+            if task.losses:
+                losses.append(float(loss(w, batches[-1])))
         except Exception as error:  # a rule may be anybody's; its error is the cause of ours
             raise ClientRaised(i, h) from error
         if not (is_finite(w) and all(map(isfinite, losses[i:]))):

@@ -74,11 +74,11 @@ def dense(
     for number, batches in enumerate(zip(*[stream] * task.draws.batches, strict=True)):
         step = whose_turn(rule, later=task.draws.later(number)).step
         w, u = step(_fit(w, batches[-1]), _fit(u, batches[-1]), batches)
-    losses = [loss(w, batches[-1])] if task.losses else []
     if rule.finish is not None:
         w = rule.finish(w, u)
+    losses = [loss(w, batches[-1])] if task.losses else []
     # As `tree.is_finite`, for each client.
-    sums = [leaf.flatten(1).sum(1, dtype=torch.float64) for leaf in w.values()]
+    sums = [leaf.reshape(count, -1).sum(1, dtype=torch.float64) for leaf in w.values()]
     fine = torch.stack([*sums, *losses]).isfinite().all(0).tolist()
     broken = {i: 0 for i in range(count) if not fine[i]}
     found = losses[0].tolist() if losses else []
@@ -104,9 +104,9 @@ def _coordinates(
     rule: LocalRule, weight: Tensor, clients: int, drawn: int, *, brought: bool
 ) -> FirstLayerCoordinates:
     """Chooses how a cohort's first layers are stored, as ``make_coordinates`` does."""
-    if all(companion.copied for companion in rule.companions):
+    if all(companion.copied and companion.personal for companion in rule.companions):
         return make_coordinates(weight, clients, drawn, brought=brought)
-    # A span holds models. Companions that start at zero are none.
+    # A span holds models, of which a client brings one. Companions that start at zero are none.
     return PlainCoordinates(weight, weight.new_empty(clients, drawn, weight.shape[-1]))
 
 

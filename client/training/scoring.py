@@ -1,8 +1,8 @@
 """How well clients are served: the common model, personalized ones, and those that they keep."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -10,22 +10,26 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_leaves, tree_map
 
+from client.training.rows import Queries, Support, padded
 from engram.dense import FIRST, Examples, logits
 from engram.meta.fine_tune import fine_tune
 from engram.metrics import Metric
+from engram.mixtures import mixture
 from engram.models import Model, dense_loss_of, mean_loss, represented
 from engram.models.base import Inputs
 from engram.optimizers import AFFINE
 from engram.span import make_coordinates
 from engram.tasks import task_of
-from engram.types import Batch, LossFn, Params, Recall
-from federation.data.federated import FederatedData, Split
+from engram.types import Batch, Candidates, LossFn, Params, Recall
+from federation.data.federated import FederatedData
 from federation.data.partitions import Rows
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
 from federation.streams import Stream, generator
 
 __all__ = ["Scores", "Scoring", "measure"]
+
+Named = TypeVar("Named", bound=Hashable)
 
 _BLOCK = 2**22  # numbers of query inputs, or of parameters, that are held at once
 
@@ -48,27 +52,6 @@ class Scores(NamedTuple):
         """Returns the scores of some of the clients."""
         columns = {name: column[some] for name, column in self.columns.items()}
         return Scores(columns, self.queries[some])
-
-
-class _Queries(NamedTuple):
-    """Rows that some clients are scored on: (c, q), padded, and which of them count."""
-
-    split: Split
-    rows: Tensor
-    counted: Tensor
-
-
-class _Support(NamedTuple):
-    """Rows that some clients fine-tune on: (c, n), in batches of so many."""
-
-    split: Split
-    rows: Tensor
-    size: int
-
-    @property
-    def edges(self) -> list[tuple[int, int]]:
-        """Where each batch begins and ends."""
-        return [(at, at + self.size) for at in range(0, self.rows.shape[1], self.size)]
 
 
 class Scoring:
@@ -99,6 +82,7 @@ class Scoring:
         self._dense = vectorized and network.features is None and network.dense_layers > 0
         self._dense &= experiment.adapt_optimizer in AFFINE and FIRST not in network.personal
         task = task_of(experiment.task, experiment.loss)
+        self._targets_are = task.targets
         # Personalized as it will serve: nothing is dropped, and no statistics are taken of the few.
         loss: LossFn = mean_loss(network._replace(train=None), task)
         if self._dense:
@@ -114,19 +98,20 @@ class Scoring:
         self,
         model: Params,
         clients: Sequence[int],
-        kept: Callable[[int], tuple[Params | None, Params]],
+        kept: Callable[[int], tuple[Candidates | None, Params]],
     ) -> Scores:
         """Scores the common model, personalized models, and the clients' memories.
 
         Args:
             model: The model that clients share.
             clients: Whom to score.
-            kept: Returns the model that a client keeps, if it keeps one, and its personal
+            kept: Returns the models that a client keeps, if it keeps any, and its personal
                 parameters.
         """
         size = sum(leaf.numel() for leaf in model.values())
         splits = [split for split in (self._data.test, self._data.validation) if split]
-        splits += [self._data.train] if self._recall is not None else []
+        by_rows = self._recall is not None or (self._network.candidates and not self._few_shot)
+        splits += [self._data.train] if by_rows else []
         most = max(len(split.rows[c]) for split in splits for c in clients)
         inputs = self._row * max(most, self._drawn)
         block = max(1, _BLOCK // max(inputs, size)) if self._vectorized else 1
@@ -160,39 +145,37 @@ class Scoring:
         if self._dense:
             raise ValueError("engine must be sequential: models are personalized one by one")
         support = self._support([client])
-        return self._personalize(model, *(_of(batch, 0) for batch in _batches(support)))
+        return self._personalize(model, *(_of(batch, 0) for batch in support.batches()))
 
     def _block(
         self,
         model: Params,
         clients: Sequence[int],
-        kept: Sequence[tuple[Params | None, Params]],
+        kept: Sequence[tuple[Candidates | None, Params]],
     ) -> Scores:
-        memories = [memory for memory, _ in kept]
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in kept[0][1]}
         serve: dict[str, Callable[[Inputs], Tensor]] = {
             COMMON: partial(self._common, model, own),
             PERSONALIZED: self._tuned(model, own, self._support(clients)),
         }
-        have = [i for i, kept in enumerate(memories) if kept is not None]
+        have = [i for i, (models, _) in enumerate(kept) if models is not None]
         if have:
-            found = [memory for memory in memories if memory is not None]
-            names = [*model, *own]
-            stack = {name: torch.stack([memory[name] for memory in found]) for name in names}
-            serve[KEPT] = lambda x: self._for_each(self._network.apply)(stack, _of(x, have))
+            found = [models for models, _ in kept if models is not None]
+            answer = self._kept([clients[i] for i in have], found, [*model, *own])
+            serve[KEPT] = lambda x: answer(_of(x, have))
         if self._recall is not None:
             have = list(range(len(clients)))
             serve[KEPT] = self._recalling(self._recall, model, own, clients)
         queries = self._queries(clients)
         columns = self._columns(serve, queries, have)
         if self._data.validation is not None:
-            held_out = _padded(self._data.validation, self._data.validation.rows, clients)
+            held_out = padded(self._data.validation, self._data.validation.rows, clients)
             scored = self._columns(serve, held_out, have)
             columns |= {VALIDATION + name: values for name, values in scored.items()}
         return Scores(columns, queries.counted.sum(1))
 
     def _columns(
-        self, serve: Mapping[str, Callable[[Inputs], Tensor]], queries: _Queries, have: list[int]
+        self, serve: Mapping[str, Callable[[Inputs], Tensor]], queries: Queries, have: list[int]
     ) -> dict[str, Tensor]:
         """Returns the columns of each of the models, of which only some clients ``have`` the last.
 
@@ -202,15 +185,7 @@ class Scoring:
             have: Positions of the clients that keep a model.
         """
         count, counted = len(queries.rows), queries.counted
-        outputs: dict[str, list[Tensor]] = {which: [] for which in serve}
-        targets = []
-        for rows in self._in_parts(queries.rows):
-            x, y = queries.split.take(rows)
-            targets.append(y)
-            for which, served in serve.items():
-                outputs[which].append(served(x))
-        y = torch.cat(targets, dim=1)
-        said = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
+        said, y = self._answers(serve, queries)
         columns = self._measured(COMMON, said[COMMON], y, counted)
         columns |= self._measured(PERSONALIZED, said[PERSONALIZED], y, counted)
         lacking = y.new_full((count,), torch.nan, dtype=torch.float32)
@@ -220,6 +195,58 @@ class Scoring:
             for name, values in found.items():
                 columns[name][have] = values
         return columns
+
+    def _answers(
+        self, serve: Mapping[Named, Callable[[Inputs], Tensor]], queries: Queries
+    ) -> tuple[dict[Named, Tensor], Tensor]:
+        """Returns the outputs (c, q, ...) of each model, and the targets (c, q, ...)."""
+        outputs: dict[Named, list[Tensor]] = {which: [] for which in serve}
+        targets = []
+        for rows in self._in_parts(queries.rows):
+            x, y = queries.split.take(rows)
+            targets.append(y)
+            for which, served in serve.items():
+                outputs[which].append(served(x))
+        said = {which: torch.cat(parts, dim=1) for which, parts in outputs.items()}
+        return said, torch.cat(targets, dim=1)
+
+    def _kept(
+        self, clients: Sequence[int], kept: Sequence[Candidates], names: Sequence[str]
+    ) -> Callable[[Inputs], Tensor]:
+        """Returns what gives the outputs (c, q, ...) of the models that clients keep."""
+        apply, weights = self._for_each(self._network.apply), [some.weights for some in kept]
+        ranks = zip(*(some.models for some in kept), strict=True)
+        stacks = [_stacked(models, names) for models in ranks]
+        shares = [some for some in weights if some is not None]
+        if shares:
+            w = torch.stack(shares)
+            return lambda x: mixture(self._targets_are, [apply(stack, x) for stack in stacks], w)
+        return partial(apply, self.least(clients, stacks))
+
+    def least(self, clients: Sequence[int], stacks: Sequence[Params]) -> Params:
+        """Returns for each client the model that has the least loss on the rows it learns from.
+
+        These are its training rows; under few-shot, those that it fine-tunes on.
+
+        Args:
+            clients: Whose.
+            stacks: The first, second, ... model of each client, with a leading client axis.
+        """
+        if len(stacks) == 1:
+            return stacks[0]
+        apply, loss = self._for_each(self._network.apply), self._metrics[-1]
+        known = self._known(clients)
+        said, y = self._answers({i: partial(apply, w) for i, w in enumerate(stacks)}, known)
+        losses = [measure(loss, outputs, y, known.counted) for outputs in said.values()]
+        best, each = torch.stack(losses).argmin(0), torch.arange(len(clients))
+        return {n: torch.stack([w[n] for w in stacks])[best, each.to(best)] for n in stacks[0]}
+
+    def _known(self, clients: Sequence[int]) -> Queries:
+        """Returns all rows that clients learn from."""
+        if not self._few_shot:
+            return padded(self._data.train, self._data.train.rows, clients)
+        split, rows, _ = self._support(clients)
+        return Queries(split, rows, torch.ones_like(rows, dtype=torch.bool))
 
     def _common(self, model: Params, own: Params, x: Inputs) -> Tensor:
         """Returns the outputs (c, q, ...) before personalization, on queries x (c, q, ...)."""
@@ -240,10 +267,9 @@ class Scoring:
             return represented(self._network)(model | mine, x)
 
         represent, train = self._for_each(one), self._data.train
-        memory = _padded(train, train.rows, clients)
-        parts = [train.take(rows) for rows in self._in_parts(memory.rows)]
-        theirs = torch.cat([represent(own, x)[1] for x, _ in parts], dim=1)
-        y = torch.cat([targets for _, targets in parts], dim=1)
+        memory = padded(train, train.rows, clients)
+        said, y = self._answers({KEPT: lambda x: represent(own, x)[1]}, memory)
+        theirs = said[KEPT]
 
         def served(x: Inputs) -> Tensor:
             outputs, z = represent(own, x)
@@ -266,15 +292,15 @@ class Scoring:
         rng = generator(self._experiment.seed, Stream.SUPPORT, client)
         return rng.permutation(self._data.test.rows[client])
 
-    def _queries(self, clients: Sequence[int]) -> _Queries:
+    def _queries(self, clients: Sequence[int]) -> Queries:
         """Returns the test rows that clients are scored on."""
         test = self._data.test
         if not self._few_shot:
-            return _padded(test, test.rows, clients)
+            return padded(test, test.rows, clients)
         shots = self._experiment.adapt_shots
-        return _padded(test, {c: self._shuffled(c)[shots:] for c in clients}, clients)
+        return padded(test, {c: self._shuffled(c)[shots:] for c in clients}, clients)
 
-    def _support(self, clients: Sequence[int]) -> _Support:
+    def _support(self, clients: Sequence[int]) -> Support:
         """Returns the rows that clients fine-tune on."""
         e, count = self._experiment, self._drawn
         if self._few_shot:
@@ -287,9 +313,9 @@ class Scoring:
                 for c in clients
                 for rows in [split.rows[c]]
             ]
-        return _Support(split, torch.from_numpy(np.stack(rows)).to(split.y.device), size)
+        return Support(split, torch.from_numpy(np.stack(rows)).to(split.y.device), size)
 
-    def _tuned(self, model: Params, own: Params, support: _Support) -> Callable[[Inputs], Tensor]:
+    def _tuned(self, model: Params, own: Params, support: Support) -> Callable[[Inputs], Tensor]:
         """Returns what gives the personalized models' outputs (c, q, ...) on x (c, q, ...)."""
         if self._dense:
             return self._tuned_dense(model, own, support)
@@ -297,7 +323,7 @@ class Scoring:
         def tune(mine: Params, *batches: Batch) -> Params:
             return self._personalize(model | mine, *batches)
 
-        tuned = self._for_each(tune)(own, *_batches(support))
+        tuned = self._for_each(tune)(own, *support.batches())
         return lambda x: self._for_each(self._network.apply)(tuned, x)
 
     def _for_each(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -312,7 +338,7 @@ class Scoring:
         return in_turn
 
     def _tuned_dense(
-        self, model: Params, own: Params, support: _Support
+        self, model: Params, own: Params, support: Support
     ) -> Callable[[Inputs], Tensor]:
         count, drawn = support.rows.shape
         coordinates = make_coordinates(model[FIRST], count, drawn)
@@ -326,21 +352,8 @@ class Scoring:
         return lambda x: logits(tuned, coordinates.see_others(x.flatten(2)), layers)
 
 
-def _padded(
-    split: Split, rows: Sequence[Rows] | Mapping[int, Rows], clients: Sequence[int]
-) -> _Queries:
-    """Returns rows of clients, padded to the same number."""
-    width = max(len(rows[client]) for client in clients)
-    counted = np.arange(width) < np.array([[len(rows[client])] for client in clients])
-    padded = [np.pad(rows[c], (0, width - len(rows[c])), mode="edge") for c in clients]
-    arrays = (torch.from_numpy(array) for array in (np.stack(padded), counted))
-    return _Queries(split, *(array.to(split.y.device) for array in arrays))
-
-
-def _batches(support: _Support) -> Iterator[Batch]:
-    """Gathers the batches that clients fine-tune on: inputs and targets, each (c, k, ...)."""
-    for start, stop in support.edges:
-        yield support.split.take(support.rows[:, start:stop])
+def _stacked(models: Sequence[Params], names: Sequence[str]) -> Params:
+    return {name: torch.stack([model[name] for model in models]) for name in names}
 
 
 def _of(stacked: Any, some: Any) -> Any:

@@ -33,12 +33,13 @@ from client.training.scoring import Scores, Scoring
 from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.dense import FIRST
 from engram.derivatives import all_at_once, by_autograd, by_cohorts
+from engram.mixtures import loss_of
 from engram.models import cohort_losses, dense_loss_of, keep, mean_loss
 from engram.networks import FLAT
 from engram.optimizers import scaled, step_factor, with_optimizer
 from engram.tasks import task_of
 from engram.tree import part
-from engram.types import LocalRule, LossFn, Params, Scale
+from engram.types import Candidates, LocalRule, LossFn, Params, Scale
 from federation.data.federated import FederatedData, model_for, with_known_tokens
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment
@@ -153,7 +154,9 @@ class Trainer:
 
     def _reported(self, loss: LossFn) -> LossFn:
         """Returns the loss of the model that clients are served by, where the rule has another."""
-        served = self._network.kept
+        served, candidates = self._network.kept, self._network.candidates
+        if candidates is not None:
+            return lambda w, batch: loss_of(candidates(w), loss, batch)
         return loss if served is None else lambda w, batch: loss(served(w), batch)
 
     def _choose_ways(self, model: Params, *, vectorized: bool) -> Mapping[str, Way]:
@@ -285,8 +288,7 @@ class Trainer:
             kept = [self._recall(model, client, before=server_round) for client in clients]
         memories = [state if self._reads or self._keeps else None for state, _ in kept]
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in self._personal}
-        began = self._reads and all(memory is not None for memory in memories)
-        anew = self.rule.needs_initial_batch and not began
+        anew = self.rule.needs_initial_batch and not (self._reads and None not in memories)
         draws = self.sampler.draw(clients, server_round, initial=anew)
         return CohortTask(model, memories, draws, own)
 
@@ -388,13 +390,15 @@ class Trainer:
             clients: Whom to score.
             server_round: Memories made up to this round are scored as kept models.
         """
-        model, served = self.receive(model), self._network.kept
+        model, network = self.receive(model), self._network
 
-        def kept(client: int) -> tuple[Params | None, Params]:
+        def kept(client: int) -> tuple[Candidates | None, Params]:
             state, mine = self._recall(model, client, before=server_round + 1)
-            if served is None:
-                return (state if self._remembers else None), mine
+            if network.candidates is not None:
+                return network.candidates(model | mine), part(mine)
+            if network.kept is None:
+                return (Candidates((state,)) if state and self._remembers else None), mine
             began = self._store.newest(client, before=server_round + 1) > 0
-            return (served(model | mine) if began else None), part(mine)
+            return (Candidates((network.kept(model | mine),)) if began else None), part(mine)
 
         return self._scoring.scores(part(model), clients, kept)

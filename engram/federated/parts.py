@@ -11,21 +11,17 @@ import math
 from collections.abc import Callable, Set
 
 from engram.checks import require
-from engram.optimizers import descent
 from engram.types import Batch, LocalRule, Params
 
-__all__ = ["in_turn", "only", "whose_turn", "without"]
+__all__ = ["first_steps", "in_turn", "only", "whose_turn", "without"]
 
 
 def only(rule: LocalRule, names: Set[str]) -> LocalRule:
-    """Returns a rule that moves some parameters, along the same directions; the others stay.
+    """Returns a rule that moves some parameters, as it moved them before; the others stay.
 
     Args:
-        rule: One with a direction.
+        rule: The rule. Of one that leaves later steps to another, its own steps alone are changed.
         names: The parameters.
-
-    Raises:
-        ValueError: If the rule has no direction.
     """
     return _moving(rule, lambda name: name in names)
 
@@ -43,34 +39,46 @@ def in_turn(rule: LocalRule, names: Set[str], share: float) -> LocalRule:
     least; of a single step the second part has it.
 
     Args:
-        rule: One with a direction.
+        rule: The rule.
         names: The parameters that are moved first.
         share: By which share of a round's steps, rounded up; in (0, 1).
 
     Raises:
-        ValueError: If ``share`` is out of range, or the rule has no direction.
+        ValueError: If ``share`` is out of range.
     """
-    require(0 < share < 1, "share of the first part", share, "in (0, 1)")
+    require(share > 0, "share of the first steps", share, "positive")
+    return only(rule, names)._replace(then=(first_steps(share), without(rule, names)))
 
-    def turn(steps: int) -> int:
-        return min(math.ceil(round(share * steps, 9)), steps - 1)  # 0.07 * 100 is more than 7
 
-    return only(rule, names)._replace(then=(turn, without(rule, names)))
+def first_steps(share: float) -> Callable[[int], int]:
+    """Returns how many are the first ones of n steps: a share, rounded up, at most n - 1.
+
+    Args:
+        share: In [0, 1).
+
+    Raises:
+        ValueError: If ``share`` is out of range.
+    """
+    require(0 <= share < 1, "share of the first steps", share, "in [0, 1)")
+    return lambda n: min(math.ceil(round(share * n, 9)), n - 1)  # 0.07 * 100 is more than 7
 
 
 def _moving(rule: LocalRule, moves: Callable[[str], bool]) -> LocalRule:
     direction = rule.direction
-    if direction is None:
-        raise ValueError("a rule that is taken in parts must have a direction")
 
     def moved(w: Params) -> Params:
         return {name: leaf for name, leaf in w.items() if moves(name)}
 
+    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        after, u = rule.step(w, u, batches)
+        return w | moved(after), u
+
     def some(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        assert direction is not None  # for mypy: it is asked for below
         d, u = direction(w, u, batches)
         return moved(d), u
 
-    return rule._replace(step=descent(some, rule.eta), direction=some, moved=moved)
+    return rule._replace(step=step, direction=direction and some, moved=moved)
 
 
 def whose_turn(rule: LocalRule, *, later: bool) -> LocalRule:

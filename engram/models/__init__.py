@@ -21,7 +21,7 @@ from engram.models.losses import (
     squared_error,
 )
 from engram.models.module import from_module
-from engram.models.sharing import Part, keep, part_of, with_personal
+from engram.models.sharing import Part, keep, last_layers, part_of, with_personal
 from engram.models.zoo import built_in_module, with_group_norm
 from engram.networks import BUILT_IN, FLAT, NETWORKS, is_known
 
@@ -36,6 +36,7 @@ __all__ = [
     "dense_loss_of",
     "from_module",
     "keep",
+    "last_layers",
     "mean_loss",
     "network",
     "part_of",

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Generator, Tensor
 
-from engram.types import Params
+from engram.types import Candidates, Params
 
 __all__ = ["Inputs", "Model", "Outputs"]
 
@@ -49,6 +49,7 @@ class Model(NamedTuple):
             place of its input z, the representation, and z; a shift of None is none. None where
             that layer does not take one vector for each row, once.
         width: Numbers in a representation; 0 if there is none.
+        candidates: As ``LocalRule.candidates``.
     """
 
     init: Callable[[Generator], Params]
@@ -71,3 +72,4 @@ class Model(NamedTuple):
     kept: Callable[[Params], Params] | None = None
     represent: Callable[..., tuple[Outputs, Tensor]] | None = None
     width: int = 0
+    candidates: Callable[[Params], Candidates] | None = None

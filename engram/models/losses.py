@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.func import grad, vjp
 from torch.nn import functional
@@ -11,7 +12,7 @@ from engram.dense import CROSS_ENTROPY, Output, dense_loss, indicators
 from engram.derivatives import LossWithDerivatives
 from engram.models.base import Model, Outputs
 from engram.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task
-from engram.types import Batch, LossFn, Params
+from engram.types import Batch, LossFn, Params, Weighted
 
 __all__ = [
     "cohort_losses",
@@ -27,17 +28,19 @@ __all__ = [
 def mean_loss(model: Model, task: Task) -> LossFn:
     """Builds the mean over a batch's rows of the task's loss, in training.
 
-    A batch is ``(inputs, targets)``, and ``(inputs, targets, key)`` for a network that is noisy.
+    A batch is ``(inputs, targets)``, and ``(inputs, targets, key)`` for a network that is noisy; or
+    such a batch ``Weighted``.
     """
     mean = _mean(task.loss)
 
     def loss(params: Params, batch: Batch) -> Tensor:
+        batch, weights = batch if isinstance(batch, Weighted) else (batch, None)
         inputs, targets, *key = batch
         if model.train is None:
             outputs = model.apply(params, inputs)
         else:
             outputs = model.train(params, inputs, *(key or [None]))
-        return mean(outputs, targets)
+        return mean(outputs, targets) if weights is None else task.loss(outputs, targets) @ weights
 
     return loss
 
@@ -84,16 +87,17 @@ def cohort_losses(model: Model, task: Task) -> LossFn | None:
         return None
 
     def losses(params: Params, batch: Batch) -> Tensor:
+        batch, weights = batch if isinstance(batch, Weighted) else (batch, None)
         inputs, targets = batch
-        return _means(task.loss, together(params, inputs), targets)
+        rows = _rows(task.loss, together(params, inputs), targets)
+        return rows.mean(1) if weights is None else torch.einsum("ck,ck...->c...", rows, weights)
 
     return losses
 
 
-def _means(loss: RowLoss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Returns the means (c,) over rows, of outputs (c, k, ...) and targets (c, k, ...)."""
-    rows = loss(outputs.flatten(0, 1), targets.flatten(0, 1))
-    return rows.view(outputs.shape[:2]).mean(1)
+def _rows(loss: RowLoss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Returns the losses (c, k) of outputs (c, k, ...) and targets (c, k, ...)."""
+    return loss(outputs.flatten(0, 1), targets.flatten(0, 1)).view(outputs.shape[:2])
 
 
 def _mean(loss: RowLoss) -> Callable[[Tensor, Tensor], Tensor]:
@@ -140,7 +144,7 @@ def _by_autograd(rows: RowLoss) -> Output:
         return rows(z.flatten(0, 1), targets.flatten(0, 1)).sum() / z.shape[1]
 
     def value(z: Tensor, targets: Tensor) -> Tensor:
-        return _means(rows, z, targets)
+        return _rows(rows, z, targets).mean(1)
 
     def gradient(z: Tensor, targets: Tensor) -> Tensor:
         found: Tensor = grad(total)(z, targets)

@@ -8,7 +8,7 @@ from engram.checks import must, require
 from engram.models.base import Model
 from engram.types import Params
 
-__all__ = ["Part", "keep", "part_of", "with_personal"]
+__all__ = ["Part", "keep", "last_layers", "part_of", "with_personal"]
 
 
 Part = Literal["", "head", "body", "norm", "all"]
@@ -24,12 +24,29 @@ def part_of(model: Model, names: Iterable[str], part: Part) -> frozenset[str]:
             layers that keep running statistics, which belong to the part, too; ``all`` of it; ""
             for nothing.
     """
-    layers = {name: name.rpartition(".")[0] for name in names}
-    last = {[layer for name, layer in layers.items() if name not in model.running][-1]}
+    layers = _layers(names)
+    last = {layers[name] for name in last_layers(model, layers, 1)}
     normed = {layer for name, layer in layers.items() if name in model.running}
     every = {*layers.values()}
     chosen = {"": set(), "head": last, "body": every - last, "norm": normed, "all": every}[part]
     return frozenset(name for name, layer in layers.items() if layer in chosen)
+
+
+def last_layers(model: Model, names: Iterable[str], count: int) -> frozenset[str]:
+    """Returns the names of the parameters of a network's last layers that have some.
+
+    Args:
+        model: The network.
+        names: Of its parameters, in the order of its layers.
+        count: How many layers, >= 1; all of them, if there are no more.
+    """
+    layers = {n: layer for n, layer in _layers(names).items() if n not in model.running}
+    last = list(dict.fromkeys(layers.values()))[-count:]
+    return frozenset(name for name, layer in layers.items() if layer in last)
+
+
+def _layers(names: Iterable[str]) -> dict[str, str]:
+    return {name: name.rpartition(".")[0] for name in names}
 
 
 def with_personal(

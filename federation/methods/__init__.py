@@ -2,7 +2,7 @@
 
 # In the order in which they are listed; a run that names no method is of the first.
 from federation.methods import meta  # isort: skip
-from federation.methods import common, personal, split, representation  # isort: skip
+from federation.methods import common, personal, split, representation, several  # isort: skip
 from federation.methods import local, meta_ban, molar, molar_bandit
 from federation.methods.base import METHODS, Method, family, method, unknown_method
 
@@ -19,6 +19,7 @@ __all__ = [
     "molar_bandit",
     "personal",
     "representation",
+    "several",
     "split",
     "unknown_method",
 ]

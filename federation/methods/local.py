@@ -49,6 +49,9 @@ class LocalMethod(Method):
         shows: Which models a comparison has a row for.
         reference: Whether every comparison has it, as what others must be better than.
         server_steps: Whether the server takes a step of its own, which no other can replace.
+        apart: Whether the server merges some clients apart from others, so that nothing that bounds
+            or replaces a mean over all of them would protect anybody.
+        least_steps: Local steps that a round must have, where it is so many and not epochs.
         unscaled: Fields that are numbers, but that a rule does not multiply by: runs that differ in
             them do not train as one stack.
         part: The part of the network that each client keeps to itself, where the settings
@@ -61,6 +64,8 @@ class LocalMethod(Method):
     shows: ClassVar[tuple[str, ...]] = (SERVED,)
     reference: ClassVar[bool] = False
     server_steps: ClassVar[bool] = False
+    apart: ClassVar[bool] = False
+    least_steps: ClassVar[int] = 1
     unscaled: ClassVar[frozenset[str]] = frozenset()
     part: ClassVar["Part"] = ""
     tasks: ClassVar[tuple[str, ...]] = ()
@@ -143,33 +148,47 @@ class LocalMethod(Method):
 
     def problems(self, shared: SharedSettings) -> Iterator[str]:
         """Says what is wrong with settings that depend on each other."""
-        if self.tasks and shared.task not in self.tasks:
-            yield must("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
         if shared.num_classes == 1:
             yield must("num-classes", 1, "0, or at least 2")
-        asked = shared.clients_per_round
-        unseen, seen = shared.unseen_clients, shared.num_clients - shared.unseen_clients
-        if unseen and seen < 1:
-            yield must("unseen-clients", unseen, f"below num-clients = {shared.num_clients}")
-        elif asked > seen:
-            but = f" - unseen-clients = {seen}" if unseen else f" = {seen}"
-            yield must("clients-per-round", asked, f"at most num-clients{but}")
-        if shared.patience and not shared.validates:
-            expected = "0 without validation rows: protocol few-shot, or validation-fraction 0"
-            yield must("patience", shared.patience, expected)
-        if asked % shared.shards:
-            yield must("shards", shared.shards, f"a divisor of clients-per-round = {asked}")
-        if shared.min_clients > asked:
-            yield must("min-clients", shared.min_clients, f"at most clients-per-round = {asked}")
+        yield from _impossible_cohorts(shared)
         if shared.local_epochs and shared.order == "stream":
             yield must("local-epochs", shared.local_epochs, "0 where order is stream")
         if shared.optimizer == "sgd" and shared.optimizer_state == "kept":
             yield must("optimizer-state", "kept", "fresh where optimizer is sgd, which has none")
+        yield from self._unsuitable(shared)
+        yield from shared.protection_problems(shared.clients_per_round)
+        yield from _metrics_that_do_not_fit(shared)
+
+    def _unsuitable(self, shared: SharedSettings) -> Iterator[str]:
+        """Says which of the shared settings the method does not go with."""
+        if self.tasks and shared.task not in self.tasks:
+            yield must("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
+        if not shared.local_epochs and shared.local_steps < self.least_steps:
+            expected = f"at least {self.least_steps} for {self.name}"
+            yield must("local-steps", shared.local_steps, expected)
         if self.server_steps and shared.server_step != "replace":
             expected = f"replace for {self.name}, whose server has a step of its own"
             yield must("server-step", shared.server_step, expected)
-        yield from shared.protection_problems(asked)
-        yield from _metrics_that_do_not_fit(shared)
+        for key, value, plain in (("clip", shared.clip, 0), ("merge", shared.merge, "mean")):
+            if self.apart and value != plain:
+                yield must(key, value, f"{plain} for {self.name}, which merges some clients apart")
+
+
+def _impossible_cohorts(shared: SharedSettings) -> Iterator[str]:
+    asked = shared.clients_per_round
+    unseen, seen = shared.unseen_clients, shared.num_clients - shared.unseen_clients
+    if unseen and seen < 1:
+        yield must("unseen-clients", unseen, f"below num-clients = {shared.num_clients}")
+    elif asked > seen:
+        but = f" - unseen-clients = {seen}" if unseen else f" = {seen}"
+        yield must("clients-per-round", asked, f"at most num-clients{but}")
+    if shared.patience and not shared.validates:
+        expected = "0 without validation rows: protocol few-shot, or validation-fraction 0"
+        yield must("patience", shared.patience, expected)
+    if asked % shared.shards:
+        yield must("shards", shared.shards, f"a divisor of clients-per-round = {asked}")
+    if shared.min_clients > asked:
+        yield must("min-clients", shared.min_clients, f"at most clients-per-round = {asked}")
 
 
 def _metrics_that_do_not_fit(shared: SharedSettings) -> Iterator[str]:

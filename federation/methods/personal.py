@@ -88,12 +88,13 @@ class Apfl(OwnModel):
         description="weight of a client's own model; 0: fedavg",
         json_schema_extra=searched(0, 1),
     )
+    adaptive: bool = Field(False, description="whether each client learns its weight, from there")
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part."""
         from engram.federated.apfl import apfl
 
-        return apfl(loss, eta=self.eta, alpha=self.alpha)
+        return apfl(loss, eta=self.eta, alpha=self.alpha, adaptive=self.adaptive)
 
 
 @method

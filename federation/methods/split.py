@@ -3,7 +3,6 @@
 Which part stays is the method's ``part``, unless the settings ``personal`` or ``share`` say it.
 """
 
-from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -96,6 +95,7 @@ class _InTurn(_ByClients):
     """A method that trains the personal part first, and then the shared one."""
 
     part = "head"
+    least_steps = 2
     unscaled = frozenset({"personal_share"})
 
     personal_share: Float = Field(
@@ -112,12 +112,6 @@ class _InTurn(_ByClients):
         if not network.personal:
             raise ValueError(must("share", shared.share, f"less than all for {self.name}"))
         return partial(in_turn, names=network.personal, share=self.personal_share)
-
-    def problems(self, shared: SharedSettings) -> Iterator[str]:
-        """Says what is wrong with settings that depend on each other."""
-        yield from super().problems(shared)
-        if not shared.local_epochs and shared.local_steps < 2:
-            yield must("local-steps", shared.local_steps, f"at least 2 for {self.name}")
 
 
 @method

@@ -5,7 +5,7 @@ Written from the settings' classes by ``python -m tests.federation.pyproject_tab
 
 from typing import Literal, TypeAlias, TypedDict
 
-MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedproto", "feddbe", "knn-per", "meta-ban", "molar", "molar-bandit"] | str
+MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedproto", "feddbe", "knn-per", "fedala", "ifca", "fedem", "meta-ban", "molar", "molar-bandit"] | str
 
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
@@ -197,8 +197,8 @@ class Given(TypedDict, total=False):
     eta: float
     """local-moml, per-fedavg, pfedme: step size of the common model; fedavg, fedprox, scaffold,
     feddyn, fedadagrad, fedyogi, fedadam, local, ditto, apfl, mr-mtl, fedper, lg-fedavg,
-    fedbabu, fedbn, fedrep, fedalt, fedproto, feddbe, knn-per: step size of a client's local
-    steps."""
+    fedbabu, fedbn, fedrep, fedalt, fedproto, feddbe, knn-per, fedala, ifca, fedem: step size of
+    a client's local steps."""
     hessian: Literal["exact", "first-order", "finite-difference"]
     """local-moml, per-fedavg: how the meta-gradient treats the Hessian: exact, first-order
     (leaves it out) or finite-difference."""
@@ -206,7 +206,7 @@ class Given(TypedDict, total=False):
     """local-moml: whether memories start anew each round (cross-device) or are carried over
     (cross-silo)."""
     initial_batch_size: int
-    """local-moml: rows that a memory starts from (K0)."""
+    """local-moml: rows that a memory starts from (K0); ifca: rows by which a client chooses."""
     mu: float
     """fedprox: weight of the proximal term; 0: fedavg."""
     server_eta: float
@@ -222,6 +222,8 @@ class Given(TypedDict, total=False):
     """ditto, mr-mtl: weight of the proximal term; 0: local models; pfedme: weight of the
     proximal term; fedproto: weight of the distance to prototypes; 0: local models; knn-per:
     weight of the client's nearest rows; 0: the common model."""
+    adaptive: bool
+    """apfl: whether each client learns its weight, from there."""
     inner_steps: int
     """pfedme: steps towards the proximal point."""
     server_mix: float
@@ -235,6 +237,16 @@ class Given(TypedDict, total=False):
     """knn-per: rows that vote."""
     scale: float
     """knn-per: distance at which a row's vote weighs 1/e of one at no distance."""
+    weight_eta: float
+    """fedala: step size of the weights of a client's last model."""
+    weight_share: float
+    """fedala: share of a client's steps in a round, the first ones, for these weights."""
+    layers: int
+    """fedala: last layers that are mixed; others are as received."""
+    clusters: int
+    """ifca: models that clients choose from; 1: fedavg."""
+    components: int
+    """fedem: models that clients mix; 1: fedavg."""
     nu: float
     """meta-ban: the larger, the larger groups are."""
     gamma: float

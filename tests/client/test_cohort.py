@@ -48,7 +48,7 @@ CASES = [
     ),
     *(
         (dense, PlainCoordinates, {"method": method} | size)
-        for method in ("scaffold", "feddyn")
+        for method in ("scaffold", "feddyn", "ifca")
         for size in (SPAN, PLAIN)
     ),
     (dense, Span, {"method": "fedavg"} | FEATURES),
@@ -64,6 +64,10 @@ CASES = [
     (vmapped, None, {"method": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
     (vmapped, None, {"method": "pfedme"} | FEATURES),
     (vmapped, None, {"method": "ditto"} | FEATURES),
+    (vmapped, None, {"method": "fedala"} | SPAN),
+    (vmapped, None, {"method": "fedem"} | SPAN),
+    (vmapped, None, {"method": "apfl", "adaptive": True} | SPAN),
+    (vmapped, None, {"method": "ifca", "optimizer": "adamw", "weight_decay": 0.1} | SPAN),
     (vmapped, None, {"method": "fedavg"} | STACKED),
     (vmapped, None, {"method": "fedrep"} | STACKED),
     (dense, Span, {"method": "lg-fedavg"} | SPAN),
@@ -82,7 +86,9 @@ def test_every_algorithm_is_held_both_ways():
         for name, rule in rules.items()
         if rule.affine and (name == "fedavg" or METHODS[name].rule is not METHODS["fedavg"].rule)
     }
-    models = {name for name in affine if all(c.copied for c in rules[name].companions)}
+    models = {
+        name for name in affine if all(c.copied and c.personal for c in rules[name].companions)
+    }
     assert {name for frame, name in held if frame is Span} >= models
     assert {name for frame, name in held if frame is PlainCoordinates} >= affine > models
 
@@ -136,7 +142,7 @@ def test_models_and_divergence_are_found_without_losses(settings, engine):
     "method",
     [
         *("local-moml", "pfedme", "local", "ditto", "apfl", "mr-mtl"),
-        *("fedrep", "lg-fedavg", "scaffold", "feddyn"),
+        *("fedrep", "lg-fedavg", "scaffold", "feddyn", "fedala", "fedem"),
     ],
 )
 def test_memories_are_the_same_however_a_cohort_is_held(method):

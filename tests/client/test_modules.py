@@ -94,7 +94,9 @@ def test_running_statistics_are_averaged(tmp_path):
     assert (found["norm.running_mean"] != 0).all()
 
 
-@pytest.mark.parametrize(("method", "follows"), [("local", {"own/"}), ("ditto", {"", "own/"})])
+@pytest.mark.parametrize(
+    ("method", "follows"), [("local", {"own/"}), ("ditto", {"", "own/"}), ("fedala", {"", "own/"})]
+)
 def test_running_statistics_follow_the_models_that_are_moved(method, follows, tmp_path):
     simulate(experiment("batch norm and dropout", method=method), tmp_path / "run")
     checkpoint, store = RunRecord.open(tmp_path / "run").load_checkpoint(), RamStore()

@@ -17,7 +17,7 @@ from federation.hosting import NodeConfig
 from federation.noise import secret_noise, simulated_noise
 from federation.wire import to_params, to_record
 from tests.support import (
-    ANY_NETWORK,
+    PROTECTED,
     assert_same,
     initial_model,
     small_of_any,
@@ -53,7 +53,7 @@ def noise_of(**settings):
     return (flat(noisy) - flat(quiet)) / (0.05 * 0.5)
 
 
-@pytest.mark.parametrize("method", [name for name in ANY_NETWORK if name != "local"])
+@pytest.mark.parametrize("method", [name for name in PROTECTED if name != "local"])
 @pytest.mark.parametrize("engine", ["vectorized", "sequential"])
 def test_each_client_is_clipped_by_itself(method, engine):
     free, model = trained(method=method)

@@ -63,9 +63,9 @@ def test_a_client_does_not_see_who_else_takes_part(method, engine):
 @pytest.mark.parametrize("method", ANY_NETWORK)
 @pytest.mark.parametrize("memory", ["reset", "carry"])
 def test_rows_come_in_order_whether_or_not_a_memory_is_begun(method, memory):
-    # local-moml begins with 3 rows, and all take 2 steps of so many batches of 4.
+    # Some begin with rows for a memory or a choice, and all take 2 steps of so many batches of 4.
     t = trainer(small_of_any(method=method, memory=memory, order="stream"))
-    begin = 3 if t.rule.needs_initial_batch else 0
+    begin = t.experiment.own.initial_rows if t.rule.needs_initial_batch else 0
     size = begin + 2 * 4 * t.rule.batches_per_step
     own = np.sort(t.data.train.rows[7])
     for server_round in (1, 2, 3):
@@ -193,11 +193,14 @@ OTHER = {
     "fedalt": {"eta": 0.2},
     "local": {"eta": 0.2},
     "ditto": {"eta": 0.2, "lambda": 0.2},
-    "apfl": {"eta": 0.2, "alpha": 0.3},
+    "apfl": {"eta": 0.2, "alpha": 0.3, "adaptive": True},
     "mr-mtl": {"eta": 0.2, "lambda": 0.2},
     "fedproto": {"eta": 0.2, "lambda": 0.2},
     "feddbe": {"eta": 0.2, "kappa": 0.2},
     "knn-per": {"eta": 0.2},
+    "fedala": {"eta": 0.2, "weight-eta": 0.2, "weight-share": 0.0, "layers": 2},
+    "fedem": {"eta": 0.2},
+    "ifca": {"eta": 0.2, "initial-batch-size": 1},
 }
 
 

@@ -22,6 +22,8 @@ BY_ROWS = {
     "fedproto",
     "feddbe",
     "knn-per",
+    "fedala",
+    "fedem",
 }
 UPDATES = st.lists(
     st.tuples(st.lists(st.floats(-9, 9), min_size=2, max_size=2), st.integers(1, 50)),

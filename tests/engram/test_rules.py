@@ -24,7 +24,7 @@ def rule(request):
 
 def inputs(rule, clients):
     """Stacked models, memories and batches of a cohort."""
-    w = begun({"w": draw(10, clients, DIM)}, rule.companions)
+    w = vmap(lambda w: begun(w, rule.companions))({"w": draw(10, clients, DIM)})
     first = batch(9, clients) if rule.needs_initial_batch else None
     u = vmap(rule.init, in_dims=(0, None if first is None else 0))(w, first)
     return w, u, tuple(batch(i, clients) for i in range(rule.batches_per_step))

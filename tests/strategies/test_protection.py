@@ -17,6 +17,7 @@ from strategies.cohorts import draw_cohort
 from strategies.local import Federated
 from tests.support import (
     ANY_NETWORK,
+    PROTECTED,
     assert_same,
     grid,
     initial_model,
@@ -27,7 +28,7 @@ from tests.support import (
 
 # Under "local" clients send what they have received. A server that takes a step of its own takes it
 # towards what protection makes of the models: that is checked where the settings reach the merge.
-MOVED = [name for name in ANY_NETWORK if name != "local"]
+MOVED = [name for name in PROTECTED if name != "local"]
 MERGED = [name for name in MOVED if not METHODS[name].server_steps]
 PROTECTIONS = {
     "mean": {},
@@ -40,6 +41,10 @@ PROTECTIONS = {
     "local-krum": {"privacy": "local", "clip": 0.05, "noise_multiplier": 0.1, "merge": "krum"},
     "central": {"privacy": "central", "clip": 0.05},
 }
+
+
+EVERY = [(p, name) for p in PROTECTIONS for name in (ANY_NETWORK if p == "mean" else PROTECTED)]
+ENSEMBLES = [(p, name) for p, name in EVERY if name != "local" and not METHODS[name].server_steps]
 
 
 def experiment(protection, **settings):
@@ -73,8 +78,7 @@ def distance(one, other):
     return float(norm(add_scaled(one, -1.0, other)))
 
 
-@pytest.mark.parametrize("method", ANY_NETWORK)
-@pytest.mark.parametrize("protection", PROTECTIONS)
+@pytest.mark.parametrize(("protection", "method"), EVERY)
 def test_nodes_and_engines_do_not_matter(method, protection):
     e = experiment(protection, method=method, server_mix=0.7, clients_per_round=5)
     expected, metrics = rounds(e, count=2)
@@ -85,8 +89,7 @@ def test_nodes_and_engines_do_not_matter(method, protection):
         assert_same(model, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", MERGED)
-@pytest.mark.parametrize("protection", PROTECTIONS)
+@pytest.mark.parametrize(("protection", "method"), ENSEMBLES)
 def test_nor_with_the_ensembles_step(method, protection):
     e = experiment(protection, method=method, server_step="universal", server_radius=1.5)
     expected, _ = rounds(e, count=3)

@@ -73,6 +73,9 @@ def test_clients_are_served_by_the_methods_model_or_the_fine_tuned_one(serves, e
     e = Evaluation([0, 1, 2], {name: np.array(column) for name, column in columns.items()})
     found = with_served(e, [ACCURACY], serves, unseen=[2])
     assert found.columns["accuracy-served"].tolist() == expected
+    if serves == KEPT:  # a method may have a model to keep for those who never train
+        e.columns["accuracy-own"][2] = 0.4
+        assert with_served(e, [ACCURACY], KEPT, unseen=[2]).columns["accuracy-served"][2] == 0.4
     told = summary(found, [ACCURACY], unseen=[2])
     assert told["accuracy-served"] == pytest.approx(np.mean(expected[:2]))
     assert told["accuracy-served-worst"] == min(expected[:2])

@@ -28,7 +28,7 @@ def shared(rule, w):
 
 def steps(rule, w, batches):
     """Takes a client's local steps of a round."""
-    u = rule.init(w, None)
+    u = rule.init(w, batches[0] if rule.needs_initial_batch else None)
     for batch in batches:
         w, u = rule.step(w, u, (batch,))
     return w if rule.finish is None else rule.finish(w, u)

@@ -37,6 +37,10 @@ def test_with_all_parameters_in_a_part_it_is_the_rule_itself():
     assert_same(run(without(RULE, set()))[0], whole)
 
 
+def test_a_rule_with_a_step_of_its_own_moves_the_same_part():
+    assert_same(run(only(RULE._replace(direction=None), HEAD))[0], run(only(RULE, HEAD))[0])
+
+
 def test_with_all_steps_on_one_part_the_other_stays():
     for part in (HEAD, start().keys() - HEAD):
         alone = run(only(RULE, part))[0]
@@ -114,7 +118,7 @@ def test_the_head_is_the_last_layer_and_the_body_the_others(make, example, head)
 
 
 def test_impossible_values_are_refused():
-    with pytest.raises(ValueError, match=r"share of the first part must be in \(0, 1\), got 1.0"):
+    with pytest.raises(ValueError, match=r"share of the first steps must be in \[0, 1\), got 1.0"):
         in_turn(RULE, HEAD, 1.0)
-    with pytest.raises(ValueError, match="must have a direction"):
-        only(RULE._replace(direction=None), HEAD)
+    with pytest.raises(ValueError, match=r"share of the first steps must be positive, got 0.0"):
+        in_turn(RULE, HEAD, 0.0)

@@ -1,0 +1,51 @@
+"""Rows that clients are scored on, and rows that they fine-tune on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.types import Batch
+from federation.data.federated import Split
+from federation.data.partitions import Rows
+
+__all__ = ["Queries", "Support", "padded"]
+
+
+class Queries(NamedTuple):
+    """Rows that some clients are scored on: (c, q), padded, and which of them count."""
+
+    split: Split
+    rows: Tensor
+    counted: Tensor
+
+
+class Support(NamedTuple):
+    """Rows that some clients fine-tune on: (c, n), in batches of so many."""
+
+    split: Split
+    rows: Tensor
+    size: int
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """Where each batch begins and ends."""
+        return [(at, at + self.size) for at in range(0, self.rows.shape[1], self.size)]
+
+    def batches(self) -> Iterator[Batch]:
+        """Gathers the batches: inputs and targets, each (c, k, ...)."""
+        for start, stop in self.edges:
+            yield self.split.take(self.rows[:, start:stop])
+
+
+def padded(
+    split: Split, rows: Sequence[Rows] | Mapping[int, Rows], clients: Sequence[int]
+) -> Queries:
+    """Returns rows of clients, padded to the same number."""
+    width = max(len(rows[client]) for client in clients)
+    counted = np.arange(width) < np.array([[len(rows[client])] for client in clients])
+    filled = [np.pad(rows[c], (0, width - len(rows[c])), mode="edge") for c in clients]
+    arrays = (torch.from_numpy(array) for array in (np.stack(filled), counted))
+    return Queries(split, *(array.to(split.y.device) for array in arrays))

@@ -1,0 +1,120 @@
+"""Clients that are served by one of several models: the one with the least loss on their rows."""
+
+import numpy as np
+import pytest
+import torch
+
+from engram.models import mean_loss
+from engram.tasks import CLASSIFICATION
+from federation.errors import Refused
+from server.record import RunRecord
+from simulations.engine import simulate
+from simulations.front import load_run
+from tests.client.networks import CLIENTS
+from tests.client.test_modules import experiment
+from tests.support import assert_same, initial_model, small, trainer
+
+IFCA = {"method": "ifca", "clusters": 3}
+
+
+@pytest.fixture(autouse=True)
+def _registered(plug_ins):
+    pass
+
+
+def losses(t, models, split, rows):
+    """Each model's loss on each client's rows, (clients, models)."""
+    loss = mean_loss(t._network._replace(train=None), CLASSIFICATION)
+    batches = [split.take(torch.from_numpy(some)) for some in rows]
+    return np.array([[float(loss(w, batch)) for w in models] for batch in batches])
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+@pytest.mark.parametrize("protocol", ["standard", "few-shot"])
+def test_it_is_the_one_with_the_least_loss_on_the_rows_that_a_client_learns_from(protocol, engine):
+    # Nobody has trained yet.
+    t = trainer(small(protocol=protocol, adapt_shots=4, **IFCA), engine=engine)
+    start, clients = initial_model(t), list(range(20))
+    models = t._network.candidates(start).models
+    known = t._scoring._known(clients)
+    rows = [some[own].numpy() for some, own in zip(known.rows, known.counted, strict=True)]
+    if protocol == "standard":
+        for client, some in enumerate(rows):
+            assert sorted(some) == sorted(t.data.train.rows[client])
+    best = losses(t, models, known.split, rows).argmin(1)
+    assert len(set(best)) > 1
+    queries = t._scoring._queries(clients)
+    rows = [some[own].numpy() for some, own in zip(queries.rows, queries.counted, strict=True)]
+    expected = losses(t, models, t.data.test, rows)[np.arange(20), best]
+    found = t.evaluate(start, clients, server_round=0).columns["loss-own"]
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
+def test_a_run_serves_it_and_hands_it_out(tmp_path):
+    e = small(unseen_clients=2, **IFCA)
+    results = simulate(e, tmp_path / "run")
+    assert results["clients"]["loss-served"] == results["clients"]["loss-own"]
+    t, run = trainer(e), load_run(tmp_path / "run")
+    model = RunRecord.open(tmp_path / "run").load_checkpoint().model
+    models, clients = t._network.candidates(model).models, [0, 18, 19]
+    best = losses(t, models, t.data.train, [t.data.train.rows[c] for c in clients]).argmin(1)
+    for client, chosen in zip(clients, best, strict=True):
+        assert_same(run.personal_model(client), models[chosen])
+
+
+def test_running_statistics_are_those_of_a_models_own_clients(tmp_path):
+    # Of the second model's nobody is left after the first round, if all choose the first.
+    e = experiment("batch norm and dropout", num_rounds=1, eval_every=1, **IFCA)
+    simulate(e, tmp_path / "run", engine="sequential")
+    found = RunRecord.open(tmp_path / "run").load_checkpoint().model
+    t = trainer(e, engine="sequential")
+    start = initial_model(t)
+    cohort = RunRecord.open(tmp_path / "run").rows()[1]["cohort"]
+    (each,) = t.train(start, [cohort], server_round=1, durable=0)
+    for mark, number in (("", 0), ("model1/", 1), ("model2/", 2)):
+        name, chosen = f"{mark}norm.running_var", each.params[f"choice/{number}"] == 1
+        expected = each.params[name][chosen].mean(0) if chosen.any() else start[name]
+        torch.testing.assert_close(found[name], expected, atol=1e-6, rtol=0)
+        assert chosen.any() != torch.equal(found[name], start[name])
+    assert len(cohort) < CLIENTS
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"clip": 1.0}, "clip must be 0 for ifca, which merges some clients apart, got 1.0"),
+        (
+            {"merge": "median"},
+            "merge must be mean for ifca, which merges some clients apart, got 'median'",
+        ),
+    ],
+)
+def test_what_would_bound_a_mean_over_all_clients_is_refused(settings, words):
+    with pytest.raises(Refused, match=words):
+        small(**IFCA, **settings)
+
+
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
+def test_a_mixture_predicts_by_the_weights_that_a_client_has_come_to(engine):
+    t = trainer(small(method="fedem", components=2), engine=engine)
+    start = initial_model(t)
+    t.train(start, [[3, 4]], server_round=1, durable=0)
+    queries = t._scoring._queries([3, 4, 5])
+    found = t.evaluate(start, [3, 4, 5], server_round=1).columns["loss-own"]
+    weights = []
+    for i, client in enumerate([3, 4, 5]):  # the last one has not trained
+        _, mine = t._recall(start, client, before=2)
+        models, pi = t._network.candidates(start | mine)
+        x, y = t.data.test.take(queries.rows[i][queries.counted[i]])
+        each = torch.stack([t._network.apply(w, x).softmax(-1) for w in models])
+        likely = torch.einsum("m,mqc->qc", pi, each)[torch.arange(len(y)), y]
+        assert float(found[i]) == pytest.approx(-float(likely.log().mean()), abs=1e-5)
+        weights.append(pi.tolist())
+    assert weights[2] == [0.5, 0.5]
+    assert weights[0] != weights[1] != weights[2]
+
+
+def test_a_mixture_is_no_single_model(tmp_path):
+    simulate(small(method="fedem", components=2), tmp_path / "run")
+    with pytest.raises(Refused, match="fedem serves clients by a mixture of 2 models"):
+        load_run(tmp_path / "run").personal_model(3)
