@@ -1,15 +1,13 @@
 """A resident node, which stays connected to a SuperLink and answers its messages, for months."""
 
 import contextlib
-import fcntl
 import json
 import math
-import os
 import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from client.session import Session
 from client.worker import Worker
 from federation.credentials import NodeCredentials
 from federation.errors import EngramError, Refused
-from federation.files import replace_file, sweep
+from federation.files import locked, replace_file, sweep
 
 __all__ = ["only_one", "run_node"]
 
@@ -68,22 +66,17 @@ def run_node(
 @contextmanager
 def only_one(state: Path) -> Iterator[None]:
     """Locks the folder, and so its clients' memories, against other processes."""
-    try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise Refused(f"the node's folder {state} cannot be used: {error.strerror}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise Refused(
-            f"another node runs in {state}: stop it first, or give this one a client of its own"
-        ) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stack.enter_context(locked(state / "lock"))
+        except BlockingIOError as error:
+            raise Refused(
+                f"another node runs in {state}: stop it first, or give this one a client of its own"
+            ) from error
+        except OSError as error:
+            raise Refused(f"the node's folder {state} cannot be used: {error.strerror}") from error
         yield
-    finally:
-        os.close(handle)
 
 
 def _stay(

@@ -2,10 +2,12 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -91,6 +93,22 @@ def sweep(folder: Path) -> None:
     """Removes what killed processes left in a folder tree, to which nobody may be writing now."""
     for left in folder.rglob(f"{NEW}*"):
         left.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Holds the lock of a folder, or of a file, which is made if it is missing.
+
+    Raises:
+        BlockingIOError: Another process holds it.
+        OSError: It cannot be opened.
+    """
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def sync(path: Path) -> None:

@@ -11,10 +11,13 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from federation.errors import EngramError, Refused
+from federation.errors import EngramError, Refused, one_line
 from federation.files import read_file, read_json, sync
+
+if TYPE_CHECKING:
+    from engram.types import Params
 
 _MANIFEST: Final = "manifest.json"
 _KEPT: Final = 2
@@ -109,3 +112,19 @@ def _put(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def tensors_of(files: Mapping[str, bytes], name: str, like: "Params | None") -> "Params":
+    """Returns a checkpoint's tensors, whose names, shapes and types must be like ``like``'s."""
+    from federation.tensors import difference, tensors_from_bytes  # noqa: PLC0415 - loads torch
+
+    try:
+        found = tensors_from_bytes(files[name])
+    except KeyError as error:
+        raise DamagedCheckpoint(f"it lacks {name}") from error
+    except ValueError as error:
+        raise DamagedCheckpoint(f"{name}: {one_line(str(error))}") from error
+    wrong = None if like is None else difference(found, like)
+    if wrong is not None:
+        raise DamagedCheckpoint(f"{name} is not this run's: {one_line(wrong)}")
+    return found

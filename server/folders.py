@@ -1,7 +1,6 @@
 """Creates folders with secrets atomically: complete or not at all."""
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -10,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from federation.errors import Refused
-from federation.files import sync
+from federation.files import locked, sync
 
 
 def make_folder(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -62,7 +61,7 @@ def _beside(folder: Path) -> Iterator[Path]:
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=folder.parent))
     try:
         new.chmod(0o700)
-        with _locked(new):
+        with locked(new):
             yield new
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -71,18 +70,8 @@ def _beside(folder: Path) -> Iterator[Path]:
 def _sweep(folder: Path) -> None:
     """Removes what killed calls left; calls still running hold a lock on their folders."""
     for left in folder.parent.glob(f".{folder.name}.*.new"):
-        with contextlib.suppress(OSError), _locked(left):
+        with contextlib.suppress(OSError), locked(left):
             shutil.rmtree(left)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _enter(root: Path, path: Path) -> None:

@@ -7,7 +7,6 @@ checksums.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -19,9 +18,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from engram.metrics import Metric
-from federation.errors import Refused, brief, few, one_line
+from federation.errors import Refused, brief, few
 from federation.experiment import Experiment
-from federation.files import NEW, read_file, read_json, replace_file
+from federation.files import NEW, locked, read_file, read_json, replace_file
 from federation.fingerprint import fingerprint
 from federation.methods import METHODS
 from server.checkpoints import (
@@ -29,6 +28,7 @@ from server.checkpoints import (
     drop_checkpoint,
     has_manifest,
     read_checkpoint,
+    tensors_of,
     there,
     write_checkpoint,
 )
@@ -232,16 +232,16 @@ class RunRecord:
         Raises:
             Refused: If another process runs it.
         """
-        handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            end = time.monotonic() + patience
-            while not _lock(handle):
+        end = time.monotonic() + patience
+        with contextlib.ExitStack() as stack:
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    stack.enter_context(locked(self.folder / _LOCK))
+                    break
                 if time.monotonic() >= end:
                     raise Refused(f"{self.folder} is being run by another process at this moment")
                 time.sleep(0.02)
             yield
-        finally:
-            os.close(handle)
 
     @property
     def held(self) -> bool:
@@ -378,10 +378,10 @@ class RunRecord:
         self, server_round: int, folder: Path, model: "Params | None", state: "Params | None"
     ) -> Checkpoint:
         files = read_checkpoint(folder, server_round)
-        found_model, found_state = _tensors(files, _MODEL, model), _tensors(files, _STATE, state)
+        found = tensors_of(files, _MODEL, model), tensors_of(files, _STATE, state)
         if server_round and not any(row["round"] == server_round for row in self.rows()):
             raise DamagedCheckpoint("metrics.jsonl lacks its round")
-        return Checkpoint(server_round, found_model, found_state, files.get(_MEMORIES))
+        return Checkpoint(server_round, *found, files.get(_MEMORIES))
 
     def checkpoints(self) -> dict[int, Path]:
         """Returns the checkpoints' folders, by round in ascending order."""
@@ -398,27 +398,3 @@ class RunRecord:
 
 def _elsewhere(outputs: object, targets: object) -> float:
     raise NotImplementedError("a record does not hold a metric's function")
-
-
-def _lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _tensors(files: Mapping[str, bytes], name: str, like: "Params | None") -> "Params":
-    """Returns a checkpoint's tensors, whose names, shapes and types must be like ``like``'s."""
-    from federation.tensors import difference, tensors_from_bytes  # noqa: PLC0415 - loads torch
-
-    try:
-        found = tensors_from_bytes(files[name])
-    except KeyError as error:
-        raise DamagedCheckpoint(f"it lacks {name}") from error
-    except ValueError as error:
-        raise DamagedCheckpoint(f"{name}: {one_line(str(error))}") from error
-    wrong = None if like is None else difference(found, like)
-    if wrong is not None:
-        raise DamagedCheckpoint(f"{name} is not this run's: {one_line(wrong)}")
-    return found

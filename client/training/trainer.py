@@ -105,7 +105,6 @@ class Trainer:
         self._network = model_for(experiment, data.kind)
         self.data = with_known_tokens(data, self._network, experiment)
         self._task = task_of(experiment.task, experiment.loss)
-        self._loss = mean_loss(self._network, self._task)
         self._own = experiment.of(LocalMethod)
         augment = AUGMENTATIONS.get(experiment.augment)
         try:
@@ -149,9 +148,6 @@ class Trainer:
         )
         return scaled(rule, factor)
 
-    def _rules(self, form: Form) -> Rules:
-        return partial(self._rule_on, form)
-
     def _reported(self, loss: LossFn) -> LossFn:
         """Returns the loss of the model that clients are served by, where the rule has another."""
         served, candidates = self._network.kept, self._network.candidates
@@ -162,11 +158,11 @@ class Trainer:
     def _choose_ways(self, model: Params, *, vectorized: bool) -> Mapping[str, Way]:
         """Returns the ways to run a cohort that may be the fastest, by name."""
         network, rule, statistics = self._network, self.rule, self._network.statistics
-        rules = self._rules
-        reported = self._reported(self._loss)
-        in_turn = {
-            "in-turn": partial(each_in_turn, rules(by_autograd), reported, statistics=statistics)
-        }
+        rules: Callable[[Form], Rules] = partial(partial, self._rule_on)
+        plain_loss = mean_loss(network, self._task)
+        reported = self._reported(plain_loss)
+        alone = partial(each_in_turn, rules(by_autograd), reported, statistics=statistics)
+        in_turn = {"in-turn": alone}
         together = {"vmap": partial(vmapped, rules(_as_it_is), reported, statistics=statistics)}
         if not vectorized:
             return in_turn
@@ -191,7 +187,7 @@ class Trainer:
             return together
         losses = cohort_losses(network, self._task) if plain else None
         if losses is not None:
-            loss, update = by_cohorts(self._loss, losses), network.statistics_together
+            loss, update = by_cohorts(plain_loss, losses), network.statistics_together
             together["grouped"] = partial(
                 vmapped,
                 rules(lambda _: loss),
