@@ -47,7 +47,7 @@ def test_both_engines_compute_the_same_and_share_no_more_than_they_should(case, 
     whole = {name for name, _ in make().named_parameters()}
     mine = {name for name in whole if any(name.startswith(p[:-1]) for p in HEADS[case].split(","))}
     assert 0 < len(mine) < len(whole)
-    # Some have a mark before their names; what is seen is no parameter, and single numbers are none.
+    # Some have a mark before their names; what is seen, and a single number, are no parameters.
     exchanged = {
         name.rpartition("/")[2]
         for name, leaf in first.model.items()
