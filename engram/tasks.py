@@ -98,18 +98,6 @@ def _next_token(outputs: "Tensor", targets: "Tensor") -> "Tensor":
     return losses.sum(1) / (targets != -1).sum(1).clamp(min=1)
 
 
-def mean_of_tokens(outputs: "Tensor", targets: "Tensor") -> "Tensor":
-    """Returns the mean over rows of the next token's losses, in fewer operations."""
-    from torch.nn import functional  # noqa: PLC0415 - tasks are listed without torch
-
-    counted = targets != -1
-    weights = counted / (counted.sum(1, keepdim=True).clamp(min=1) * len(targets))
-    losses = functional.cross_entropy(
-        outputs.flatten(0, 1), targets.flatten(), reduction="none", ignore_index=-1
-    )
-    return losses @ weights.flatten().to(losses)
-
-
 def _by_row(losses: "Tensor") -> "Tensor":
     return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.utils._pytree import tree_map
 
 from engram.augmentations import Augmentation, augmented
 from engram.dense import FIRST, FirstLayerCoordinates
@@ -329,19 +330,14 @@ def each_in_turn(
         ClientRaised: A client's step raised; it says whose, and which.
     """
     common = {name: _images(leaf) for name, leaf in task.model.items()}
-    models, states, losses = [], [], list[float]()
-
-    def begin(i: int) -> tuple[LocalRule, Draws, Params, Params]:
+    models, states, losses, broken = [], [], list[float](), {}
+    for i, memory in enumerate(task.memories):
+        h, draws = 0, task.draws.of(i)
         rule = rules({name: float(column[i]) for name, column in task.scales.items()})
-        draws = task.draws.of(i)
-        w = common | {name: _images(leaf[i]) for name, leaf in task.own.items()}
-        u = rule.init(w, _only(draws.initial_batch()))
-        return rule, draws, w, u | (task.memories[i] or {})
-
-    for i in range(len(task.memories)):
-        h = 0
         try:
-            rule, draws, w, u = begin(i)
+            w = common | {name: _images(leaf[i]) for name, leaf in task.own.items()}
+            u = rule.init(w, _only(draws.initial_batch())) | (memory or {})
+            start = w, u
             batches: tuple[Batch, ...] = ()
             for h, step in enumerate(draws.steps(), start=1):  # noqa: B007 - the handler needs it
                 batches = _only(step.batches)
@@ -355,13 +351,11 @@ def each_in_turn(
                 losses.append(float(loss(w, batches[-1])))
         except Exception as error:  # a rule may be anybody's; its error is the cause of ours
             raise ClientRaised(i, h) from error
+        if not (is_finite(w) and all(map(isfinite, losses[i:]))):
+            broken[i] = _first_broken(rule, *start, draws)
         models.append(w)
         states.append(u)
-    stacked = _stack(models)
-    finite = vmap(is_finite)(stacked).tolist()
-    fine = [one and all(map(isfinite, losses[i : i + 1])) for i, one in enumerate(finite)]
-    broken = {i: _first_broken(*begin(i)) for i, one in enumerate(fine) if not one}
-    return LocalRound(CohortModels(stacked), CohortModels(_stack(states)), losses, broken)
+    return LocalRound(CohortModels(_stack(models)), CohortModels(_stack(states)), losses, broken)
 
 
 def _seen(batches: tuple[Batch, ...]) -> tuple[Any, ...]:
@@ -370,7 +364,7 @@ def _seen(batches: tuple[Batch, ...]) -> tuple[Any, ...]:
     return inputs, *key
 
 
-def _first_broken(rule: LocalRule, draws: Draws, w: Params, u: Params) -> int:
+def _first_broken(rule: LocalRule, w: Params, u: Params, draws: Draws) -> int:
     """Returns the first step after which the model is not finite; the last if only its loss."""
     number = 0
     for step in draws.steps():
@@ -394,12 +388,7 @@ def _put(tree: Params, who: Who, some: Params) -> Params:
 
 def _only(stacked: Any) -> Any:
     """Returns what is there, if anything is, of the only client."""
-    # As ``tree_map`` does, in a fifth of the time.
-    if isinstance(stacked, Tensor):
-        return _images(stacked[0])
-    if isinstance(stacked, dict):
-        return {name: _only(leaf) for name, leaf in stacked.items()}
-    return None if stacked is None else tuple(map(_only, stacked))
+    return None if stacked is None else tree_map(lambda leaf: _images(leaf[0]), stacked)
 
 
 def _images(leaf: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from engram.checks import must
 from engram.dense import CROSS_ENTROPY, Output, dense_loss, indicators
 from engram.derivatives import LossWithDerivatives
 from engram.models.base import Model, Outputs
-from engram.tasks import CLASSIFICATION, REGRESSION, TASKS, RowLoss, Task, mean_of_tokens
+from engram.tasks import CLASSIFICATION, REGRESSION, RowLoss, Task
 from engram.types import Batch, LossFn, Params, Weighted
 
 __all__ = [
@@ -103,8 +103,6 @@ def _rows(loss: RowLoss, outputs: Tensor, targets: Tensor) -> Tensor:
 def _mean(loss: RowLoss) -> Callable[[Tensor, Tensor], Tensor]:
     if loss is CLASSIFICATION.loss:
         return functional.cross_entropy  # one operation for all rows
-    if loss is TASKS["next-token"].loss:
-        return mean_of_tokens
     return lambda outputs, targets: loss(outputs, targets).mean()
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 from engram.derivatives import by_autograd
 from engram.models import cross_entropy, from_module, mean_loss
 from engram.models.functional import Pure, uniform
-from engram.tasks import TASKS, mean_of_tokens
+from engram.tasks import TASKS
 
 
 def seeded(seed=0):
@@ -237,16 +237,6 @@ def test_tied_parameters_have_one_name_and_both_gradients():
     functional.cross_entropy(module(tokens).flatten(0, 1), tokens.flatten()).backward()
     gradient = grad(loss)(params, (tokens, tokens))["embed.weight"]
     torch.testing.assert_close(gradient, module.embed.weight.grad)
-
-
-def test_the_mean_of_tokens_is_that_of_the_rows_losses():
-    outputs, targets = (
-        torch.randn(4, 3, 5, generator=seeded()),
-        torch.randint(5, (4, 3), generator=seeded()),
-    )
-    targets[0, 1:], targets[3] = -1, -1  # padding, and a row of it alone
-    rows = TASKS["next-token"].loss(outputs, targets)
-    torch.testing.assert_close(mean_of_tokens(outputs, targets), rows.mean())
 
 
 def test_frozen_parameters_are_constants_made_alike_everywhere():
