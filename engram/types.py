@@ -121,9 +121,9 @@ class LocalRule(NamedTuple):
 
     init: Callable[[Params, Batch | None], Params]
     step: Callable[[Params, Params, tuple[Batch, ...]], tuple[Params, Params]]
-    batches_per_step: int
-    needs_initial_batch: bool
-    state_is_model: bool
+    batches_per_step: int = 1
+    needs_initial_batch: bool = False
+    state_is_model: bool = False
     reads_state: bool = True
     affine: bool = False
     single_use: bool = False

@@ -77,9 +77,6 @@ def apfl(loss: LossFn, *, eta: Scale, alpha: Scale, adaptive: bool = False) -> L
     return LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
-        needs_initial_batch=False,
-        state_is_model=False,
         reads_state=False,
         affine=not adaptive,  # an inner product is not
         direction=direction,

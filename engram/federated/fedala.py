@@ -81,9 +81,6 @@ def fedala(loss: LossFn, *, eta: Scale, weight_eta: Scale, share: float) -> Loca
     training = LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
-        needs_initial_batch=False,
-        state_is_model=False,
         direction=direction,
         eta=eta,
         companions=(OWN, WEIGHT),

@@ -60,9 +60,6 @@ def feddyn(loss: LossFn, *, eta: Scale, alpha: Scale) -> LocalRule:
     return LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
-        needs_initial_batch=False,
-        state_is_model=False,
         affine=True,
         direction=direction,
         eta=eta,

@@ -95,9 +95,6 @@ def fedem(loss: LossFn, *, eta: Scale, components: int) -> LocalRule:
     return LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
-        needs_initial_batch=False,
-        state_is_model=False,
         direction=direction,
         eta=eta,
         companions=(

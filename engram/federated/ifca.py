@@ -81,9 +81,7 @@ def ifca(loss: LossFn, *, eta: Scale, clusters: int) -> LocalRule:
     return LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
         needs_initial_batch=True,
-        state_is_model=False,
         affine=True,
         direction=direction,
         eta=eta,

@@ -45,9 +45,6 @@ def local_only(loss: LossFn, *, eta: Scale) -> LocalRule:
     return LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
-        needs_initial_batch=False,
-        state_is_model=False,
         reads_state=False,
         affine=True,
         direction=direction,

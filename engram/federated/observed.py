@@ -95,9 +95,6 @@ def observing(loss: LossFn, *, eta: Scale) -> LocalRule:
     return LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
-        needs_initial_batch=False,
-        state_is_model=False,
         single_use=True,
         direction=direction,
         eta=eta,

@@ -128,9 +128,6 @@ def _from_the_start(
     return LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
-        needs_initial_batch=False,
-        state_is_model=False,
         affine=True,
         direction=direction,
         eta=eta,

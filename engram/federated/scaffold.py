@@ -66,9 +66,6 @@ def scaffold(loss: LossFn, *, eta: Scale) -> LocalRule:
     return LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
-        needs_initial_batch=False,
-        state_is_model=False,
         affine=True,
         direction=direction,
         eta=eta,

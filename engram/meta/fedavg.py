@@ -32,9 +32,6 @@ def fedavg(loss: LossFn, *, eta: Scale) -> LocalRule:
     return LocalRule(
         init=init,
         step=descent(direction, eta),
-        batches_per_step=1,
-        needs_initial_batch=False,
-        state_is_model=False,
         reads_state=False,
         affine=True,
         single_use=True,

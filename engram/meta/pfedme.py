@@ -74,8 +74,6 @@ def pfedme(
     return LocalRule(
         init=init,
         step=step,
-        batches_per_step=1,
-        needs_initial_batch=False,
         state_is_model=True,
         reads_state=False,
         affine=True,
