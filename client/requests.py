@@ -27,7 +27,8 @@ class Request(NamedTuple):
     """A message, and the clients that its node hosts.
 
     Attributes:
-        message: Its content has an array record ``arrays`` (the model) and a config record
+        message: Its content has an array record ``arrays`` (the model), for some methods another
+            one ``tailored`` (what the server made for each client), and a config record
             ``config``. All keys of that are optional, so that Flower's own strategies work too:
             ``server-round``; ``clients`` (whom to train; by default all hosted);
             ``most-examples`` (most rows of a client that count in the node's mean; 1: clients

@@ -28,10 +28,12 @@ class Update(NamedTuple):
             clients that a node trained together.
         weight: Number of clients or examples that it stands for, according to the aggregate's
             ``weighting``; > 0.
+        client: Whose it is; -1 for several clients'.
     """
 
     params: Params
     weight: float
+    client: int = -1
 
 
 class Aggregate(NamedTuple):
@@ -48,6 +50,9 @@ class Aggregate(NamedTuple):
             lies from the others. If not, the caller should leave out such updates.
         means: Whether every array becomes a mean of updates' ones, so that ``averaging`` has
             nothing to add.
+        tailored: ``(model, state, clients) -> arrays``: the arrays that the server makes for each
+            of these clients, with a leading client axis, which take the place of the model's; None
+            if all clients are sent the same.
     """
 
     init: Callable[[Params], Params]
@@ -56,6 +61,7 @@ class Aggregate(NamedTuple):
     additive: bool
     bounded: bool = False
     means: bool = False
+    tailored: Callable[[Params, Params, Sequence[int]], Params] | None = None
 
 
 def weighted_mean(updates: Sequence[Update]) -> Params:
@@ -119,11 +125,16 @@ def averaging(aggregate: Aggregate, names: Set[str]) -> Aggregate:
 
     def merge(model: Params, state: Params, updates: Sequence[Update]) -> tuple[Params, Params]:
         plain, rest = (
-            [Update(some(update.params, averaged=which), update.weight) for update in updates]
+            [u._replace(params=some(u.params, averaged=which)) for u in updates]
             for which in (True, False)
         )
         merged, state = aggregate.merge(some(model, averaged=False), state, rest)
         merged |= weighted_mean(plain)
         return {name: merged[name] for name in model}, state
 
-    return aggregate._replace(init=init, merge=merge)
+    def tailored(model: Params, state: Params, clients: Sequence[int]) -> Params:
+        assert aggregate.tailored is not None  # for mypy: it is asked for below
+        return aggregate.tailored(some(model, averaged=False), state, clients)
+
+    own = aggregate.tailored and tailored
+    return aggregate._replace(init=init, merge=merge, tailored=own)

@@ -86,7 +86,7 @@ class FirstLayerCoordinates(Protocol):
         """Returns the clients' mean weight (out, in); the shares (c,) add up to 1."""
 
     def of(self, clients: list[int]) -> Self:
-        """Returns the coordinates of some of the clients, by position, with a common weight."""
+        """Returns the coordinates of some of the clients, by position."""
 
     def part(self, clients: slice, weight: Tensor | None) -> Self:
         """Returns the coordinates of some clients.
@@ -168,7 +168,8 @@ class PlainCoordinates(NamedTuple):
 
     def of(self, clients: list[int]) -> Self:
         """See ``FirstLayerCoordinates.of``."""
-        return self._replace(drawn=self.drawn[clients])
+        weight = self.weight if self.weight.ndim == 2 else self.weight[clients]
+        return self._replace(weight=weight, drawn=self.drawn[clients])
 
     def part(self, clients: slice, weight: Tensor | None) -> Self:
         """See ``FirstLayerCoordinates.part``."""

@@ -118,7 +118,8 @@ class Span(NamedTuple):
 
     def of(self, clients: list[int]) -> Self:
         """See ``FirstLayerCoordinates.of``."""
-        return self._replace(rows=self.rows[clients])
+        weight = self.weight if self._common else self.weight[clients]
+        return self._replace(weight=weight, rows=self.rows[clients])
 
     def part(self, clients: slice, weight: Tensor | None) -> Self:
         """See ``FirstLayerCoordinates.part``."""

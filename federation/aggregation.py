@@ -3,6 +3,7 @@
 from typing import Any
 
 from engram.aggregates import Aggregate, averaging
+from engram.models import Model
 from federation.errors import Refused
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
@@ -15,20 +16,25 @@ def aggregate_of(
     experiment: Experiment,
     noise: Noise = secret_noise,
     *,
-    running: frozenset[str] = frozenset(),
+    network: Model | None = None,
 ) -> Aggregate:
     """Builds the method's aggregate, wrapped in its protection and the server's step.
 
     Args:
         experiment: The settings.
         noise: Where the noise of central privacy comes from.
-        running: Names of running statistics that clients share, which are averaged.
+        network: The network, whose running statistics are averaged. None where only the aggregate's
+            flags matter.
 
     Raises:
         Refused: The method's aggregate is not a mean, and the settings would replace a mean.
     """
     try:
-        own = experiment.of(LocalMethod).aggregate(experiment)
+        method = experiment.of(LocalMethod)
+        own = (
+            method.aggregate(experiment) if network is None else method.server(network, experiment)
+        )
+        running = frozenset[str]() if network is None else network.running
         merged = protected(averaging(own, running), experiment, noise)
     except ValueError as error:
         raise Refused(str(error)) from error

@@ -33,6 +33,7 @@ class Stream(IntEnum):
     UNSEEN = 18
     FINE_TUNING = 19
     TUNING = 20
+    HYPERNETWORK = 21
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

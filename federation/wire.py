@@ -25,6 +25,7 @@ __all__ = [
     "ROSTER_QUERY",
     "SECONDS",
     "SETTINGS",
+    "TAILORED",
     "TRAINING",
     "WAYS",
     "config_of",
@@ -42,6 +43,7 @@ _T = TypeVar("_T", int, float, str)
 
 ARRAYS: Final = "arrays"  # the name in Flower's own strategies
 CONFIG: Final = "config"
+TAILORED: Final = "tailored"  # arrays that the server makes for each client: a leading axis of them
 METRICS: Final = "metrics"
 CLIENTS: Final = "clients"  # per-client details of a reply, as lists in the order of its ids
 ROSTER: Final = "roster"

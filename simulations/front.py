@@ -15,6 +15,7 @@ from engram.networks import NETWORKS
 from engram.optimizers import model_part
 from engram.tree import part
 from engram.types import Params
+from federation.aggregation import aggregate_of
 from federation.data.federated import federated_data, model_for
 from federation.errors import Refused, few_names
 from federation.experiment import FIRST, Experiment, lists_settings
@@ -161,6 +162,9 @@ class Run:
         data = federated_data(e)
         network = model_for(e, data.kind)
         start = network.init(torch_generator(e.seed, Stream.MODEL))
+        made = aggregate_of(e, network=network).tailored
+        own = made(checkpoint.model, checkpoint.state, [client]) if made else {}
+        mine |= {name: leaf[0] for name, leaf in own.items()}
         w = start | checkpoint.model | mine
         if network.kept is not None and mine:
             return self._as_named(network.kept(w))

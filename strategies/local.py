@@ -6,7 +6,7 @@ from logging import getLogger
 from typing import Any, Self
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 
 from engram.aggregates import Aggregate
@@ -24,10 +24,11 @@ from federation.methods.local import COMMON, SERVED, LocalMethod
 from federation.noise import Noise
 from federation.roster import Roster
 from federation.streams import Stream, torch_generator
-from federation.wire import ARRAYS, CONFIG, to_params, to_record
+from federation.wire import to_params, to_record
 from strategies.base import Row, RunStrategy, strategies
 from strategies.cohorts import draw_cohort
 from strategies.evaluation import Evaluation
+from strategies.outgoing import outgoing
 from strategies.row_weights import RowWeights
 from strategies.score_replies import collect_scores
 from strategies.scorekeeping import Scorekeeper, Scoring
@@ -150,7 +151,7 @@ class Federated(RunStrategy):
                 parameters,
             )
         return cls(
-            aggregate_of(e, noise, running=network.running),
+            aggregate_of(e, noise, network=network),
             roster,
             clients_per_round=e.clients_per_round,
             seed=e.seed,
@@ -232,6 +233,7 @@ class Federated(RunStrategy):
             absent=self._absent(grid) | self._scores.scoring.unseen,
         )
         self._asked = []
+        content = outgoing(self.aggregate, arrays, self._state)
         self._losses = self._always_losses or bool(config.get("losses", True))
         for node, clients in self.roster.by_node(cohort).items():
             settings = ConfigRecord(
@@ -245,8 +247,8 @@ class Federated(RunStrategy):
                     "losses": self._losses,
                 }
             )
-            content = RecordDict({ARRAYS: arrays, CONFIG: settings})
-            message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN)
+            sent = content(settings, clients)
+            message = Message(sent, dst_node_id=node, message_type=MessageType.TRAIN)
             self._asked.append((message, clients))
         return [message for message, _ in self._asked]
 
@@ -332,10 +334,12 @@ class Federated(RunStrategy):
         """Asks every online node to score all of its clients, whether or not they trained."""
         present = set(grid.get_node_ids())
         self._scores.evaluation = None
-        settings = {**config, "server-round": server_round, "fingerprint": fingerprint()}
-        content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(settings)})
+        settings = ConfigRecord(
+            {**config, "server-round": server_round, "fingerprint": fingerprint()}
+        )
+        content, kind = outgoing(self.aggregate, arrays, self._state), MessageType.EVALUATE
         self._asked = [
-            (Message(content, dst_node_id=node, message_type=MessageType.EVALUATE), clients)
+            (Message(content(settings, clients), dst_node_id=node, message_type=kind), clients)
             for node, clients in self.roster.by_node(range(len(self.roster.nodes))).items()
             if node in present
         ]

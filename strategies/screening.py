@@ -191,8 +191,8 @@ def screen(  # noqa: PLR0911 - one return for each reason to refuse
         updates = [Update(params, float(sum(weights)))]
     else:
         updates = [
-            Update({name: leaf[i] for name, leaf in params.items()}, float(weight))
-            for i, weight in enumerate(weights)
+            Update({name: leaf[i] for name, leaf in params.items()}, float(weight), client)
+            for i, (client, weight) in enumerate(zip(ids, weights, strict=True))
         ]
     failed = dict(zip(details.failed, map(one_line, details.reasons), strict=True))
     way = reply.content.config_records[CLIENTS].get("way")

@@ -1,9 +1,10 @@
 """Clients that train a network, for several messages at once if one process hosts all nodes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 import numpy as np
-from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from client.hosts.base import Opening, hosts
 from client.requests import (
@@ -18,7 +19,7 @@ from client.training.scoring import Scores
 from client.training.trainer import Trainer
 from engram.types import Params
 from federation.data.federated import federated_data, own_data
-from federation.errors import EngramError
+from federation.errors import EngramError, brief
 from federation.methods.local import LocalMethod
 from federation.roster import describe_node
 from federation.wire import (
@@ -27,6 +28,7 @@ from federation.wire import (
     DIVERGED,
     METRICS,
     REFUSED,
+    TAILORED,
     config_of,
     to_params,
     to_record,
@@ -62,6 +64,7 @@ class LocalHost:
             trained = self.trainer.train(
                 _model(first),
                 list(group.values()),
+                tailored=_tailored(requests, group),
                 server_round=round_of(first),
                 durable=durable_of(first),
                 combine=most,
@@ -70,7 +73,7 @@ class LocalHost:
             for (i, clients), result in zip(group.items(), trained, strict=True):
                 yield _train_reply(requests[i].message, clients, result, most)
 
-        return _in_groups(requests, train)
+        return _in_groups(requests, train, self.trainer.tailored)
 
     def evaluate(self, requests: Sequence[Request]) -> list[Message]:
         """Scores the clients of all requests with the same model in one call."""
@@ -78,14 +81,19 @@ class LocalHost:
         def evaluate(group: dict[int, list[int]]) -> Iterable[Message]:
             first = requests[next(iter(group))].message.content
             everyone = [client for clients in group.values() for client in clients]
-            scores = self.trainer.evaluate(_model(first), everyone, server_round=round_of(first))
+            scores = self.trainer.evaluate(
+                _model(first),
+                everyone,
+                tailored=_tailored(requests, group),
+                server_round=round_of(first),
+            )
             start = 0
             for i, clients in group.items():
                 part = scores.part(slice(start, start + len(clients)))
                 yield _evaluate_reply(requests[i].message, clients, part)
                 start += len(clients)
 
-        return _in_groups(requests, evaluate)
+        return _in_groups(requests, evaluate, self.trainer.tailored)
 
 
 @hosts(LocalMethod.plug_in)
@@ -101,18 +109,24 @@ def _open(opening: Opening) -> LocalHost:
 
 
 def _in_groups(
-    requests: Sequence[Request], answer: Callable[[dict[int, list[int]]], Iterable[Message]]
+    requests: Sequence[Request],
+    answer: Callable[[dict[int, list[int]]], Iterable[Message]],
+    tailored: Set[str],
 ) -> list[Message]:
     """Answers requests in groups with the same round and the same record of the model.
 
-    ``answer`` takes a group: the clients of each request, by the request's index.
+    Args:
+        requests: The requests.
+        answer: Takes a group: the clients of each request, by the request's index.
+        tailored: The arrays that a message must hold for each of its clients.
     """
     replies: dict[int, Message] = {}
     groups: dict[tuple[object, ...], dict[int, list[int]]] = {}
     for i, request in enumerate(requests):
         try:
             content = request.message.content
-            _check(content)
+            clients = asked_clients(request)
+            _check(content, tailored, len(clients))
             config = config_of(content)
             key = (
                 id(content.array_records[ARRAYS]),
@@ -120,7 +134,7 @@ def _in_groups(
                 _most_examples(config),
                 _wants_losses(config),
             )
-            groups.setdefault(key, {})[i] = asked_clients(request)
+            groups.setdefault(key, {})[i] = clients
         except EngramError as error:
             replies[i] = Message(Error(REFUSED, str(error)), reply_to=request.message)
     for group in groups.values():
@@ -128,9 +142,22 @@ def _in_groups(
     return [replies[i] for i in range(len(requests))]
 
 
-def _check(content: RecordDict) -> None:
-    if ARRAYS not in content.array_records:
+def _check(content: RecordDict, tailored: Set[str], clients: int) -> None:
+    records = content.array_records
+    if ARRAYS not in records:
         raise EngramError(f"a message must hold the model, as an array record {ARRAYS!r}")
+    own = records[TAILORED] if TAILORED in records else ArrayRecord()
+    found = {name: array.shape[:1] for name, array in own.items()}
+    if found != dict.fromkeys(tailored, (clients,)):
+        expected = f"{', '.join(sorted(tailored)) or 'nothing'}, for each of {clients} clients"
+        raise EngramError(f"array record {TAILORED!r} must hold {expected}, got {brief(found)}")
+
+
+def _tailored(requests: Sequence[Request], group: Iterable[int]) -> Params:
+    """Returns the arrays that the server made for each client of a group, in their order."""
+    contents = [requests[i].message.content.array_records for i in group]
+    own = [to_params(records[TAILORED]) for records in contents if TAILORED in records]
+    return {name: torch.cat([some[name] for some in own]) for name in (own[0] if own else {})}
 
 
 def _model(content: RecordDict) -> Params:

@@ -80,7 +80,8 @@ class Scoring:
         self._metrics = experiment.of(LocalMethod).metrics(experiment)
         self._recall = experiment.of(LocalMethod).recall()
         self._dense = vectorized and network.features is None and network.dense_layers > 0
-        self._dense &= experiment.adapt_optimizer in AFFINE and FIRST not in network.personal
+        self._dense &= experiment.adapt_optimizer in AFFINE
+        self._dense &= FIRST not in network.personal | network.tailored
         task = task_of(experiment.task, experiment.loss)
         self._targets_are = task.targets
         # Personalized as it will serve: nothing is dropped, and no statistics are taken of the few.
@@ -105,8 +106,8 @@ class Scoring:
         Args:
             model: The model that clients share.
             clients: Whom to score.
-            kept: Returns the models that a client keeps, if it keeps any, and its personal
-                parameters.
+            kept: Returns the models that a client keeps, if it keeps any, and the parameters that
+                are its own.
         """
         size = sum(leaf.numel() for leaf in model.values())
         splits = [split for split in (self._data.test, self._data.validation) if split]

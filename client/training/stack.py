@@ -93,6 +93,7 @@ class Stack:
         models: Sequence[Params],
         cohorts: Sequence[Sequence[int]],
         *,
+        tailored: Sequence[Params],
         server_round: int,
         combine: Sequence[int | None],
         losses: bool = True,
@@ -100,8 +101,9 @@ class Stack:
         """Runs one local round of each run's cohort, as ``Trainer.train`` does of one.
 
         Args:
-            models: The runs' models.
+            models: The runs' models, without what is tailored.
             cohorts: Whom each run trains; all of the same size.
+            tailored: For each run, the arrays that its server made for each client of its cohort.
             server_round: The round, >= 1.
             combine: For each run, as for ``Trainer.train``.
             losses: As for it.
@@ -112,9 +114,9 @@ class Stack:
         if self._at_once(cohorts) < 2:
             alone = partial(Trainer.train, server_round=server_round, durable=0, losses=losses)
             return [
-                alone(trainer, model, [some], combine=most)[0]
-                for trainer, model, some, most in zip(
-                    self._trainers, models, cohorts, combine, strict=True
+                alone(trainer, model, [some], tailored=own, combine=most)[0]
+                for trainer, model, some, own, most in zip(
+                    self._trainers, models, cohorts, tailored, combine, strict=True
                 )
             ]
         way, found = self._trainers[0].way, {}
@@ -122,7 +124,7 @@ class Stack:
             received = {i: self._trainers[i].receive(models[i]) for i in runs}
             tasks = {
                 i: self._trainers[i]
-                .task(received[i], cohorts[i], server_round)
+                .task(received[i], cohorts[i], server_round, self._trainers[i].receive(tailored[i]))
                 ._replace(losses=losses)
                 for i in runs
             }

@@ -80,6 +80,7 @@ class Trainer:
         data: As given, with its tokens checked.
         rule: The method's local rule.
         sampler: Draws the rows of its rounds.
+        tailored: The arrays that the server makes for each client.
         ways: The ways to run a cohort that may be the fastest, by name.
         block: Most clients that are trained at once.
 
@@ -120,6 +121,7 @@ class Trainer:
         self._reads = self._remembers and self.rule.reads_state
         model = self._network.init(torch_generator(experiment.seed, Stream.MODEL))
         self._personal = keep(model, self._network.personal, personal=True)
+        self.tailored = self._network.tailored
         vectorized = engine == "vectorized" and self._network.vectorizes
         self.ways = self._choose_ways(model, vectorized=vectorized)
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}
@@ -237,6 +239,7 @@ class Trainer:
         *,
         server_round: int,
         durable: int,
+        tailored: Params = {},  # noqa: B006 - nobody changes it
         combine: int | None = None,
         losses: bool = True,
     ) -> list[Trained]:
@@ -246,11 +249,12 @@ class Trainer:
         one is trained: an error leaves earlier clients as if their reply had been lost.
 
         Args:
-            model: The common model w.
+            model: The common model w, without what is tailored.
             groups: Whom to train, in groups whose results are wanted apart; no client twice.
             server_round: The round, >= 1. With the seed and the client it determines every
                 sample that is drawn.
             durable: As ``MemoryStore.save``.
+            tailored: The arrays that the server made for each of all these clients, in their order.
             combine: How many rows of a client count at most in the mean of its group, >= 1: with
                 1 clients count alike. None for every client's model.
             losses: Whether training losses are wanted, which take a forward pass of each client.
@@ -259,14 +263,15 @@ class Trainer:
             MemoryMismatch: A client's memory belongs to another model.
             ClientFailed: A client's step raised, where clients are trained in turn.
         """
-        model = self.receive(model)
+        model, tailored = self.receive(model), self.receive(tailored)
         results = [Group(combine, self.data.names) for _ in groups]
         way = self.way
         queue = [(number, client) for number, group in enumerate(groups) for client in group]
         for start in range(0, len(queue), self.block):
             members = queue[start : start + self.block]
             clients = [client for _, client in members]
-            task = self.task(model, clients, server_round)._replace(losses=losses)
+            own = {name: leaf[start : start + self.block] for name, leaf in tailored.items()}
+            task = self.task(model, clients, server_round, own)._replace(losses=losses)
             try:
                 done = self.run(task, server_round, way)
             except ClientRaised as error:
@@ -277,13 +282,17 @@ class Trainer:
                 results[number].add(list(some), done, clients, examples, server_round)
         return [result.trained(way) for result in results]
 
-    def task(self, model: Params, clients: Sequence[int], server_round: int) -> CohortTask:
+    def task(
+        self, model: Params, clients: Sequence[int], server_round: int, tailored: Params
+    ) -> CohortTask:
         """Returns what clients are to do in a round: their memories and rows are looked up."""
         kept: list[tuple[Params | None, Params]] = [(None, {})] * len(clients)
         if self._reads or self._keeps or self._personal:
-            kept = [self._recall(model, client, before=server_round) for client in clients]
+            like = model | {name: leaf[0] for name, leaf in tailored.items()}
+            kept = [self._recall(like, client, before=server_round) for client in clients]
         memories = [state if self._reads or self._keeps else None for state, _ in kept]
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in self._personal}
+        own |= tailored
         anew = self.rule.needs_initial_batch and not (self._reads and None not in memories)
         draws = self.sampler.draw(clients, server_round, initial=anew)
         return CohortTask(model, memories, draws, own)
@@ -378,18 +387,29 @@ class Trainer:
         device = self.experiment.device
         return {name: leaf.to(device, torch.float32) for name, leaf in model.items()}
 
-    def evaluate(self, model: Params, clients: Sequence[int], *, server_round: int) -> Scores:
+    def evaluate(
+        self,
+        model: Params,
+        clients: Sequence[int],
+        *,
+        server_round: int,
+        tailored: Params = {},  # noqa: B006 - nobody changes it
+    ) -> Scores:
         """Scores the common model, personalized models and kept models of clients.
 
         Args:
-            model: The common model after ``server_round``.
+            model: The common model after ``server_round``, without what is tailored.
             clients: Whom to score.
             server_round: Memories made up to this round are scored as kept models.
+            tailored: The arrays that the server made for each of these clients, in their order.
         """
         model, network = self.receive(model), self._network
+        sent, position = self.receive(tailored), {client: i for i, client in enumerate(clients)}
 
         def kept(client: int) -> tuple[Candidates | None, Params]:
-            state, mine = self._recall(model, client, before=server_round + 1)
+            own = {name: leaf[position[client]] for name, leaf in sent.items()}
+            state, mine = self._recall(model | own, client, before=server_round + 1)
+            mine |= own
             if network.candidates is not None:
                 return network.candidates(model | mine), part(mine)
             if network.kept is None:

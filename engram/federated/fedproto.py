@@ -6,6 +6,7 @@ mean representation of its rows; a representation is what a network's last layer
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,11 +19,20 @@ from engram.tasks import Task
 from engram.tree import part
 from engram.types import LocalRule, LossFn, Params, Scale
 
-__all__ = ["fedproto", "fedproto_loss", "fedproto_server", "with_prototypes"]
+__all__ = [
+    "PROTOTYPES",
+    "fedproto",
+    "fedproto_loss",
+    "fedproto_server",
+    "from_prototypes",
+    "with_prototypes",
+]
 
 # Of each class, over all rows: the sum of its representations (classes, width), and its share of
 # the rows (classes,). Their quotient is the prototype; a class that nobody has seen has share 0.
 _SUMS, _SHARES = "sums", "shares"
+PROTOTYPES: Final = frozenset({_SUMS, _SHARES})
+"""Their names, without the mark of what is observed."""
 
 
 def with_prototypes(model: Model, classes: int) -> Model:
@@ -39,13 +49,33 @@ def with_prototypes(model: Model, classes: int) -> Model:
     return with_observed(model, {_SUMS: (classes, model.width), _SHARES: (classes,)})
 
 
+def from_prototypes(w: Params, z: Tensor, targets: Tensor) -> tuple[Tensor, Params]:
+    """Returns how far rows are from their classes' prototypes, and what they show of these.
+
+    Args:
+        w: The parameters, with the prototypes.
+        z: The rows' representations, (k, width).
+        targets: Their classes, (k,).
+
+    Returns:
+        The mean over rows of ``|z - c|^2 / width``, where a row whose class has no prototype c yet
+        counts 0; and the sums and shares of classes, before division in (3).
+    """
+    known = received(w)
+    shares = known[_SHARES]
+    classes = torch.arange(shares.shape[0], device=z.device)
+    rows = (targets[:, None] == classes).to(z)  # torch's one_hot and scatter_ know no vmap
+    prototypes = known[_SUMS] / torch.where(shares > 0, shares, 1.0)[:, None]
+    has_one = rows @ (shares > 0).to(z)
+    far = (z - rows @ prototypes).square().mean(1) * has_one
+    return far.mean(), {_SUMS: rows.T @ z / rows.shape[0], _SHARES: rows.mean(0)}
+
+
 def fedproto_loss(model: Model, task: Task, strength: Scale) -> LossFn:
     """Builds the local loss (7): the task's mean loss plus lambda times the distance to prototypes.
 
-    The distance is the mean, over the batch's rows, of ``|z - c|^2 / width`` from a row's
-    representation z to its class's prototype c; a row whose class has none yet counts 0. The paper
-    compares means of classes; rows are compared here, as in the authors' code, which also divides
-    by the width: lambda then means the same for all networks.
+    The paper compares means of classes; rows are compared here, as in the authors' code, which also
+    divides by the width: lambda then means the same for all networks.
 
     Args:
         model: As ``with_prototypes`` returns it.
@@ -58,15 +88,8 @@ def fedproto_loss(model: Model, task: Task, strength: Scale) -> LossFn:
     require(strength >= 0, "lambda", strength, "at least 0")
 
     def penalty(w: Params, z: Tensor, targets: Tensor) -> Tensor:
-        known = received(w)
-        shares = known[_SHARES]
-        classes = torch.arange(shares.shape[0], device=z.device)
-        rows = (targets[:, None] == classes).to(z)  # torch's one_hot and scatter_ know no vmap
-        prototypes = known[_SUMS] / torch.where(shares > 0, shares, 1.0)[:, None]
-        has_one = rows @ (shares > 0).to(z)
-        far = (z - rows @ prototypes).square().mean(1) * has_one
-        seen = {_SUMS: rows.T @ z / rows.shape[0], _SHARES: rows.mean(0)}  # (3), before division
-        return strength * far.mean() + noted(w, seen)
+        far, seen = from_prototypes(w, z, targets)
+        return strength * far + noted(w, seen)
 
     return penalized_loss(model, task, penalty)
 

@@ -4,7 +4,7 @@ What is observed stands beside the network's parameters, in arrays of any shape.
 what is known so far, and a client returns what it has observed itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
 import torch
@@ -17,7 +17,7 @@ from engram.optimizers import descent
 from engram.tree import add_scaled, marked, multiplied, part
 from engram.types import Batch, LocalRule, LossFn, Params, Scale
 
-__all__ = ["SEEN", "noted", "observing", "received", "with_observed"]
+__all__ = ["SEEN", "noted", "noting", "observing", "received", "with_observed"]
 
 SEEN: Final = "seen/"
 """Before the names of what is observed."""
@@ -101,3 +101,28 @@ def observing(loss: LossFn, *, eta: Scale) -> LocalRule:
         moved=part,
         finish=finish,
     )
+
+
+def noting(rule: LocalRule, names: Set[str]) -> LocalRule:
+    """Returns an observing rule whose steps add to some observations, and not to the others.
+
+    Args:
+        rule: As ``observing`` returns it.
+        names: The arrays' names without the mark.
+    """
+    direction, sums = rule.direction, {_SUM + name for name in names}
+
+    def some(before: Params, after: Params) -> Params:
+        kept = {n: x for n, x in before.items() if n.startswith(_SUM) and n not in sums}
+        return after | kept
+
+    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        w, after = rule.step(w, u, batches)
+        return w, some(u, after)
+
+    def moves(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+        assert direction is not None  # for mypy: an observing rule has it
+        d, after = direction(w, u, batches)
+        return d, some(u, after)
+
+    return rule._replace(step=step, direction=moves)

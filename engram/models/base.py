@@ -41,6 +41,7 @@ class Model(NamedTuple):
             inputs, or if there are no such inputs.
         vectorizes: Whether ``torch.func.vmap`` can run it.
         personal: Names of parameters that each client keeps to itself.
+        tailored: Names of parameters of which the server sends each client its own.
         names: What a module calls its parameters, where they have other names here.
         kept: ``params -> params``, the model of a client's own that a local rule trains beside the
             network's; None if there is none. See ``engram.models.companions``.
@@ -68,6 +69,7 @@ class Model(NamedTuple):
     tokens: Any = None
     vectorizes: bool = True
     personal: frozenset[str] = frozenset()
+    tailored: frozenset[str] = frozenset()
     names: dict[str, str] = {}  # noqa: RUF012 - a NamedTuple's default, which nobody changes
     kept: Callable[[Params], Params] | None = None
     represent: Callable[..., tuple[Outputs, Tensor]] | None = None

@@ -123,6 +123,11 @@ class LocalMethod(Method):
 
         return mean()
 
+    def server(self, network: "Model", shared: SharedSettings) -> "Aggregate":
+        """Builds the server's part for a network; by default, the one that suits them all."""
+        del network
+        return self.aggregate(shared)
+
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns what models are scored by: the chosen metrics, and then the loss."""
         task = task_of(shared.task, shared.loss)

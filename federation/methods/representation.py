@@ -1,9 +1,11 @@
 """Methods that work on a network's representation: what its last layer takes."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from engram.checks import must
 from federation.methods.base import method
 from federation.methods.common import CommonModel
 from federation.methods.local import COMMON, KEPT, SERVED
@@ -13,11 +15,12 @@ from federation.settings.shared import SharedSettings
 
 if TYPE_CHECKING:
     from engram.aggregates import Aggregate
-    from engram.models import Model
+    from engram.models import Model, Part
     from engram.tasks import Task
     from engram.types import LocalRule, LossFn, Recall
+    from federation.methods.local import Parted
 
-__all__ = ["FedDbe", "FedProto", "KnnPer"]
+__all__ = ["FedDbe", "FedPac", "FedProto", "KnnPer"]
 
 
 @method
@@ -62,6 +65,70 @@ class FedProto(OwnModel):
         from engram.federated.fedproto import fedproto_server
 
         return fedproto_server()
+
+
+@method
+class FedPac(CommonModel):
+    """A body whose representations agree by class, under heads that clients share as they gain."""
+
+    name = "fedpac"
+    meaning = "a common body held to common prototypes, under a mix of all heads for each client"
+    source = "Xu et al., ICLR 2023, Alg. 1"
+    serves = COMMON
+    shows = (SERVED,)
+    tasks = ("classification",)
+    server_steps = True
+    apart = True
+    least_steps = 2
+    unscaled = frozenset({"head_share"})
+
+    lambda_: Float = Field(
+        1.0,
+        ge=0,
+        description="weight of the distance to prototypes",
+        json_schema_extra=searched(1e-2, 10, log=True),
+    )
+    head_share: Float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="share of a client's steps in a round, the first ones, for the head",
+    )
+
+    def network(self, model: "Model", outputs: int) -> "Model":
+        """Returns the network with prototypes and statistics beside its parameters."""
+        from engram.federated.fedpac import with_statistics
+
+        head = _parameters(model, "head")
+        if head & model.personal:
+            raise ValueError(must("personal", "the last layer", f"a part below it for {self.name}"))
+        return with_statistics(model, outputs)._replace(tailored=head)
+
+    def loss(self, network: "Model", task: "Task") -> "LossFn":
+        """Builds what local steps lower."""
+        from engram.federated.fedpac import aligned_loss
+
+        return aligned_loss(network, task, self.lambda_)
+
+    def rule(self, loss: "LossFn") -> "LocalRule":
+        """Builds the client's steps."""
+        from engram.federated.observed import observing
+
+        return observing(loss, eta=self.eta)
+
+    def in_parts(self, network: "Model", shared: SharedSettings) -> "Parted":
+        """Returns what has a rule train the head first, and then the body."""
+        del shared
+        from engram.federated.fedpac import head_and_body
+
+        body = _parameters(network, "all") - network.tailored
+        return partial(head_and_body, head=network.tailored, body=body, share=self.head_share)
+
+    def server(self, network: "Model", shared: SharedSettings) -> "Aggregate":
+        """Builds the server's part for a network with such a head."""
+        from engram.federated.fedpac import fedpac_server
+
+        return fedpac_server(network.tailored, shared.num_clients)
 
 
 @method
@@ -141,3 +208,13 @@ class KnnPer(CommonModel):
         from engram.federated.knn_per import knn_per
 
         return knn_per(weight=self.lambda_, k=self.k, scale=self.scale)
+
+
+def _parameters(model: "Model", part: "Part") -> frozenset[str]:
+    """Returns the names of a part's parameters, without running statistics."""
+    import torch
+
+    from engram.models import part_of
+    from engram.tree import part as plain
+
+    return part_of(model, plain(model.init(torch.Generator())), part) - model.running

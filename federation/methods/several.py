@@ -7,7 +7,7 @@ from pydantic import Field
 
 from federation.methods.base import method
 from federation.methods.common import CommonModel
-from federation.methods.local import KEPT, SERVED
+from federation.methods.local import COMMON, KEPT, SERVED
 from federation.settings.fields import Float, Int, searched
 from federation.settings.shared import SharedSettings
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from engram.types import LocalRule, LossFn
     from federation.methods.local import Parted
 
-__all__ = ["FedAla", "FedEm", "Ifca"]
+__all__ = ["FedAla", "FedEm", "Ifca", "PFedHn"]
 
 
 @method
@@ -116,3 +116,48 @@ class FedEm(CommonModel):
         from engram.federated.fedem import fedem
 
         return fedem(loss, eta=self.eta, components=self.components)
+
+
+@method
+class PFedHn(CommonModel):
+    """A network for each client, made by a hypernetwork on the server."""
+
+    name = "pfedhn"
+    meaning = "a hypernetwork on the server makes each client's network of an embedding"
+    source = "Shamsian et al., ICML 2021, Alg. 1"
+    serves = COMMON
+    shows = (SERVED,)
+    server_steps = True
+    apart = True
+
+    server_eta: Float = Field(
+        0.01,
+        gt=0,
+        description="step size of the hypernetwork and of the embeddings",
+        json_schema_extra=searched(1e-3, 0.1, log=True),
+    )
+    embedding: Int = Field(8, ge=1, description="numbers in a client's embedding")
+    layer_width: Int = Field(100, ge=1, description="units of each hidden layer on the server")
+    layers: Int = Field(3, ge=0, description="hidden layers on the server; 0: a linear map")
+
+    def network(self, model: "Model", outputs: int) -> "Model":
+        """Returns the network, all of which is made by the server."""
+        del outputs
+        import torch
+
+        names = model.init(torch.Generator()).keys()
+        return model._replace(tailored=frozenset(names - model.running - model.personal))
+
+    def aggregate(self, shared: SharedSettings) -> "Aggregate":
+        """Builds the server's part."""
+        from engram.federated.pfedhn import pfedhn_server
+        from federation.streams import Stream, torch_generator
+
+        return pfedhn_server(
+            clients=shared.num_clients,
+            eta=self.server_eta,
+            embedding=self.embedding,
+            hidden=self.layer_width,
+            layers=self.layers,
+            generator=torch_generator(shared.seed, Stream.HYPERNETWORK),
+        )

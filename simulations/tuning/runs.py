@@ -54,7 +54,7 @@ class Member:
         self.model: Params = keep(whole, network.personal, personal=False)
         self.scoring = Scoring.of(experiment)
         self.stopped = ""
-        self._aggregate = aggregate_of(experiment, noise, running=network.running)
+        self._aggregate = aggregate_of(experiment, noise, network=network)
         self._state = self._aggregate.init(self.model)
         self._rows = [len(rows) for rows in data.train.rows]
         weights = RowWeights(self._aggregate.weighting, experiment.max_weight)
@@ -84,6 +84,14 @@ class Member:
             absent=self.scoring.unseen,
         )
 
+    def sent(self, clients: Sequence[int]) -> tuple[Params, Params]:
+        """Returns the model that some clients share, and the arrays that each has of its own."""
+        tailored = self._aggregate.tailored
+        if tailored is None:
+            return self.model, {}
+        own = tailored(self.model, self._state, clients)
+        return {name: leaf for name, leaf in self.model.items() if name not in own}, own
+
     def learn(self, trained: Trained, server_round: int) -> None:
         """Replaces the model by what its clients made of it; or stops, where a run would stop."""
         e, asked = self.experiment, len(trained.clients) + len(trained.failures)
@@ -109,14 +117,18 @@ class Member:
             update = Update(trained.params, sum(weights))
             return [(clients, Accepted(clients, [update], trained.losses, {}, trained.way))]
         return [
-            ([client], Accepted([client], [Update(_one(trained.params, i), weight)], [], {}, ""))
-            for i, (client, weight) in enumerate(zip(clients, weights, strict=True))
+            ([client], Accepted([client], [update], [], {}, ""))
+            for client, update in (
+                (client, Update(_one(trained.params, i), weight, client))
+                for i, (client, weight) in enumerate(zip(clients, weights, strict=True))
+            )
         ]
 
     def scores(self, server_round: int) -> Scores:
         """Scores all of its clients after a round."""
         everyone = range(self.experiment.num_clients)
-        return self.trainer.evaluate(self.model, everyone, server_round=server_round)
+        model, own = self.sent(everyone)
+        return self.trainer.evaluate(model, everyone, server_round=server_round, tailored=own)
 
     def validated(self, server_round: int) -> float:
         """Returns the mean over clients of the score that decides, after a round.
@@ -162,9 +174,12 @@ class LockStep:
                 stacks = self.stacks(some)
             cohorts: dict[Hashable, list[int]] = {}
             for members, stack in stacks:
+                asked = [self._cohort(member, server_round, cohorts) for member in members]
+                models, own = zip(*map(Member.sent, members, asked), strict=True)
                 trained = stack.train(
-                    [member.model for member in members],
-                    [self._cohort(member, server_round, cohorts) for member in members],
+                    models,
+                    asked,
+                    tailored=own,
                     server_round=server_round,
                     combine=[member.combine for member in members],
                     losses=members[0].wants_losses(server_round),
