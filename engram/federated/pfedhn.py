@@ -39,10 +39,11 @@ def generate(hyper: Params, embeddings: Tensor) -> Params:
     z, weights, biases = embeddings, part(hyper, _WEIGHTS), part(hyper, _BIASES)
     for number in map(str, range(len(weights))):
         z = torch.relu(z @ weights[number].T + biases[number])
-    starts = part(hyper, _STARTS)
+    maps, starts = part(hyper, _MAPS), part(hyper, _STARTS)
+    # In one order, lest a resumed run add up their gradients in another, with another rounding.
     return {
-        name: (z @ linear.T).view(-1, *starts[name].shape) + starts[name]
-        for name, linear in part(hyper, _MAPS).items()
+        name: (z @ maps[name].T).view(-1, *starts[name].shape) + starts[name]
+        for name in sorted(maps)
     }
 
 

@@ -131,10 +131,10 @@ class PFedHn(CommonModel):
     apart = True
 
     server_eta: Float = Field(
-        0.01,
+        0.03,
         gt=0,
         description="step size of the hypernetwork and of the embeddings",
-        json_schema_extra=searched(1e-3, 0.1, log=True),
+        json_schema_extra=searched(1e-3, 0.3, log=True),
     )
     embedding: Int = Field(8, ge=1, description="numbers in a client's embedding")
     layer_width: Int = Field(100, ge=1, description="units of each hidden layer on the server")

@@ -5,7 +5,7 @@ Written from the settings' classes by ``python -m tests.federation.pyproject_tab
 
 from typing import Literal, TypeAlias, TypedDict
 
-MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedproto", "feddbe", "knn-per", "fedala", "ifca", "fedem", "meta-ban", "molar", "molar-bandit"] | str
+MethodName: TypeAlias = Literal["local-moml", "per-fedavg", "fedavg", "fedprox", "scaffold", "feddyn", "fedadagrad", "fedyogi", "fedadam", "local", "ditto", "apfl", "mr-mtl", "pfedme", "fedper", "lg-fedavg", "fedbabu", "fedbn", "fedrep", "fedalt", "fedproto", "fedpac", "feddbe", "knn-per", "fedala", "ifca", "fedem", "pfedhn", "meta-ban", "molar", "molar-bandit"] | str
 
 class Given(TypedDict, total=False):
     """Settings that methods share, and those that are some methods' own."""
@@ -197,8 +197,8 @@ class Given(TypedDict, total=False):
     eta: float
     """local-moml, per-fedavg, pfedme: step size of the common model; fedavg, fedprox, scaffold,
     feddyn, fedadagrad, fedyogi, fedadam, local, ditto, apfl, mr-mtl, fedper, lg-fedavg,
-    fedbabu, fedbn, fedrep, fedalt, fedproto, feddbe, knn-per, fedala, ifca, fedem: step size of
-    a client's local steps."""
+    fedbabu, fedbn, fedrep, fedalt, fedproto, fedpac, feddbe, knn-per, fedala, ifca, fedem,
+    pfedhn: step size of a client's local steps."""
     hessian: Literal["exact", "first-order", "finite-difference"]
     """local-moml, per-fedavg: how the meta-gradient treats the Hessian: exact, first-order
     (leaves it out) or finite-difference."""
@@ -211,7 +211,7 @@ class Given(TypedDict, total=False):
     """fedprox: weight of the proximal term; 0: fedavg."""
     server_eta: float
     """scaffold: step size of the server; 1: the mean; fedadagrad, fedyogi, fedadam: step size
-    of the server."""
+    of the server; pfedhn: step size of the hypernetwork and of the embeddings."""
     beta1: float
     """fedadagrad, fedyogi, fedadam: weight of the former mean of the changes."""
     tau: float
@@ -220,8 +220,9 @@ class Given(TypedDict, total=False):
     """fedyogi, fedadam: weight of the former mean square."""
     lambda_: float
     """ditto, mr-mtl: weight of the proximal term; 0: local models; pfedme: weight of the
-    proximal term; fedproto: weight of the distance to prototypes; 0: local models; knn-per:
-    weight of the client's nearest rows; 0: the common model."""
+    proximal term; fedproto: weight of the distance to prototypes; 0: local models; fedpac:
+    weight of the distance to prototypes; knn-per: weight of the client's nearest rows; 0: the
+    common model."""
     adaptive: bool
     """apfl: whether each client learns its weight, from there."""
     inner_steps: int
@@ -231,6 +232,8 @@ class Given(TypedDict, total=False):
     personal_share: float
     """fedrep: share of a client's steps in a round, the first ones, for the head; fedalt: share
     of a client's steps in a round, the first ones, for what it keeps."""
+    head_share: float
+    """fedpac: share of a client's steps in a round, the first ones, for the head."""
     kappa: float
     """feddbe: weight of the distance between mean representations."""
     k: int
@@ -242,11 +245,16 @@ class Given(TypedDict, total=False):
     weight_share: float
     """fedala: share of a client's steps in a round, the first ones, for these weights."""
     layers: int
-    """fedala: last layers that are mixed; others are as received."""
+    """fedala: last layers that are mixed; others are as received; pfedhn: hidden layers on the
+    server; 0: a linear map."""
     clusters: int
     """ifca: models that clients choose from; 1: fedavg."""
     components: int
     """fedem: models that clients mix; 1: fedavg."""
+    embedding: int
+    """pfedhn: numbers in a client's embedding."""
+    layer_width: int
+    """pfedhn: units of each hidden layer on the server."""
     nu: float
     """meta-ban: the larger, the larger groups are."""
     gamma: float
