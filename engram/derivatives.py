@@ -50,9 +50,11 @@ def by_autograd(loss: LossFn) -> LossWithDerivatives:
         return {name: leaf.detach().requires_grad_() for name, leaf in w.items()}
 
     def gradient(w: Params, batch: Batch) -> Params:
-        at = leaves(w)
-        found = torch.autograd.grad(loss(at, batch), list(at.values()), materialize_grads=True)
-        return dict(zip(at, found, strict=True))
+        moving, still = _parted(w)
+        at = leaves(moving)
+        value = loss(w | at, batch)
+        found = torch.autograd.grad(value, list(at.values()), materialize_grads=True)
+        return _whole(w, dict(zip(at, found, strict=True)), still)
 
     def product(w: Params, batch: Batch, v: Params) -> Params:
         at = leaves(w)
@@ -152,9 +154,51 @@ def differentiates_twice() -> bool:
     return getattr(_TWICE, "depth", 0) > 0
 
 
+_HELD = threading.local()
+
+
+@contextmanager
+def moving_only(moves: Callable[[str], bool]) -> Iterator[None]:
+    """Within it, some parameters are constants to gradients that autograd takes: theirs are zeros.
+
+    Args:
+        moves: Whether a parameter is none of these, by its name. Arrays beside the parameters,
+            whose names have a slash, never are.
+    """
+    before = getattr(_HELD, "moves", None)
+    _HELD.moves = moves
+    try:
+        yield
+    finally:
+        _HELD.moves = before
+
+
+def _parted(w: Params) -> tuple[Params, Params]:
+    """Returns the parameters that gradients are taken by, and the others."""
+    moves = getattr(_HELD, "moves", None)
+    if moves is None:
+        return w, {}
+    found = {name for name in w if "/" in name or moves(name)}
+    moving = {name: leaf for name, leaf in w.items() if name in found}
+    return (moving, {n: x for n, x in w.items() if n not in found}) if moving else (w, {})
+
+
+def _whole(w: Params, found: Params, still: Params) -> Params:
+    """Returns a gradient by all parameters, in their order."""
+    zeros = {name: leaf.new_zeros(()).expand(leaf.shape) for name, leaf in still.items()}
+    return {name: found[name] if name in found else zeros[name] for name in w}
+
+
 def gradient(loss: LossFn) -> Callable[[Params, Batch], Params]:
     """Builds ``(w, batch) -> grad L(w)``."""
-    return loss.gradient if isinstance(loss, LossWithDerivatives) else grad(loss)
+    if isinstance(loss, LossWithDerivatives):
+        return loss.gradient
+
+    def differentiated(w: Params, batch: Batch) -> Params:
+        moving, still = _parted(w)
+        return _whole(w, grad(lambda at: loss(w | at, batch))(moving), still)
+
+    return differentiated
 
 
 def hessian_product(loss: LossFn) -> Callable[[Params, Batch, Params], Params]:

@@ -128,7 +128,7 @@ def fedpac_server(head: Set[str], clients: int) -> Aggregate:
     of the heads, which is the common model's.
 
     Args:
-        head: The last layer's parameters; not empty.
+        head: The last layer's parameters.
         clients: N, of the whole federation; >= 1.
 
     Raises:

@@ -9,8 +9,10 @@ Kim, Yun, ICLR 2022) never trains the head. FedRep (Collins, Hassani, Mokhtari, 
 
 import math
 from collections.abc import Callable, Set
+from contextlib import AbstractContextManager, nullcontext
 
 from engram.checks import require
+from engram.derivatives import moving_only
 from engram.types import Batch, LocalRule, Params
 
 __all__ = ["first_steps", "in_turn", "only", "whose_turn", "without"]
@@ -18,6 +20,8 @@ __all__ = ["first_steps", "in_turn", "only", "whose_turn", "without"]
 
 def only(rule: LocalRule, names: Set[str]) -> LocalRule:
     """Returns a rule that moves some parameters, as it moved them before; the others stay.
+
+    A gradient that autograd takes has zeros for the others, which saves the work for them.
 
     Args:
         rule: The rule. Of one that leaves later steps to another, its own steps alone are changed.
@@ -64,18 +68,24 @@ def first_steps(share: float) -> Callable[[int], int]:
 
 
 def _moving(rule: LocalRule, moves: Callable[[str], bool]) -> LocalRule:
-    direction = rule.direction
+    direction, alone = rule.direction, not rule.companions
+
+    def holding() -> AbstractContextManager[None]:
+        # Beside companions, a gradient may be of a mixture, and move what has another name.
+        return moving_only(moves) if alone else nullcontext()
 
     def moved(w: Params) -> Params:
         return {name: leaf for name, leaf in w.items() if moves(name)}
 
     def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
-        after, u = rule.step(w, u, batches)
+        with holding():
+            after, u = rule.step(w, u, batches)
         return w | moved(after), u
 
     def some(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         assert direction is not None  # for mypy: it is asked for below
-        d, u = direction(w, u, batches)
+        with holding():
+            d, u = direction(w, u, batches)
         return moved(d), u
 
     return rule._replace(step=step, direction=direction and some, moved=moved)

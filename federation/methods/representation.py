@@ -124,8 +124,14 @@ class FedPac(CommonModel):
         body = _parameters(network, "all") - network.tailored
         return partial(head_and_body, head=network.tailored, body=body, share=self.head_share)
 
+    def aggregate(self, shared: SharedSettings) -> "Aggregate":
+        """Builds the server's part for a network without a head."""
+        from engram.federated.fedpac import fedpac_server
+
+        return fedpac_server(frozenset(), shared.num_clients)
+
     def server(self, network: "Model", shared: SharedSettings) -> "Aggregate":
-        """Builds the server's part for a network with such a head."""
+        """Builds the server's part for a network."""
         from engram.federated.fedpac import fedpac_server
 
         return fedpac_server(network.tailored, shared.num_clients)

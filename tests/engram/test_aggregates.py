@@ -20,11 +20,13 @@ BY_ROWS = {
     "lg-fedavg",
     "fedbabu",
     "fedproto",
+    "fedpac",
     "feddbe",
     "knn-per",
     "fedala",
     "fedem",
 }
+COMMON = [m for m in family("local") if aggregate_of(small_of_any(method=m)).tailored is None]
 UPDATES = st.lists(
     st.tuples(st.lists(st.floats(-9, 9), min_size=2, max_size=2), st.integers(1, 50)),
     min_size=1,
@@ -69,16 +71,21 @@ def test_mean_ignores_the_old_model():
 
 
 @pytest.mark.parametrize("algorithm", family("local"))
+def test_weights_are_numbers_of_rows_or_of_clients(algorithm):
+    weighting = aggregate_of(small_of_any(method=algorithm)).weighting
+    assert weighting == ("examples" if algorithm in BY_ROWS else "clients")
+
+
+@pytest.mark.parametrize("algorithm", COMMON)
 def test_equal_updates_are_their_own_mean(algorithm):
     aggregate = aggregate_of(small_of_any(method=algorithm, server_mix=1.0))
     model, same = ({n: draw(seed, 2) for n in ("w", "control/w")} for seed in (1, 2))
     merged, _ = aggregate.merge(model, aggregate.init(model), [Update(same, 2.0)] * 3)
     if not METHODS[algorithm].server_steps:
         assert_same(merged, same, atol=1e-12)
-    assert aggregate.weighting == ("examples" if algorithm in BY_ROWS else "clients")
 
 
-@pytest.mark.parametrize("algorithm", family("local"))
+@pytest.mark.parametrize("algorithm", COMMON)
 def test_only_servers_with_a_step_of_their_own_and_pfedmes_leave_the_mean(algorithm):
     model, change = {"w": draw(1, 2)}, updates([([1.0, 2.0], 1)])
     aggregate = aggregate_of(small_of_any(method=algorithm, server_mix=0.25))

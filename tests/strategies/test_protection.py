@@ -55,7 +55,7 @@ def federation(e, nodes=20, engine="vectorized"):
     noise = simulated_noise(e.seed)
     g = grid(trainer(e, engine=engine, noise=noise), nodes)
     strategy = Federated(
-        aggregate_of(e, noise),
+        aggregate_of(e, noise, network=g._host.trainer._network),
         query_roster(g, e.num_clients),
         clients_per_round=e.clients_per_round,
         seed=e.seed,

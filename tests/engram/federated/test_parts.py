@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from engram.derivatives import by_autograd, gradient, moving_only
 from engram.federated.parts import in_turn, only, whose_turn, without
 from engram.meta.fedavg import fedavg
 from engram.models import build_model, from_module, mean_loss, part_of
@@ -122,3 +123,20 @@ def test_impossible_values_are_refused():
         in_turn(RULE, HEAD, 1.0)
     with pytest.raises(ValueError, match=r"share of the first steps must be positive, got 0.0"):
         in_turn(RULE, HEAD, 0.0)
+
+
+@pytest.mark.parametrize("form", [lambda loss: loss, by_autograd], ids=["func", "autograd"])
+def test_gradients_by_what_rests_are_zeros_and_those_by_the_others_as_ever(form):
+    grad, w = gradient(form(mean_loss(NET, REGRESSION))), start()
+    whole = grad(w, BATCHES[0])
+    with moving_only(lambda name: name in HEAD):
+        part = grad(w, BATCHES[0])
+        with moving_only(lambda name: name not in HEAD):
+            other = grad(w, BATCHES[0])
+    assert_same(grad(w, BATCHES[0]), whole)  # only within
+    assert list(part) == list(other) == list(whole)
+    for name, leaf in whole.items():
+        found, rests = (part, other) if name in HEAD else (other, part)
+        torch.testing.assert_close(found[name], leaf)
+        assert rests[name].shape == leaf.shape
+        assert not rests[name].any()
