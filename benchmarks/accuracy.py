@@ -181,8 +181,7 @@ def accuracy_of_theirs(
 
 def accuracy_of_ours(pair: Pair, platform: Platform, e: Experiment) -> float:
     """Returns the mean of the clients' accuracies by the same kind of model."""
-    everyone = range(e.num_clients)
-    scores = platform.trainer.evaluate(platform.model, everyone, server_round=e.num_rounds)
+    scores = platform.scores(e.num_rounds)
     serves = e.of(LocalMethod).serves
     column = {"common": COMMON, "fine-tuned": PERSONALIZED, "personal": serves}[pair.compared]
     return float(scores.columns["accuracy" + column].mean())

@@ -59,6 +59,29 @@ PAIRS: Final = {
         split=True,
         passes=2,
     ),
+    "fedproto": Pair("serverproto.FedProto", "personal", {"lambda_": 1.0}, {"lamda": 1.0}, True),
+    "fedpac": Pair(
+        "serverpac.FedPAC",
+        "personal",
+        {"lambda_": 1.0, "head_share": 0.5},
+        {"lamda": 1.0},
+        split=True,
+        passes=2,
+    ),
+    "feddbe": Pair(
+        "serverdbe.FedDBE",
+        "personal",
+        {"kappa": 10.0},
+        {"kl_weight": 10.0, "momentum": 1.0},
+        split=True,
+    ),
+    "fedala": Pair(
+        "serverala.FedALA",
+        "personal",
+        {"weight_eta": 1.0, "weight_share": 0.5, "layers": 1},
+        {"eta": 1.0, "rand_percent": 80, "layer_idx": 2},
+        passes=2,
+    ),
     "fedbabu": Pair("serverbabu.FedBABU", "fine-tuned", {}, {"fine_tuning_epochs": 0}, True),
 }
 """By our names. Both are given ETA, and batches of one size."""

@@ -122,6 +122,9 @@ class Rounds:
         """Returns the common model and every client's own, as their parameters in order."""
         clients = [getattr(c, "model_per", c.model).parameters() for c in self._server.clients]
         personal = [self._near.get(i, [*leaves]) for i, leaves in enumerate(clients)]
+        for client, leaves in zip(self._server.clients, personal, strict=True):
+            if hasattr(client, "client_mean"):  # what FedDBE adds to the head's input
+                leaves[-1] = leaves[-1] + leaves[-2] @ client.client_mean
         common = [*self._server.clients[0].model.parameters()]
         return {
             "common": [leaf.detach() for leaf in common],

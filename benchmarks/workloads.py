@@ -9,7 +9,9 @@ from flwr.app import ConfigRecord
 
 from client.hosts.local import LocalHost
 from client.memory import RamStore
+from client.training.scoring import Scores
 from client.training.trainer import Trainer
+from engram.aggregates import sent
 from engram.models.sharing import keep
 from engram.types import Params
 from federation.aggregation import aggregate_of
@@ -107,6 +109,13 @@ class Platform:
     def model(self) -> Params:
         """The model after the last round."""
         return to_params(self._arrays)
+
+    def scores(self, server_round: int) -> Scores:
+        """Scores all clients after the last round."""
+        everyone = range(self._experiment.num_clients)
+        strategy = self._strategy
+        common, own = sent(strategy.aggregate, self.model, strategy.state, everyone)
+        return self.trainer.evaluate(common, everyone, server_round=server_round, tailored=own)
 
     def bare(self) -> Callable[[int], None]:
         """Returns a function that runs a round of only the trainer, always from the same model."""

@@ -14,6 +14,7 @@ __all__ = [
     "averaging",
     "mean",
     "mixed_mean",
+    "sent",
     "weighted_mean",
 ]
 
@@ -62,6 +63,16 @@ class Aggregate(NamedTuple):
     bounded: bool = False
     means: bool = False
     tailored: Callable[[Params, Params, Sequence[int]], Params] | None = None
+
+
+def sent(
+    aggregate: Aggregate, model: Params, state: Params, clients: Sequence[int]
+) -> tuple[Params, Params]:
+    """Returns what some clients are sent: the arrays that they share, and each one's own."""
+    if aggregate.tailored is None:
+        return model, {}
+    own = aggregate.tailored(model, state, clients)
+    return {name: leaf for name, leaf in model.items() if name not in own}, own
 
 
 def weighted_mean(updates: Sequence[Update]) -> Params:

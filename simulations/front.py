@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from client.hosts import Engine, Opening, host_of
 from client.memory import OWN, RamStore
 from client.training.scoring import Scoring
+from engram.aggregates import sent
 from engram.checks import must
 from engram.networks import NETWORKS
 from engram.optimizers import model_part
@@ -162,10 +163,10 @@ class Run:
         data = federated_data(e)
         network = model_for(e, data.kind)
         start = network.init(torch_generator(e.seed, Stream.MODEL))
-        made = aggregate_of(e, network=network).tailored
-        own = made(checkpoint.model, checkpoint.state, [client]) if made else {}
+        aggregate = aggregate_of(e, network=network)
+        common, own = sent(aggregate, checkpoint.model, checkpoint.state, [client])
         mine |= {name: leaf[0] for name, leaf in own.items()}
-        w = start | checkpoint.model | mine
+        w = start | common | mine
         if network.kept is not None and mine:
             return self._as_named(network.kept(w))
         if e.own.serves == COMMON or e.own.recall() is not None:

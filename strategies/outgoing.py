@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from engram.aggregates import Aggregate
+from engram.aggregates import Aggregate, sent
 from engram.types import Params
 from federation.wire import ARRAYS, CONFIG, TAILORED, to_params, to_record
 
@@ -21,18 +21,13 @@ def outgoing(
         arrays: The model.
         state: The aggregate's state.
     """
-    tailored = aggregate.tailored
-    if tailored is None:
+    if aggregate.tailored is None:
         return lambda config, clients: RecordDict({ARRAYS: arrays, CONFIG: config})
     model = to_params(arrays)
-    own = tailored(model, state, [0]).keys()
-    common = ArrayRecord()  # one for all messages: nodes of a process train those together
-    for name, array in arrays.items():
-        if name not in own:
-            common[name] = array
+    common = to_record(sent(aggregate, model, state, [0])[0])  # one, by which a node groups them
 
     def content(config: ConfigRecord, clients: Sequence[int]) -> RecordDict:
-        theirs = to_record(tailored(model, state, clients))
-        return RecordDict({ARRAYS: common, TAILORED: theirs, CONFIG: config})
+        _, own = sent(aggregate, model, state, clients)
+        return RecordDict({ARRAYS: common, TAILORED: to_record(own), CONFIG: config})
 
     return content

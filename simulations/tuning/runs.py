@@ -10,7 +10,7 @@ from client.training.outcome import Trained
 from client.training.scoring import Scores
 from client.training.stack import Stack, likeness
 from client.training.trainer import Trainer
-from engram.aggregates import Update
+from engram.aggregates import Update, sent
 from engram.models import keep
 from engram.networks import FLAT
 from engram.tree import is_finite
@@ -86,11 +86,7 @@ class Member:
 
     def sent(self, clients: Sequence[int]) -> tuple[Params, Params]:
         """Returns the model that some clients share, and the arrays that each has of its own."""
-        tailored = self._aggregate.tailored
-        if tailored is None:
-            return self.model, {}
-        own = tailored(self.model, self._state, clients)
-        return {name: leaf for name, leaf in self.model.items() if name not in own}, own
+        return sent(self._aggregate, self.model, self._state, clients)
 
     def learn(self, trained: Trained, server_round: int) -> None:
         """Replaces the model by what its clients made of it; or stops, where a run would stop."""
