@@ -43,10 +43,11 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     accuracy after the round that validation rows pick, ``selected-validation-accuracy`` that on
     these rows, and ``selected-round`` the median of these rounds; None unless all runs are finished
     and hold rows out. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
-    client receives and sends when it trains (None before a run is finished), ``left-out`` counts
-    how often a client was asked to train and gave no usable reply, ``epsilon`` (at ``delta``) is
-    the most that a private run spent on a client, and ``finished`` says whether all rounds are
-    done.
+    client receives and sends when it trains (None before a run is finished), ``client-ms`` is how
+    long a client trains in a round: what its node says, or, where one process trains all, its share
+    of the round. ``left-out`` counts how often a client was asked to train and gave no usable
+    reply, ``epsilon`` (at ``delta``) is the most that a private run spent on a client, and
+    ``finished`` says whether all rounds are done.
     """
     return [
         _row(label, which, records)
@@ -90,11 +91,18 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         "own-clients": min(row["own-clients"] for row in last),
         "scored": min(row["scored"] for row in last),
         "ms-per-round": float(np.median([row["ms"] for row in trained])) if trained else None,
+        "client-ms": float(np.median([*map(_client_ms, trained)])) if trained else None,
         "client-bytes": max((found.get("client-bytes", 0) for found in ended), default=0) or None,
         "left-out": sum(row["left-out"] for row in trained),
         "epsilon": max((row["epsilon"] for row in trained if "epsilon" in row), default=None),
         "delta": max((row["delta"] for row in trained if "delta" in row), default=None),
     }
+
+
+def _client_ms(row: Mapping[str, Any]) -> float:
+    """Returns how long a client trained in a round, in milliseconds."""
+    own = row.get("seconds-training")
+    return float(row["ms"] / len(row["cohort"]) if own is None else 1000 * own)
 
 
 def _is_figure(value: object) -> bool:

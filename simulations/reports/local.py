@@ -34,12 +34,12 @@ def report_table(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
     title = (
         f"{name.capitalize()}{percent} on test rows: mean ± sd, {th}th percentile and worst of the "
         f"clients;{''.join(also)} of the common model; sd of seeds; KiB "
-        "that a client receives and sends in a round; milliseconds a round"
+        "that a client receives and sends in a round; milliseconds a round, and each client's"
     )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("method", no_wrap=True)
     headings = ["mean ± sd", f"p{th}", "worst"]
-    headings += ["picked"] * picked + ["unseen"] * unseen + ["common", "seeds", "KiB", "ms"]
+    headings += ["picked"] * picked + ["unseen"] * unseen + ["common", "seeds", "KiB", "ms", "each"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -52,7 +52,7 @@ def report_table(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
             *(metric.in_words(row.get(key), 1) for key in [*keys, name + COMMON]),
             metric.in_words(row[f"{name}-seed-std"], 1),
             "-" if row["client-bytes"] is None else f"{row['client-bytes'] / 1024:.0f}",
-            "-" if row["ms-per-round"] is None else f"{row['ms-per-round']:.1f}",
+            *("-" if row[k] is None else f"{row[k]:.1f}" for k in ("ms-per-round", "client-ms")),
         )
     return table
 

@@ -36,7 +36,7 @@ class Record:
         self.results |= {"unseen": list(unseen)} if unseen else {}
 
     def rows(self):
-        return [{"round": 10, "ms": 1.0, "left-out": 0}]
+        return [{"round": 10, "ms": 1.0, "cohort": [0, 2], "left-out": 0}]
 
 
 def runs(**served):
