@@ -29,7 +29,7 @@ from engram.types import Params
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.in_memory import hold
 from federation.data.npz import read_npz
-from federation.errors import DataError
+from federation.errors import DataError, RunStopped
 from federation.experiment import Experiment
 from federation.streams import Stream, torch_generator
 from server.record import RunRecord
@@ -176,7 +176,13 @@ def chosen(images: npt.NDArray[Any], seeds: Sequence[int], rounds: int) -> dict[
     for method, grid in grids.items():
         best: dict[int, tuple[float, Any, Any]] = {}
         for own in track(grid, f"choosing: {method}", transient=True):
-            models = {s: learned(images, method, own, s, rounds) if own else None for s in seeds}
+            try:
+                models = {
+                    seed: learned(images, method, own, seed, rounds) if own else None
+                    for seed in seeds
+                }
+            except RunStopped:  # with too long steps, which are not chosen
+                continue
             for shots in SHOTS:
                 each = [newcomers(images, models[s], s, shots, TUNING) for s in seeds]
                 means = np.mean(each, axis=(0, 2))  # seeds, tuning, clients

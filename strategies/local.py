@@ -28,6 +28,7 @@ from federation.wire import to_params, to_record
 from strategies.base import Row, RunStrategy, strategies
 from strategies.cohorts import draw_cohort
 from strategies.evaluation import Evaluation
+from strategies.loss_watch import LossWatch
 from strategies.outgoing import outgoing
 from strategies.row_weights import RowWeights
 from strategies.score_replies import collect_scores
@@ -61,6 +62,7 @@ class Federated(RunStrategy):
         scoring: How clients are scored; by default, by accuracy.
         losses: Whether clients are asked for their training losses in every round, or only where
             the round's config has ``losses``, and where it does not say.
+        steps: The settings to lower if the run diverges, in words.
         start: The initial model, if ``init`` is to return it.
         notes: Further entries of the results.
 
@@ -84,6 +86,7 @@ class Federated(RunStrategy):
         max_weight: float = np.inf,
         scoring: Scoring | None = None,
         losses: bool = False,
+        steps: str = "the step size",
         start: Params | None = None,
         notes: Row | None = None,
     ) -> None:
@@ -96,6 +99,7 @@ class Federated(RunStrategy):
         self._shards = shards
         self._scores = Scorekeeper(scoring or Scoring.by_accuracy(), len(roster.nodes))
         self._always_losses = self._losses = losses
+        self._steps, self._watch = steps, LossWatch(steps)
         self._start = start or {}
         self._notes = notes or {}
         self._model: Params = {}
@@ -160,6 +164,7 @@ class Federated(RunStrategy):
             max_weight=e.max_weight,
             scoring=Scoring.of(e),
             losses=e.model in FLAT,
+            steps=" or ".join(e.of(LocalMethod).step_sizes()),
             start=model,
             notes=notes,
         )
@@ -299,8 +304,8 @@ class Federated(RunStrategy):
         if 2 * len(found.diverged) > asked:
             raise RunStopped(
                 f"round {server_round} diverged: the models of clients "
-                f"{self._few(sorted(found.diverged))} became non-finite; start anew with a smaller "
-                "alpha or eta"
+                f"{self._few(sorted(found.diverged))} became non-finite; start anew, and lower "
+                f"{self._steps}"
             )
         self.left_out = found.left_out
         if usable < self._least:
@@ -310,6 +315,8 @@ class Federated(RunStrategy):
         found.log(server_round, self.roster.names)
         updates = [update for _, reply in found.accepted for update in reply.updates]
         losses = [loss for _, reply in found.accepted for loss in reply.losses]
+        if losses:
+            self._watch.see(server_round, float(np.mean(losses)))
         model, state = self.aggregate.merge(self._model, self._state, updates)
         if not is_finite(model):
             raise RunStopped(f"round {server_round}: the merged model became non-finite")

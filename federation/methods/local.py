@@ -12,6 +12,7 @@ from engram.metrics import METRICS, Metric, named
 from engram.tasks import TASKS, task_of
 from federation.columns import Column, columns_of
 from federation.methods.base import Method
+from federation.settings.fields import key_of
 from federation.settings.shared import SharedSettings
 
 # The science is imported where it is used: listing settings, or mistyping one, loads no torch.
@@ -140,6 +141,12 @@ class LocalMethod(Method):
         if shared.validates:
             found += [column._replace(name=VALIDATION + column.name) for column in found]
         return found
+
+    @classmethod
+    def step_sizes(cls) -> list[str]:
+        """Returns the keys of the method's step sizes: the settings that are described as one."""
+        described = ((name, field.description or "") for name, field in cls.model_fields.items())
+        return [f"{cls.name}.{key_of(name)}" for name, told in described if "step size" in told]
 
     @property
     def keeps_memory(self) -> bool:

@@ -1,0 +1,48 @@
+"""Warns of a run whose training loss grows, before it diverges."""
+
+from collections import deque
+from logging import getLogger
+from statistics import fmean
+
+__all__ = ["LossWatch"]
+
+_log = getLogger("flwr.engram")
+
+_ROUNDS = 5  # whose mean is looked at: losses of single cohorts differ
+_GROWTH = 10
+
+
+class LossWatch:
+    """Warns once, when the loss exceeds ten times its least, and the first round's.
+
+    Args:
+        lower: The settings to lower then, in words.
+    """
+
+    def __init__(self, lower: str) -> None:
+        self._lower = lower
+        self._recent: deque[float] = deque(maxlen=_ROUNDS)
+        self._first: float | None = None
+        self._least, self._best = float("inf"), 0
+        self._warned = False
+
+    def see(self, server_round: int, loss: float) -> None:
+        """Takes in the mean training loss of a round."""
+        self._recent.append(loss)
+        mean = fmean(self._recent)
+        if self._first is None:
+            self._first = loss
+        if mean < self._least:
+            self._least, self._best = mean, server_round
+        if not self._warned and mean > max(_GROWTH * self._least, self._first):
+            self._warned = True
+            _log.warning(
+                "round %d: the training loss is %.3g, and was %.3g in round %d (means of %d "
+                "rounds): the run may diverge; lower %s",
+                server_round,
+                mean,
+                self._least,
+                self._best,
+                len(self._recent),
+                self._lower,
+            )

@@ -1,0 +1,68 @@
+"""The warning before a run diverges: when it comes, what it names, and that it comes once."""
+
+import logging
+
+import pytest
+
+from federation.methods import METHODS, family
+from server.record import RunRecord
+from simulations.engine import simulate
+from strategies.loss_watch import LossWatch
+from tests.support import small
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    """What the platform warns of."""
+    found = []
+    monkeypatch.setattr(
+        logging.getLogger("flwr.engram"), "warning", lambda form, *args: found.append(form % args)
+    )
+    return found
+
+
+def watch(losses):
+    seen = LossWatch("fedavg.eta")
+    for number, loss in enumerate(losses, start=1):
+        seen.see(number, loss)
+
+
+def test_it_comes_once_and_says_since_when_and_what_to_do(warnings):
+    watch([2.0, 1.0, 0.6, 0.3, 0.1, 0.1, 0.1, *[60.0] * 9])
+    # Means of five rounds: least in round 7, (0.6 + 0.3 + 3 * 0.1) / 5; then one of five is 60.
+    (line,) = warnings
+    assert line == (
+        "round 8: the training loss is 12.1, and was 0.24 in round 7 (means of 5 rounds): the run "
+        "may diverge; lower fedavg.eta"
+    )
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [2.3, 1.0, 0.5, 0.2, 0.1, 0.05, 0.01, 0.001, 0.0001, 0.002, 0.003],  # small ones differ
+        [2.3, 2.0, 0.2, 2.2, 0.3, 2.1, 0.2, 1.9],  # cohorts differ
+        [0.2, 0.5, 1.0, 1.5],  # less than ten times
+        [],
+    ],
+)
+def test_it_does_not_come_for_nothing(warnings, losses):
+    watch(losses)
+    assert warnings == []
+
+
+def test_a_run_shows_it_every_loss_and_names_its_step_sizes(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(LossWatch, "see", lambda self, *found: seen.append((self._lower, *found)))
+    simulate(small(method="local-moml"), tmp_path / "run")
+    rows = RunRecord.open(tmp_path / "run").rows()
+    lower = "local-moml.alpha or local-moml.eta"
+    assert seen == [(lower, r["round"], r["train-loss"]) for r in rows if "train-loss" in r]
+    assert len(seen) == 4
+
+
+def test_every_method_says_what_its_step_sizes_are():
+    for name in family("local"):
+        assert f"{name}.eta" in METHODS[name].step_sizes()
+    assert METHODS["fedadam"].step_sizes() == ["fedadam.eta", "fedadam.server-eta"]
+    assert METHODS["apfl"].step_sizes() == ["apfl.eta"]  # its alpha is none
