@@ -32,6 +32,7 @@ from simulations.comparison import PLAN, Runs, contestants
 from simulations.engine import simulate as run_in_process
 from simulations.given import settings_of
 from simulations.options import data_name, find_run, new_folder, read_experiment
+from simulations.references import write_references
 from simulations.rows import report_rows
 from simulations.terminal import run_all
 
@@ -334,6 +335,7 @@ def compare(
     plan = {record.folder.name: record.config["settings"] for record in records}
     engine = records[0].config["engine"]
     replace_file(place / PLAN, json.dumps({"engine": engine, "runs": plan}, indent=2).encode())
+    write_references(place, [run.experiment for each in runs.values() for run in each])
     return Comparison(place, runs)
 
 

@@ -1,6 +1,7 @@
 """Rows of a report: what each method's models reach, over its seeds, and how far apart they are."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -132,11 +133,20 @@ def comparable(runs: Runs) -> bool:
 
 
 def differences_from(
-    runs: Runs, rows: Sequence[Mapping[str, Any]], metric: Metric
+    runs: Runs,
+    rows: Sequence[Mapping[str, Any]],
+    metric: Metric,
+    references: Mapping[str, Scores] = MappingProxyType({}),
 ) -> tuple[str, dict[str, Difference]] | None:
     """Returns which row is the best on validation rows, and how far it is from each other one.
 
     The differences are of test rows, client by client, each run in the round that validation picks.
+
+    Args:
+        runs: The runs.
+        rows: As ``report_rows`` returns them.
+        metric: What is compared.
+        references: Scores of each client without a network, by name.
 
     Returns:
         The best row's method, and its mean score less that of each other row; None if a run is not
@@ -153,6 +163,7 @@ def differences_from(
     sign = 1 if metric.better == "higher" else -1
     best = str(max(rows, key=lambda row: sign * row[key])["method"])
     others = {label: theirs for label, theirs in scores.items() if label != best}
+    others |= references
     try:
         return best, {label: paired_difference(scores[best], s) for label, s in others.items()}
     except ValueError:

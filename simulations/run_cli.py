@@ -168,6 +168,7 @@ def compare(
         chosen, plan = _resumed_plan(folder)
     with end_at_once():
         from federation.data.federated import federated_data, model_for
+        from simulations.references import write_references
         from simulations.tuning.command import TUNING, new_tuning, tuned_plan
     # What cannot be run is refused before anything is written.
     for experiment in plan.values():
@@ -184,6 +185,7 @@ def compare(
         again = f"engram compare --resume {folder}"
         plan = tuned_plan(plan, folder / TUNING, again, processes)
     run_all(_work(folder, plan), _simulate(chosen), f"engram compare --resume {folder}")
+    write_references(folder, plan.values())
     show_found(folder, as_json)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from rich import box
 from rich.table import Table
 
@@ -14,8 +15,9 @@ from federation.methods.local import COMMON, UNSEEN, LocalMethod
 from simulations import plots
 from simulations.comparison import PLAN, Runs, find_runs
 from simulations.console import err, out
-from simulations.differences import in_words
+from simulations.differences import Scores, in_words
 from simulations.gains import draw_gains
+from simulations.references import read_references
 from simulations.reports.base import reports
 from simulations.rows import SELECTED, comparable, differences_from, report_rows, tail
 
@@ -24,8 +26,10 @@ __all__ = ["report_table", "show"]
 _FIRST: Final = "gains.png"  # which says whether personalizing is worth it
 
 
-def report_table(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
-    """Returns a table of a metric."""
+def report_table(
+    rows: Sequence[Mapping[str, Any]], metric: Metric, references: Mapping[str, Scores]
+) -> Table:
+    """Returns a table of a metric: of methods, and then of what needs no network."""
     name, percent = metric.name, " in %" if metric.percent else ""
     th = tail(metric).removeprefix("-p")
     unseen = any(UNSEEN + name in row for row in rows)
@@ -54,6 +58,19 @@ def report_table(rows: Sequence[Mapping[str, Any]], metric: Metric) -> Table:
             "-" if row["client-bytes"] is None else f"{row['client-bytes'] / 1024:.0f}",
             *("-" if row[k] is None else f"{row[k]:.1f}" for k in ("ms-per-round", "client-ms")),
         )
+    for reference, scores in references.items():
+        seeds = [own[np.isfinite(own)] for own in scores]
+        everyone = np.concatenate(seeds)
+        figures = [
+            np.percentile(everyone, int(th)),
+            everyone.min() if metric.better == "higher" else everyone.max(),
+        ]
+        table.add_row(
+            reference,
+            f"{metric.in_words(everyone.mean(), 1)} ± {metric.in_words(everyone.std(), 1)}",
+            *(metric.in_words(float(figure), 1) for figure in figures),
+            *["-"] * (len(headings) - 3),
+        )
     return table
 
 
@@ -73,8 +90,9 @@ def show(folder: Path, as_json: bool) -> None:
         if (folder / PLAN).is_file():
             replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
         for metric in chosen:
-            out.print(report_table(rows, metric))
-            if found := differences_from(runs, rows, metric):
+            known = read_references(folder, next(iter(runs.values())), metric.name)
+            out.print(report_table(rows, metric, known))
+            if found := differences_from(runs, rows, metric, known):
                 out.print("\n".join(in_words(*found, metric)), soft_wrap=True, highlight=False)
     _warn(runs, rows)
     pictures = sorted((p.name for p in folder.glob("*.png")), key=lambda n: (n != _FIRST, n))

@@ -1,0 +1,99 @@
+"""A constant and a linear model for each client: against scikit-learn by hand, and in reports."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from federation.data.federated import federated_data
+from federation.data.in_memory import hold
+from simulations.front import compare
+from simulations.references import CONSTANT, LINEAR, references
+from tests.support import small
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(400, 4)).astype(np.float32)
+VALUES = (X @ [1.0, -2.0, 0.5, 0.0] + 0.1 * RNG.normal(size=400)).astype(np.float32)
+
+
+def own_rows(e, client):
+    data = federated_data(e)
+    return [
+        (split.x.numpy()[split.rows[client]], split.y.numpy()[split.rows[client]])
+        for split in (data.train, data.test)
+    ]
+
+
+def test_the_constant_is_the_client_s_most_frequent_class():
+    e = small(partition="pathological", classes_per_client=2, validation_fraction=0.0)
+    found = references(e)
+    for client in (0, 5, 19):
+        (_, y), (_, tested) = own_rows(e, client)
+        most = np.bincount(y).argmax()
+        accuracy = np.mean(tested == most)
+        assert found[CONSTANT]["accuracy"][client] == pytest.approx(accuracy)
+        shares = np.maximum(np.bincount(y, minlength=10) / len(y), 1e-6)
+        entropy = -np.log(shares / shares.sum())[tested].mean()
+        assert found[CONSTANT]["loss"][client] == pytest.approx(entropy, rel=1e-4)
+
+
+def test_the_linear_model_is_a_logistic_regression_on_the_client_s_rows():
+    e = small(partition="iid", validation_fraction=0.0)
+    found = references(e)
+    (x, y), (tested, expected) = own_rows(e, 3)
+    x, tested = x.reshape(len(x), -1) / 255, tested.reshape(len(tested), -1) / 255
+    model = LogisticRegression(C=1 / (0.1 * len(y)), max_iter=200)
+    accuracy = make_pipeline(StandardScaler(), model).fit(x, y).score(tested, expected)
+    assert found[LINEAR]["accuracy"][3] == pytest.approx(accuracy, abs=0.02)
+
+
+def test_of_values_it_is_ridge_by_validation_rows_and_the_mean():
+    e = small(
+        task="regression", dataset=hold({"x": X, "y": VALUES}), partition="iid", num_clients=4
+    )
+    found = references(e)
+    (x, y), (tested, expected) = own_rows(e, 1)
+    mean = np.square(expected - y.mean()).mean()
+    assert found[CONSTANT]["loss"][1] == pytest.approx(mean, rel=1e-4)
+    fits = [
+        make_pipeline(StandardScaler(), Ridge(alpha=strength * len(y))).fit(x, y)
+        for strength in (1e-3, 1e-2, 0.1, 1.0)
+    ]
+    losses = [np.square(expected - fit.predict(tested)).mean() for fit in fits]
+    assert any(found[LINEAR]["loss"][1] == pytest.approx(loss, rel=1e-3) for loss in losses)
+    assert found[LINEAR]["loss"][1] < 0.05 < found[CONSTANT]["loss"][1]
+
+
+def test_a_client_with_one_class_has_the_constant():
+    e = small(partition="pathological", classes_per_client=1)
+    found = references(e)
+    assert found[LINEAR] == found[CONSTANT]
+    assert found[CONSTANT]["accuracy"] == [1.0] * 20
+
+
+@pytest.mark.parametrize("settings", [{"task": "multi-label"}, {"task": "next-token"}])
+def test_other_tasks_have_none(settings):
+    assert references(small(**settings)) == {}
+
+
+def test_a_comparison_shows_them_and_how_far_the_best_method_is_from_them(tmp_path, capsys):
+    # Every row's class is the sign of one input: a linear model is nearly perfect.
+    quick = {"num_clients": 4, "clients_per_round": 4, "num_rounds": 2, "hidden": "4"}
+    y = (X[:, 0] > 0).astype(np.int64)
+    found = compare(
+        (X, y), methods=["fedavg"], seeds=2, out=tmp_path / "c", progress=False, **quick
+    )
+    held = json.loads((tmp_path / "c" / "references.json").read_text())
+    assert held.keys() == {"0", "1"}
+    assert np.mean(held["0"][LINEAR]["accuracy"]) > 0.9
+    from simulations.terminal import show_found
+
+    show_found(found.folder, as_json=False)
+    out = capsys.readouterr().out
+    line = next(line for line in out.splitlines() if LINEAR in line)
+    mean = 100 * np.mean([held[seed][LINEAR]["accuracy"] for seed in held])
+    assert f"{mean:.1f} ±" in line
+    assert CONSTANT in out.partition("on test rows, over clients:")[2]
