@@ -9,6 +9,7 @@ import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from threadpoolctl import threadpool_limits
 
 from client.hosts import HOSTS
@@ -61,6 +62,12 @@ def _as_found(monkeypatch):
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+
+
+@pytest.fixture
+def plain_figures(monkeypatch):
+    """Draws figures without laying them out, which takes as long and is tested with each of them."""
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
 
 
 @pytest.fixture
