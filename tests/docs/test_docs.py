@@ -268,8 +268,9 @@ def shortened(words, folder):
     if words[0] == "--plugin":
         return [*words[:2], *shortened(words[2:], folder)]
     if words[0] in ("run", "compare", "tune"):
+        here = ["--processes", "1"] if {"tune", "--tuned"} & set(words) else []
         # MOLAR has one round, which no setting says.
-        return [*words, *([] if "molar" in words else ["--set", "num-rounds=2"])]
+        return [*words, *here, *([] if "molar" in words else ["--set", "num-rounds=2"])]
     return reproduction(words, folder) if words[0] == "reproduce" else words
 
 

@@ -89,7 +89,7 @@ def test_it_is_the_plain_one_in_every_mode(mode):
     ids=["paper's exploration", "cap and weight", "eq6", "alg4"],
 )
 def test_it_is_the_plain_one_for_long(settings):
-    against_the_plain_one(300, 2, **settings)
+    against_the_plain_one(150, 2, **settings)
 
 
 PER_RUN = {
