@@ -35,9 +35,12 @@ torch.set_num_threads(1)
 logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
+LONG = {"test_ray.py", "test_golden.py", "test_sinewave.py", "test_protection.py"}
+
+
 def pytest_collection_modifyitems(items):
-    """Begins with the file that takes longest, so that no process is alone with it in the end."""
-    items.sort(key=lambda item: item.path.name != "test_ray.py")
+    """Begins with late files that take long, so that no process is alone with one in the end."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +69,7 @@ def _as_found(monkeypatch):
 
 @pytest.fixture
 def plain_figures(monkeypatch):
-    """Draws figures without laying them out, which takes as long and is tested with each of them."""
+    """Draws figures without laying them out, which takes as long; the figures' own tests do both."""
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
 
 
