@@ -69,7 +69,7 @@ def _as_found(monkeypatch):
 
 @pytest.fixture
 def plain_figures(monkeypatch):
-    """Draws figures without laying them out, which takes as long; the figures' own tests do both."""
+    """Draws figures without laying them out, which takes as long; their own tests do both."""
     monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
 
 
