@@ -9,7 +9,7 @@ import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from client.hosts import HOSTS
@@ -68,9 +68,14 @@ def _as_found(monkeypatch):
 
 
 @pytest.fixture
-def plain_figures(monkeypatch):
-    """Draws figures without laying them out, which takes as long; their own tests do both."""
-    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda self, figure: None)
+def blank_figures(monkeypatch):
+    """Saves a blank figure in place of each: to draw one takes long, and their own tests do."""
+    save = Figure.savefig
+
+    def blank(figure, *where, **how):
+        save(Figure(figsize=(1, 1)), *where, **how)
+
+    monkeypatch.setattr(Figure, "savefig", blank)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
 from tests.support import write_npz
 
-pytestmark = pytest.mark.usefixtures("plain_figures")
+pytestmark = pytest.mark.usefixtures("blank_figures")
 
 ROOT = source_root()
 SITE = sorted((ROOT / "docs").rglob("*.md"))
