@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from federation.plugins import plugins, source_of
@@ -13,6 +13,7 @@ __all__ = ["ROOMS", "fingerprint", "source_root"]
 ROOMS = ("engram", "federation", "client", "strategies", "server")
 
 
+@cache
 def source_root() -> Path:
     """Returns the folder that this source was imported from."""
     return Path(__file__).resolve().parents[1]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
+from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 from client.hosts import HOSTS
@@ -25,6 +26,8 @@ from strategies import STRATEGIES
 
 # Processes that tests run beside each other would wait for each other's threads, here and in BLAS.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# Each of the processes that tests start would compile all sources again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 threadpool_limits(1)
 settings.register_profile("engram", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("engram")
@@ -32,9 +35,12 @@ torch.set_num_threads(1)
 logging.getLogger("flwr").setLevel(logging.WARNING)
 
 
+LONG = {"test_ray.py", "test_golden.py", "test_sinewave.py", "test_protection.py"}
+
+
 def pytest_collection_modifyitems(items):
-    """Begins with the file that takes longest, so that no process is alone with it in the end."""
-    items.sort(key=lambda item: item.path.name != "test_ray.py")
+    """Begins with late files that take long, so that no process is alone with one in the end."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +65,17 @@ def _as_found(monkeypatch):
     yield
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)
+
+
+@pytest.fixture
+def blank_figures(monkeypatch):
+    """Saves a blank figure in place of each: to draw one takes long, and their own tests do."""
+    save = Figure.savefig
+
+    def blank(figure, *where, **how):
+        save(Figure(figsize=(1, 1)), *where, **how)
+
+    monkeypatch.setattr(Figure, "savefig", blank)
 
 
 @pytest.fixture

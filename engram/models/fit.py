@@ -9,15 +9,17 @@ from torch.utils._pytree import tree_map
 from engram.checks import require
 from engram.models.base import Inputs, Model
 from engram.tasks import Task
+from engram.types import Params
 
 __all__ = ["check_fit"]
 
 
-def check_fit(model: Model, task: Task, example: Inputs, outputs: int) -> None:
+def check_fit(model: Model, params: Params, task: Task, example: Inputs, outputs: int) -> None:
     """Computes the loss of some rows.
 
     Args:
         model: The network.
+        params: Its parameters, whatever they are.
         task: What it is to learn.
         example: Some rows of inputs.
         outputs: Number of classes, or of values or labels to predict.
@@ -25,7 +27,6 @@ def check_fit(model: Model, task: Task, example: Inputs, outputs: int) -> None:
     Raises:
         ValueError: If outputs and targets do not fit each other; the message has both shapes.
     """
-    params = model.init(torch.Generator())
     with torch.no_grad():
         found = model.apply(params, example)
         targets = _targets(task, found, outputs)

@@ -49,7 +49,8 @@ def from_module(
         ValueError: If the module does not take the example, or its outputs are not a function of
             its inputs and parameters; the message says which.
     """
-    module = _made(make, generator or torch.Generator())
+    seed = _seed(make, generator or torch.Generator())
+    module = _made(make, seed)
     _try(module, example)  # lazy layers take their shapes from it
     free = {id(p) for p in module.parameters() if p.requires_grad}
     require(bool(free), "a network", type(module).__name__, "one with parameters that are trained")
@@ -59,7 +60,10 @@ def from_module(
     grouped = skeleton.can_group(example)
 
     def init(generator: Generator) -> Params:
-        fresh = module if isinstance(make, nn.Module) else _made(make, generator)
+        own = _seed(make, generator)
+        if own == seed:  # such as a run's own start, which is asked for again
+            return parameters_of(module, running)
+        fresh = _made(make, own)
         _try(fresh, example)
         return parameters_of(fresh, running)
 
@@ -82,14 +86,19 @@ def from_module(
         represent=skeleton.represent if skeleton.width else None,
         width=skeleton.width,
     )
-    _check_pure(model, example)
+    _check_pure(model, parameters_of(module, running), example)
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
 
 
-def _made(make: Make, generator: Generator) -> nn.Module:
+def _seed(make: Make, generator: Generator) -> int:
+    """Draws the seed to make a module from; 0 if it is there already."""
+    there = isinstance(make, nn.Module)
+    return 0 if there else int(torch.randint(2**62, (), generator=generator))
+
+
+def _made(make: Make, seed: int) -> nn.Module:
     if isinstance(make, nn.Module):
         return make
-    seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         made = make()
@@ -142,13 +151,12 @@ def _activations(module: nn.Module, example: Inputs) -> int:
     return max(1, count // rows_of(example))
 
 
-def _check_pure(model: Model, example: Inputs) -> None:
+def _check_pure(model: Model, params: Params, example: Inputs) -> None:
     """Calls a network twice with the same arguments.
 
     Raises:
         ValueError: If it gives different outputs.
     """
-    params = model.init(torch.Generator())
     key = torch.zeros((), dtype=torch.int64)
     assert model.train is not None  # for mypy: ours has it
     before = torch.get_rng_state()

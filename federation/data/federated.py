@@ -161,6 +161,7 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
     e = experiment
     if e.task == "classification" and kind.outputs < 2:
         raise Refused(f"number of classes must be at least 2, got {kind.outputs}")
+    generator = partial(torch_generator, e.seed, Stream.MODEL)
     try:
         model = network(
             e.model,
@@ -169,20 +170,21 @@ def model_for(experiment: Experiment, kind: Kind) -> Model:
             hidden=e.hidden_widths,
             norm=e.norm,
             statistics=e.statistics,
-            generator=torch_generator(e.seed, Stream.MODEL),
+            generator=generator(),
         )
         # Float32, of which there are three at least: the server's, a client's, and its gradient.
         size = model.parameters
         check_room(f"a model of {size} parameters", 12 * size, "take a smaller network")
         least = f"at least {model.least_rows} for this network, which normalizes by its batches"
         require(e.batch_size >= model.least_rows, "batch-size", e.batch_size, least)
-        check_fit(model, task_of(e.task, e.loss), example(kind.inputs), kind.outputs)
+        start = model.init(generator())
+        check_fit(model, start, task_of(e.task, e.loss), example(kind.inputs), kind.outputs)
         own, local = e.own, e.statistics == "local"
         part = own.part if isinstance(own, LocalMethod) else ""
         if e.personal or e.share or part or (local and model.running):
             model = with_personal(
                 model,
-                model.init(torch.Generator()),
+                start,
                 personal=e.personal,
                 share=e.share,
                 running=local,

@@ -21,6 +21,8 @@ from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
 from tests.support import write_npz
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 ROOT = source_root()
 SITE = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
@@ -239,12 +241,12 @@ def write_own_data(folder):
     for client, kind, number in itertools.product(range(10), ("cat", "dog"), range(15)):
         place = folder / "photos" / f"camera{client}" / kind
         place.mkdir(parents=True, exist_ok=True)
-        pixels = rng.integers(0, 256, (28, 28), dtype=np.uint8)
+        pixels = rng.integers(0, 256, (12, 12), dtype=np.uint8)
         Image.fromarray(pixels).save(place / f"{number}.png")
     drawings = {
         "image": [
             Image.fromarray(drawing)
-            for drawing in rng.integers(256, size=(300, 28, 28), dtype=np.uint8)
+            for drawing in rng.integers(256, size=(300, 12, 12), dtype=np.uint8)
         ],
         "writer_id": [f"f{row // 30:04}" for row in range(300)],
         "hsf_id": [0] * 300,
@@ -266,8 +268,9 @@ def shortened(words, folder):
     if words[0] == "--plugin":
         return [*words[:2], *shortened(words[2:], folder)]
     if words[0] in ("run", "compare", "tune"):
+        here = ["--processes", "1"] if {"tune", "--tuned"} & set(words) else []
         # MOLAR has one round, which no setting says.
-        return [*words, *([] if "molar" in words else ["--set", "num-rounds=2"])]
+        return [*words, *here, *([] if "molar" in words else ["--set", "num-rounds=2"])]
     return reproduction(words, folder) if words[0] == "reproduce" else words
 
 

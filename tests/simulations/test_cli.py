@@ -3,18 +3,12 @@
 import io
 import json
 import re
-import signal
-import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 from rich.console import Console
 
 from federation.experiment import default_config
@@ -23,10 +17,11 @@ from federation.flower import flatten_dict
 from federation.methods import METHODS
 from server.record import RunRecord
 from simulations import terminal
-from tests.support import write_npz, write_plug_in
+from tests.simulations.words import SETS, let
+from tests.support import write_plug_in
 
-QUICK = "num-rounds=4 clients-per-round=4 local-steps=2 hidden=8 eval-every=2 checkpoint-every=2"
-SETS = [word for pair in QUICK.split() for word in ("--set", pair)]
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 PRESETS = source_root() / "simulations" / "presets"
 
 
@@ -93,7 +88,7 @@ def test_without_a_terminal_each_evaluation_is_a_line(engram):
 
 
 def test_without_a_terminal_tables_are_a_line_as_often(engram):
-    sets = bad("method=meta-ban", "dataset=linear-groups", "num-rounds=5", "eval-every=2")
+    sets = let("method=meta-ban", "dataset=linear-groups", "num-rounds=5", "eval-every=2")
     _, _, err = engram("run", *sets, "--out", "t")
     assert re.findall(r"(\d) of 5 rounds.*regret", err) == ["2", "4", "5"]
 
@@ -239,63 +234,6 @@ def test_data_shows_who_holds_what(engram):
     assert Path("held.png").read_bytes().startswith(b"\x89PNG")
 
 
-NAMED = ["park", "[red]elm", "$oak"]
-
-
-@pytest.fixture
-def hospitals():
-    """A table of three hospitals, whose names are no markup and no mathematics."""
-    rng = np.random.default_rng(0)
-    x = rng.uniform(size=(90, 3)) / 2
-    y = (x.sum(axis=1) > 0.75).astype(int)
-    task = np.repeat([2, 0, 1], 30)
-    write_npz(Path("h.npz"), x=x, y=y, task=task, task_names=np.array(NAMED))
-    pd.DataFrame(x).assign(y=y, task=np.array(NAMED)[task]).to_csv("h.csv", index=False)
-    return bad("num-clients=3", "dataset=npz:h.npz")
-
-
-def test_clients_keep_the_names_that_their_data_give_them(engram, hospitals):
-    natural = [*hospitals, *bad("partition=natural", "clients-per-round=3", "num-rounds=2")]
-    assert engram("run", "fedavg", *natural, "--out", "f")[0] == 0
-    record = RunRecord.open(Path("f"))
-    assert record.names == dict(enumerate(NAMED))
-    assert record.results["clients"]["names"] == NAMED
-    shown = engram("status", "f")[1]
-    assert all(name in shown for name in NAMED)
-    status, _, err = engram("run", "fedavg", *natural, "--set", "eta=1e30")
-    assert status == 1
-    assert "the models of clients [park, [red]elm, $oak] became non-finite" in err
-    _, out, _ = engram("data", *natural, "--out", "f.png", "--json")
-    assert all(name in out for name in NAMED)
-    assert json.loads(out.splitlines()[-1])["names"] == NAMED
-
-
-def test_tables_and_plots_call_sites_by_their_names(engram, hospitals, monkeypatch):
-    labels = []
-    draw = Axes.set_xticks
-    monkeypatch.setattr(
-        Axes, "set_xticks", lambda *args, **how: (labels.append(args[2:]), draw(*args, **how))[1]
-    )
-    assert engram("run", "molar", *hospitals, "--out", "m")[0] == 0
-    assert sorted(labels[0][0]) == sorted(NAMED)
-    assert set(RunRecord.open(Path("m")).results["clients"]["names"]) == set(NAMED)
-    _, out, _ = engram("run", "molar-bandit", *hospitals, "--set", "num-rounds=3", "--out", "b")
-    assert all(re.search(rf"^ *{re.escape(name)} +\d ", out, re.MULTILINE) for name in NAMED)
-    csv = [*hospitals, *bad("dataset=csv:h.csv", "num-rounds=3")]
-    _, out, _ = engram("run", "meta-ban", *csv, "--out", "t")
-    assert all(re.search(rf"^ *{re.escape(name)} +\d ", out, re.MULTILINE) for name in NAMED)
-
-
-def test_a_site_that_is_left_out_is_named(engram, hospitals):
-    table = pd.read_csv("h.csv")
-    table.loc[0, "1"] = np.inf  # a row of $oak
-    table.to_csv("h.csv", index=False)
-    words = [*hospitals, *bad("dataset=csv:h.csv")]
-    _, _, err = engram("run", "molar", *words, "--out", "m")
-    assert re.search(r"client \$oak is left out: ", err)
-    assert re.search(r"client \$oak left out: ", err)
-
-
 @pytest.mark.parametrize("name", ["cross_device", "cross_silo"])
 def test_presets_run(engram, name):
     status, *_ = engram(
@@ -323,244 +261,3 @@ def test_the_demo_compares_eight_methods_with_settings_of_their_own(engram):
         settings = RunRecord.open(Path(f"demo/{name}-seed0")).config["settings"]
         for key, value in own.items():
             assert settings.get(f"{name}.{key}", settings.get(key)) == value
-
-
-# --- Bad input -------------------------------------------------------------------------------
-
-
-def bad(*sets):
-    return [word for pair in sets for word in ("--set", pair)]
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (
-            bad("num-round=3", "bta=1", "eta=x"),
-            r"num-round is not a setting \(did you mean num-rounds\?\); bta is not a setting "
-            r"\(did you mean beta\?\); local-moml.eta must be a valid number.*got 'x'",
-        ),
-        (
-            bad("num-clients=900", "clients-per-round=901", "batch-size=99"),
-            "clients-per-round must be at most num-clients = 900, got 901; num-clients must be at "
-            "most the number of test rows, 719, got 900; client 0 has 32 training rows beside 8 "
-            "held out for validation, fewer than batch-size = 99: .*",
-        ),
-        (bad("clients-per-round=21"), "clients-per-round must be at most num-clients = 20, got 21"),
-        (bad("beta=0"), "beta must be greater than 0"),
-        (["--set", "beta"], "--set must be KEY=VALUE, got 'beta'"),
-        (bad("dataset=npz:none.npz"), r"none\.npz cannot be read: No such file"),
-        (bad("dataset=npz:wrong.npz"), r"wrong\.npz must hold either x and y .* it holds a"),
-        (bad("batch-size=30"), "client 10 has 16 training rows beside 4 held out for validation, "),
-        (
-            bad("adapt-shots=15", "protocol=few-shot"),
-            "client 10 has 15 test rows, not more than adapt-shots = 15",
-        ),
-        (bad("unseen-clients=20"), "unseen-clients must be below num-clients = 20, got 20"),
-        (bad("patience=2", "validation-fraction=0"), "patience must be 0 without validation rows"),
-        (bad("dataset=imagenet"), "dataset must be one of digits, mnist"),
-        (bad("device=cuda:9"), "device cuda:9 is not there"),
-        (["--set", "=5"], "--set must be KEY=VALUE, got '=5'"),
-        (bad("resume=x"), "resume is not a setting of this command: use --resume RUN"),
-        (bad("cpu-threads=100000"), "cpu-threads must be less than or equal to 256"),
-        (bad("model=cnn", "dataset=npz:rows.npz", "partition=iid"), "input of a cnn must be"),
-        (["--config", "none.toml"], r"none\.toml cannot be read"),
-        (["--engine", "warp"], "--engine must be vectorized or sequential, got 'warp'"),
-        (["--resume", "none"], "no run 'none'"),
-        (["--out", "full"], "full is there already"),
-        (["--out", "x" * 5000], "File name too long"),
-        (["--config", "x" * 5000], "cannot be read: File name too long"),
-        (bad("dataset=npz:" + "x" * 5000, "partition=iid"), "cannot be read: File name too long"),
-        (bad("dataset=" + "x" * 100_000), "dataset must be one of digits, .*, got 'xxx"),
-        (bad("hidden=1048576,1048576", "partition=iid"), "a model of .* parameters needs .* GiB"),
-        (bad("num-clients=1000000", "partition=iid"), "num-clients must be at most the number of"),
-        (bad("rows-per-class=4000000000"), "partition halves needs .*: lower rows-per-class"),
-    ],
-)
-def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
-    write_npz(Path("wrong.npz"), a=np.ones(3))
-    write_npz(Path("rows.npz"), x=np.ones((600, 3)), y=np.tile([0, 1], 300))
-    Path("full").mkdir()
-    Path("full/thesis.tex").touch()
-    before = sorted(Path().rglob("*"))
-    for command in ("run", "compare"):
-        status, out, err = engram(command, *args)
-        assert status == 2
-        assert out == ""
-        assert re.fullmatch(rf"engram: .*{message}.*\n", err)
-        assert len(err) < 2100
-        assert sorted(Path().rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["compare", "fedavg", *bad("pfedme.eta=1")], "pfedme.eta is for a method that does"),
-        (["compare", "fedavg", *bad("fedavg.seed=1")], "seed is not a setting of this command"),
-        (["compare", *bad("method=fedavg")], "method is not a setting of this command"),
-        (["compare", "nonsense"], "method must be one of"),
-        (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
-        (["compare", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
-        (["reproduce", "one-shot", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
-        (["compare", "--resume", "full", "--seeds", "2"], "give nothing else"),
-        (["run", "--resume", "full", "--out", "other"], "exclude each other"),
-        (["run", "--resume", "full"], "full is not the folder of a run"),
-        (
-            ["data", *bad("method=meta-ban", "dataset=digits", "num-clients=10")],
-            "engram data shows rows that clients hold: one of meta-ban has none before its turns",
-        ),
-        (
-            ["run", *bad("method=meta-ban")],
-            "num-clients must be the number of users, 10, in digits, got 20",
-        ),
-        (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
-        (["show", "full"], "full is not the folder of a run"),
-        (["compare", "--out", "file/x"], "file/x cannot be made"),
-        (["data", "--out", "file/x.png"], "file cannot be made"),
-        (["run", "--out", "file/x"], "file/x cannot be made"),
-        (["run", *bad("method=pfedm", "beta=2")], r"did you mean pfedme\?"),
-        (["shwo"], "No such command 'shwo'"),
-        (["show", "x" * 5000], "x: File name too long"),
-        (["status", "x" * 5000], "x/config.json: File name too long"),
-        (["x" * 100_000], "No such command 'xxx"),
-    ],
-)
-def test_what_commands_refuse(engram, args, message):
-    Path("full").mkdir()
-    Path("file").touch()
-    status, out, err = engram(*args)
-    assert (status, out) == (2, "")
-    assert re.fullmatch(rf"engram: .*{message}.*\n", err)
-    assert sorted(path.name for path in Path().rglob("*")) == ["file", "full"]
-
-
-def test_a_damaged_run_is_named(engram):
-    engram("run", *SETS, "--set", "num-rounds=2", "--set", "memory=carry", "--out", "run")
-    more = ("run", "--resume", "run", "--set", "num-rounds=4")
-    whole = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    for name, commands in (
-        ("config.json", [more, ("show", "run")]),
-        ("results.json", [("show", "run")]),
-        ("checkpoints/round-*/model.safetensors", [more]),
-        ("checkpoints/round-*/memory.safetensors", [more]),
-    ):
-        for path, contents in whole.items():
-            path.write_bytes(contents)
-        for path in Path("run").glob(name):
-            path.write_bytes(b"{")
-        for command in commands:
-            status, out, err = engram(*command)
-            assert status in (1, 2)
-            assert out == ""
-            assert re.fullmatch(r"engram: .*run/.* is damaged.*\n", err), err
-
-
-def test_a_damaged_comparison_is_named(engram):
-    engram("compare", "fedavg", "--seeds", "1", *SETS, "--out", "c")
-    for contents in ("{", "{}", "[]"):
-        Path("c/comparison.json").write_text(contents)
-        for command in (("show", "c"), ("compare", "--resume", "c")):
-            status, _, err = engram(*command)
-            assert status == 2
-            assert re.fullmatch(r"engram: c/comparison.json is damaged: .*\n", err)
-
-
-def test_a_full_disk_is_one_line(engram, monkeypatch):
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device", "run/metrics.jsonl")
-
-    monkeypatch.setattr(RunRecord, "append", full)
-    status, _, err = engram("run", *SETS, "--out", "run")
-    assert (status, err) == (1, "engram: run/metrics.jsonl: No space left on device\n")
-
-
-def test_a_diverging_run_names_round_and_clients(engram):
-    status, _, err = engram("run", *SETS, "--set", "eta=1e30", "--out", "d")
-    assert status == 1
-    last = err.strip().splitlines()[-1]
-    expected = r"engram: round \d diverged: the models of clients \[.*\] became .*round 0, is in d"
-    assert re.match(expected, last)
-    assert RunRecord.open(Path("d")).load_checkpoint().server_round == 0
-
-
-@pytest.mark.parametrize(
-    ("command", "pause", "slept"),
-    [
-        (["node", "none"], "300", [300]),
-        (["superlink", "none"], "300", [300]),
-        (["node", "--nonsense"], "300", [300]),
-        (["node", "none"], None, []),
-        (["run", "--set", "beta=0"], "300", []),
-        (["register", "none"], "300", []),
-    ],
-    ids=str,
-)
-def test_what_a_supervisor_starts_again_pauses_after_a_refusal(
-    engram, command, pause, slept, monkeypatch
-):
-    monkeypatch.delenv("ENGRAM_REFUSAL_PAUSE", raising=False)
-    if pause:
-        monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", pause)
-    seconds = []
-    monkeypatch.setattr("simulations.__main__.time", SimpleNamespace(sleep=seconds.append))
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        status, _, err = engram(*command)
-    finally:
-        signal.signal(signal.SIGINT, before[0])
-        signal.signal(signal.SIGTERM, before[1])
-    assert (status, seconds) == (2, slept)
-    assert ("ending in 300 s" in err) == bool(slept)
-
-
-# --- As processes ----------------------------------------------------------------------------
-
-
-def start(*args, cwd):
-    engram = Path(sys.executable).parent / "engram"
-    return subprocess.Popen([engram, *args], cwd=cwd, stderr=subprocess.PIPE, text=True)
-
-
-def test_a_pause_ends_when_it_is_told_to(tmp_path, monkeypatch):
-    monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", "600")
-    process = start("node", "none", cwd=tmp_path)
-    while "ending in 600 s" not in process.stderr.readline():
-        assert process.poll() is None
-    process.terminate()
-    assert process.wait(timeout=60) == 2
-
-
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
-def test_a_run_that_was_ended_from_outside_goes_on(engram, tmp_path, end):
-    sets = [*SETS, "--set", "num-rounds=60", "--set", "memory=carry"]
-    process = start("run", *sets, "--out", "ended", cwd=tmp_path)
-    metrics = tmp_path / "ended" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and (
-        not metrics.is_file() or len(metrics.read_text().splitlines()) < 5
-    ):
-        time.sleep(0.01)
-    process.send_signal(end)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == (130 if end == signal.SIGINT else -signal.SIGKILL), err
-    if end == signal.SIGINT:
-        assert "go on with: engram run --resume ended" in err
-    assert RunRecord.open(Path("ended")).results is None
-    assert engram("run", "--resume", "ended")[0] == 0
-    assert engram("run", *sets, "--out", "whole")[0] == 0
-    one, other = (
-        [{k: v for k, v in row.items() if k != "ms"} for row in RunRecord.open(Path(name)).rows()]
-        for name in ("whole", "ended")
-    )
-    assert one == other
-
-
-def test_a_decoy_package_does_not_touch_the_command(tmp_path):
-    for room in ("client", "engram", "federation", "server", "strategies", "simulations"):
-        (tmp_path / room).mkdir()
-        (tmp_path / room / "__init__.py").write_text("raise SystemExit('the decoy ran')")
-    process = start("run", *SETS, "--out", "run", cwd=tmp_path)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    assert (tmp_path / "run" / "results.json").is_file()
-    assert RunRecord.open(tmp_path / "run").results["rounds"] == 4

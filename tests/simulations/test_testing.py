@@ -13,6 +13,7 @@ from engram.testing import check_method
 from engram.tree import add_scaled
 from federation.errors import Refused
 from federation.methods import METHODS, family
+from tests.client.test_modules import EVERYWHERE
 from tests.support import ANY_NETWORK
 
 TABLES = {
@@ -25,7 +26,8 @@ TABLES = {
 @pytest.mark.parametrize(
     ("method", "settings"),
     [
-        *((name, {}) for name in ANY_NETWORK),
+        # Others' modules are stacked, and compared, in tests/client/test_local_training.py.
+        *((name, {} if name in EVERYWHERE else {"model": "mlp"}) for name in ANY_NETWORK),
         ("fedbn", {"model": "resnet", "hidden": "4"}),
         *((name, TABLES[name]) for name in METHODS if name not in family("local")),
         ("local-moml", {"memory": "carry", "model": "linear"}),

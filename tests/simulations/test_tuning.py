@@ -218,7 +218,9 @@ def tune(engram, *words):
 
 def test_tune_finds_settings_that_other_commands_take(engram):
     status, out, err = tune(
-        engram, "fedavg", "pfedme", "--trials", "5", "--seeds", "2", "--out", "t", "--json"
+        engram,
+        *("fedavg", "pfedme", "--trials", "5", "--seeds", "2", "--out", "t", "--json"),
+        *("--processes", "1"),
     )
     assert status == 0
     assert "pfedme: 16 of 16 rounds" in err  # of two batches

@@ -1,4 +1,4 @@
-"""Every method with every protection: the same on all engines, and safe from a few who lie."""
+"""Methods with protections: the same on all engines, and safe from a few who lie."""
 
 import pytest
 import torch
@@ -43,8 +43,20 @@ PROTECTIONS = {
 }
 
 
-EVERY = [(p, name) for p in PROTECTIONS for name in (ANY_NETWORK if p == "mean" else PROTECTED)]
-ENSEMBLES = [(p, name) for p, name in EVERY if name != "local" and not METHODS[name].server_steps]
+def thirds(protections, methods, shift=0):
+    """Pairs each method with every third protection: with a robust merge, and a bound, at least."""
+    return [
+        (protection, name)
+        for i, protection in enumerate(protections)
+        for j, name in enumerate(methods)
+        if (i + j + shift) % 3 == 0
+    ]
+
+
+MEAN, *OTHERS = PROTECTIONS
+EVERY = [(MEAN, name) for name in ANY_NETWORK] + thirds(OTHERS, PROTECTED)
+STEPPED = [name for name in ANY_NETWORK if name != "local" and not METHODS[name].server_steps]
+ENSEMBLES = [(MEAN, name) for name in STEPPED] + thirds(OTHERS, MERGED, shift=1)
 
 
 def experiment(protection, **settings):
@@ -145,21 +157,20 @@ def lie(direction):
     return spoil
 
 
-SAFE = ["median", "trimmed-mean", "krum", "clip", "clip-median", "central"]
+SAFE = ["median", "clip", "trimmed-mean", "central", "krum", "clip-median"]
 
 
-@pytest.mark.parametrize("method", MERGED)
-@pytest.mark.parametrize("protection", SAFE)
-@pytest.mark.parametrize("direction", [1.0, 1e30])
-def test_a_minority_that_lies_moves_little(method, protection, direction):
+@pytest.mark.parametrize(("protection", "method"), thirds(SAFE, MERGED))
+def test_a_minority_that_lies_moves_little(method, protection):
     e = experiment(protection, method=method, num_malicious=2)
     model, models = honest(experiment("mean", method=method))
     truth, _ = rounds(e)
-    merged, metrics = rounds(e, spoil=lie(direction))
-    assert metrics["left-out"] == 0
-    # What it moves by: at most twice as far as an honest client goes, whatever is sent.
     farthest = max(distance(m, model) for m in models)
-    assert distance(merged, truth) <= 2 * farthest
+    for direction in (1.0, 1e30):
+        merged, metrics = rounds(e, spoil=lie(direction))
+        assert metrics["left-out"] == 0
+        # What it moves by: at most twice as far as an honest client goes, whatever is sent.
+        assert distance(merged, truth) <= 2 * farthest
 
 
 @pytest.mark.parametrize("method", MERGED)

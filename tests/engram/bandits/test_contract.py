@@ -1,5 +1,7 @@
 """What every policy must do, whatever it learns."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,13 @@ def played(served, state, rounds=LEARNED, start=0):
         state = served.update(state, f"user {user}", arm, float(rewards[arm]))
         chosen.append(arm)
     return chosen, state
+
+
+@cache
+def learned(name):
+    """A policy, and the state after some rounds, which no test changes: one of them holds this."""
+    served = made(name)
+    return served, played(served, served.init(3))[1]
 
 
 def same(one, other):
@@ -152,8 +161,7 @@ def test_seeds_are_whole_numbers(seed):
 
 @every
 def test_a_state_is_never_changed(name):
-    served = made(name)
-    _, state = played(served, served.init(1))
+    served, state = learned(name)
     before = from_arrays(served.init(0), to_arrays(state))
     first, _ = played(served, state, 20, start=LEARNED)
     same(state, before)
@@ -180,8 +188,7 @@ def test_what_it_is_given_is_left_alone(name):
 
 @every
 def test_goes_on_from_a_file_bit_for_bit(name, tmp_path):
-    served = made(name)
-    _, state = played(served, served.init(3))
+    served, state = learned(name)
     _, state = served.choose(state, "waiting", ENVIRONMENT.round(0)[1])
     np.savez(tmp_path / "state.npz", **to_arrays(state))
     with np.load(tmp_path / "state.npz", allow_pickle=False) as saved:
@@ -195,8 +202,7 @@ def test_goes_on_from_a_file_bit_for_bit(name, tmp_path):
 
 @every
 def test_serves_who_was_never_seen(name):
-    served = made(name)
-    _, state = played(served, served.init(4))
+    served, state = learned(name)
     x = ENVIRONMENT.round(500)[1]
     arm, state = served.choose(state, "newcomer", x)
     assert 0 <= arm < len(x)
@@ -231,8 +237,7 @@ def test_one_arm_is_played_and_the_number_of_arms_may_change(name):
 
 @every
 def test_the_same_arm_twice_is_a_fair_tie(name):
-    served = made(name)
-    _, state = played(served, served.init(6))
+    served, state = learned(name)
     x = ENVIRONMENT.round(700)[1]
     # The best arm for this state, if it has one, stands at several places.
     arm, _ = served.choose(state, "user 1", x)
@@ -246,8 +251,7 @@ def test_the_same_arm_twice_is_a_fair_tie(name):
 
 @every
 def test_learns_of_an_arm_that_was_offered_but_not_chosen(name):
-    served = made(name)
-    _, state = played(served, served.init(7))
+    served, state = learned(name)
     user, x, _, _ = ENVIRONMENT.round(LEARNED)
     arm, state = served.choose(state, user, x)
     other = (arm + 1) % len(x)

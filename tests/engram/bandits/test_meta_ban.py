@@ -72,7 +72,15 @@ def against_the_plain_one(horizon, seed, **settings):
     assert_same(state, plain)
 
 
-@pytest.mark.parametrize("mode", [*itertools.product(*MODES.values())], ids="-".join)
+# Every other one: each choice with each choice of every other mode.
+HALF = [
+    tuple(modes[i] for modes, i in zip(MODES.values(), at, strict=True))
+    for at in itertools.product(*map(range, map(len, MODES.values())))
+    if sum(at) % 2 == 0
+]
+
+
+@pytest.mark.parametrize("mode", HALF, ids="-".join)
 def test_it_is_the_plain_one_in_every_mode(mode):
     varied = {"adapt_every": 2, "group_cap": 3, "own_weight": 2.5}
     against_the_plain_one(30, 1, **dict(zip(MODES, mode, strict=True)), **varied)
@@ -89,7 +97,7 @@ def test_it_is_the_plain_one_in_every_mode(mode):
     ids=["paper's exploration", "cap and weight", "eq6", "alg4"],
 )
 def test_it_is_the_plain_one_for_long(settings):
-    against_the_plain_one(300, 2, **settings)
+    against_the_plain_one(150, 2, **settings)
 
 
 PER_RUN = {

@@ -1,0 +1,70 @@
+"""Names of clients in tables and figures, as their data give them."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+
+from server.record import RunRecord
+from tests.simulations.words import let
+from tests.support import write_npz
+
+NAMED = ["park", "[red]elm", "$oak"]
+
+
+@pytest.fixture
+def hospitals():
+    """A table of three hospitals, whose names are no markup and no mathematics."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(size=(90, 3)) / 2
+    y = (x.sum(axis=1) > 0.75).astype(int)
+    task = np.repeat([2, 0, 1], 30)
+    write_npz(Path("h.npz"), x=x, y=y, task=task, task_names=np.array(NAMED))
+    pd.DataFrame(x).assign(y=y, task=np.array(NAMED)[task]).to_csv("h.csv", index=False)
+    return let("num-clients=3", "dataset=npz:h.npz")
+
+
+def test_clients_keep_the_names_that_their_data_give_them(engram, hospitals):
+    natural = [*hospitals, *let("partition=natural", "clients-per-round=3", "num-rounds=2")]
+    assert engram("run", "fedavg", *natural, "--out", "f")[0] == 0
+    record = RunRecord.open(Path("f"))
+    assert record.names == dict(enumerate(NAMED))
+    assert record.results["clients"]["names"] == NAMED
+    shown = engram("status", "f")[1]
+    assert all(name in shown for name in NAMED)
+    status, _, err = engram("run", "fedavg", *natural, "--set", "eta=1e30")
+    assert status == 1
+    assert "the models of clients [park, [red]elm, $oak] became non-finite" in err
+    _, out, _ = engram("data", *natural, "--out", "f.png", "--json")
+    assert all(name in out for name in NAMED)
+    assert json.loads(out.splitlines()[-1])["names"] == NAMED
+
+
+def test_tables_and_plots_call_sites_by_their_names(engram, hospitals, monkeypatch):
+    labels = []
+    draw = Axes.set_xticks
+    monkeypatch.setattr(
+        Axes, "set_xticks", lambda *args, **how: (labels.append(args[2:]), draw(*args, **how))[1]
+    )
+    assert engram("run", "molar", *hospitals, "--out", "m")[0] == 0
+    assert sorted(labels[0][0]) == sorted(NAMED)
+    assert set(RunRecord.open(Path("m")).results["clients"]["names"]) == set(NAMED)
+    _, out, _ = engram("run", "molar-bandit", *hospitals, "--set", "num-rounds=3", "--out", "b")
+    assert all(re.search(rf"^ *{re.escape(name)} +\d ", out, re.MULTILINE) for name in NAMED)
+    csv = [*hospitals, *let("dataset=csv:h.csv", "num-rounds=3")]
+    _, out, _ = engram("run", "meta-ban", *csv, "--out", "t")
+    assert all(re.search(rf"^ *{re.escape(name)} +\d ", out, re.MULTILINE) for name in NAMED)
+
+
+def test_a_site_that_is_left_out_is_named(engram, hospitals):
+    table = pd.read_csv("h.csv")
+    table.loc[0, "1"] = np.inf  # a row of $oak
+    table.to_csv("h.csv", index=False)
+    words = [*hospitals, *let("dataset=csv:h.csv")]
+    _, _, err = engram("run", "molar", *words, "--out", "m")
+    assert re.search(r"client \$oak is left out: ", err)
+    assert re.search(r"client \$oak left out: ", err)

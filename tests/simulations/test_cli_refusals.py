@@ -1,0 +1,206 @@
+"""What the engram command refuses, in one line, and how it says that something failed."""
+
+import re
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from server.record import RunRecord
+from tests.simulations.words import SETS, let
+from tests.support import write_npz
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            let("num-round=3", "bta=1", "eta=x"),
+            r"num-round is not a setting \(did you mean num-rounds\?\); bta is not a setting "
+            r"\(did you mean beta\?\); local-moml.eta must be a valid number.*got 'x'",
+        ),
+        (
+            let("num-clients=900", "clients-per-round=901", "batch-size=99"),
+            "clients-per-round must be at most num-clients = 900, got 901; num-clients must be at "
+            "most the number of test rows, 719, got 900; client 0 has 32 training rows beside 8 "
+            "held out for validation, fewer than batch-size = 99: .*",
+        ),
+        (
+            let("clients-per-round=21"),
+            "clients-per-round must be at most num-clients = 20, got 21",
+        ),
+        (let("beta=0"), "beta must be greater than 0"),
+        (["--set", "beta"], "--set must be KEY=VALUE, got 'beta'"),
+        (let("dataset=npz:none.npz"), r"none\.npz cannot be read: No such file"),
+        (let("dataset=npz:wrong.npz"), r"wrong\.npz must hold either x and y .* it holds a"),
+        (
+            let("batch-size=30"),
+            "client 10 has 16 training rows beside 4 held out for validation, ",
+        ),
+        (
+            let("adapt-shots=15", "protocol=few-shot"),
+            "client 10 has 15 test rows, not more than adapt-shots = 15",
+        ),
+        (let("unseen-clients=20"), "unseen-clients must be below num-clients = 20, got 20"),
+        (
+            let("patience=2", "validation-fraction=0"),
+            "patience must be 0 without validation rows",
+        ),
+        (let("dataset=imagenet"), "dataset must be one of digits, mnist"),
+        (let("device=cuda:9"), "device cuda:9 is not there"),
+        (["--set", "=5"], "--set must be KEY=VALUE, got '=5'"),
+        (let("resume=x"), "resume is not a setting of this command: use --resume RUN"),
+        (let("cpu-threads=100000"), "cpu-threads must be less than or equal to 256"),
+        (let("model=cnn", "dataset=npz:rows.npz", "partition=iid"), "input of a cnn must be"),
+        (["--config", "none.toml"], r"none\.toml cannot be read"),
+        (["--engine", "warp"], "--engine must be vectorized or sequential, got 'warp'"),
+        (["--resume", "none"], "no run 'none'"),
+        (["--out", "full"], "full is there already"),
+        (["--out", "x" * 5000], "File name too long"),
+        (["--config", "x" * 5000], "cannot be read: File name too long"),
+        (let("dataset=npz:" + "x" * 5000, "partition=iid"), "cannot be read: File name too long"),
+        (let("dataset=" + "x" * 100_000), "dataset must be one of digits, .*, got 'xxx"),
+        (let("hidden=1048576,1048576", "partition=iid"), "a model of .* parameters needs .* GiB"),
+        (
+            let("num-clients=1000000", "partition=iid"),
+            "num-clients must be at most the number of",
+        ),
+        (let("rows-per-class=4000000000"), "partition halves needs .*: lower rows-per-class"),
+    ],
+)
+def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
+    write_npz(Path("wrong.npz"), a=np.ones(3))
+    write_npz(Path("rows.npz"), x=np.ones((600, 3)), y=np.tile([0, 1], 300))
+    Path("full").mkdir()
+    Path("full/thesis.tex").touch()
+    before = sorted(Path().rglob("*"))
+    for command in ("run", "compare"):
+        status, out, err = engram(command, *args)
+        assert status == 2
+        assert out == ""
+        assert re.fullmatch(rf"engram: .*{message}.*\n", err)
+        assert len(err) < 2100
+        assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["compare", "fedavg", *let("pfedme.eta=1")], "pfedme.eta is for a method that does"),
+        (["compare", "fedavg", *let("fedavg.seed=1")], "seed is not a setting of this command"),
+        (["compare", *let("method=fedavg")], "method is not a setting of this command"),
+        (["compare", "nonsense"], "method must be one of"),
+        (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
+        (["compare", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
+        (["reproduce", "one-shot", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
+        (["compare", "--resume", "full", "--seeds", "2"], "give nothing else"),
+        (["run", "--resume", "full", "--out", "other"], "exclude each other"),
+        (["run", "--resume", "full"], "full is not the folder of a run"),
+        (
+            ["data", *let("method=meta-ban", "dataset=digits", "num-clients=10")],
+            "engram data shows rows that clients hold: one of meta-ban has none before its turns",
+        ),
+        (
+            ["run", *let("method=meta-ban")],
+            "num-clients must be the number of users, 10, in digits, got 20",
+        ),
+        (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
+        (["show", "full"], "full is not the folder of a run"),
+        (["compare", "--out", "file/x"], "file/x cannot be made"),
+        (["data", "--out", "file/x.png"], "file cannot be made"),
+        (["run", "--out", "file/x"], "file/x cannot be made"),
+        (["run", *let("method=pfedm", "beta=2")], r"did you mean pfedme\?"),
+        (["shwo"], "No such command 'shwo'"),
+        (["show", "x" * 5000], "x: File name too long"),
+        (["status", "x" * 5000], "x/config.json: File name too long"),
+        (["x" * 100_000], "No such command 'xxx"),
+    ],
+)
+def test_what_commands_refuse(engram, args, message):
+    Path("full").mkdir()
+    Path("file").touch()
+    status, out, err = engram(*args)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(rf"engram: .*{message}.*\n", err)
+    assert sorted(path.name for path in Path().rglob("*")) == ["file", "full"]
+
+
+def test_a_damaged_run_is_named(engram):
+    engram("run", *SETS, "--set", "num-rounds=2", "--set", "memory=carry", "--out", "run")
+    more = ("run", "--resume", "run", "--set", "num-rounds=4")
+    whole = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
+    for name, commands in (
+        ("config.json", [more, ("show", "run")]),
+        ("results.json", [("show", "run")]),
+        ("checkpoints/round-*/model.safetensors", [more]),
+        ("checkpoints/round-*/memory.safetensors", [more]),
+    ):
+        for path, contents in whole.items():
+            path.write_bytes(contents)
+        for path in Path("run").glob(name):
+            path.write_bytes(b"{")
+        for command in commands:
+            status, out, err = engram(*command)
+            assert status in (1, 2)
+            assert out == ""
+            assert re.fullmatch(r"engram: .*run/.* is damaged.*\n", err), err
+
+
+def test_a_damaged_comparison_is_named(engram):
+    engram("compare", "fedavg", "--seeds", "1", *SETS, "--out", "c")
+    for contents in ("{", "{}", "[]"):
+        Path("c/comparison.json").write_text(contents)
+        for command in (("show", "c"), ("compare", "--resume", "c")):
+            status, _, err = engram(*command)
+            assert status == 2
+            assert re.fullmatch(r"engram: c/comparison.json is damaged: .*\n", err)
+
+
+def test_a_full_disk_is_one_line(engram, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device", "run/metrics.jsonl")
+
+    monkeypatch.setattr(RunRecord, "append", full)
+    status, _, err = engram("run", *SETS, "--out", "run")
+    assert (status, err) == (1, "engram: run/metrics.jsonl: No space left on device\n")
+
+
+def test_a_diverging_run_names_round_and_clients(engram):
+    status, _, err = engram("run", *SETS, "--set", "eta=1e30", "--out", "d")
+    assert status == 1
+    last = err.strip().splitlines()[-1]
+    expected = r"engram: round \d diverged: the models of clients \[.*\] became .*round 0, is in d"
+    assert re.match(expected, last)
+    assert RunRecord.open(Path("d")).load_checkpoint().server_round == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "pause", "slept"),
+    [
+        (["node", "none"], "300", [300]),
+        (["superlink", "none"], "300", [300]),
+        (["node", "--nonsense"], "300", [300]),
+        (["node", "none"], None, []),
+        (["run", "--set", "beta=0"], "300", []),
+        (["register", "none"], "300", []),
+    ],
+    ids=str,
+)
+def test_what_a_supervisor_starts_again_pauses_after_a_refusal(
+    engram, command, pause, slept, monkeypatch
+):
+    monkeypatch.delenv("ENGRAM_REFUSAL_PAUSE", raising=False)
+    if pause:
+        monkeypatch.setenv("ENGRAM_REFUSAL_PAUSE", pause)
+    seconds = []
+    monkeypatch.setattr("simulations.__main__.time", SimpleNamespace(sleep=seconds.append))
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        status, _, err = engram(*command)
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert (status, seconds) == (2, slept)
+    assert ("ending in 300 s" in err) == bool(slept)
