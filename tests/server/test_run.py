@@ -222,10 +222,10 @@ def test_a_run_that_nobody_could_score_is_scored_when_it_is_resumed(tmp_path, mo
     folder = tmp_path / "run"
     evaluate = Trainer.evaluate
 
-    def fails_at_the_end(self, model, clients, *, server_round):
+    def fails_at_the_end(self, model, clients, *, server_round, **own):
         if server_round == 4:
             raise OSError("the test rows are away")
-        return evaluate(self, model, clients, server_round=server_round)
+        return evaluate(self, model, clients, server_round=server_round, **own)
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "evaluate", fails_at_the_end)
