@@ -18,7 +18,7 @@ from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.tables import Scaling
 from engram.molar.two_classes import TwoClasses
 
-__all__ = ["AdaptiveClassifier", "AdaptiveRegressor"]
+__all__ = ["REACH", "Adaptive", "AdaptiveClassifier", "AdaptiveRegressor"]
 
 REACH = 3.0
 """Standard deviations from the shared value, beyond which a coefficient is a task's own."""
@@ -40,6 +40,7 @@ class Adaptive(MultitaskModel):
     sites_: list[SiteEstimate]
 
     def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        self._check_several()
         d = self.n_features_in_
         scaling = _common_scale(rows, d, center=self.fit_intercept)
         plain = [_scaled(own, scaling) for own in rows]

@@ -52,11 +52,7 @@ class _Molar(MultitaskModel):
             self.undetermined,
             "error or shared",
         )
-        if len(rows) < 2:
-            raise ValueError(
-                f"task must have at least 2 different labels, got only {shown(self.tasks_[0])}: "
-                "there is nothing to share"
-            )
+        self._check_several()
         tasks, names = zip(rows, self.tasks_.tolist(), strict=True), self._names()
         self.sites_ = [self._site(own, task) for own, task in tasks]
         nowhere = (median_weights(self.sites_) == 0).all(axis=0)
