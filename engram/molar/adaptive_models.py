@@ -11,6 +11,7 @@ from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.adaptive import adapt
 from engram.molar.families import FamilyName
+from engram.molar.heterogeneity import REACH
 from engram.molar.honest import honest_intervals
 from engram.molar.intervals import Intervals
 from engram.molar.model import MultitaskModel
@@ -18,10 +19,7 @@ from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.tables import Scaling
 from engram.molar.two_classes import TwoClasses
 
-__all__ = ["REACH", "Adaptive", "AdaptiveClassifier", "AdaptiveRegressor"]
-
-REACH = 3.0
-"""Standard deviations from the shared value, beyond which a coefficient is a task's own."""
+__all__ = ["Adaptive", "AdaptiveClassifier", "AdaptiveRegressor"]
 
 
 class Adaptive(MultitaskModel):

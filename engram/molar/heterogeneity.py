@@ -4,8 +4,6 @@ Of one column, tasks have estimates ``gap_m`` with known variances ``v_m``. Most
 scatter around a common center with a variance t, which may be 0; some may lie far apart.
 """
 
-from collections.abc import Callable
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,10 +14,15 @@ from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.median import weighted_median
 
-__all__ = ["Spread", "spread"]
+__all__ = ["REACH", "Spread", "spread"]
 
-_HALVINGS: Final = 60
-_PASSES: Final = 5  # over who is apart, which depends on the variance, and that on who is apart
+REACH: Final = 3.0
+"""Standard deviations from the shared value, beyond which a coefficient is a task's own."""
+
+_HALVINGS: Final = 40
+_STEPS: Final = 100
+_STILL: Final = 1e-9  # of a variance: no change
+_PASSES: Final = 3  # over who is apart, which depends on the variance, and that on who is apart
 _MIDDLE: Final = float(chi2.median(1))  # of a squared standard normal
 
 
@@ -67,14 +70,14 @@ def spread(
     gaps = np.where(known, gaps, 0.0)
     usual = _middle(np.where(known, variances, np.nan))
     center = weighted_median(gaps, known / (variances + usual))
-    t = _root(gaps - center, variances, lambda z: _middle(np.where(known, z, np.nan)) - _MIDDLE)
+    t = _median_scatter(gaps - center, np.where(known, variances, np.nan))
     for _ in range(_PASSES):
         apart = known & (np.abs(gaps - center) > reach * np.sqrt(variances + t))
         apart &= 2 * apart.sum(axis=0) < known.sum(axis=0)  # a majority cannot be apart from it
         kept = known & ~apart
         center = np.average(gaps, axis=0, weights=kept / (variances + t))
         least = (kept.sum(axis=0) - 1) * _cut_square(reach)
-        t = _root(gaps - center, variances, partial(_excess, kept=kept, least=least))
+        t = _mean_scatter(gaps - center, variances, kept, least)
     exact = kept / variances
     mean = np.average(gaps, axis=0, weights=exact)
     freedom = np.maximum(kept.sum(axis=0) - 1, 1)
@@ -83,26 +86,42 @@ def spread(
     return Spread(np.where(same, mean, center), np.where(same, 0.0, t), apart, p_value)
 
 
-def _middle(values: Array) -> Array:
-    """Returns the median of each column, of the numbers in it."""
-    return np.asarray(np.nanmedian(values, axis=0))
-
-
-def _excess(squares: Array, *, kept: Bools, least: Array) -> Array:
-    return np.asarray((squares * kept).sum(axis=0) - least)
-
-
-def _root(gaps: Array, variances: Array, excess: Callable[[Array], Array]) -> Array:
-    """Returns t >= 0 at which ``excess(gaps^2 / (v + t))`` falls to 0; 0 if it is not above it."""
-    squares = gaps**2
+def _median_scatter(gaps: Array, variances: Array) -> Array:
+    """Returns t >= 0 at which the median of ``gap^2 / (v + t)`` is that of a squared normal."""
+    squares = np.where(np.isnan(variances), np.nan, gaps**2)
     low = np.zeros(gaps.shape[1])
-    high = len(gaps) * squares.max(axis=0) / _MIDDLE
-    positive = excess(squares / variances) > 0
+    high = _middle(squares) / _MIDDLE
+    positive = _middle(squares / variances) > _MIDDLE
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        above = excess(squares / (variances + middle)) > 0
+        above = _middle(squares / (variances + middle)) > _MIDDLE
         low, high = np.where(above, middle, low), np.where(above, high, middle)
     return np.where(positive, high, 0.0)
+
+
+def _middle(values: Array) -> Array:
+    """Returns the median of the numbers of each column: ``nanmedian``, but ten times as fast."""
+    ordered = np.sort(values, axis=0)  # NaN last
+    count = (~np.isnan(values)).sum(axis=0)
+    ends = [np.take_along_axis(ordered, i[None], axis=0)[0] for i in ((count - 1) // 2, count // 2)]
+    return np.asarray((ends[0] + ends[1]) / 2)
+
+
+def _mean_scatter(gaps: Array, variances: Array, kept: Bools, least: Array) -> Array:
+    """Returns t >= 0 at which ``sum gap^2 / (v + t)`` over the kept tasks is ``least``.
+
+    The sum is convex and falls in t, so Newton's method from t = 0 never goes too far.
+    """
+    squares, t = kept * gaps**2, np.zeros(gaps.shape[1])
+    for _ in range(_STEPS):
+        ratios = squares / (variances + t)
+        slope = (ratios / (variances + t)).sum(axis=0)
+        excess = np.maximum(ratios.sum(axis=0) - least, 0.0)
+        step = np.divide(excess, slope, out=np.zeros_like(slope), where=slope > 0)
+        t = t + step
+        if (step <= _STILL * t).all():
+            break
+    return t
 
 
 def _cut_square(reach: float) -> float:

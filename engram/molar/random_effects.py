@@ -29,7 +29,7 @@ from engram.checks import require
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.site import Rows
 
-__all__ = ["Posterior", "Prior", "moderate", "posterior", "start"]
+__all__ = ["Posterior", "Prior", "moderate", "moderated", "posterior", "start"]
 
 _STEPS: Final = 100  # of Newton's method, at most
 _HALVINGS: Final = 30
@@ -172,13 +172,19 @@ def _mode(
 
 
 def moderate(found: list[Posterior]) -> Array:
-    """Returns the tasks' noise, each moderated by that of all: ``(f s_m^2 + 4 s^2) / (f + 4)``.
+    """Returns the tasks' noise, each moderated by that of all (``moderated``).
 
-    s^2 is the mean of the tasks' variances, weighted by their degrees of freedom f.
+    The usual variance is the mean of the tasks', weighted by their degrees of freedom.
     """
     freedom = np.array([each.freedom for each in found])
-    squares = np.array([each.sigma for each in found]) ** 2
     if not np.isfinite(freedom).all():
         return np.ones(len(found))
-    usual = float(freedom @ squares / freedom.sum())
-    return np.asarray(np.sqrt((freedom * squares + _PRIOR * usual) / (freedom + _PRIOR)))
+    squares = np.array([each.sigma for each in found]) ** 2
+    usual = float(np.sqrt(np.average(squares, weights=freedom)))
+    return np.array([moderated(each, usual) for each in found])
+
+
+def moderated(found: Posterior, usual: float) -> float:
+    """Returns a task's noise ``sqrt((f sigma^2 + 4 usual^2) / (f + 4))``, f its freedom."""
+    f = found.freedom
+    return float(np.sqrt((f * found.sigma**2 + _PRIOR * usual**2) / (f + _PRIOR)))

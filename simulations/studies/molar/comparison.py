@@ -48,6 +48,7 @@ GRID: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
 """Of each method's constant, in units of the noise, as J.2 has it."""
 _REACHES: Final = (2.0, 3.0, 4.5)
 """Of adaptive MOLAR's threshold, in standard deviations."""
+_FOLDS: Final = 4  # of cross-validation of RM and of adaptive MOLAR
 _BINS: Final = 10  # of rows by their probability, for calibration
 
 
@@ -65,6 +66,7 @@ class Method(NamedTuple):
     # tried with that constant. By a name, which is shown.
     variants: dict[str, Make]
     grid: Sequence[float]  # of the constant; (0,) if there is none
+    folds: int = 1  # by cross-validation within all rows but the tests; 1: on validation rows
 
 
 class Score(NamedTuple):
@@ -155,11 +157,12 @@ def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]
         "ridge": _plain(partial(Penalized, family=family)),
         "LASSO": _plain(partial(Penalized, family=family, penalty="lasso")),
         "mixed": _plain(partial(Mixed, family=family)),
-        "RM": Method({"": lambda c: Robust(family=family, c=c)}, GRID),
+        "RM": Method({"": lambda c: Robust(family=family, c=c)}, GRID, _FOLDS),
         **ours,
         "MOLAR, adaptive": Method(
             {name: partial(adaptive, family, alike=level) for name, level in alike.items()},
             _REACHES,
+            _FOLDS,
         ),
     }
 
@@ -194,9 +197,10 @@ def compare_once(
     """Fits every method to some of each task's rows, and scores it on others.
 
     Columns are standardized over the training rows of all tasks. Constants are chosen by the loss
-    on validation rows, from a grid that grows until its best is inside; then methods are fitted to
-    training and validation rows. With ``paper``, as in J.2, the grid is ``GRID``, and methods are
-    fitted to the training rows alone. A method that cannot be fitted has a reason and no loss.
+    on validation rows, or by cross-validation within training and validation rows, from a grid that
+    grows until its best is inside; then methods are fitted to both. With ``paper``, as in J.2, the
+    grid is ``GRID``, and methods are fitted to the training rows alone. A method that cannot be
+    fitted has a reason and no loss.
     """
     train, validation, test = _split(table.labels, shares, rng)
     if not paper:
@@ -207,12 +211,15 @@ def compare_once(
         table = table._replace(x=table.x[:, places], columns=kept.columns)
     table = table._replace(x=Scaling.of(table.x[train], None).apply(table.x))
     reference = _reference(table, test) if family == "linear" else None
-    last = train if paper else np.sort(np.append(train, validation))
+    learned = train if paper else rng.permutation(np.append(train, validation))
     found = {}
     for name, method in methods_for(family, paper=paper).items():
         try:
-            variant, choice = _chosen(method, table, family, train, validation, widen=not paper)
-            model = _fitted(method.variants[variant](choice.constant), table, last)
+            parts = [(train, validation)]
+            if method.folds > 1:
+                parts = _folds(learned, table.labels, method.folds)
+            variant, choice = _chosen(method, table, family, parts, widen=not paper)
+            model = _fitted(method.variants[variant](choice.constant), table, learned)
         except ValueError as error:
             found[name] = Score(0.0, np.nan, np.nan, reason=one_line(str(error)))
             continue
@@ -228,19 +235,22 @@ def _chosen(
     method: Method,
     table: Table,
     family: FamilyName,
-    train: Numbers,
-    validation: Numbers,
+    parts: Sequence[tuple[Numbers, Numbers]],
     *,
     widen: bool,
 ) -> tuple[str, Choice]:
-    """Returns the variant and the constant with the least loss on the validation rows."""
+    """Returns the variant and the constant with the least mean loss over some parts.
+
+    A part has rows to learn from, and rows to be scored on.
+    """
     (first, make), *others = method.variants.items()
     if len(method.grid) == 1 and not others:
         return first, Choice(method.grid[0], 0.0, edge=False)
 
     def loss(c: float, make: Make = make) -> float:
-        model = _fitted(make(c), table, train)
-        return float(np.mean(_losses(model, table, family, validation)))
+        models = [_fitted(make(c), table, learn) for learn, _ in parts]
+        pairs = zip(models, parts, strict=True)
+        return float(np.mean([_losses(m, table, family, score).mean() for m, (_, score) in pairs]))
 
     if widen:
         best = choose(loss, method.grid)
@@ -253,6 +263,19 @@ def _chosen(
         found[name] = best._replace(loss=loss(best.constant, other))
     name = min(found, key=lambda name: found[name].loss)
     return name, found[name]
+
+
+def _folds(rows: Numbers, tasks: npt.NDArray[Any], count: int) -> list[tuple[Numbers, Numbers]]:
+    """Returns parts for cross-validation: every task's rows are dealt to the folds in turn.
+
+    The rows come in random order.
+    """
+    _, codes = distinct(tasks[rows])
+    order = np.argsort(codes, kind="stable")
+    turn = np.empty(len(rows), dtype=np.intp)
+    starts = np.searchsorted(codes[order], codes[order])
+    turn[order] = (np.arange(len(rows)) - starts) % count
+    return [(rows[turn != k], rows[turn == k]) for k in range(count)]
 
 
 def _scored(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers) -> Score:

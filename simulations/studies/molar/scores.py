@@ -24,7 +24,8 @@ _METHODS: Final = """
 constant: each task's mean or base rate; pooled: one model; fixed effects: one model, with
 an intercept for each task; alone: each task by itself; ridge, LASSO: likewise, their
 strength by cross-validation; mixed: random intercepts and slopes; RM: each task's LASSO
-around the trimmed mean of all; alike: columns are pooled; tested: those with p > 0.05 are."""
+around the trimmed mean of all; alike: columns are pooled; tested: those with p > 0.05 are.
+Constants of RM and of adaptive MOLAR are chosen by cross-validation in the first two parts."""
 _LISTED: Final = 5  # most constants that are listed
 _FAR: Final = 3.0  # times the first method's: means beyond are written, not drawn
 _RIGHT: Final[dict[str, Any]] = {"xycoords": ("axes fraction", "data"), "fontsize": 8}

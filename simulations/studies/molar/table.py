@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Final, NamedTuple, cast
 
-from engram.molar.adaptive_models import REACH
 from engram.molar.families import FamilyName
+from engram.molar.heterogeneity import REACH
 from engram.molar.shrinkage import Option
 from federation.data.tables import Table, read_table
 from federation.errors import DataError
