@@ -70,15 +70,15 @@ class Design(NamedTuple):
 
 
 SIMULATED: Final[dict[str, Design]] = {
-    "n = d / 2, 2 of 20 differ": Design(20, 20, 10, differing=2, gap=1.0),
-    "n = 2 d, 1 of 10 differs": Design(20, 10, 20, differing=1, gap=1.5),
+    "n = d / 2, 1 of 12 differs": Design(20, 12, 6, differing=1, gap=1.0),
+    "n = 2 d, 1 of 8 differs": Design(20, 8, 16, differing=1, gap=1.5),
     "n = 3 d, all scatter": Design(20, 6, 18, scatter=0.3),
     "n = 4 d, all alike": Design(20, 5, 20),
     "n = 5 d, nothing shared": Design(20, 6, 30, scatter=1.0, strength=0.0),
-    "n = 10 d, correlated, 1 of 10 differs": Design(
-        20, 10, 100, differing=1, gap=1.0, correlation=0.5
+    "n = 10 d, correlated, 1 of 8 differs": Design(
+        20, 8, 80, differing=1, gap=1.0, correlation=0.5
     ),
-    "n = 50 d, 1 of 10 differs": Design(20, 10, 500, differing=1, gap=1.0),
+    "n = 50 d, 1 of 6 differs": Design(20, 6, 300, differing=1, gap=1.0),
     "classes, 6 %, n = 7 d": Design(29, 6, 40, strength=0.4, family="logistic", base=-3.1),
     "classes, n = 20 d, 1 of 6 differs": Design(
         20, 6, 120, differing=1, gap=1.5, strength=0.5, family="logistic"

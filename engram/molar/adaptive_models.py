@@ -1,20 +1,17 @@
 """Adaptive MOLAR as scikit-learn estimators, for tables with a column of task labels."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.metrics import d2_tweedie_score, r2_score
 
 from engram.arrays import Array, Bools
-from engram.checks import require
 from engram.molar.adaptive import adapt
-from engram.molar.families import FamilyName
 from engram.molar.heterogeneity import REACH
 from engram.molar.honest import honest_intervals
 from engram.molar.intervals import Intervals
 from engram.molar.model import MultitaskModel
+from engram.molar.numbers import Numbers
 from engram.molar.site import Rows, SiteEstimate, estimate_site
 from engram.molar.tables import Scaling
 from engram.molar.two_classes import TwoClasses
@@ -73,7 +70,7 @@ class Adaptive(MultitaskModel):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class AdaptiveRegressor(RegressorMixin, Adaptive):
+class AdaptiveRegressor(Numbers, Adaptive):
     """MOLAR that shrinks as much as the tasks agree: see ``engram.molar.adaptive``.
 
     Any task may have fewer rows than coefficients.
@@ -97,18 +94,6 @@ class AdaptiveRegressor(RegressorMixin, Adaptive):
     fit_intercept: bool = True
     standardize: bool = False
     unseen: Literal["error", "shared"] = "error"
-
-    @property
-    def _family(self) -> FamilyName:
-        require(self.family in ("linear", "poisson"), "family", self.family, "linear or poisson")
-        return self.family
-
-    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
-        """Returns R^2 of the predictions; for counts D^2, the share of deviance explained."""
-        found = self.predict(X, task)
-        if self._family == "poisson":
-            return float(d2_tweedie_score(y, found, sample_weight=sample_weight, power=1))
-        return float(r2_score(y, found, sample_weight=sample_weight))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

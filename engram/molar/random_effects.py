@@ -36,7 +36,7 @@ _HALVINGS: Final = 30
 _TOLERANCE: Final = 1e-10  # of a step's gain, beside the objective
 _HALF: Final = 0.5
 _LEAST: Final = 1e-12  # of the information that rows have of a column, beside the largest
-_PRIOR: Final = 4.0  # degrees of freedom that a task's noise borrows from the others
+_PRIOR: Final = 4.0  # least degrees of freedom that a task's noise borrows from the others
 
 
 class Prior(NamedTuple):
@@ -174,17 +174,27 @@ def _mode(
 def moderate(found: list[Posterior]) -> Array:
     """Returns the tasks' noise, each moderated by that of all (``moderated``).
 
-    The usual variance is the mean of the tasks', weighted by their degrees of freedom.
+    The usual variance is the mean of the tasks', weighted by their degrees of freedom f. How much
+    it counts follows from how much they differ: if the true variances are inverse chi-squares with
+    p degrees of freedom, the squared coefficient of variation of the estimates is about
+    ``2 / f + 2 / (p - 4)``. If they differ no more than by chance, all have the usual one.
     """
     freedom = np.array([each.freedom for each in found])
     if not np.isfinite(freedom).all():
         return np.ones(len(found))
     squares = np.array([each.sigma for each in found]) ** 2
-    usual = float(np.sqrt(np.average(squares, weights=freedom)))
-    return np.array([moderated(each, usual) for each in found])
+    usual = float(np.average(squares, weights=freedom))
+    if usual == 0:
+        return np.asarray(np.sqrt(squares))
+    spread = float(np.average((squares / usual - 1) ** 2, weights=freedom))
+    excess = spread - float(np.average(2 / freedom, weights=freedom))
+    if excess <= 0:
+        return np.full(len(found), usual**0.5)
+    prior = _PRIOR + 2 / excess
+    return np.array([moderated(each, usual**0.5, prior) for each in found])
 
 
-def moderated(found: Posterior, usual: float) -> float:
-    """Returns a task's noise ``sqrt((f sigma^2 + 4 usual^2) / (f + 4))``, f its freedom."""
+def moderated(found: Posterior, usual: float, prior: float = _PRIOR) -> float:
+    """Returns a task's noise ``sqrt((f sigma^2 + p usual^2) / (f + p))``, f its freedom."""
     f = found.freedom
-    return float(np.sqrt((f * found.sigma**2 + _PRIOR * usual**2) / (f + _PRIOR)))
+    return float(np.sqrt((f * found.sigma**2 + prior * usual**2) / (f + prior)))

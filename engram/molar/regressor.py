@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.metrics import d2_tweedie_score, r2_score
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from engram.arrays import Array, Bools
 from engram.checks import require
-from engram.molar.families import FamilyName
 from engram.molar.honest import honest_intervals
 from engram.molar.intercept import personalize_rows
 from engram.molar.intervals import IntervalMethod, Intervals, shared_half_width, site_interval
 from engram.molar.model import MultitaskModel
+from engram.molar.numbers import Numbers
 from engram.molar.shrinkage import Option, Shared, combine, median_weights
 from engram.molar.site import Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.molar.summary import Summary
@@ -208,7 +206,7 @@ class _Molar(MultitaskModel):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class MolarRegressor(RegressorMixin, _Molar):
+class MolarRegressor(Numbers, _Molar):
     """MOLAR (Algorithm 1, and 4 for counts): a linear model for each task, most of it shared.
 
     ``y = <x, beta_m> + noise`` in task m, where beta_m differs from a shared beta in few
@@ -252,11 +250,6 @@ class MolarRegressor(RegressorMixin, _Molar):
     undetermined: Undetermined = "error"
     unseen: Literal["error", "shared"] = "error"
 
-    @property
-    def _family(self) -> FamilyName:
-        require(self.family in ("linear", "poisson"), "family", self.family, "linear or poisson")
-        return self.family
-
     def _sigma(self, task: Any) -> float | None:
         sigma = self.sigma
         if isinstance(sigma, Mapping):
@@ -264,13 +257,6 @@ class MolarRegressor(RegressorMixin, _Molar):
             sigma = sigma[task]
         require(sigma is None or 0 < sigma < np.inf, f"sigma of task {task!r}", sigma, "positive")
         return sigma
-
-    def score(self, X: Any, y: Any, task: Any = None, sample_weight: Any = None) -> float:
-        """Returns R^2 of the predictions; for counts D^2, the share of deviance explained."""
-        found = self.predict(X, task)
-        if self._family == "poisson":
-            return float(d2_tweedie_score(y, found, sample_weight=sample_weight, power=1))
-        return float(r2_score(y, found, sample_weight=sample_weight))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -287,7 +287,10 @@ def draw_heterogeneity(values: Array, found: Coefficients, unit: str) -> bytes:
     scale = LogNorm(least * (1 - 1e-9), max(most, 1.01 * least))
     image = axes.imshow(_visible(values, least), cmap=colors, norm=scale, aspect="auto")
     bar = f"|own estimate - shared|,\n{unit} per s.d. of the column"
-    figure.colorbar(image).set_label(bar, parse_math=False)  # names may have dollar signs
+    legend = figure.colorbar(image)
+    legend.set_label(bar, parse_math=False)  # names may have dollar signs
+    for kind in ("set_major_formatter", "set_minor_formatter"):
+        getattr(legend.ax.yaxis, kind)("{x:g}")
     for axis, names, what in (
         (axes.xaxis, found.columns[:-1], "columns"),
         (axes.yaxis, [str(task) for task in found.tasks], "tasks"),

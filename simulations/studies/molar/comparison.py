@@ -46,7 +46,7 @@ AnyModel = TypeVar("AnyModel", bound=MultitaskModel)
 
 GRID: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
 """Of each method's constant, in units of the noise, as J.2 has it."""
-_REACHES: Final = (2.0, 3.0, 4.5)
+_REACHES: Final = (2.0, 3.0, 4.5, 9.0)
 """Of adaptive MOLAR's threshold, in standard deviations."""
 _FOLDS: Final = 4  # of cross-validation of RM and of adaptive MOLAR
 _BINS: Final = 10  # of rows by their probability, for calibration

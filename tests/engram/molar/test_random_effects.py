@@ -117,12 +117,15 @@ def test_the_first_prior_knows_no_units():
     assert rare.center[0] == pytest.approx(np.log(0.5 / 3.5))
 
 
-def test_noise_is_moderated_by_that_of_all():
+def test_noise_is_moderated_by_that_of_all_as_much_as_it_differs():
     unit = posterior(rows(), Prior(np.zeros(3), np.ones(3)), family="linear")
-    found = [unit._replace(sigma=1.0, freedom=4.0), unit._replace(sigma=2.0, freedom=12.0)]
-    usual = (4 * 1 + 12 * 4) / 16
-    expected = np.sqrt([(4 + 4 * usual) / 8, (48 + 4 * usual) / 16])
+    found = [unit._replace(sigma=s, freedom=40.0) for s in (1.0, 1.0, 3.0, 3.0)]
+    # Usual 5; squared coefficient of variation (4/5)^2 = 0.64, of which 2/40 is chance.
+    prior = 4 + 2 / (0.64 - 0.05)
+    expected = np.sqrt([(40 * s**2 + prior * 5) / (40 + prior) for s in (1, 1, 3, 3)])
     np.testing.assert_allclose(moderate(found), expected)
+    alike = [unit._replace(sigma=s, freedom=4.0) for s in (1.0, 1.2, 1.4)]
+    np.testing.assert_allclose(moderate(alike), ((1 + 1.44 + 1.96) / 3) ** 0.5)
 
 
 def test_impossible_priors_are_refused():
