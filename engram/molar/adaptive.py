@@ -99,9 +99,7 @@ def adapt(
     linear = family == "linear"
     if linear:
         tasks = [condense(rows) if len(rows.y) > dim + 1 else rows for rows in tasks]
-    sigmas = np.full(len(tasks), 1.0)
-    if linear:
-        sigmas *= np.sqrt(max(float(prior.variance.max()), np.finfo(np.float64).tiny))
+    sigmas = np.full(len(tasks), _first_noise(prior) if linear else 1.0)
     priors, begin = [prior] * len(tasks), [prior.center] * len(tasks)
     center, variance, count = prior.center, prior.variance, 0
     for count in range(1, _EXCHANGES + 1):
@@ -119,6 +117,11 @@ def adapt(
     coefs = np.stack([each.coef for each in found])
     covariance = np.asarray(np.linalg.pinv(_information(found)), dtype=np.float64)
     return Adapted(coefs, center, covariance, scatter, count)
+
+
+def _first_noise(prior: Prior) -> float:
+    """Returns the standard deviation of y, or the least number if it is 0."""
+    return float(np.sqrt(max(float(prior.variance.max()), np.finfo(np.float64).tiny)))
 
 
 def _stacked(tasks: Sequence[Rows]) -> Rows:

@@ -1,54 +1,27 @@
 """A user's own table: which method predicts held-out rows best, over random splits (App. J.2)."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from engram.molar.adaptive_models import (
-    Adaptive,
-    AdaptiveClassifier,
-    AdaptiveRegressor,
-)
-from engram.molar.baselines import (
-    DebiasedRegressor,
-    IndividualRegressor,
-    LassoRegressor,
-    PooledRegressor,
-)
+from engram.molar.adaptive_models import Adaptive
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.model import MultitaskModel
-from engram.molar.regressor import MolarClassifier, MolarRegressor
-from engram.molar.shrinkage import Option
 from engram.molar.site import INTERCEPT, Rows, estimate_site, why_undetermined
 from engram.molar.tables import Scaling, distinct, rows_of_tasks
 from federation.data.tables import Table
 from federation.errors import DataError, one_line
 from simulations.studies.molar.choice import Choice, choose
+from simulations.studies.molar.contenders import Make, Method, Molar, methods_for
 from simulations.studies.molar.preparation import independent
-from simulations.studies.molar.references import (
-    Constant,
-    FixedEffects,
-    Mixed,
-    Penalized,
-    Pooled,
-    Robust,
-)
 
 Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.intp]  # of rows
-Make = Callable[[float], MultitaskModel]
-Molar = MolarRegressor | MolarClassifier
 AnyModel = TypeVar("AnyModel", bound=MultitaskModel)
 
-GRID: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
-"""Of each method's constant, in units of the noise, as J.2 has it."""
-_REACHES: Final = (2.0, 3.0, 4.5, 9.0)
-"""Of adaptive MOLAR's threshold, in standard deviations."""
-_FOLDS: Final = 4  # of cross-validation of RM and of adaptive MOLAR
 _BINS: Final = 10  # of rows by their probability, for calibration
 
 
@@ -57,16 +30,6 @@ class Shares(NamedTuple):
 
     train: float
     validation: float
-
-
-class Method(NamedTuple):
-    """A method, with what is to be chosen by validation."""
-
-    # How models are made of a constant: of the first one, the best is looked for; the others are
-    # tried with that constant. By a name, which is shown.
-    variants: dict[str, Make]
-    grid: Sequence[float]  # of the constant; (0,) if there is none
-    folds: int = 1  # by cross-validation within all rows but the tests; 1: on validation rows
 
 
 class Score(NamedTuple):
@@ -87,21 +50,6 @@ class Score(NamedTuple):
     brier: float | None = None
     calibration: float | None = None
     reason: str | None = None  # why it could not be fitted; its loss is then NaN
-
-
-def molar(family: FamilyName, option: Option, c: float) -> Molar:
-    """Returns MOLAR for a family; undetermined coefficients of a task are the shared ones."""
-    options: dict[str, Any] = {"option": option, "c": c, "undetermined": "shared"}
-    if family == "logistic":
-        return MolarClassifier(**options)
-    return MolarRegressor(family=family, **options)
-
-
-def adaptive(family: FamilyName, c: float, alike: float = 1.0) -> Adaptive:
-    """Returns adaptive MOLAR for a family."""
-    if family == "logistic":
-        return AdaptiveClassifier(c=c, alike=alike)
-    return AdaptiveRegressor(family=family, c=c, alike=alike)
 
 
 def fit_all(table: Table, model: AnyModel) -> AnyModel:
@@ -126,49 +74,6 @@ def lacking(table: Table, model: Molar | Adaptive, family: FamilyName) -> dict[A
             reason = why_undetermined(rows, [*table.columns, INTERCEPT], family=family)
             found[label] = reason or "its columns nearly depend on each other"
     return found
-
-
-def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]:
-    """Returns the methods that are compared, by name, references first, the simplest of all first.
-
-    Args:
-        family: The family of models.
-        paper: The paper's methods alone (J.2).
-    """
-    hard = Method({"": lambda c: molar(family, "hard", c)}, GRID)
-    soft = Method({"": lambda c: molar(family, "soft", c)}, GRID)
-    ours = {"MOLAR, hard": hard, "MOLAR, soft": soft}
-    if paper and family != "linear":
-        return {"alone": _plain(partial(molar, family, "hard", 0.0)), **ours}
-    if paper:
-        return {
-            "OLS": _plain(IndividualRegressor),
-            "LASSO": Method({"": lambda c: LassoRegressor(c=c)}, GRID),
-            "Pool": _plain(PooledRegressor),
-            "RM": Method({"": lambda c: DebiasedRegressor(c=c)}, GRID),
-            **ours,
-        }
-    alike = {"": 1.0, " tested": 0.05, " alike": 0.0}
-    return {
-        "constant": _plain(partial(Constant, family=family)),
-        "pooled": _plain(partial(Pooled, family=family)),
-        "fixed effects": _plain(partial(FixedEffects, family=family)),
-        "alone": _plain(partial(molar, family, "hard", 0.0)),
-        "ridge": _plain(partial(Penalized, family=family)),
-        "LASSO": _plain(partial(Penalized, family=family, penalty="lasso")),
-        "mixed": _plain(partial(Mixed, family=family)),
-        "RM": Method({"": lambda c: Robust(family=family, c=c)}, GRID, _FOLDS),
-        **ours,
-        "MOLAR, adaptive": Method(
-            {name: partial(adaptive, family, alike=level) for name, level in alike.items()},
-            _REACHES,
-            _FOLDS,
-        ),
-    }
-
-
-def _plain(make: Callable[[], MultitaskModel]) -> Method:
-    return Method({"": lambda c: make()}, (0.0,))
 
 
 def compare(

@@ -12,7 +12,8 @@ from rich.table import Table as Printed
 from engram.molar.families import FamilyName
 from simulations.pool import Row
 from simulations.studies.figures import COLORS, new_table, plus_minus, png
-from simulations.studies.molar.comparison import GRID, Score, Shares
+from simulations.studies.molar.comparison import Score, Shares
+from simulations.studies.molar.contenders import GRID
 from simulations.studies.molar.verdict import paired
 from simulations.studies.summaries import mean_and_error
 

@@ -12,6 +12,8 @@ from federation.errors import DataError
 from simulations.pool import Pool, Tell
 from simulations.studies.molar import coefficients, comparison, scores
 from simulations.studies.molar.coefficients import Coefficients
+from simulations.studies.molar.contenders import adaptive, molar
+from simulations.studies.molar.heterogeneity import draw_heterogeneity, heterogeneity
 from simulations.studies.molar.preparation import complete, independent
 from simulations.studies.molar.settings import MolarTableSettings
 from simulations.studies.molar.verdict import in_words
@@ -46,7 +48,7 @@ def work(settings: MolarTableSettings, pool: Pool) -> Found:
         raise DataError(f"{_UNDETERMINED}: {', '.join(dropped)}")
     reach = REACH * s.c
     option: Option = "soft" if s.soft else "hard"
-    made = comparison.molar(family, option, s.c) if s.paper else comparison.adaptive(family, reach)
+    made = molar(family, option, s.c) if s.paper else adaptive(family, reach)
     model = comparison.fit_all(table, made)
     found = coefficients.coefficients(model, s.level, s.intervals)
     lacks = comparison.lacking(table, model, family)
@@ -78,11 +80,11 @@ def report(settings: MolarTableSettings, found: Found) -> Report:
         coefficients.shared_table(of),
         *coefficients.task_table(of, everything=s.everything),
     ]
-    values = coefficients.heterogeneity(of, found.table.x.std(axis=0))
+    values = heterogeneity(of, found.table.x.std(axis=0))
     unit = _UNITS.get(family, s.target)
     files = {
         "coefficients.csv": coefficients.frame(of).to_csv(index=False).encode(),
-        "heterogeneity.png": coefficients.draw_heterogeneity(values, of, unit),
+        "heterogeneity.png": draw_heterogeneity(values, of, unit),
     }
     compared = scores.comparison(found.splits, shares) if found.splits else []
     if compared:

@@ -11,17 +11,17 @@ from engram.molar.tables import Scaling
 from federation.data.tables import Table
 from federation.errors import DataError
 from simulations.studies.molar import comparison as tables
+from simulations.studies.molar import contenders
 from simulations.studies.molar.choice import choose
 from simulations.studies.molar.comparison import (
-    GRID,
     Score,
     Shares,
     compare,
     compare_once,
     fit_all,
     lacking,
-    molar,
 )
+from simulations.studies.molar.contenders import GRID, molar
 from simulations.studies.molar.preparation import complete, independent
 from simulations.studies.molar.references import FixedEffects, Mixed, Robust
 from simulations.studies.molar.scores import comparison, comparison_table, failures
@@ -109,7 +109,7 @@ def test_the_chosen_constant_is_the_best_on_the_validation_rows(monkeypatch):
     assert found["MOLAR, hard"].c in GRID
     losses = {}
     for c in GRID:
-        monkeypatch.setattr(tables, "GRID", (c,))
+        monkeypatch.setattr(contenders, "GRID", (c,))
         # The validation rows in the place of those of the test.
         train, validation, test = parts_of(table, HALF, 5)
         monkeypatch.setattr(tables, "_split", lambda *_, p=(train, test, validation): p)

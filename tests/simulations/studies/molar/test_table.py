@@ -17,11 +17,10 @@ from simulations.cli import app
 from simulations.studies.molar import comparison
 from simulations.studies.molar.coefficients import (
     coefficients,
-    draw_heterogeneity,
-    heterogeneity,
     task_table,
     unsure,
 )
+from simulations.studies.molar.heterogeneity import draw_heterogeneity, heterogeneity
 from tests.support import write_npz
 
 NAMES = ["bern", "graz", "lyon", "oslo", "riga", "turin", "ulm", "zadar"]
