@@ -28,10 +28,18 @@ from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.heterogeneity import Spread, spread
 from engram.molar.pooled import condense
-from engram.molar.random_effects import Posterior, Prior, moderate, posterior, start
+from engram.molar.random_effects import (
+    Posterior,
+    Prior,
+    confirmed,
+    free_variance,
+    moderate,
+    posterior,
+    start,
+)
 from engram.molar.site import Rows
 
-__all__ = ["Adapted", "adapt", "own_prior"]
+__all__ = ["Adapted", "adapt"]
 
 _EXCHANGES: Final = 30
 _STILL: Final = 0.01  # standard errors of the center are no change
@@ -55,16 +63,6 @@ class Adapted(NamedTuple):
     covariance: Array
     spread: Spread
     exchanges: int
-
-
-def own_prior(center: Array, found: Spread, task: int, gap: Array) -> Prior:
-    """Returns a task's prior: where it is apart, its own squared distance is its variance.
-
-    The mode then is ``z^2 / (z^2 + 1)`` of a distance of z standard errors, as James and Stein have
-    it but for terms of order ``z^-4``.
-    """
-    wide = np.maximum(found.variance, gap**2)
-    return Prior(center, np.where(found.apart[task], wide, found.variance))
 
 
 def adapt(
@@ -110,7 +108,12 @@ def adapt(
         moved = scatter.center if count == 1 else _step(found, linear=linear)
         change = np.maximum(np.abs(moved), np.abs(np.sqrt(scatter.variance) - np.sqrt(variance)))
         center, variance = center + moved, scatter.variance
-        priors = [own_prior(center, scatter, m, gap) for m, gap in enumerate(gaps)]
+        base = Prior(center, variance)
+        wide = np.stack([free_variance(gap, base, prior, family) for gap in gaps])
+        each = zip(tasks, wide, scatter.apart, strict=True)
+        apart = np.stack([confirmed(r, base, w, a, family=family, reach=c) for r, w, a in each])
+        scatter = scatter._replace(apart=apart)
+        priors = [Prior(center, own) for own in np.where(apart, wide, variance)]
         if (change**2 * np.diag(_information(found)) <= _STILL**2).all():
             break
     found = _asked(tasks, priors, family, sigmas, begin)

@@ -16,7 +16,15 @@ from engram.arrays import Array
 from engram.checks import require
 from engram.molar.families import FamilyName
 from engram.molar.heterogeneity import spread
-from engram.molar.random_effects import Posterior, Prior, moderated, posterior, start
+from engram.molar.random_effects import (
+    Posterior,
+    Prior,
+    confirmed,
+    free_variance,
+    moderated,
+    posterior,
+    start,
+)
 from engram.molar.shrinkage import Weights
 from engram.molar.site import Rows, SiteEstimate
 from engram.shares import bounded
@@ -60,9 +68,11 @@ def tell(
         prior = Prior(told.center, told.variance)
         found = _fitted(rows, prior, family, told.sigma)
         apart = np.abs(found.gap) > reach * np.sqrt(found.variance + prior.variance)
+        wide = free_variance(found.gap, prior, start(rows, family), family)
+        apart = confirmed(rows, prior, wide, apart, family=family, reach=reach)
         if apart.any():
-            wide = np.where(apart, np.maximum(prior.variance, found.gap**2), prior.variance)
-            found = _fitted(rows, Prior(prior.center, wide), family, told.sigma)
+            own = Prior(prior.center, np.where(apart, wide, prior.variance))
+            found = _fitted(rows, own, family, told.sigma)
     size = float(rows.counted()[2].sum())
     scale = np.sqrt(found.variance) / found.sigma
     estimate = SiteEstimate(prior.center + found.gap, scale, size, found.sigma, found.freedom)

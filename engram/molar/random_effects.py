@@ -24,12 +24,21 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from engram.arrays import Array
+from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.site import Rows
 
-__all__ = ["Posterior", "Prior", "moderate", "moderated", "posterior", "start"]
+__all__ = [
+    "Posterior",
+    "Prior",
+    "confirmed",
+    "free_variance",
+    "moderate",
+    "moderated",
+    "posterior",
+    "start",
+]
 
 _STEPS: Final = 100  # of Newton's method, at most
 _HALVINGS: Final = 30
@@ -67,6 +76,7 @@ class Posterior(NamedTuple):
     score: Array
     sigma: float
     freedom: float
+    deviance: float  # of the rows at the mode
 
 
 def start(rows: Rows, family: FamilyName) -> Prior:
@@ -136,7 +146,46 @@ def posterior(
     gap = np.where(
         left < _HALF, (coef - prior.center) / np.where(left < _HALF, 1 - left, 1), score / diagonal
     )
-    return Posterior(coef, gap, variance, a, score, sigma, freedom)
+    deviance = float(counts @ FAMILIES[family].loss(x @ coef, y))
+    return Posterior(coef, gap, variance, a, score, sigma, freedom, deviance)
+
+
+def free_variance(gap: Array, prior: Prior, first: Prior, family: FamilyName) -> Array:
+    """Returns the prior variances of coefficients that are set free: their squared gaps, or more.
+
+    The mode then is ``z^2 / (z^2 + 1)`` of a distance of z standard errors, as James and Stein have
+    it but for terms of order ``z^-4``. For families other than linear, gaps overshoot where a
+    likelihood is far from a parabola, so the first prior's variance is the most.
+    """
+    squares = gap**2 if family == "linear" else np.minimum(gap**2, first.variance)
+    return np.maximum(prior.variance, squares)
+
+
+def confirmed(
+    rows: Rows, prior: Prior, wide: Array, apart: Bools, *, family: FamilyName, reach: float
+) -> Bools:
+    """Returns which coefficients are apart by the likelihood too, shape (d,).
+
+    With rare classes, a gap's ratio to its standard error is far from normal: one case with an
+    extreme value makes it large. So for families other than linear, setting a coefficient free
+    must reduce the deviance by more than ``reach^2``, whose root is nearer to a normal.
+
+    Args:
+        rows: The task's rows.
+        prior: The prior of a task that is not apart.
+        wide: The variances of coefficients that are set free, shape (d,).
+        apart: Which coefficients are apart by their gaps.
+        family: The family of models.
+        reach: In standard deviations.
+    """
+    if family == "linear" or not apart.any():
+        return apart
+    before, found = posterior(rows, prior, family=family).deviance, apart.copy()
+    for k in np.flatnonzero(apart):
+        free = Prior(prior.center, np.where(np.arange(len(wide)) == k, wide, prior.variance))
+        after = posterior(rows, free, family=family).deviance
+        found[k] = before - after > reach**2
+    return found
 
 
 def _mode(

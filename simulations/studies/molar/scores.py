@@ -26,14 +26,15 @@ constant: each task's mean or base rate; pooled: one model; fixed effects: one m
 an intercept for each task; alone: each task by itself; ridge, LASSO: likewise, their
 strength by cross-validation; mixed: random intercepts and slopes; RM: each task's LASSO
 around the trimmed mean of all; alike: columns are pooled; tested: those with p > 0.05 are.
-Constants of RM and of adaptive MOLAR are chosen by cross-validation in the first two parts."""
-_LISTED: Final = 5  # most constants that are listed
+Constants of RM and adaptive MOLAR are chosen by cross-validation in both first parts."""
+_LISTED: Final = 2  # most constants that are listed
 _FAR: Final = 3.0  # times the first method's: means beyond are written, not drawn
 _RIGHT: Final[dict[str, Any]] = {"xycoords": ("axes fraction", "data"), "fontsize": 8}
 _DISTANCE: Final = """ A.R.E.: l1 distance of coefficients to OLS on
 the held-out rows, of OLS's (Table 2 of the paper)."""
-_CLASSES: Final = """ AUC: area under the ROC curve; Brier:
-squared error of probabilities; calibration: distance of predicted from observed shares."""
+_CLASSES: Final = """
+AUC: area under the ROC curve; Brier: squared error of probabilities; calibration: distance
+of predicted from observed shares."""
 
 
 def caption(rows: Sequence[Row], family: FamilyName, shares: Shares, *, paper: bool) -> str:
@@ -43,8 +44,8 @@ def caption(rows: Sequence[Row], family: FamilyName, shares: Shares, *, paper: b
     text = f"""\
 Held-out {_LOSSES[family]}, mean over tasks, in {splits} random splits of each task's rows:
 {shares.train:.0%} to learn from, {shares.validation:.0%} to choose constants by ({constants}how
-often in brackets), the rest to be predicted. More: than the best method's, with the
-interval of level 0.95 over splits and tasks. Splits share rows: ± is not of another table."""
+often in brackets), the rest to be predicted. ratio: to the first method's loss; more: than
+the best method's, with its interval of level 0.95 over splits and tasks."""
     if family == "linear":
         text += _PAPERS if paper else _METHODS
         return text + (_DISTANCE if paper and rows[0]["are"] is not None else "")
@@ -122,8 +123,7 @@ def _ratios(own: Sequence[float], base: Sequence[float]) -> tuple[float | None, 
 def comparison_table(rows: Sequence[Row], *, paper: bool) -> Printed:
     """Returns the methods as a table."""
     distances = paper and rows[0]["are"] is not None
-    first = rows[0]["method"]
-    right = ["loss", f"of {first}'s", "more [interval]", *["A.R.E."] * distances]
+    right = ["loss", "ratio", "more [interval]", *["A.R.E."] * distances]
     printed = new_table(["method"], right, padding=(0, 1, 0, 0))
     printed.add_column("constants", no_wrap=True)
     for row in rows:
@@ -171,8 +171,8 @@ def _gap(row: Row) -> str:
     if row["gap"] == 0 == row["gap-high"]:
         return "best"
     if not np.isfinite(row["gap-low"]):
-        return f"{row['gap']:.3g}"
-    return f"{row['gap']:.3g} [{row['gap-low']:.3g}, {row['gap-high']:.3g}]"
+        return f"{row['gap']:.2g}"
+    return f"{row['gap']:.2g} [{row['gap-low']:.2g}, {row['gap-high']:.2g}]"
 
 
 def draw_comparison(rows: Sequence[Row]) -> bytes:

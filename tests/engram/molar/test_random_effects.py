@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from engram.molar.random_effects import Prior, moderate, posterior, start
+from engram.molar.random_effects import Prior, confirmed, moderate, posterior, start
 from engram.molar.site import Rows, estimate_site
 
 
@@ -126,6 +126,20 @@ def test_noise_is_moderated_by_that_of_all_as_much_as_it_differs():
     np.testing.assert_allclose(moderate(found), expected)
     alike = [unit._replace(sigma=s, freedom=4.0) for s in (1.0, 1.2, 1.4)]
     np.testing.assert_allclose(moderate(alike), ((1 + 1.44 + 1.96) / 3) ** 0.5)
+
+
+def test_one_case_with_an_extreme_value_does_not_set_a_coefficient_free():
+    x = np.column_stack([np.zeros(40), np.ones(40)])
+    x[0, 0] = 6.0
+    data = Rows(x, (np.arange(40) < 2).astype(float))
+    prior = Prior(np.array([0.0, -3.0]), np.zeros(2))
+    found = posterior(data, prior, family="logistic")
+    assert found.gap[0] / found.variance[0] ** 0.5 > 4
+    apart, wide = np.array([True, False]), np.ones(2)
+    assert not confirmed(data, prior, wide, apart, family="logistic", reach=3.0).any()
+    many = Rows(np.tile(x, (5, 1)), np.tile(data.y, 5))  # five such cases do
+    assert confirmed(many, prior, wide, apart, family="logistic", reach=3.0)[0]
+    assert confirmed(data, prior, wide, apart, family="linear", reach=3.0) is apart
 
 
 def test_impossible_priors_are_refused():
