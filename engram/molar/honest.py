@@ -16,7 +16,7 @@ the hull of all accepted values.
 
 Where theta is the center, intervals are up to 13 % shorter than a task's own (with one that holds
 everywhere, no more than 15 % can be saved: Pratt's bound); four to six standard errors away they
-are up to 13 % longer, and far away they are the same.
+are up to some 20 % longer, and far away they are the same.
 """
 
 from collections.abc import Sequence
