@@ -7,6 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from engram.arrays import Array
+from engram.molar.exchange import Told
 from engram.molar.families import FamilyName
 from engram.molar.shrinkage import Shared
 from engram.molar.site import SiteEstimate
@@ -93,6 +94,35 @@ def read_shared(record: ArrayRecord, dim: int) -> SharedEstimate:
     if not (np.isfinite(coef).all() and (half >= 0).all() and 0 < size < np.inf):
         raise ValueError("coefficients, widths or sizes are NaN, negative or infinite")
     return SharedEstimate(Shared(coef, size), half)
+
+
+def told_record(told: Told, half_width: Array) -> ArrayRecord:
+    """Serializes what ``shared_record`` does, with ``variance``, ``error`` and ``sigma``."""
+    return floats_record(
+        coef=told.center,
+        size=np.array([told.size]),
+        variance=told.variance,
+        error=told.error,
+        sigma=np.array([told.sigma]),
+        **{"half-width": half_width},
+    )
+
+
+def read_told(record: ArrayRecord, dim: int) -> Told:
+    """Reads what ``told_record`` wrote.
+
+    Raises:
+        KeyError: If an array is missing.
+        ValueError: One has another shape or dtype, or impossible numbers.
+        TypeError: One is not what it is declared to be.
+    """
+    (coef, size), _ = read_shared(record, dim)
+    variance, error = (read_floats(record, name, (dim,)) for name in ("variance", "error"))
+    sigma = float(read_floats(record, "sigma", (1,))[0])
+    finite = np.isfinite(variance).all() and np.isfinite(sigma)
+    if not (finite and (variance >= 0).all() and (error > 0).all() and sigma > 0):
+        raise ValueError("variances, errors or noise are NaN, negative or infinite")
+    return Told(coef, variance, error, sigma, size)
 
 
 def parameters_record(shared: Sequence[Shared | None], dim: int) -> ArrayRecord:

@@ -8,8 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from scipy.special import ndtri
 
+from engram.molar.exchange import Told, answer
 from engram.molar.families import FamilyName
+from engram.molar.heterogeneity import REACH
 from engram.molar.intervals import shared_half_width
 from engram.molar.shrinkage import Weights, combine, median_weights, outweighing
 from engram.molar.site import INTERCEPT, SiteEstimate
@@ -22,7 +25,9 @@ from federation.estimates import (
     impossible,
     read_shared,
     read_sites,
+    read_told,
     shared_record,
+    told_record,
 )
 from federation.experiment import Experiment
 from federation.methods.molar import COLUMNS, Molar
@@ -58,6 +63,8 @@ class Exchange(SiteStrategy):
         level: Level of the intervals, in (0, 1).
         least: Minimum number of usable estimates for a median.
         max_weight: Maximum weight of a site in the median; see ``median_weights``.
+        reach: With adaptive sharing, how many standard deviations from the center make a
+            coefficient a site's own (``engram.molar.exchange``); None for the median.
 
     Attributes:
         estimates: The last round's usable estimates, by client.
@@ -78,8 +85,11 @@ class Exchange(SiteStrategy):
         level: float = 0.95,
         least: int = 1,
         max_weight: float = np.inf,
+        reach: float | None = None,
     ) -> None:
         super().__init__(sites, least=least)
+        self._reach = reach
+        self._told: Told | None = None
         self._max_weight = max_weight
         self._names = [*sites.columns, *([INTERCEPT] if intercept else [])]
         self._family = family
@@ -102,6 +112,7 @@ class Exchange(SiteStrategy):
             level=own.level,
             least=e.min_clients,
             max_weight=e.max_weight,
+            reach=REACH * own.threshold_scale if own.sharing == "adaptive" else None,
         )
 
     def init(self) -> ArrayRecord:
@@ -112,9 +123,11 @@ class Exchange(SiteStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Asks every site for its estimate. There is no model to send."""
-        del arrays
-        return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: {})
+        """Asks every site for its estimate; it is sent what is shared so far, if that is used."""
+        again = self._reach is not None and server_round > 1
+        self._told = read_told(arrays, len(self._names)) if again else None
+        shared = {SHARED: arrays} if again else {}
+        return self.ask(MessageType.TRAIN, server_round, config, grid, lambda _: shared)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -136,6 +149,8 @@ class Exchange(SiteStrategy):
             called = self.called(client)
             _log.warning("client %s takes from the others what it lacks: %s", called, note)
         found = [self.estimates[client] for client in sorted(self.estimates)]
+        if self._reach is not None:
+            return self._answered(found, self._reach)
         each = median_weights(found, self._weights, self._max_weight)
         unknown = (each == 0).all(axis=0)
         if unknown.any():
@@ -150,6 +165,16 @@ class Exchange(SiteStrategy):
         bounded = self.name_bounded(np.array(sorted(self.estimates))[above], self._max_weight)
         metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out), **bounded})
         return shared_record(SharedEstimate(shared, half)), metrics
+
+    def _answered(
+        self, found: list[SiteEstimate], reach: float
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Returns the answer to adaptive sites, and the numbers of ``aggregate_train``."""
+        weights, most = self._weights, self._max_weight
+        told = answer(found, self._told, reach=reach, weights=weights, max_weight=most)
+        half = float(ndtri((1 + self._level) / 2)) * told.error
+        metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out)})
+        return told_record(told, half), metrics
 
     def _read(self, content: RecordDict, clients: list[int]) -> None:
         """Reads and checks a node's estimates of its clients."""

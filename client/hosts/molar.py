@@ -12,15 +12,17 @@ from client.hosts.base import Opening, hosts
 from client.hosts.rows import read_tables
 from client.memory import MemoryStore
 from client.requests import Request, answered, round_of, split
+from engram.molar.exchange import Told, tell
 from engram.molar.families import FAMILIES
+from engram.molar.heterogeneity import REACH
 from engram.molar.intercept import personalize_rows
-from engram.molar.intervals import site_interval
+from engram.molar.intervals import Intervals, own_interval, site_interval
 from engram.molar.shrinkage import Shared
 from engram.molar.site import INTERCEPT, Rows, SiteEstimate, estimate_site, why_undetermined
 from engram.molar.tables import check_finite
 from federation.data.tables import TableData
 from federation.errors import DataError, EngramError, one_line
-from federation.estimates import SHARED, SITES, read_shared, site_record
+from federation.estimates import SHARED, SITES, read_shared, read_told, site_record
 from federation.experiment import Experiment
 from federation.methods.molar import COLUMNS, Molar
 from federation.roster import Kind, describe_node
@@ -88,8 +90,47 @@ class TableSites:
             return site, None
         return site, why_undetermined(rows, self.names, family=self.own.family)
 
+    def answer(self, client: int, told: Told | None) -> tuple[SiteEstimate, str | None]:
+        """Sends a client's own estimate, or, adaptively, what its rows say around what is shared.
+
+        For the note and errors see ``estimate``.
+        """
+        site, note = self.estimate(client)
+        if self.own.sharing == "adaptive":
+            site, _ = self._told(client, told)
+        return site, note
+
+    def _told(self, client: int, told: Told | None) -> tuple[SiteEstimate, Array]:
+        reach = REACH * self.own.threshold_scale
+        return tell(self._rows(client), told, family=self.own.family, reach=reach)
+
+    def _coefficients(
+        self, client: int, shared: Shared, half_width: Array, told: Told | None
+    ) -> tuple[Array, Intervals]:
+        """Returns a client's personal coefficients, and their intervals."""
+        m, (site, _) = self.own, self.estimate(client)
+        if told is not None:
+            return self._told(client, told)[1], own_interval(site, level=m.level)
+        coef = personalize_rows(
+            self._rows(client),
+            site,
+            shared,
+            family=m.family,
+            intercept=m.intercept,
+            option=m.thresholding,
+            c=m.threshold_scale,
+        )
+        limits = site_interval(site, shared, half_width, level=m.level, intercept=m.intercept)
+        return coef, limits
+
     def personalize(
-        self, client: int, shared: Shared, half_width: Array, *, server_round: int
+        self,
+        client: int,
+        shared: Shared,
+        half_width: Array,
+        *,
+        server_round: int,
+        told: Told | None = None,
     ) -> dict[str, float]:
         """Computes and stores a client's coefficients, and scores them on its held-out rows.
 
@@ -101,16 +142,7 @@ class TableSites:
         """
         m = self.own
         site, _ = self.estimate(client)
-        coef = personalize_rows(
-            self._rows(client),
-            site,
-            shared,
-            family=m.family,
-            intercept=m.intercept,
-            option=m.thresholding,
-            c=m.threshold_scale,
-        )
-        limits = site_interval(site, shared, half_width, level=m.level, intercept=m.intercept)
+        coef, limits = self._coefficients(client, shared, half_width, told)
         table = np.stack([coef, limits.low, limits.high, site.coef, shared.coef], axis=1)
         memory = {name: torch.from_numpy(row) for name, row in zip(self.names, table, strict=True)}
         self._store.save(client, memory, server_round=server_round, durable=0)
@@ -149,12 +181,13 @@ def _open(opening: Opening) -> TableSites:
 
 
 def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
+    told = _read_told(host, request)
     found: dict[int, SiteEstimate] = {}
     failed: dict[int, str] = {}
     notes: dict[int, str] = {}
     for client in clients:
         try:
-            found[client], note = host.estimate(client)
+            found[client], note = host.answer(client, told)
         except ValueError as error:
             failed[client] = one_line(str(error))
             continue
@@ -170,18 +203,32 @@ def _estimates(host: TableSites, request: Request, clients: Iterable[int]) -> Re
     )
 
 
+def _read_told(host: TableSites, request: Request) -> Told | None:
+    """Returns what the server tells adaptive sites; None if it has told nothing yet."""
+    records = request.message.content.array_records
+    if host.own.sharing != "adaptive" or SHARED not in records:
+        return None
+    try:
+        return read_told(records[SHARED], len(host.names))
+    except (KeyError, TypeError, ValueError) as error:
+        raise EngramError(f"the message lacks what sites share: {error}") from error
+
+
 def _scores(host: TableSites, request: Request, clients: Iterable[int]) -> RecordDict:
     content = request.message.content
     try:
         shared, half_width = read_shared(content.array_records[SHARED], len(host.names))
     except (KeyError, TypeError, ValueError) as error:
         raise EngramError(f"the message lacks what sites share: {error}") from error
+    told = _read_told(host, request)
     number = round_of(content)
     found: dict[int, dict[str, float]] = {}
     failed: dict[int, str] = {}
     for client in clients:
         try:
-            found[client] = host.personalize(client, shared, half_width, server_round=number)
+            found[client] = host.personalize(
+                client, shared, half_width, server_round=number, told=told
+            )
         except ValueError as error:
             failed[client] = one_line(str(error))
     columns = {name: [scores[name] for scores in found.values()] for name in ("rows", *_NAMES)}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from engram.lazy import attach
 
 if TYPE_CHECKING:
+    from engram.molar.adaptive_models import AdaptiveClassifier, AdaptiveRegressor
     from engram.molar.baselines import (
         DebiasedRegressor,
         IndividualRegressor,
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from engram.molar.regressor import MolarClassifier, MolarRegressor
 
 __all__ = [
+    "AdaptiveClassifier",
+    "AdaptiveRegressor",
     "DebiasedRegressor",
     "IndividualRegressor",
     "LassoRegressor",
@@ -30,6 +33,8 @@ __all__ = [
 __getattr__, __dir__ = attach(
     __name__,
     {
+        "AdaptiveClassifier": "engram.molar.adaptive_models",
+        "AdaptiveRegressor": "engram.molar.adaptive_models",
         "DebiasedRegressor": "engram.molar.baselines",
         "IndividualRegressor": "engram.molar.baselines",
         "LassoRegressor": "engram.molar.baselines",

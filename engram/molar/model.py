@@ -118,8 +118,20 @@ class MultitaskModel(BaseEstimator):
         check_finite(x, labels, self._names())
         check_target(y, labels, self._family)
 
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the coefficients: of the columns, and of the intercept if there is one."""
+        return self._names()
+
+    def _check_several(self) -> None:
+        """Raises ``ValueError`` if there is one task, with which nothing can be shared."""
+        if len(self.tasks_) < 2:
+            raise ValueError(
+                f"task must have at least 2 different labels, got only {shown(self.tasks_[0])}: "
+                "there is nothing to share"
+            )
+
     def _names(self) -> list[str]:
-        """Returns the names of the columns of the design matrix."""
         given: Sequence[str] | None = getattr(self, "feature_names_in_", None)
         names = [f"x{k}" for k in range(self.n_features_in_)] if given is None else list(given)
         return [*names, INTERCEPT] if self.fit_intercept else names

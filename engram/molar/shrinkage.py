@@ -76,7 +76,8 @@ def _claimed_weights(sites: Sequence[SiteEstimate], weights: Weights) -> Array:
     exact = (variances == 0)[:, None] & known
     least = variances[variances > 0].min(initial=np.inf)
     # Beside the least, so that tiny noise cannot overflow.
-    relative = np.where(variances > 0, least / np.where(variances > 0, variances, 1), 0)
+    with np.errstate(invalid="ignore"):  # where no task knows its noise
+        relative = np.where(variances > 0, least / np.where(variances > 0, variances, 1), 0)
     others = np.where(known, (sizes * np.nan_to_num(relative))[:, None], 0.0)
     return np.where(exact.any(axis=0), exact * sizes[:, None], others)
 

@@ -1,12 +1,14 @@
 """A printable table of coefficients."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.molar.intervals import Intervals
+
+_NONE: Final = "-: no interval, since the rows do not determine it, or too many tasks differ"
 
 
 class Summary(NamedTuple):
@@ -21,12 +23,14 @@ class Summary(NamedTuple):
     marks: Sequence[str]  # remark on each column, or empty
 
     def __str__(self) -> str:
-        width = max(map(len, ["column", *self.names]))
+        width, note = max(map(len, ["column", *self.names])), list[str]()
         lines = [self.title, f"{'column':<{width}}  {'coef':>11}  {self.level:>11.4g} interval"]
         lines[-1] = f"{lines[-1]:<{width + 40}}{self.heading}".rstrip()
         for name, coef, low, high, mark in zip(
             self.names, self.coef, *self.limits, self.marks, strict=True
         ):
             limits = f"{low:>11.4g} .. {high:<11.4g}"
+            if not np.isfinite([low, high]).all():
+                limits, note = f"{'-':>11}{'':15}", [_NONE]
             lines.append(f"{name:<{width}}  {coef:>11.4g}  {limits}{mark}".rstrip())
-        return "\n".join(lines)
+        return "\n".join([*lines, *note])

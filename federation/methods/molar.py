@@ -1,10 +1,12 @@
 """MOLAR: one exchange of estimates between sites that hold tables."""
 
+from collections.abc import Iterator
 from math import inf
 from typing import Literal
 
 from pydantic import Field
 
+from engram.checks import must
 from engram.metrics import Metric
 from engram.tasks import CLASSIFICATION
 from federation.columns import columns_of
@@ -53,6 +55,14 @@ class Molar(Thresholded):
         "them) or equal (a minority of sites cannot move it far, whatever they claim)",
     )
     level: Float = Field(0.95, gt=0, lt=1, description="level of confidence intervals")
+    sharing: Literal["median", "adaptive"] = Field(
+        "median",
+        description="median (the paper's one exchange) or adaptive (sites shrink around what is "
+        "shared: for few rows, and for rare classes)",
+    )
+    exchanges: int = Field(
+        3, ge=1, le=100, description="with sharing=adaptive: how often sites are asked"
+    )
 
     def metrics(self, shared: SharedSettings) -> list[Metric]:
         """Returns the held-out loss: the squared error, or the family's deviance."""
@@ -60,6 +70,12 @@ class Molar(Thresholded):
         return [_LOSS]
 
     def rounds(self, shared: SharedSettings) -> int:
-        """Returns 1: there is one exchange."""
+        """Returns the number of exchanges: one, unless sharing is adaptive."""
         del shared
-        return 1
+        return self.exchanges if self.sharing == "adaptive" else 1
+
+    def problems(self, shared: SharedSettings) -> Iterator[str]:
+        """Also names a threshold of 0, by which adaptive sharing would share nothing."""
+        yield from super().problems(shared)
+        if self.sharing == "adaptive" and self.threshold_scale == 0:
+            yield must("threshold-scale", 0, "above 0 with sharing=adaptive")

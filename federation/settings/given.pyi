@@ -295,6 +295,11 @@ class Given(TypedDict, total=False):
     or equal (a minority of sites cannot move it far, whatever they claim)."""
     level: float
     """molar: level of confidence intervals."""
+    sharing: Literal["median", "adaptive"]
+    """molar: median (the paper's one exchange) or adaptive (sites shrink around what is shared:
+    for few rows, and for rare classes)."""
+    exchanges: int
+    """molar: with sharing=adaptive: how often sites are asked."""
     bandit_model: Literal["C", "P"]
     """molar-bandit: C (each arm has a context; a site has one parameter) or P (a site sees one
     context, and each arm has a parameter)."""

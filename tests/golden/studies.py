@@ -50,7 +50,7 @@ def table(folder, *words):
     frame = frame.assign(died=(rng.random(480) < 1 / (1 + np.exp(-logits))).astype(int))
     frame.to_csv(folder / "mine.csv", index=False)
     mine = ["molar-table", folder / "mine.csv", "--task", "hospital", "--splits", 2]
-    return study(folder, *mine, *words)
+    return study(folder, *mine, "--paper", "--intervals", "shared", *words)
 
 
 def stream(folder):

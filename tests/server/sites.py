@@ -31,13 +31,13 @@ def run(folder, *, grid=None, store=None, nodes=SITES_THERE, **special):
     hosts = [range(node, experiment.num_clients, nodes) for node in range(nodes)]
     g = (grid or InProcessGrid)(sites, hosts)
     found = run_on(g, experiment, folder, engine="vectorized", memories=store)
-    return found, memories(store, sites.names, experiment.num_clients)
+    return found, memories(store, sites.names, experiment.num_clients, experiment.rounds + 1)
 
 
-def memories(store, names, count):
+def memories(store, names, count, before=2):
     """Returns coef, low, high, own and shared of each client, shape (5, d), by client."""
     like = {name: torch.empty(5, dtype=torch.float64) for name in names}
-    kept = {client: store.load(client, like, before=2) for client in range(count)}
+    kept = {client: store.load(client, like, before=before) for client in range(count)}
     return {
         client: np.stack([memory[name].numpy() for name in names], axis=1)
         for client, memory in kept.items()

@@ -1,34 +1,28 @@
 """A user's own table: which method predicts held-out rows best, over random splits (App. J.2)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from engram.molar.baselines import (
-    DebiasedRegressor,
-    IndividualRegressor,
-    LassoRegressor,
-    PooledRegressor,
-)
+from engram.molar.adaptive_models import Adaptive
 from engram.molar.families import FAMILIES, FamilyName
 from engram.molar.model import MultitaskModel
-from engram.molar.regressor import MolarClassifier, MolarRegressor
-from engram.molar.shrinkage import Option
 from engram.molar.site import INTERCEPT, Rows, estimate_site, why_undetermined
-from engram.molar.tables import Scaling, distinct, rows_of_tasks, shown
+from engram.molar.tables import Scaling, distinct, rows_of_tasks
 from federation.data.tables import Table
-from federation.errors import DataError
+from federation.errors import DataError, one_line
+from simulations.studies.molar.choice import Choice, choose
+from simulations.studies.molar.contenders import Make, Method, Molar, methods_for
+from simulations.studies.molar.preparation import independent
 
+Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.intp]  # of rows
-Make = Callable[[float], MultitaskModel]
-Molar = MolarRegressor | MolarClassifier
 AnyModel = TypeVar("AnyModel", bound=MultitaskModel)
 
-GRID: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
-"""Of each method's constant, in units of the noise, as J.2 has it."""
+_BINS: Final = 10  # of rows by their probability, for calibration
 
 
 class Shares(NamedTuple):
@@ -47,78 +41,30 @@ class Score(NamedTuple):
     # without intercepts) to OLS on the test rows, where these determine it (J.2, Table 2). 0 for
     # models that are not linear.
     distance: float
+    variant: str = ""  # which of its variants was chosen
+    edge: bool = False  # whether its constant is at an end of the grid
+    tasks: tuple[float, ...] = ()  # each task's loss
+    # For two classes: area under the ROC curve, mean squared error of probabilities, and mean
+    # distance of predicted from observed shares in ten groups of rows by prediction.
+    auc: float | None = None
+    brier: float | None = None
+    calibration: float | None = None
+    reason: str | None = None  # why it could not be fitted; its loss is then NaN
 
 
-def complete(table: Table, family: FamilyName, *, indicators: bool) -> Table:
-    """Returns the table without NaN, checked to suit the family.
-
-    Args:
-        table: The table as it was read.
-        family: The model.
-        indicators: Put 0 where a value is missing, and add an indicator column (J.2), whose name
-            ends in ``?``. Columns with values missing in the same rows share one.
-
-    Raises:
-        DataError: There are no rows or features; the target is missing somewhere, impossible for
-            the family, or constant; or features are missing without ``indicators``.
-    """
-    if not table.x.size:
-        rows, columns = table.x.shape
-        raise DataError(f"the table has {rows} rows and {columns} features: nothing can be learned")
-    valid = FAMILIES[family].valid(table.y) & np.isfinite(table.y)
-    if not valid.all():
-        row = int(np.argmin(valid))
-        raise DataError(
-            f"the target must be {FAMILIES[family].target} for family {family}, got "
-            f"{table.y[row]:g} {_where(table, row)} ({(~valid).sum()} such rows)"
-        )
-    if np.ptp(table.y) == 0:
-        raise DataError(f"the target is {table.y[0]:g} in all rows: nothing can be learned")
-    missing = np.isnan(table.x)
-    some = np.flatnonzero(missing.any(axis=0))
-    if not len(some):
-        return table
-    if not indicators:
-        names = ", ".join(table.columns[k] for k in some)
-        row = int(np.argmax(missing[:, some].any(axis=1)))
-        raise DataError(
-            f"values are missing in {names}, first {_where(table, row)}: --missing indicator puts "
-            "0 there, and adds columns that say where"
-        )
-    alike: dict[bytes, list[int]] = {}
-    for k in some:
-        alike.setdefault(np.packbits(missing[:, k]).tobytes(), []).append(int(k))
-    flags = missing[:, [ks[0] for ks in alike.values()]].astype(np.float64)
-    added = [f"{', '.join(table.columns[k] for k in ks)}?" for ks in alike.values()]
-    x = np.hstack([np.where(missing, 0.0, table.x), flags])
-    return table._replace(x=x, columns=[*table.columns, *added])
-
-
-def _where(table: Table, row: int) -> str:
-    return f"in row {row}, of task {shown(table.labels[row])}"
-
-
-def molar(family: FamilyName, option: Option, c: float) -> Molar:
-    """Returns MOLAR for a family; undetermined coefficients of a task are the shared ones."""
-    options: dict[str, Any] = {"option": option, "c": c, "undetermined": "shared"}
-    if family == "logistic":
-        return MolarClassifier(**options)
-    return MolarRegressor(family=family, **options)
-
-
-def fit_all(table: Table, family: FamilyName, option: Option, c: float) -> Molar:
-    """Fits MOLAR to all rows, in the table's own units.
+def fit_all(table: Table, model: AnyModel) -> AnyModel:
+    """Fits a model to all rows, in the table's own units.
 
     Raises:
         DataError: There is only one task, a column that no task determines, or infinity.
     """
     try:
-        return _fitted(molar(family, option, c), table, np.arange(len(table.y)))
+        return _fitted(model, table, np.arange(len(table.y)))
     except ValueError as error:
         raise DataError(str(error)) from error
 
 
-def lacking(table: Table, model: Molar, family: FamilyName) -> dict[Any, str]:
+def lacking(table: Table, model: Molar | Adaptive, family: FamilyName) -> dict[Any, str]:
     """Returns, by label, why the rows of some tasks do not determine all coefficients."""
     found = {}
     for label, site in zip(model.tasks_.tolist(), model.sites_, strict=True):
@@ -130,57 +76,130 @@ def lacking(table: Table, model: Molar, family: FamilyName) -> dict[Any, str]:
     return found
 
 
-def methods_for(family: FamilyName) -> dict[str, tuple[Make, Sequence[float]]]:
-    """Returns the methods that are compared, by name, and the constants to choose from."""
-    shared: dict[str, tuple[Make, Sequence[float]]] = {
-        "MOLAR, hard": (lambda c: molar(family, "hard", c), GRID),
-        "MOLAR, soft": (lambda c: molar(family, "soft", c), GRID),
-    }
-    if family != "linear":
-        return {"alone": (lambda c: molar(family, "hard", c), (0.0,)), **shared}
-    return {
-        "OLS": (lambda c: IndividualRegressor(), (0.0,)),
-        "LASSO": (lambda c: LassoRegressor(c=c), GRID),
-        "Pool": (lambda c: PooledRegressor(), (0.0,)),
-        "RM": (lambda c: DebiasedRegressor(c=c), GRID),
-        **shared,
-    }
-
-
 def compare(
-    table: Table, family: FamilyName, shares: Shares, *, splits: int, seed: int = 0
+    table: Table,
+    family: FamilyName,
+    shares: Shares,
+    *,
+    splits: int,
+    seed: int = 0,
+    paper: bool = False,
 ) -> Iterator[dict[str, Score]]:
     """Yields the results of ``compare_once`` for each random split."""
     for split in range(splits):
-        yield compare_once(table, family, shares, np.random.default_rng([seed, split]))
+        rng = np.random.default_rng([seed, split])
+        yield compare_once(table, family, shares, rng, paper=paper)
 
 
 def compare_once(
-    table: Table, family: FamilyName, shares: Shares, rng: np.random.Generator
+    table: Table,
+    family: FamilyName,
+    shares: Shares,
+    rng: np.random.Generator,
+    *,
+    paper: bool = False,
 ) -> dict[str, Score]:
-    """Fits every method to one share of each task's rows, and scores it on another.
+    """Fits every method to some of each task's rows, and scores it on others.
 
-    Columns are standardized over the training rows of all tasks. Constants are those of ``GRID``
-    with the smallest loss on the validation rows.
-
-    Raises:
-        DataError: A method cannot be fitted to these rows; the message says which, and why.
+    Columns are standardized over the training rows of all tasks. Constants are chosen by the loss
+    on validation rows, or by cross-validation within training and validation rows, from a grid that
+    grows until its best is inside; then methods are fitted to both. With ``paper``, as in J.2, the
+    grid is ``GRID``, and methods are fitted to the training rows alone. A method that cannot be
+    fitted has a reason and no loss.
     """
     train, validation, test = _split(table.labels, shares, rng)
+    if not paper:
+        kept, _ = independent(
+            table._replace(x=table.x[train], y=table.y[train], task=table.labels[train])
+        )
+        places = [table.columns.index(name) for name in kept.columns]
+        table = table._replace(x=table.x[:, places], columns=kept.columns)
     table = table._replace(x=Scaling.of(table.x[train], None).apply(table.x))
     reference = _reference(table, test) if family == "linear" else None
+    learned = train if paper else rng.permutation(np.append(train, validation))
     found = {}
-    for name, (make, constants) in methods_for(family).items():
+    for name, method in methods_for(family, paper=paper).items():
         try:
-            tried = {c: _fitted(make(c), table, train) for c in constants}
+            parts = [(train, validation)]
+            if method.folds > 1:
+                parts = _folds(learned, table.labels, method.folds)
+            variant, choice = _chosen(method, table, family, parts, widen=not paper)
+            model = _fitted(method.variants[variant](choice.constant), table, learned)
         except ValueError as error:
-            raise DataError(f"{name} cannot be fitted to a split's rows: {error}") from error
-        losses = {c: _loss(model, table, family, validation) for c, model in tried.items()}
-        best = min(losses, key=lambda c: losses[c])
-        gaps = np.zeros(1) if reference is None else tried[best].coef_ - reference
-        loss = _loss(tried[best], table, family, test)
-        found[name] = Score(best, loss, float(np.nansum(np.abs(gaps))))
+            found[name] = Score(0.0, np.nan, np.nan, reason=one_line(str(error)))
+            continue
+        gaps = np.zeros(1) if reference is None else model.coef_ - reference
+        distance = float(np.nansum(np.abs(gaps)))
+        found[name] = _scored(model, table, family, test)._replace(
+            c=choice.constant, variant=variant, edge=choice.edge, distance=distance
+        )
     return found
+
+
+def _chosen(
+    method: Method,
+    table: Table,
+    family: FamilyName,
+    parts: Sequence[tuple[Numbers, Numbers]],
+    *,
+    widen: bool,
+) -> tuple[str, Choice]:
+    """Returns the variant and the constant with the least mean loss over some parts.
+
+    A part has rows to learn from, and rows to be scored on.
+    """
+    (first, make), *others = method.variants.items()
+    if len(method.grid) == 1 and not others:
+        return first, Choice(method.grid[0], 0.0, edge=False)
+
+    def loss(c: float, make: Make = make) -> float:
+        models = [_fitted(make(c), table, learn) for learn, _ in parts]
+        pairs = zip(models, parts, strict=True)
+        return float(np.mean([_losses(m, table, family, score).mean() for m, (_, score) in pairs]))
+
+    if widen:
+        best = choose(loss, method.grid)
+    else:
+        tried = {c: loss(c) for c in method.grid}
+        c = min(tried, key=lambda c: tried[c])
+        best = Choice(c, tried[c], edge=c in (method.grid[0], method.grid[-1]))
+    found = {first: best}
+    for name, other in others:
+        found[name] = best._replace(loss=loss(best.constant, other))
+    name = min(found, key=lambda name: found[name].loss)
+    return name, found[name]
+
+
+def _folds(rows: Numbers, tasks: npt.NDArray[Any], count: int) -> list[tuple[Numbers, Numbers]]:
+    """Returns parts for cross-validation: every task's rows are dealt to the folds in turn.
+
+    The rows come in random order.
+    """
+    _, codes = distinct(tasks[rows])
+    order = np.argsort(codes, kind="stable")
+    turn = np.empty(len(rows), dtype=np.intp)
+    starts = np.searchsorted(codes[order], codes[order])
+    turn[order] = (np.arange(len(rows)) - starts) % count
+    return [(rows[turn != k], rows[turn == k]) for k in range(count)]
+
+
+def _scored(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers) -> Score:
+    each = _losses(model, table, family, rows)
+    score = Score(0.0, float(np.mean(each)), 0.0, tasks=tuple(each.tolist()))
+    if family != "logistic":
+        return score
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - a second to import
+
+    y = table.y[rows]
+    eta = model.linear_predictor(_frame(table, rows), table.labels[rows])
+    shares = FAMILIES[family].mean(eta)
+    groups = np.array_split(np.argsort(eta, kind="stable"), _BINS)
+    apart = [len(g) * abs(shares[g].mean() - y[g].mean()) for g in groups if len(g)]
+    return score._replace(
+        auc=float(roc_auc_score(y, eta)) if np.ptp(y) else None,
+        brier=float(np.mean((shares - y) ** 2)),
+        calibration=float(sum(apart) / len(y)),
+    )
 
 
 def _fitted(model: AnyModel, table: Table, rows: Numbers) -> AnyModel:
@@ -200,12 +219,12 @@ def _reference(table: Table, rows: Numbers) -> npt.NDArray[np.float64]:
     return np.stack([np.where(site.determined, site.coef, np.nan)[:-1] for site in sites])
 
 
-def _loss(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers) -> float:
-    """Returns the mean over tasks of their rows' mean loss."""
+def _losses(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers) -> Array:
+    """Returns the mean loss of each task's rows."""
     tasks = table.labels[rows]
     each = FAMILIES[family].loss(model.linear_predictor(_frame(table, rows), tasks), table.y[rows])
     labels, codes = distinct(tasks)
-    return float(np.mean(np.bincount(codes, each) / np.bincount(codes, minlength=len(labels))))
+    return np.asarray(np.bincount(codes, each) / np.bincount(codes, minlength=len(labels)))
 
 
 def _split(

@@ -47,8 +47,9 @@ class MolarTableSettings(Settings):
 
     Prints the shared coefficients and where tasks differ from them, with
     intervals; draws the heterogeneity (Figure 1 of the MOLAR paper); and
-    compares errors on held-out rows with other methods (App. J.2, which has
-    --train 0.05 --validation 0.05 --splits 100).
+    compares errors on held-out rows with those of simpler methods. --paper has
+    MOLAR as published, and its comparison (App. J.2: --train 0.05 --validation
+    0.05 --splits 100).
     """
 
     path: Path = argument(metavar="TABLE", help="A .csv file with a header, or an .npz file.")
@@ -63,9 +64,29 @@ class MolarTableSettings(Settings):
         among=("linear", "logistic", "poisson"),
         help="linear, logistic (target 0 or 1) or poisson.",
     )
-    soft: bool = option(False, help="Soft thresholding; default hard.")
-    c: float = option(1.0, metavar="C", least=0, help="Scale of the threshold; 0 shares nothing.")
+    paper: bool = option(False, help="MOLAR as published, and the methods it was compared with.")
+    soft: bool = option(False, help="With --paper: soft thresholding; default hard.")
+    c: float = option(
+        1.0,
+        metavar="C",
+        least=0,
+        help="Scale of the threshold: of three standard deviations, or, with --paper, of the "
+        "paper's, by which 0 shares nothing.",
+    )
     level: float = option(0.95, metavar="P", help="Confidence level of the intervals.")
+    intervals: str = option(
+        "honest",
+        metavar="KIND",
+        among=("honest", "shared"),
+        help="honest: they hold however far a task is from the others; or shared, with --paper: "
+        "shorter, but they miss most coefficients that differ by about three standard errors.",
+    )
+    columns: str = option(
+        "drop",
+        metavar="HOW",
+        among=("drop", "strict"),
+        help="Columns that the rows do not determine: drop them and say so, or strict: refuse.",
+    )
     missing: str = option(
         "error",
         metavar="HOW",
@@ -91,6 +112,15 @@ class MolarTableSettings(Settings):
                 self.task != self.target,
                 f"--task and --target must be different columns, got {self.task!r} for both",
             ),
+            (
+                self.paper or not self.soft,
+                "--soft needs --paper: adaptive MOLAR has no such choice",
+            ),
+            (
+                self.paper or self.intervals == "honest",
+                "--intervals shared needs --paper, since it judges by the paper's median",
+            ),
+            (self.paper or self.c > 0, f"--c must be above 0 without --paper, got {self.c:g}"),
             (0 < self.level < 1, f"--level must be between 0 and 1, got {self.level:g}"),
             (
                 min(shares) > 0 and sum(shares) < 1,

@@ -5,25 +5,33 @@ from dataclasses import fields
 from typing import Any, Final, NamedTuple, cast
 
 from engram.molar.families import FamilyName
+from engram.molar.heterogeneity import REACH
+from engram.molar.shrinkage import Option
 from federation.data.tables import Table, read_table
 from federation.errors import DataError
 from simulations.pool import Pool, Tell
 from simulations.studies.molar import coefficients, comparison, scores
 from simulations.studies.molar.coefficients import Coefficients
+from simulations.studies.molar.contenders import adaptive, molar
+from simulations.studies.molar.heterogeneity import draw_heterogeneity, heterogeneity
+from simulations.studies.molar.preparation import complete, independent
 from simulations.studies.molar.settings import MolarTableSettings
+from simulations.studies.molar.verdict import in_words
 from simulations.studies.study import Report
 
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
 _TOLD: Final = [  # in results.json
     each.name for each in fields(MolarTableSettings) if each.name not in ("path", "everything")
 ]
+_UNDETERMINED: Final = "columns that the rows of all tasks together do not determine"
 _SHOWN: Final = 20  # most tasks lacking coefficients that are printed
 
 
 class Found(NamedTuple):
     """The results of a table."""
 
-    table: Table  # without missing values
+    table: Table  # without missing values, and without the columns that are dropped
+    dropped: list[str]  # columns that the rows do not determine, and what they depend on
     coefficients: Coefficients  # MOLAR's, fitted to all rows
     # Why the rows of some tasks do not determine all coefficients, by their labels.
     lacking: dict[Any, str]
@@ -34,13 +42,20 @@ def work(settings: MolarTableSettings, pool: Pool) -> Found:
     """Fits MOLAR to all rows, and compares it with other methods on random splits of them."""
     s, family = settings, cast("FamilyName", settings.family)
     table = read_table(s.dataset, s.target, s.task, drop=s.drop)
-    table = comparison.complete(table, family, indicators=s.missing == "indicator")
-    model = comparison.fit_all(table, family, "soft" if s.soft else "hard", s.c)
-    found = coefficients.coefficients(model, s.level)
+    table = complete(table, family, indicators=s.missing == "indicator")
+    table, dropped = independent(table)
+    if dropped and (s.columns == "strict" or not table.columns):
+        raise DataError(f"{_UNDETERMINED}: {', '.join(dropped)}")
+    reach = REACH * s.c
+    option: Option = "soft" if s.soft else "hard"
+    made = molar(family, option, s.c) if s.paper else adaptive(family, reach)
+    model = comparison.fit_all(table, made)
+    found = coefficients.coefficients(model, s.level, s.intervals)
     lacks = comparison.lacking(table, model, family)
     shares = comparison.Shares(s.train, s.validation)
-    each = comparison.compare(table, family, shares, splits=s.splits, seed=s.seed)
-    return Found(table, found, lacks, _told(each, pool.new_line("comparison", s.splits)))
+    each = comparison.compare(table, family, shares, splits=s.splits, seed=s.seed, paper=s.paper)
+    splits = _told(each, pool.new_line("comparison", s.splits))
+    return Found(table, dropped, found, lacks, splits)
 
 
 def _told(splits: Iterable[dict[str, Any]], tell: Tell) -> list[dict[str, Any]]:
@@ -65,18 +80,20 @@ def report(settings: MolarTableSettings, found: Found) -> Report:
         coefficients.shared_table(of),
         *coefficients.task_table(of, everything=s.everything),
     ]
-    values = coefficients.heterogeneity(of, found.table.x.std(axis=0))
+    values = heterogeneity(of, found.table.x.std(axis=0))
     unit = _UNITS.get(family, s.target)
     files = {
         "coefficients.csv": coefficients.frame(of).to_csv(index=False).encode(),
-        "heterogeneity.png": coefficients.draw_heterogeneity(values, of, unit),
+        "heterogeneity.png": draw_heterogeneity(values, of, unit),
     }
-    compared = scores.comparison(found.splits) if found.splits else []
+    compared = scores.comparison(found.splits, shares) if found.splits else []
     if compared:
         shown += [
-            f"\n{scores.caption(compared, family, shares)}",
-            scores.comparison_table(compared),
-            scores.in_words(compared),
+            f"\n{scores.caption(compared, family, shares, paper=s.paper)}",
+            scores.comparison_table(compared, paper=s.paper),
+            *scores.failures(compared),
+            *scores.qualities_table(compared),
+            in_words(compared),
         ]
         if compared[0]["of-first"] is not None:  # else ratios to it do not exist
             files["comparison.png"] = scores.draw_comparison(compared)
@@ -87,9 +104,11 @@ def report(settings: MolarTableSettings, found: Found) -> Report:
         "shared": coefficients.shared_rows(of),
         "tasks": coefficients.records(of),
         "lacking": found.lacking,
+        "dropped": found.dropped,
         "comparison": compared,
     }
-    return Report(shown, results, files, _lacking_lines(found.lacking))
+    notes = [f"dropped {_UNDETERMINED}: {', '.join(found.dropped)}"] if found.dropped else []
+    return Report(shown, results, files, [*notes, *_lacking_lines(found.lacking)])
 
 
 def _lacking_lines(lacks: Mapping[Any, str]) -> list[str]:

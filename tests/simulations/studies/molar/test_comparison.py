@@ -1,25 +1,31 @@
 """Methods compared on held-out rows of a table: what is learned from, and what is only scored."""
 
+import sys
+
 import numpy as np
 import pytest
 
-from engram.molar.baselines import IndividualRegressor, PooledRegressor
+from engram.molar.baselines import DebiasedRegressor, IndividualRegressor, PooledRegressor
 from engram.molar.simulation import sparse_parameters
 from engram.molar.tables import Scaling
 from federation.data.tables import Table
 from federation.errors import DataError
 from simulations.studies.molar import comparison as tables
+from simulations.studies.molar import contenders
+from simulations.studies.molar.choice import choose
 from simulations.studies.molar.comparison import (
-    GRID,
     Score,
     Shares,
     compare,
     compare_once,
-    complete,
     fit_all,
     lacking,
 )
-from simulations.studies.molar.scores import comparison, in_words
+from simulations.studies.molar.contenders import GRID, molar
+from simulations.studies.molar.preparation import complete, independent
+from simulations.studies.molar.references import FixedEffects, Mixed, Robust
+from simulations.studies.molar.scores import comparison, comparison_table, failures
+from simulations.studies.molar.verdict import in_words, paired
 
 HALF = Shares(0.5, 0.25)
 
@@ -62,7 +68,7 @@ def test_parts_are_disjoint_and_have_every_row_and_every_task(shares):
 def test_a_task_of_two_rows_is_refused_by_name():
     table = alike()._replace(task=np.array(["a"] * 318 + ["tiny"] * 2))
     with pytest.raises(DataError, match="task 'tiny' has 2 rows, and 3 parts need one each"):
-        compare_once(table, "linear", HALF, np.random.default_rng(0))
+        compare_once(table, "linear", HALF, np.random.default_rng(0), paper=True)
 
 
 def test_a_method_that_cannot_be_fitted_names_the_task():
@@ -70,20 +76,26 @@ def test_a_method_that_cannot_be_fitted_names_the_task():
     few = np.flatnonzero(table.task == 3)[6:]  # six rows are left, of which three train
     kept = np.setdiff1d(np.arange(320), few)
     table = table._replace(x=table.x[kept], y=table.y[kept], task=table.task[kept])
-    message = "LASSO cannot be fitted to a split's rows: task 3 has 3 rows for 7 coefficients"
-    with pytest.raises(DataError, match=message):
-        compare_once(table, "linear", HALF, np.random.default_rng(0))
+    found = compare_once(table, "linear", HALF, np.random.default_rng(0), paper=True)
+    assert np.isnan(found["LASSO"].loss)
+    assert found["LASSO"].reason.startswith("task 3 has 3 rows for 7 coefficients")
+    assert found["Pool"].reason is None
+    rows = comparison([found], HALF)
+    assert failures(rows)[0].startswith("LASSO was not fitted in 1 of 1 splits: task 3 has 3")
+    assert "lowest" in in_words(rows)
 
 
 def test_constants_are_chosen_without_the_test_rows():
     table = simulated(sparse_parameters(np.random.default_rng(3), 6, 8, 2), rows=50)
     *_, test = parts_of(table, HALF, 5)
-    found = compare_once(table, "linear", HALF, np.random.default_rng(5))
+    found = compare_once(table, "linear", HALF, np.random.default_rng(5), paper=True)
     y = table.y.copy()
     y[test] = 100 * np.random.default_rng(6).normal(size=len(test))
     x = table.x.copy()
     x[test] *= -3
-    other = compare_once(table._replace(x=x, y=y), "linear", HALF, np.random.default_rng(5))
+    other = compare_once(
+        table._replace(x=x, y=y), "linear", HALF, np.random.default_rng(5), paper=True
+    )
     assert {name: score.c for name, score in found.items()} == {
         name: score.c for name, score in other.items()
     }
@@ -93,15 +105,17 @@ def test_constants_are_chosen_without_the_test_rows():
 
 def test_the_chosen_constant_is_the_best_on_the_validation_rows(monkeypatch):
     table = simulated(sparse_parameters(np.random.default_rng(3), 6, 8, 2), rows=50)
-    found = compare_once(table, "linear", HALF, np.random.default_rng(5))
+    found = compare_once(table, "linear", HALF, np.random.default_rng(5), paper=True)
     assert found["MOLAR, hard"].c in GRID
     losses = {}
     for c in GRID:
-        monkeypatch.setattr(tables, "GRID", (c,))
+        monkeypatch.setattr(contenders, "GRID", (c,))
         # The validation rows in the place of those of the test.
         train, validation, test = parts_of(table, HALF, 5)
         monkeypatch.setattr(tables, "_split", lambda *_, p=(train, test, validation): p)
-        losses[c] = compare_once(table, "linear", HALF, np.random.default_rng(5))["RM"].loss
+        losses[c] = compare_once(table, "linear", HALF, np.random.default_rng(5), paper=True)[
+            "RM"
+        ].loss
         monkeypatch.undo()
     assert found["RM"].c == min(losses, key=losses.get)
 
@@ -116,7 +130,7 @@ def fits(table, seed):
 
 def test_a_score_by_hand():
     table = simulated(sparse_parameters(np.random.default_rng(3), 4, 3, 1), rows=30)
-    found = compare_once(table, "linear", HALF, np.random.default_rng(2))["OLS"]
+    found = compare_once(table, "linear", HALF, np.random.default_rng(2), paper=True)["OLS"]
     (model, truth), (x, y, task) = fits(table, 2)
     errors = (y - model.predict(x, task)) ** 2
     assert found.loss == pytest.approx(np.mean([errors[task == m].mean() for m in range(4)]))
@@ -126,7 +140,7 @@ def test_a_score_by_hand():
 def test_what_test_rows_do_not_determine_is_no_distance():
     table = simulated(sparse_parameters(np.random.default_rng(3), 4, 3, 1), rows=30)
     table.x[table.task == 1, 2] = 2.0
-    found = compare_once(table, "linear", HALF, np.random.default_rng(2))["Pool"]
+    found = compare_once(table, "linear", HALF, np.random.default_rng(2), paper=True)["Pool"]
     train, *_ = parts_of(table, HALF, 2)
     x = Scaling.of(table.x[train], None).apply(table.x)
     pooled = PooledRegressor().fit(x[train], table.y[train], table.task[train])
@@ -136,15 +150,19 @@ def test_what_test_rows_do_not_determine_is_no_distance():
     gaps[1, 2] = 0
     assert found.distance == pytest.approx(gaps.sum())
     few = Shares(0.9, 0.05)  # two test rows a task, and four coefficients
-    assert {s.distance for s in next(compare(table, "linear", few, splits=1)).values()} == {0.0}
+    assert {
+        s.distance for s in next(compare(table, "linear", few, splits=1, paper=True)).values()
+    } == {0.0}
 
 
 def test_seeds_repeat_and_splits_differ():
     table = alike(tasks=3, dim=2)
-    one, again = (list(compare(table, "linear", HALF, splits=2, seed=4)) for _ in range(2))
+    one, again = (
+        list(compare(table, "linear", HALF, splits=2, seed=4, paper=True)) for _ in range(2)
+    )
     assert one == again
     assert one[0] != one[1]
-    assert one != list(compare(table, "linear", HALF, splits=2, seed=5))
+    assert one != list(compare(table, "linear", HALF, splits=2, seed=5, paper=True))
 
 
 # --- What is known beforehand --------------------------------------------------------------
@@ -153,7 +171,9 @@ def test_seeds_repeat_and_splits_differ():
 def ratios(table, shares=HALF, splits=3):
     return {
         row["method"]: row["of-first"]
-        for row in comparison(list(compare(table, "linear", shares, splits=splits)))
+        for row in comparison(
+            list(compare(table, "linear", shares, splits=splits, paper=True)), shares
+        )
     }
 
 
@@ -181,10 +201,10 @@ def test_classes_and_counts_are_scored_by_deviance():
         ("poisson", rng.poisson(np.exp(eta)).astype(float)),
     ):
         table = Table(x, y, task, ["a", "b"])
-        found = compare_once(table, family, HALF, np.random.default_rng(0))
+        found = compare_once(table, family, HALF, np.random.default_rng(0), paper=True)
         assert list(found) == ["alone", "MOLAR, hard", "MOLAR, soft"]
         assert all(0 < score.loss < 2 and score.distance == 0 for score in found.values())
-        assert np.abs(fit_all(table, family, "hard", 1.0).shared_coef_ - [1, -1]).max() < 0.4
+        assert np.abs(fit_all(table, molar(family, "hard", 1.0)).shared_coef_ - [1, -1]).max() < 0.4
 
 
 # --- Completing tables ---------------------------------------------------------------------
@@ -235,7 +255,7 @@ def test_tasks_that_lack_something_are_named():
     table.x[table.task == 1, 1] = 4.0
     kept = (table.task != 2) | (np.cumsum(table.task == 2) <= 2)
     table = table._replace(x=table.x[kept], y=table.y[kept], task=table.task[kept])
-    model = fit_all(table, "linear", "hard", 1.0)
+    model = fit_all(table, molar("linear", "hard", 1.0))
     assert lacking(table, model, "linear") == {
         1: "column x1 is constant",
         2: "it has 2 rows for 3 coefficients",
@@ -247,9 +267,9 @@ def test_a_column_that_no_task_determines_and_a_single_task_are_refused():
     table = alike(tasks=2, dim=2)
     table.x[:, 1] = table.task
     with pytest.raises(DataError, match="column x1 is determined by no task: of 0, for instance"):
-        fit_all(table, "linear", "hard", 1.0)
+        fit_all(table, molar("linear", "hard", 1.0))
     with pytest.raises(DataError, match="at least 2 different labels, got only 7"):
-        fit_all(table._replace(task=np.full(80, 7)), "linear", "hard", 1.0)
+        fit_all(table._replace(task=np.full(80, 7)), molar("linear", "hard", 1.0))
 
 
 # --- Rows and words ------------------------------------------------------------------------
@@ -259,13 +279,13 @@ def splits_of(**losses):
     """Splits in which methods have these losses, and twice those as distances."""
     each = zip(*losses.values(), strict=True)
     return [
-        {name: Score(0.0, x, 2 * x) for name, x in zip(losses, split, strict=True)}
+        {name: Score(0.0, x, 2 * x, tasks=(x,)) for name, x in zip(losses, split, strict=True)}
         for split in each
     ]
 
 
 def test_ratios_by_hand():
-    first, other = comparison(splits_of(OLS=[2.0, 4.0, 5.0], RM=[1.0, 1.0, 5.0]))
+    first, other = comparison(splits_of(OLS=[2.0, 4.0, 5.0], RM=[1.0, 1.0, 5.0]), HALF)
     assert (first["of-first"], first["of-first-error"]) == (1, 0)
     # Ratios 1/2, 1/4, 1: mean 7/12; deviations -1/12, -4/12, 5/12, whose squares sum to 42/144.
     assert other["of-first"] == other["are"] == pytest.approx(7 / 12)
@@ -275,16 +295,157 @@ def test_ratios_by_hand():
 
 
 def test_one_split_has_no_error_and_no_loss_no_ratio():
-    (row,) = comparison(splits_of(OLS=[2.0]))
+    (row,) = comparison(splits_of(OLS=[2.0]), HALF)
     assert (row["of-first"], row["of-first-error"]) == (1, None)
-    assert comparison(splits_of(OLS=[0.0], RM=[1.0]))[1]["of-first"] is None
+    assert comparison(splits_of(OLS=[0.0], RM=[1.0]), HALF)[1]["of-first"] is None
 
 
 def test_words_say_no_more_than_the_splits_do():
     clear = splits_of(OLS=[2.0, 2.1, 1.9], RM=[1.0, 1.1, 0.9])
-    assert "RM has the lowest mean loss, by more than two" in in_words(comparison(clear))
+    assert in_words(comparison(clear, HALF)).startswith("RM predicts best: its mean loss is below")
     close = splits_of(OLS=[2.0, 3.0, 1.0], RM=[1.0, 3.1, 1.1], Pool=[5.0, 6.0, 5.0])
-    assert in_words(comparison(close)).endswith("of the difference: OLS.")
-    assert "in a single split" in in_words(comparison(clear[:1]))
+    words = in_words(comparison(close, HALF))
+    assert words.startswith(
+        "No method is surely the best: RM has the lowest mean loss, but OLS may"
+    )
+    assert words.endswith("OLS is simpler than RM, and enough as far as this table can tell.")
+    assert "No method is surely" in in_words(comparison(clear[:1], HALF))
     alone = splits_of(OLS=[1.0, 1.0], RM=[2.0, 2.0])
-    assert in_words(comparison(alone)).startswith("OLS has the lowest mean loss, by more")
+    assert in_words(comparison(alone, HALF)).startswith("OLS predicts best")
+    first = splits_of(OLS=[1.0, 1.2], RM=[1.1, 1.1])
+    assert in_words(comparison(first, HALF)).endswith("OLS is the simplest of them.")
+
+
+def test_an_interval_by_hand():
+    # Gaps 1, 2, 3 in three splits of one task: s^2 = 1; with ratio 1/3 the variance is 2/3.
+    found = paired(np.array([[2.0], [3.0], [4.0]]), np.ones((3, 1)), 1 / 3)
+    assert found.mean == pytest.approx(2)
+    assert found.high - found.mean == pytest.approx(4.302653 * (2 / 3) ** 0.5, rel=1e-6)
+    # Two tasks and two splits, which differ by nothing else: 0.5 / 2 of the tasks.
+    found = paired(np.array([[1.0, 2.0], [1.0, 2.0]]), np.zeros((2, 2)), 1.0)
+    assert found.mean - found.low == pytest.approx(12.7062 * 0.5, rel=1e-5)
+
+
+# --- References ----------------------------------------------------------------------------
+
+
+def rare(tasks=29, rows=40):
+    """Small tasks with some 6 % of cases, and nothing in which they differ but base rates."""
+    rng = np.random.default_rng(1)
+    task, x = np.repeat(np.arange(tasks), rows), rng.normal(size=(tasks * rows, 5))
+    odds = -3.2 + 0.4 * rng.normal(size=tasks)[task] + x @ [0.6, -0.5, 0.3, 0.0, 0.0]
+    y = (rng.random(len(task)) < 1 / (1 + np.exp(-odds))).astype(float)
+    return Table(x, y, task, list("abcde"))
+
+
+def test_rare_classes_are_compared_with_what_knows_next_to_nothing():
+    table = rare()
+    found = compare_once(table, "logistic", Shares(0.6, 0.2), np.random.default_rng(0))
+    losses = {name: score.loss for name, score in found.items()}
+    assert next(iter(losses)) == "constant"
+    assert losses["constant"] < 0.9 * losses["MOLAR, hard"]  # which alone looked like a winner
+    assert losses["MOLAR, adaptive"] < 1.05 * min(losses.values())
+    assert all(0 < score.brier < 0.3 and 0 <= score.calibration < 0.3 for score in found.values())
+    assert found["pooled"].auc > 0.55
+    ours, theirs = found["constant"], np.mean(table.y)
+    assert ours.brier == pytest.approx(theirs * (1 - theirs), abs=0.03)
+
+
+def test_every_reference_of_a_family_is_fitted_or_says_why_not():
+    rng = np.random.default_rng(0)
+    task, x = np.repeat(np.arange(4), 40), rng.normal(size=(160, 2))
+    eta = 0.5 + x @ [0.5, -0.5] + 0.3 * task
+    for family, y in (
+        ("linear", eta + rng.normal(size=160)),
+        ("poisson", rng.poisson(np.exp(eta))),
+    ):
+        table = Table(x, y.astype(float), task, ["a", "b"])
+        found = compare_once(table, family, Shares(0.6, 0.2), np.random.default_rng(0))
+        failed = {name: score.reason for name, score in found.items() if score.reason}
+        expected = {"LASSO": "scikit-learn has no LASSO for counts"} if family == "poisson" else {}
+        assert failed == expected
+        assert found["mixed"].loss < found["constant"].loss
+
+
+def test_without_statsmodels_the_mixed_model_has_a_reason(monkeypatch):
+    monkeypatch.setitem(sys.modules, "statsmodels.api", None)
+    with pytest.raises(ValueError, match=r"it needs statsmodels: pip install 'engram\[mixed\]'"):
+        Mixed().fit(np.eye(4), np.arange(4.0), [0, 0, 1, 1])
+
+
+def test_pooling_with_an_intercept_for_each_task_is_least_squares_with_indicators():
+    table = simulated(np.tile([1.0, 2.0], (3, 1)), rows=10)
+    y = table.y + 10 * table.task
+    model = FixedEffects(standardize=False).fit(table.x, y, table.task)
+    design = np.hstack([table.x, np.eye(3)[table.task]])
+    expected = np.linalg.lstsq(design, y)[0]
+    np.testing.assert_allclose(model.coef_, np.tile(expected[:2], (3, 1)))
+    np.testing.assert_allclose(model.intercept_, expected[2:])
+
+
+def test_rm_of_a_linear_model_is_that_of_the_library():
+    table = simulated(sparse_parameters(np.random.default_rng(3), 4, 3, 1), rows=30)
+    one = Robust(c=0.7).fit(table.x, table.y, table.task)
+    other = DebiasedRegressor(c=0.7).fit(table.x, table.y, table.task)
+    np.testing.assert_allclose(one.coef_, other.coef_, atol=1e-8)
+
+
+def test_rm_of_classes_minimizes_the_likelihood_with_its_penalty():
+    rng = np.random.default_rng(0)
+    task, x = np.repeat([0, 1, 2], 150), rng.normal(size=(450, 2))
+    y = (rng.random(450) < 1 / (1 + np.exp(-x @ [1.0, -1.0]))).astype(float)
+    model = Robust(family="logistic", standardize=False).fit(x, y, task)
+    strength = 0.35 * np.sqrt(np.log(3) / 150)
+    for m in range(3):
+        own = task == m
+        eta = x[own] @ model.coef_[m] + model.intercept_[m]
+        slope = np.column_stack([x[own], np.ones(150)]).T @ (1 / (1 + np.exp(-eta)) - y[own]) / 150
+        assert abs(slope[2]) < 1e-5  # the intercept is free
+        moved = np.abs(model.coef_[m] - model.shared_coef_) > 1e-9
+        assert (np.abs(slope[:2]) <= strength + 1e-5).all()
+        np.testing.assert_allclose(np.abs(slope[:2][moved]), strength, atol=1e-5)
+
+
+# --- Constants -----------------------------------------------------------------------------
+
+
+def test_a_grid_grows_until_its_best_is_inside():
+    best = choose(lambda c: (np.log(c) - np.log(20)) ** 2, (0.5, 1.0, 2.0))
+    assert best.constant == 16
+    assert not best.edge
+    assert choose(lambda c: abs(c - 0.125), (0.5, 1.0, 2.0)).constant == 0.125
+    assert choose(lambda c: 1 / c, (0.5, 1.0, 2.0)).edge
+    flat = choose(lambda c: max(3 - c, 0.0), (2.0, 3.0, 4.5))  # no further where nothing changes
+    assert (flat.constant, flat.edge) == (3.0, False)
+    assert choose(lambda c: -c, (0.0,)) == (0.0, 0.0, False)
+
+
+def test_a_constant_at_the_end_of_the_grid_is_marked():
+    scores = splits_of(OLS=[1.0, 2.0], RM=[2.0, 3.0])
+    for split in scores:
+        split["RM"] = split["RM"]._replace(c=512.0, edge=True)
+    rows = comparison(scores, HALF)
+    assert rows[1]["edges"] == 2
+    column = comparison_table(rows, paper=False).columns[-1]
+    assert list(column.cells) == ["", "512 (2), 2 at the grid's end"]
+
+
+# --- Columns that nothing determines -------------------------------------------------------
+
+
+def test_dependent_columns_are_found_at_once_with_what_they_depend_on():
+    table = alike(tasks=3, dim=3)
+    x = np.column_stack(
+        [table.x, table.x[:, 0] + table.x[:, 1], np.full(120, 3.0), table.task % 2, table.x[:, 2]]
+    )
+    names = ["a", "b", "c", "sum", "year", "public", "copy"]
+    kept, dropped = independent(table._replace(x=x, columns=names))
+    assert len(kept.columns) == 3
+    assert len(dropped) == 4
+    assert "year (constant in every task)" in dropped
+    assert "public (constant in every task)" in dropped
+    assert any(words in dropped for words in ("c (given by copy)", "copy (given by c)"))
+    assert sum("given by" in words and words.count(",") == 1 for words in dropped) == 1
+    same, none = independent(table)
+    assert same is table
+    assert none == []

@@ -1,29 +1,32 @@
 """`engram reproduce molar-table`, as it is typed: what it prints and writes, and refuses."""
 
+import io
 import json
 import re
 
+import matplotlib.image as plt
 import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from engram.molar.adaptive_models import AdaptiveRegressor
 from engram.molar.regressor import MolarRegressor
 from federation.errors import Refused
 from simulations.cli import app
 from simulations.studies.molar import comparison
 from simulations.studies.molar.coefficients import (
     coefficients,
-    draw_heterogeneity,
-    heterogeneity,
     task_table,
     unsure,
 )
+from simulations.studies.molar.heterogeneity import draw_heterogeneity, heterogeneity
 from tests.support import write_npz
 
 NAMES = ["bern", "graz", "lyon", "oslo", "riga", "turin", "ulm", "zadar"]
 COLUMNS = ["age", "dose [mg]", "smoker"]
 H = ["--task", "hospital", "--target", "pressure"]
+PAPER = [*H, "--paper", "--intervals", "shared"]
 
 
 def frame(seed=0, rows=40):
@@ -70,7 +73,7 @@ def results(folder):
 
 def test_a_csv_file(tmp_path):
     out = tmp_path / "run"
-    result = done(csv(frame()), *H, "--splits", 3, "--out", out, "--json")
+    result = done(csv(frame()), *PAPER, "--splits", 3, "--out", out, "--json")
     found = json.loads(result.stdout.splitlines()[-1])
     assert found == results(out)
     assert found["rows"] == 320
@@ -110,16 +113,20 @@ def test_a_csv_file(tmp_path):
 
 def test_the_comparison_is_that_of_the_library(tmp_path):
     out = tmp_path / "run"
-    done(csv(frame()), *H, "--splits", 2, "--seed", 3, "--train", 0.4, "--out", out)
+    done(csv(frame()), *PAPER, "--splits", 2, "--seed", 3, "--train", 0.4, "--out", out)
     data = frame()
     table = comparison.Table(
         data[COLUMNS].to_numpy(), data["pressure"].to_numpy(), data["hospital"].to_numpy(), COLUMNS
     )
     shares = comparison.Shares(0.4, 0.2)
-    expected = list(comparison.compare(table, "linear", shares, splits=2, seed=3))
+    expected = list(comparison.compare(table, "linear", shares, splits=2, seed=3, paper=True))
     for row in results(out)["comparison"]:
         for split, scores in zip(row["splits"], expected, strict=True):
-            assert split == pytest.approx(scores[row["method"]]._asdict())
+            score = scores[row["method"]]
+            assert (split["c"], split["edge"]) == (score.c, score.edge)
+            assert split["loss"] == pytest.approx(score.loss)
+            assert split["distance"] == pytest.approx(score.distance)
+            assert split["tasks"] == pytest.approx(score.tasks)
 
 
 def test_an_npz_file_gives_the_same(tmp_path):
@@ -132,14 +139,25 @@ def test_an_npz_file_gives_the_same(tmp_path):
         task_names=np.array(NAMES),
         x_names=np.array(COLUMNS),
     )
-    options = ["--splits", 0, "--soft", "--c", 0.5, "--level", 0.8]
+    options = [
+        "--splits",
+        0,
+        "--paper",
+        "--intervals",
+        "shared",
+        "--soft",
+        "--c",
+        0.5,
+        "--level",
+        0.8,
+    ]
     done("table.npz", "--task", "hospital", "--target", "y", *options, "--out", "one")
-    done(csv(data), *H, *options, "--out", "other")
+    done(csv(data), *PAPER, *options, "--out", "other")
     one, other = (pd.read_csv(tmp_path / run / "coefficients.csv") for run in ("one", "other"))
     pd.testing.assert_frame_equal(one, other)
     assert results(tmp_path / "one")["comparison"] == []
     assert not (tmp_path / "one" / "comparison.png").exists()
-    done(csv(data), *H, "--splits", 0, "--out", "third")
+    done(csv(data), *PAPER, "--splits", 0, "--out", "third")
     third = pd.read_csv(tmp_path / "third" / "coefficients.csv")
     assert not np.allclose(third["coefficient"], one["coefficient"])
     assert not np.allclose(third["low"], one["low"])
@@ -148,7 +166,7 @@ def test_an_npz_file_gives_the_same(tmp_path):
 def test_runs_repeat_by_seed(tmp_path):
     table = csv(frame(rows=12))
     for run, seed in (("one", 0), ("again", 0), ("other", 1)):
-        done(table, *H, "--splits", 1, "--seed", seed, "--out", run)
+        done(table, *PAPER, "--splits", 1, "--seed", seed, "--out", run)
     one, again, other = (results(tmp_path / run) for run in ("one", "again", "other"))
     assert one["comparison"] == again["comparison"] != other["comparison"]
     assert one["tasks"] == again["tasks"] == other["tasks"]
@@ -159,12 +177,12 @@ def test_of_many_lines_only_those_that_differ_are_printed_unless_all_are_asked_f
     for k in range(5):
         data[f"noise{k}"] = np.random.default_rng(k).normal(size=len(data))
     table = csv(data)
-    short = done(table, *H, "--splits", 0, "--out", "short").stdout
+    short = done(table, *PAPER, "--splits", 0, "--out", "short").stdout
     marks = [row for row in results(tmp_path / "short")["tasks"] if row["differs"]]
     assert "All 72 coefficients are in coefficients.csv" in short
     assert f"{72 - len(marks)} that are left out" in short
     assert len(re.findall(r"differs\??\s*$", short, re.MULTILINE)) == len(marks)
-    every = done(table, *H, "--splits", 0, "--all", "--out", "every").stdout
+    every = done(table, *PAPER, "--splits", 0, "--all", "--out", "every").stdout
     assert "left out" not in every
     assert every.count("its own") == 8 + 1  # a line of each hospital, and of the shared
 
@@ -174,7 +192,7 @@ def test_columns_that_are_dropped_and_values_that_are_missing(tmp_path):
     data.loc[[3, 50, 51, 100], "age"] = np.nan
     table = csv(data)
     options = ["--drop", "name", "--missing", "indicator", "--splits", 0]
-    result = done(table, *H, *options, "--out", "run")
+    result = done(table, *PAPER, *options, "--out", "run")
     names = [row["column"] for row in results(tmp_path / "run")["shared"]]
     assert names == [*COLUMNS, "age?", "intercept"]
     # Most hospitals have no missing age, so that nothing says what the indicator does there.
@@ -197,7 +215,17 @@ def test_classes_and_counts(tmp_path):
     columns = [*COLUMNS, "hospital"]
     for family, target in (("logistic", "died"), ("poisson", "visits")):
         table = csv(data[[*columns, target]])
-        options = ["--family", family, "--task", "hospital", "--target", target, "--splits", 1]
+        options = [
+            "--family",
+            family,
+            "--task",
+            "hospital",
+            "--target",
+            target,
+            "--splits",
+            1,
+            "--paper",
+        ]
         result = done(table, *options, "--out", family)
         assert "Held-out deviance" in result.stdout
         assert "A.R.E." not in result.stdout
@@ -207,26 +235,87 @@ def test_classes_and_counts(tmp_path):
         assert alone["are"] is None
 
 
+# --- Adaptive MOLAR, which is the default ---------------------------------------------------
+
+
+def test_by_default_tasks_are_shrunk_and_intervals_are_honest(tmp_path):
+    out = tmp_path / "run"
+    text = done(csv(frame()), *H, "--splits", 2, "--out", out).stdout
+    data = frame()
+    model = AdaptiveRegressor().fit(data[COLUMNS], data["pressure"], data["hospital"])
+    found = results(out)
+    assert [row["coefficient"] for row in found["shared"][:3]] == pytest.approx(model.shared_coef_)
+    assert [row["spread"] for row in found["shared"][:3]] == pytest.approx(model.spread_)
+    assert [row["p-value"] for row in found["shared"][:3]] == pytest.approx(model.p_value_)
+    low, high = model.confidence_intervals()
+    lines = pd.read_csv(out / "coefficients.csv")
+    slopes = lines[lines["column"] != "intercept"]
+    assert slopes["low"].tolist() == pytest.approx(low.ravel())
+    assert slopes["high"].tolist() == pytest.approx(high.ravel())
+    assert "hold at their level however far" in text
+    assert "A task differs from 3 standard deviations" in text
+    methods = [row["method"] for row in found["comparison"]]
+    assert methods[:4] == ["constant", "pooled", "fixed effects", "alone"]
+    assert methods[-1] == "MOLAR, adaptive"
+    assert "may do as well" in text or "predicts best" in text
+
+
+def test_columns_that_nothing_determines_are_dropped_all_at_once_or_refused(tmp_path):
+    data = frame().assign(year=2003)
+    for k in range(3):
+        data[f"twice{k}"] = 2 * data[COLUMNS[k]]
+    table = csv(data)
+    result = done(table, *H, "--splits", 0, "--out", "run")
+    words = "columns that the rows of all tasks together do not determine: "
+    (line,) = (line for line in result.stderr.splitlines() if words in line)
+    assert line.startswith(f"dropped {words}")
+    assert line.count("given by") == 3
+    assert "year (constant in every task)" in line
+    assert len(results(tmp_path / "run")["dropped"]) == 4
+    assert len(results(tmp_path / "run")["shared"]) == 4
+    message = refusal(table, *H, "--columns", "strict", "--out", "strict")
+    assert message == line.removeprefix("dropped ")
+
+
 # --- Tables and pictures -------------------------------------------------------------------
 
 
-def fitted(c=1.0):
+def fitted(c=1.0, kind="shared"):
     data = frame()
     model = MolarRegressor(undetermined="shared", c=c)
-    return coefficients(model.fit(data[COLUMNS], data["pressure"], data["hospital"]), 0.95)
+    return coefficients(model.fit(data[COLUMNS], data["pressure"], data["hospital"]), 0.95, kind)
 
 
-def test_heterogeneity_shows_what_is_six_standard_errors_away_per_standard_deviation():
-    found, data = fitted(), frame()
-    deviations = data[COLUMNS].to_numpy().std(axis=0)
+def adapted():
+    data = frame()
+    model = AdaptiveRegressor().fit(data[COLUMNS], data["pressure"], data["hospital"])
+    return coefficients(model, 0.95)
+
+
+@pytest.mark.parametrize("found", [fitted(), adapted()])
+def test_heterogeneity_shows_every_difference_of_the_table_per_standard_deviation(found):
+    deviations = frame()[COLUMNS].to_numpy().std(axis=0)
     values = heterogeneity(found, deviations)
-    expected = np.zeros((8, 3))
+    assert found.differs[3, 1]
+    np.testing.assert_array_equal(values > 0, found.differs)
     gap = abs(found.own[3, 1] - found.shared[1])  # in oslo: 26
     assert gap == pytest.approx(26, abs=3)
-    expected[3, 1] = gap * deviations[1]
-    np.testing.assert_allclose(values, expected)
-    unknown = found._replace(own=np.where(np.arange(4) == 0, np.nan, found.own))
-    assert np.isnan(heterogeneity(unknown, deviations)[:, 0]).all()
+    assert values[3, 1] == pytest.approx(gap * deviations[1])
+    own = np.where(np.arange(4) == 0, np.nan, found.own)
+    unknown = heterogeneity(found._replace(own=own), deviations)
+    np.testing.assert_array_equal(np.isnan(unknown[:, 0]), ~found.differs[:, 0])
+
+
+def test_the_least_difference_is_not_white():
+    found = fitted()
+    values = np.where(found.differs, 100.0, 0.0)
+    values[0, 0] = 1e-3  # beside others of 100
+    image = plt.imread(io.BytesIO(draw_heterogeneity(values, found, "mm")))
+    light = image[..., :3].min(axis=2)
+    white = draw_heterogeneity(np.where(values == 1e-3, 0.0, values), found, "mm")
+    other = plt.imread(io.BytesIO(white))[..., :3].min(axis=2)
+    cell = (other > 0.999) & (light < 0.999)
+    assert light[cell].mean() < 0.85
 
 
 @pytest.mark.parametrize("tasks", [8, 400])
@@ -241,7 +330,8 @@ def test_where_nothing_differs_it_says_so():
     assert not found.differs.any()
     many = {name: np.tile(getattr(found, name), (3, 1)) for name in ("coef", "low", "high", "own")}
     wide = found._replace(tasks=NAMES * 3, differs=np.tile(found.differs, (3, 1)), **many)
-    first, _, left = task_table(wide, everything=False)
+    first, _, kind, left = task_table(wide, everything=False)
+    assert "they cover few" in kind
     assert first == "No task differs.\n"
     assert left.startswith("All 96 coefficients are in coefficients.csv; 96 that are left out")
 
@@ -287,8 +377,10 @@ def without(name, kept):
         (lambda d: d[["hospital", "pressure"]], "0 features"),
         (lambda d: d.iloc[:40], "at least 2 different labels, got only 'bern'"),
         (lambda d: without("ulm", 2), "task 'ulm' has 2 rows, and 3 parts need one each; --spl"),
-        (lambda d: without("ulm", 3), "task 'ulm' has 1 rows for 4 coefficients"),
-        (lambda d: d.assign(country=7), "column country is determined by no task: of 'bern'"),
+        (
+            lambda d: d[["hospital", "pressure"]].assign(country=7, year=d["hospital"] == "bern"),
+            "do not determine: country (constant in every task), year (constant in every task)",
+        ),
         (
             lambda d: d.rename(columns={"hospital": "h"}),
             "must have a task column, 'hospital'",
@@ -315,6 +407,10 @@ def test_tables_that_cannot_be(tmp_path, change, message):
         (["table.csv", *H, "--family", "gamma"], "one of linear, logistic, poisson, got 'gamma'"),
         (["table.csv", *H, "--family", "logistic"], "must be 0 or 1 for family logistic, got 1"),
         (["table.csv", *H, "--c", -1], "c must be at least 0, got -1"),
+        (["table.csv", *H, "--c", 0], "--c must be above 0 without --paper, got 0"),
+        (["table.csv", *H, "--soft"], "--soft needs --paper"),
+        (["table.csv", *H, "--intervals", "shared"], "--intervals shared needs --paper"),
+        (["table.csv", *H, "--columns", "x"], "columns must be one of drop, strict, got 'x'"),
         (["table.csv", *H, "--level", 95], "--level must be between 0 and 1, got 95"),
         (
             ["table.csv", *H, "--missing", "mean"],
@@ -340,11 +436,11 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path):
 def test_an_interrupted_comparison_writes_nothing(tmp_path, monkeypatch):
     real = comparison.compare_once
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **more):
         if (tmp_path / "second").exists():
             raise KeyboardInterrupt
         (tmp_path / "second").touch()
-        return real(*arguments)
+        return real(*arguments, **more)
 
     monkeypatch.setattr(comparison, "compare_once", interrupted)
     stopped = invoke(csv(frame(rows=12)), *H, "--splits", 3, "--out", "run")

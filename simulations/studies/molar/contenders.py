@@ -1,0 +1,102 @@
+"""The methods that are compared on a table: references, the simplest first, and MOLAR."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from engram.molar.adaptive_models import Adaptive, AdaptiveClassifier, AdaptiveRegressor
+from engram.molar.baselines import (
+    DebiasedRegressor,
+    IndividualRegressor,
+    LassoRegressor,
+    PooledRegressor,
+)
+from engram.molar.families import FamilyName
+from engram.molar.model import MultitaskModel
+from engram.molar.regressor import MolarClassifier, MolarRegressor
+from engram.molar.shrinkage import Option
+from simulations.studies.molar.references import (
+    Constant,
+    FixedEffects,
+    Mixed,
+    Penalized,
+    Pooled,
+    Robust,
+)
+
+Make = Callable[[float], MultitaskModel]
+Molar = MolarRegressor | MolarClassifier
+
+GRID: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
+"""Of each method's constant, in units of the noise, as J.2 has it."""
+_REACHES: Final = (2.0, 3.0, 4.5, 9.0)
+"""Of adaptive MOLAR's threshold, in standard deviations."""
+_FOLDS: Final = 4  # of cross-validation of RM and of adaptive MOLAR
+
+
+class Method(NamedTuple):
+    """A method, with what is to be chosen by validation."""
+
+    # How models are made of a constant: of the first one, the best is looked for; the others are
+    # tried with that constant. By a name, which is shown.
+    variants: dict[str, Make]
+    grid: Sequence[float]  # of the constant; (0,) if there is none
+    folds: int = 1  # by cross-validation within all rows but the tests; 1: on validation rows
+
+
+def molar(family: FamilyName, option: Option, c: float) -> Molar:
+    """Returns MOLAR for a family; undetermined coefficients of a task are the shared ones."""
+    options: dict[str, Any] = {"option": option, "c": c, "undetermined": "shared"}
+    if family == "logistic":
+        return MolarClassifier(**options)
+    return MolarRegressor(family=family, **options)
+
+
+def adaptive(family: FamilyName, c: float, alike: float = 1.0) -> Adaptive:
+    """Returns adaptive MOLAR for a family."""
+    if family == "logistic":
+        return AdaptiveClassifier(c=c, alike=alike)
+    return AdaptiveRegressor(family=family, c=c, alike=alike)
+
+
+def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]:
+    """Returns the methods that are compared, by name, references first, the simplest of all first.
+
+    Args:
+        family: The family of models.
+        paper: The paper's methods alone (J.2).
+    """
+    hard = Method({"": lambda c: molar(family, "hard", c)}, GRID)
+    soft = Method({"": lambda c: molar(family, "soft", c)}, GRID)
+    ours = {"MOLAR, hard": hard, "MOLAR, soft": soft}
+    if paper and family != "linear":
+        return {"alone": _plain(partial(molar, family, "hard", 0.0)), **ours}
+    if paper:
+        return {
+            "OLS": _plain(IndividualRegressor),
+            "LASSO": Method({"": lambda c: LassoRegressor(c=c)}, GRID),
+            "Pool": _plain(PooledRegressor),
+            "RM": Method({"": lambda c: DebiasedRegressor(c=c)}, GRID),
+            **ours,
+        }
+    alike = {"": 1.0, " tested": 0.05, " alike": 0.0}
+    return {
+        "constant": _plain(partial(Constant, family=family)),
+        "pooled": _plain(partial(Pooled, family=family)),
+        "fixed effects": _plain(partial(FixedEffects, family=family)),
+        "alone": _plain(partial(molar, family, "hard", 0.0)),
+        "ridge": _plain(partial(Penalized, family=family)),
+        "LASSO": _plain(partial(Penalized, family=family, penalty="lasso")),
+        "mixed": _plain(partial(Mixed, family=family)),
+        "RM": Method({"": lambda c: Robust(family=family, c=c)}, GRID, _FOLDS),
+        **ours,
+        "MOLAR, adaptive": Method(
+            {name: partial(adaptive, family, alike=level) for name, level in alike.items()},
+            _REACHES,
+            _FOLDS,
+        ),
+    }
+
+
+def _plain(make: Callable[[], MultitaskModel]) -> Method:
+    return Method({"": lambda c: make()}, (0.0,))

@@ -1,0 +1,85 @@
+"""A user's table made ready: without missing values, and without columns that say nothing."""
+
+import numpy as np
+
+from engram.molar.columns import dependent_columns
+from engram.molar.families import FAMILIES, FamilyName
+from engram.molar.tables import check_finite, distinct, rows_of_tasks, shown
+from federation.data.tables import Table
+from federation.errors import DataError
+
+__all__ = ["complete", "independent"]
+
+
+def complete(table: Table, family: FamilyName, *, indicators: bool) -> Table:
+    """Returns the table without NaN, checked to suit the family.
+
+    Args:
+        table: The table as it was read.
+        family: The model.
+        indicators: Put 0 where a value is missing, and add an indicator column (J.2), whose name
+            ends in ``?``. Columns with values missing in the same rows share one.
+
+    Raises:
+        DataError: There are no rows or features; the target is missing somewhere, impossible for
+            the family, or constant; or features are missing without ``indicators``.
+    """
+    if not table.x.size:
+        rows, columns = table.x.shape
+        raise DataError(f"the table has {rows} rows and {columns} features: nothing can be learned")
+    valid = FAMILIES[family].valid(table.y) & np.isfinite(table.y)
+    if not valid.all():
+        row = int(np.argmin(valid))
+        raise DataError(
+            f"the target must be {FAMILIES[family].target} for family {family}, got "
+            f"{table.y[row]:g} {_where(table, row)} ({(~valid).sum()} such rows)"
+        )
+    if np.ptp(table.y) == 0:
+        raise DataError(f"the target is {table.y[0]:g} in all rows: nothing can be learned")
+    missing = np.isnan(table.x)
+    some = np.flatnonzero(missing.any(axis=0))
+    if not len(some):
+        return table
+    if not indicators:
+        names = ", ".join(table.columns[k] for k in some)
+        row = int(np.argmax(missing[:, some].any(axis=1)))
+        raise DataError(
+            f"values are missing in {names}, first {_where(table, row)}: --missing indicator puts "
+            "0 there, and adds columns that say where"
+        )
+    alike: dict[bytes, list[int]] = {}
+    for k in some:
+        alike.setdefault(np.packbits(missing[:, k]).tobytes(), []).append(int(k))
+    flags = missing[:, [ks[0] for ks in alike.values()]].astype(np.float64)
+    added = [f"{', '.join(table.columns[k] for k in ks)}?" for ks in alike.values()]
+    x = np.hstack([np.where(missing, 0.0, table.x), flags])
+    return table._replace(x=x, columns=[*table.columns, *added])
+
+
+def _where(table: Table, row: int) -> str:
+    return f"in row {row}, of task {shown(table.labels[row])}"
+
+
+def independent(table: Table) -> tuple[Table, list[str]]:
+    """Returns the table without columns that all tasks' rows together do not determine.
+
+    Returns:
+        The table, and the columns left out, each with what it depends on.
+
+    Raises:
+        DataError: Some feature is infinite.
+    """
+    try:
+        check_finite(table.x, table.labels, table.columns)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    tasks, codes = distinct(table.labels)
+    rows = rows_of_tasks(table.x, table.y, None, codes, tasks)
+    found = dependent_columns(rows)
+    if not found:
+        return table, []
+    left_out = {each.column for each in found}
+    kept = [k for k in range(len(table.columns)) if k not in left_out]
+    columns = [table.columns[k] for k in kept]
+    words = [each.in_words(table.columns) for each in found]
+    return table._replace(x=table.x[:, kept], columns=columns), words

@@ -1,0 +1,261 @@
+"""References that every method for tables has to beat: simple, well known, and well fitted."""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from engram.arrays import Array
+from engram.molar.families import FAMILIES, FamilyName
+from engram.molar.lasso import lasso_debiasing, lasso_strength
+from engram.molar.model import MultitaskModel
+from engram.molar.site import Rows, estimate_site
+from engram.molar.trimmed_mean import trimmed_mean
+
+_WEAK: Final = 10.0  # prior variance of coefficients that pooling would else let go to infinity
+_FOLDS: Final = 5
+_STRENGTHS: Final = np.logspace(-4, 4, 13)
+_TRIMMED: Final = 0.1
+_NEWTON: Final = 50  # steps of RM's descent, at most
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Reference(MultitaskModel):
+    """Base of references: a family, and an intercept for each task; see ``MultitaskModel``."""
+
+    family: FamilyName = "linear"
+    fit_intercept: bool = True
+    standardize: bool = True
+    unseen: str = "error"
+
+    @property
+    def _family(self) -> FamilyName:
+        return self.family
+
+
+class Constant(Reference):
+    """Each task's mean, or base rate, with half a case of either kind added for classes."""
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        coefs = np.zeros((len(rows), self.n_features_in_ + 1))
+        coefs[:, -1] = [_constant(own, self.family) for own in rows]
+        return coefs, np.median(coefs, axis=0)
+
+
+class Pooled(Reference):
+    """One model for all tasks, with one intercept."""
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        x, y, _ = _stacked(rows)
+        shared = _weakly(x, y, self.family)
+        return np.tile(shared, (len(rows), 1)), shared
+
+
+class FixedEffects(Reference):
+    """One model for all tasks, with an intercept for each."""
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        x, y, codes = _stacked(rows)
+        d = self.n_features_in_
+        found = _weakly(np.hstack([x[:, :d], np.eye(len(rows))[codes]]), y, self.family)
+        shared = np.append(found[:d], np.median(found[d:]))
+        return np.column_stack([np.tile(found[:d], (len(rows), 1)), found[d:]]), shared
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Penalized(Reference):
+    """Ridge regression or the LASSO of each task alone, its strength by cross-validation in it."""
+
+    penalty: Literal["ridge", "lasso"] = "ridge"
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        fits = {"linear": _linear, "logistic": _logistic, "poisson": _poisson}
+        coefs = np.stack([fits[self.family](own, self.penalty) for own in rows])
+        return coefs, np.median(coefs, axis=0)
+
+
+class Mixed(Reference):
+    """A mixed model: independent random intercepts and slopes, by statsmodels.
+
+    Linear models are fitted by restricted maximum likelihood, others by variational Bayes.
+    """
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        try:
+            import statsmodels.api  # noqa: F401, PLC0415 - an extra
+        except ImportError as error:
+            raise ValueError("it needs statsmodels: pip install 'engram[mixed]'") from error
+        x, y, codes = _stacked(rows)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit = _mixed_linear if self.family == "linear" else _mixed_bayes
+            fixed, random = fit(x, y, codes, self.family)
+        if not (np.isfinite(fixed).all() and np.isfinite(random).all()):
+            raise ValueError("its likelihood has no maximum that could be found")
+        return fixed + random, fixed
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Robust(Reference):
+    """RM for every family: each task's LASSO around the trimmed mean of their own estimates.
+
+    For generalized linear models it is found by Newton's method: a LASSO per step, on working
+    responses.
+    """
+
+    c: float = 0.35
+
+    def _estimate(self, rows: list[Rows]) -> tuple[Array, Array]:
+        sites = [estimate_site(own, family=self.family) for own in rows]
+        known = np.stack([site.determined for site in sites])
+        if not known.any(axis=0).all():
+            raise ValueError("some column is determined by the rows of no task alone")
+        own = np.where(known, [site.coef for site in sites], np.nan)
+        center = trimmed_mean(own, _TRIMMED)
+        sigmas = [site.sigma for site in sites if np.isfinite(site.sigma)]
+        usual = float(np.median(sigmas))
+        coefs = []
+        for part, site in zip(rows, sites, strict=True):
+            noise = site.sigma if np.isfinite(site.sigma) else usual
+            strength = lasso_strength(site.size, len(center), self.c * noise)
+            coefs.append(_around(part, center, strength, self.family))
+        return np.stack(coefs), center
+
+
+def _constant(rows: Rows, family: FamilyName) -> float:
+    mean, n = float(rows.y.mean()), len(rows.y)
+    if family == "linear":
+        return mean
+    if family == "poisson":
+        return float(np.log((mean * n + 0.5) / n))
+    return float(np.log((mean * n + 0.5) / ((1 - mean) * n + 0.5)))
+
+
+def _stacked(rows: list[Rows]) -> tuple[Array, Array, Any]:
+    codes = np.repeat(np.arange(len(rows)), [len(own.y) for own in rows])
+    return np.vstack([own.x for own in rows]), np.concatenate([own.y for own in rows]), codes
+
+
+def _weakly(x: Array, y: Array, family: FamilyName) -> Array:
+    """Fits one model; weakly penalized if classes or counts may let coefficients run away."""
+    from sklearn.linear_model import LogisticRegression, PoissonRegressor  # noqa: PLC0415 - slow
+
+    if family == "linear":
+        return np.asarray(np.linalg.lstsq(x, y)[0])
+    if family == "logistic":
+        model = LogisticRegression(C=_WEAK, fit_intercept=False, max_iter=1000)
+        return np.asarray(model.fit(x, y).coef_[0])
+    model = PoissonRegressor(alpha=1 / (_WEAK * len(y)), fit_intercept=False, max_iter=1000)
+    return np.asarray(model.fit(x, y).coef_)
+
+
+def _linear(rows: Rows, penalty: str) -> Array:
+    from sklearn.linear_model import LassoCV, RidgeCV  # noqa: PLC0415 - a second to import
+
+    x, y = rows.x[:, :-1], rows.y
+    if penalty == "ridge":
+        model: Any = RidgeCV(_STRENGTHS)  # by leaving one out
+    elif len(y) < _FOLDS or np.ptp(y) == 0:
+        return np.append(np.zeros(x.shape[1]), y.mean())
+    else:
+        model = LassoCV(alphas=30, cv=_FOLDS, max_iter=5000)
+    return _fitted(model, x, y)
+
+
+def _logistic(rows: Rows, penalty: str) -> Array:
+    from sklearn.linear_model import LogisticRegressionCV  # noqa: PLC0415 - likewise
+
+    x, y = rows.x[:, :-1], rows.y
+    folds = min(_FOLDS, int(min(y.sum(), (1 - y).sum())))
+    if folds < 2:  # too few cases to leave some out: its base rate
+        return np.append(np.zeros(x.shape[1]), _constant(rows, "logistic"))
+    model = LogisticRegressionCV(
+        Cs=np.logspace(-4, 2, 7),
+        cv=folds,
+        scoring="neg_log_loss",
+        solver="lbfgs" if penalty == "ridge" else "liblinear",
+        l1_ratios=(0.0,) if penalty == "ridge" else (1.0,),
+        use_legacy_attributes=False,
+        max_iter=300,
+    )
+    return _fitted(model, x, y)
+
+
+def _poisson(rows: Rows, penalty: str) -> Array:
+    from sklearn.linear_model import PoissonRegressor  # noqa: PLC0415 - likewise
+    from sklearn.model_selection import GridSearchCV  # noqa: PLC0415 - likewise
+
+    if penalty == "lasso":
+        raise ValueError("scikit-learn has no LASSO for counts")
+    x, y = rows.x[:, :-1], rows.y
+    if len(y) < _FOLDS or not y.any():
+        return np.append(np.zeros(x.shape[1]), _constant(rows, "poisson"))
+    search = GridSearchCV(PoissonRegressor(max_iter=300), {"alpha": _STRENGTHS}, cv=_FOLDS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        best = search.fit(x, y).best_estimator_
+    return np.append(best.coef_, best.intercept_)
+
+
+def _fitted(model: Any, x: Array, y: Array) -> Array:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of fits that are not chosen
+        model.fit(x, y)
+    return np.append(np.ravel(model.coef_), model.intercept_)
+
+
+def _mixed_linear(x: Array, y: Array, codes: Any, family: FamilyName) -> tuple[Array, Array]:
+    from statsmodels.regression import mixed_linear_model as mixed  # noqa: PLC0415 - an extra
+
+    del family
+    d = x.shape[1]
+    model = mixed.MixedLM(y, x, groups=codes, exog_re=x)
+    free = mixed.MixedLMParams.from_components(fe_params=np.ones(d), cov_re=np.eye(d))
+    try:
+        found = model.fit(free=free, method="lbfgs")
+    except np.linalg.LinAlgError as error:
+        raise ValueError("its likelihood has no maximum that could be found") from error
+    effects = [np.asarray(found.random_effects[m]) for m in range(codes.max() + 1)]
+    return np.asarray(found.fe_params), np.stack(effects)
+
+
+def _mixed_bayes(x: Array, y: Array, codes: Any, family: FamilyName) -> tuple[Array, Array]:
+    from scipy.sparse import csr_matrix  # noqa: PLC0415 - rarely needed
+    from statsmodels.genmod import bayes_mixed_glm as mixed  # noqa: PLC0415 - an extra
+
+    tasks, d = int(codes.max()) + 1, x.shape[1]
+    place = (np.arange(d)[None, :] * tasks + codes[:, None]).ravel()
+    rows = np.repeat(np.arange(len(y)), d)
+    random = csr_matrix((x.ravel(), (rows, place)), shape=(len(y), tasks * d))
+    kinds = {"logistic": mixed.BinomialBayesMixedGLM, "poisson": mixed.PoissonBayesMixedGLM}
+    model = kinds[family](y, x, random, np.repeat(np.arange(d), tasks), vcp_p=1, fe_p=_WEAK)
+    found = model.fit_vb()
+    return np.asarray(found.fe_mean), np.asarray(found.vc_mean).reshape(d, tasks).T
+
+
+def _around(rows: Rows, center: Array, strength: float, family: FamilyName) -> Array:
+    """Minimizes the mean loss / 2 + strength ||b - center||_1, the intercept not penalized."""
+    free = np.arange(len(center)) == len(center) - 1
+    if family == "linear":
+        return lasso_debiasing(rows, center, strength, free=free)
+    model, x, y = FAMILIES[family], rows.x, rows.y
+
+    def objective(b: Array) -> float:
+        penalty = strength * np.abs((b - center)[~free]).sum()
+        return float(model.loss(x @ b, y).mean() / 2 + penalty)
+
+    coef = np.append(center[:-1], _constant(rows, family) - float(x[:, :-1].mean(0) @ center[:-1]))
+    for _ in range(_NEWTON):
+        eta = x @ coef
+        weights = np.maximum(model.curvature(eta), 1e-6)
+        work = Rows(x, eta + (y - model.mean(eta)) / weights, weights)
+        # The inner LASSO divides by the sum of weights, not by the number of rows.
+        step = lasso_debiasing(work, center, strength / float(weights.mean()), free=free) - coef
+        value = objective(coef)
+        while objective(coef + step) > value and np.abs(step).max() > 1e-8:
+            step = step / 2
+        coef = coef + step
+        if np.abs(step).max() < 1e-6:
+            break
+    return coef
