@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from client.memory import OWN, MemoryStore
+from client.memory import MemoryStore
 from client.training.allocator import keep_freed_memory
 from client.training.budget import block_size
 from client.training.cohort import (
@@ -28,6 +28,7 @@ from client.training.cohort import (
 )
 from client.training.dense_cohort import cost, dense, pays
 from client.training.outcome import ClientFailed, Group, Trained, failed
+from client.training.recollection import Recollection
 from client.training.sampler import Sampler
 from client.training.scoring import Scores, Scoring
 from engram.augmentations import AUGMENTATIONS, check_augmentation
@@ -121,6 +122,14 @@ class Trainer:
         self._reads = self._remembers and self.rule.reads_state
         model = self._network.init(torch_generator(experiment.seed, Stream.MODEL))
         self._personal = keep(model, self._network.personal, personal=True)
+        self._memories = Recollection(
+            store,
+            self.rule,
+            self._personal,
+            whole=self._remembers,
+            moments=self._keeps,
+            device=experiment.device,
+        )
         self.tailored = self._network.tailored
         vectorized = engine == "vectorized" and self._network.vectorizes
         self.ways = self._choose_ways(model, vectorized=vectorized)
@@ -289,7 +298,7 @@ class Trainer:
         kept: list[tuple[Params | None, Params]] = [(None, {})] * len(clients)
         if self._reads or self._keeps or self._personal:
             like = model | {name: leaf[0] for name, leaf in tailored.items()}
-            kept = [self._recall(like, client, before=server_round) for client in clients]
+            kept = [self._memories.recall(like, client, before=server_round) for client in clients]
         memories = [state if self._reads or self._keeps else None for state, _ in kept]
         own = {name: torch.stack([mine[name] for _, mine in kept]) for name in self._personal}
         own |= tailored
@@ -318,7 +327,7 @@ class Trainer:
         durable: int,
     ) -> LocalRound:
         """Keeps what clients remember; returns what may leave them."""
-        self._remember(done, clients, server_round, durable)
+        self._memories.keep(done, clients, server_round, durable)
         shared = done.models.leaves.keys() - self._personal.keys()
         done = done._replace(models=done.models.only(shared))
         return self._protect(done, model, clients, server_round) if self.experiment.clip else done
@@ -332,40 +341,6 @@ class Trainer:
             return way
         rules, *rest = way.args
         return partial(way.func, partial(rules, factor=factor), *rest, **way.keywords)
-
-    def _like(self, model: Params) -> Params:
-        """Returns what has the names and shapes of a client's memory of its rule."""
-        model = model | self._personal
-        own = model if self._remembers else {}
-        return own | (self.rule.moments(model) if self._keeps and self.rule.moments else {})
-
-    def _recall(self, model: Params, client: int, *, before: int) -> tuple[Params | None, Params]:
-        """Returns a client's memory of its rule, if it has one, and its personal parameters."""
-        like = self._like(model)
-        mine = {name: leaf.to(self.experiment.device) for name, leaf in self._personal.items()}
-        if not like and not mine:
-            return None, {}
-        marked = {OWN + name: leaf for name, leaf in mine.items()}
-        found = self._store.load(client, like | marked, before=before)
-        if found is None:
-            return None, mine
-        state = {name: found[name] for name in like}
-        return state or None, {name: found[OWN + name] for name in mine}
-
-    def _remember(
-        self, done: LocalRound, clients: Sequence[int], server_round: int, durable: int
-    ) -> None:
-        names = self._like(done.models.leaves)
-        kept = [i for i in range(len(clients)) if i not in done.broken]
-        if not kept or not (names or self._personal):
-            return
-        states = done.states.only(names.keys()).of(kept).stack()
-        mine = done.models.only(self._personal.keys()).of(kept).stack()
-        states = {name: leaf.cpu() for name, leaf in states.items()}
-        states |= {OWN + name: leaf.cpu() for name, leaf in mine.items()}
-        for position, i in enumerate(kept):
-            memory = {name: leaf[position].clone() for name, leaf in states.items()}
-            self._store.save(clients[i], memory, server_round=server_round, durable=durable)
 
     def _protect(
         self, done: LocalRound, model: Params, clients: Sequence[int], server_round: int
@@ -408,7 +383,7 @@ class Trainer:
 
         def kept(client: int) -> tuple[Candidates | None, Params]:
             own = {name: leaf[position[client]] for name, leaf in sent.items()}
-            state, mine = self._recall(model | own, client, before=server_round + 1)
+            state, mine = self._memories.recall(model | own, client, before=server_round + 1)
             mine |= own
             if network.candidates is not None:
                 return network.candidates(model | mine), part(mine)

@@ -103,7 +103,7 @@ def test_a_mixture_predicts_by_the_weights_that_a_client_has_come_to(engine):
     found = t.evaluate(start, [3, 4, 5], server_round=1).columns["loss-own"]
     weights = []
     for i, client in enumerate([3, 4, 5]):  # the last one has not trained
-        _, mine = t._recall(start, client, before=2)
+        _, mine = t._memories.recall(start, client, before=2)
         models, pi = t._network.candidates(start | mine)
         x, y = t.data.test.take(queries.rows[i][queries.counted[i]])
         each = torch.stack([t._network.apply(w, x).softmax(-1) for w in models])
