@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from engram.checks import require
 from engram.derivatives import moving_only
+from engram.optimizers import descent
 from engram.types import Batch, LocalRule, Params
 
 __all__ = ["first_steps", "in_turn", "only", "whose_turn", "without"]
@@ -77,7 +78,7 @@ def _moving(rule: LocalRule, moves: Callable[[str], bool]) -> LocalRule:
     def moved(w: Params) -> Params:
         return {name: leaf for name, leaf in w.items() if moves(name)}
 
-    def step(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
+    def whole(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         with holding():
             after, u = rule.step(w, u, batches)
         return w | moved(after), u
@@ -88,6 +89,7 @@ def _moving(rule: LocalRule, moves: Callable[[str], bool]) -> LocalRule:
             d, u = direction(w, u, batches)
         return moved(d), u
 
+    step = descent(some, rule.eta) if direction else whole  # which lets the others be
     return rule._replace(step=step, direction=direction and some, moved=moved)
 
 

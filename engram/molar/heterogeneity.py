@@ -7,8 +7,7 @@ scatter around a common center with a variance t, which may be 0; some may lie f
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import chdtrc, ndtr
-from scipy.stats import chi2
+from scipy.special import chdtrc, chdtri, ndtr
 
 from engram.arrays import Array, Bools
 from engram.checks import require
@@ -23,7 +22,7 @@ _HALVINGS: Final = 40
 _STEPS: Final = 100
 _STILL: Final = 1e-9  # of a variance: no change
 _PASSES: Final = 3  # over who is apart, which depends on the variance, and that on who is apart
-_MIDDLE: Final = float(chi2.median(1))  # of a squared standard normal
+_MIDDLE: Final = float(chdtri(1, 0.5))  # of a squared standard normal
 
 
 class Spread(NamedTuple):

@@ -329,7 +329,7 @@ def test_an_interval_by_hand():
 # --- References ----------------------------------------------------------------------------
 
 
-def rare(tasks=29, rows=40):
+def rare(tasks=12, rows=40):
     """Small tasks with some 6 % of cases, and nothing in which they differ but base rates."""
     rng = np.random.default_rng(1)
     task, x = np.repeat(np.arange(tasks), rows), rng.normal(size=(tasks * rows, 5))
