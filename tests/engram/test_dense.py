@@ -8,9 +8,9 @@ from engram.dense import FIRST, Examples, PlainCoordinates, dense_loss, indicato
 from engram.derivatives import hessian_product
 from engram.features import FeatureRows
 from engram.models import build_model, cross_entropy
-from engram.span import Span
+from engram.span import Span, make_coordinates
 from engram.tree import add_scaled, is_finite
-from tests.support import assert_same
+from tests.support import assert_same, draw
 
 CLIENTS, ROWS, CLASSES = 3, 4, 3
 NETWORKS = {
@@ -149,3 +149,17 @@ def test_what_is_not_finite_is_found(value):
     assert is_finite({"a": large, "b": -large})
     large[17, 1] = value
     assert not is_finite({"b": torch.zeros(2), "a": large})
+
+
+@pytest.mark.parametrize("drawn", [3, 9])  # fewer rows than inputs, and more
+@pytest.mark.parametrize("own", [False, True])
+def test_some_clients_of_a_cohort_have_their_own_weights(drawn, own):
+    weight = draw(1, 4, 5, 6) if own else draw(1, 5, 6)
+    coordinates = make_coordinates(weight, 4, drawn)
+    coordinates.drawn.copy_(draw(2, 4, drawn, 6))
+    held = coordinates.origin()
+    if drawn < 6:
+        held = draw(3, 4, drawn, 5)
+    some = [3, 1]  # the others have diverged
+    found = coordinates.of(some).weights(held[some])
+    torch.testing.assert_close(found, coordinates.weights(held)[some])
