@@ -9,6 +9,7 @@ chosen without the rows that are scored.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -225,6 +226,19 @@ def _coverage_table(family: str, rows: Sequence[Mapping[str, Any]]) -> Printed:
     return printed
 
 
+def _of_design(design: Design, trials: int) -> tuple[list[dict[str, Score]], float]:
+    return list(simulated(design, trials)), 0.0
+
+
+def _of_rows(
+    table: Table, family: FamilyName, shares: Shares, trials: int
+) -> tuple[list[dict[str, Score]], float]:
+    """Scores splits of real rows; they overlap, so that the ratio of test to other rows counts."""
+    rngs = (np.random.default_rng([13, k]) for k in range(trials))
+    ratio = (1 - sum(shares)) / sum(shares)
+    return [compare_once(table, family, shares, rng) for rng in rngs], ratio
+
+
 def main(
     trials: Annotated[int, typer.Option(min=2, help="Trials, or splits, of each table.")] = 10,
     replications: Annotated[int, typer.Option(min=1, help="Of each gap of coverage.")] = 400,
@@ -235,14 +249,10 @@ def main(
     console, found = Console(), dict[str, Verdict]()
     with threadpool_limits(1):
         work: dict[str, Callable[[], tuple[Any, float]]] = {
-            name: lambda design=design: (list(simulated(design, trials)), 0.0)  # type: ignore[misc]
-            for name, design in SIMULATED.items()
+            name: partial(_of_design, design, trials) for name, design in SIMULATED.items()
         }
         for name, (table, family, shares) in (pisa(pisa_file) if pisa_file else {}).items():
-            work[name] = lambda t=table, f=family, s=shares: (  # type: ignore[misc]
-                [compare_once(t, f, s, np.random.default_rng([13, k])) for k in range(trials)],
-                (1 - sum(s)) / sum(s),
-            )
+            work[name] = partial(_of_rows, table, family, shares, trials)
         for name, run in work.items():
             found[name] = verdict(*run())
             of = found[name]

@@ -54,7 +54,7 @@ def test_a_site_of_a_single_class_takes_part():
     assert coefs[0, 2] < coefs[1:, 2].min()
 
 
-@pytest.mark.parametrize("options", [{}, {"weights": "equal"}, {"max_weight": 5.0}])
+@pytest.mark.parametrize("options", [{"weights": "equal"}, {"max_weight": 5.0}, {}])
 def test_a_site_that_lies_moves_the_center_little(options):
     tasks, _ = sites()
 
@@ -64,8 +64,7 @@ def test_a_site_that_lies_moves_the_center_little(options):
 
     honest, _ = exchanged(tasks, 2, **options)
     told, _ = exchanged(tasks, 2, spoil=spoil, **options)
-    if options:  # else its claim of tiny errors outweighs all others, as in the median
-        np.testing.assert_allclose(told.center, honest.center, atol=0.6)
+    np.testing.assert_allclose(told.center, honest.center, atol=0.6)
 
 
 def test_a_constant_target_shows_no_noise_but_takes_what_others_share():
