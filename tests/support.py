@@ -61,7 +61,9 @@ def small(**settings: Any) -> Experiment:
         "checkpoint-every": 2,
     }
     method = settings.setdefault("method", "local-moml")
-    own = {"initial-batch-size": 3} if method == "local-moml" else {}
+    # With the Hessian, the harder of both variants.
+    exact = {"hessian": "exact"} if "hessian" in METHODS[method].model_fields else {}
+    own = exact | ({"initial-batch-size": 3} if method == "local-moml" else {})
     given = {key_of(key): value for key, value in settings.items()}
     return Experiment.from_config(read_by(method, quick) | own | given)
 

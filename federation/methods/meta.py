@@ -43,12 +43,12 @@ class LocalMoml(LocalMethod):
         json_schema_extra=searched(0.05, 1),
     )
     eta: Float = Field(
-        0.1,
+        0.05,
         gt=0,
         description="step size of the common model",
         json_schema_extra=searched(1e-3, 1, log=True),
     )
-    hessian: Hessian = Field("exact", description=_HESSIAN)
+    hessian: Hessian = Field("first-order", description=_HESSIAN)
     memory: Literal["reset", "carry"] = Field(
         "reset",
         description="whether memories start anew each round (cross-device) or are carried over "
@@ -96,12 +96,12 @@ class PerFedAvg(LocalMethod):
         json_schema_extra=searched(1e-3, 1, log=True),
     )
     eta: Float = Field(
-        0.1,
+        0.05,
         gt=0,
         description="step size of the common model",
         json_schema_extra=searched(1e-3, 1, log=True),
     )
-    hessian: Hessian = Field("exact", description=_HESSIAN)
+    hessian: Hessian = Field("first-order", description=_HESSIAN)
 
     def rule(self, loss: "LossFn") -> "LocalRule":
         """Builds the client's part."""

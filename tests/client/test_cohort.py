@@ -28,15 +28,15 @@ SPAN = {"hidden": "8,6"}
 PLAIN = {"hidden": "8,6", "local_steps": 9, "batch_size": 9}
 FEATURES = {"model": "cnn", "hidden": "64", "eta": 0.05}
 STACKED = {"model": "cnn", "hidden": "8", "local_steps": 4}
-FIRST_ORDER = {"hessian": "first-order"}
+FIRST_ORDER, EXACT = {"hessian": "first-order"}, {"hessian": "exact"}
 CASES = [
     *(
         (dense, coordinates, regime | rule)
         for coordinates, regime in ((Span, SPAN), (PlainCoordinates, PLAIN))
         for rule in (
             {"method": "fedavg"},
-            {"method": "local-moml"},
-            {"method": "local-moml", "memory": "carry"},
+            {"method": "local-moml"} | EXACT,
+            {"method": "local-moml", "memory": "carry"} | EXACT,
             {"method": "per-fedavg", **FIRST_ORDER},
             {"method": "pfedme"},
             {"method": "fedprox", "mu": 0.5},
@@ -60,7 +60,7 @@ CASES = [
     (dense, PlainCoordinates, {"method": "fedalt"} | PLAIN | {"optimizer": "momentum"}),
     (dense, Span, {"method": "local-moml"} | FEATURES | FIRST_ORDER),
     (dense, Span, {"method": "per-fedavg"} | FEATURES | FIRST_ORDER),
-    (vmapped, None, {"method": "local-moml"} | FEATURES),
+    (vmapped, None, {"method": "local-moml"} | FEATURES | EXACT),
     (vmapped, None, {"method": "local-moml", "memory": "carry"} | FEATURES | FIRST_ORDER),
     (vmapped, None, {"method": "pfedme"} | FEATURES),
     (vmapped, None, {"method": "ditto"} | FEATURES),

@@ -77,7 +77,7 @@ def test_rows_come_in_order_whether_or_not_a_memory_is_begun(method, memory):
 
 @pytest.mark.parametrize("kind", ["linear", "cnn"])
 def test_other_networks_train_alike(kind):
-    e = small_of_any(model=kind, local_steps=1)
+    e = small_of_any(model=kind, local_steps=1, hessian="exact")
     one, _ = rounds(trainer(e), [[3, 12]])
     other, _ = rounds(trainer(e, engine="sequential"), [[3, 12]])
     assert_same(one.params, other.params, atol=1e-5)
@@ -85,7 +85,7 @@ def test_other_networks_train_alike(kind):
 
 @pytest.mark.parametrize("memory", ["reset", "carry"])
 def test_a_round_is_the_rule_run_by_hand(memory):
-    e = small_of_any(memory=memory, clients_per_round=1, seed=3)
+    e = small_of_any(memory=memory, clients_per_round=1, seed=3, hessian="exact")
     t = trainer(e)
     rule = local_moml(
         cross_entropy(t._network),
@@ -176,7 +176,7 @@ OTHER = {
         "alpha": 0.2,
         "beta": 0.3,
         "eta": 0.2,
-        "hessian": "first-order",
+        "hessian": "exact",
         "memory": "carry",
     }
     | {"local-steps": 3, "batch-size": 3, "initial-batch-size": 4, "seed": 5},
@@ -227,7 +227,7 @@ def test_every_setting_of_an_algorithm_reaches_it(method, key):
 def test_alpha_zero_one_step_all_clients_is_sgd():
     # Sec. 5.2: alpha = 0, H = 1, beta = 1, B = n; the mean of the models is one SGD step on the
     # mean of the clients' batch losses.
-    e = small_of_any(beta=1.0, alpha=0.0, local_steps=1, clients_per_round=20)
+    e = small_of_any(beta=1.0, alpha=0.0, local_steps=1, clients_per_round=20, hessian="exact")
     t = trainer(e)
     model = initial_model(t)
     trained, merged = rounds(t, [list(range(20))], model)

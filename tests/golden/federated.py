@@ -6,8 +6,10 @@ from simulations.engine import simulate
 from tests.golden.numbers import differences, plain, read
 from tests.support import small
 
-MOML = {"method": "local-moml"}
-PER = {"method": "per-fedavg"}
+# The defaults when they were recorded.
+_META = {"hessian": "exact", "eta": 0.1}
+MOML = {"method": "local-moml"} | _META
+PER = {"method": "per-fedavg"} | _META
 PFEDME = {"method": "pfedme"}
 FEDAVG = {"method": "fedavg"}
 TABLE = {"num_clients": 12, "timeout": 5.0}

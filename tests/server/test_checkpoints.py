@@ -238,7 +238,7 @@ def test_metrics_of_an_earlier_version_are_read(record):
 def test_a_changed_setting_in_the_record_is_found(record):
     path = record.folder / "config.json"
     assert record.config["settings"] == small().to_config()
-    path.write_text(path.read_text().replace('"local-moml.eta": 0.1', '"local-moml.eta": 0.3'))
+    path.write_text(path.read_text().replace('"local-moml.eta": 0.05', '"local-moml.eta": 0.3'))
     with pytest.raises(Refused, match=r"config.json is damaged: its checksum is wrong; .*--set"):
         _ = record.config
     path.write_text(json.dumps({"settings": 3, "engine": "x", "training": ""}))

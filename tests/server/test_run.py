@@ -242,7 +242,7 @@ def test_a_run_that_nobody_could_score_is_scored_when_it_is_resumed(tmp_path, mo
 def test_refuses_to_go_on_with_other_settings(tmp_path):
     folder = tmp_path / "run"
     run(folder, num_rounds=2)
-    with pytest.raises(Refused, match=r"other settings: local-moml\.eta was 0\.1, not 0\.2"):
+    with pytest.raises(Refused, match=r"other settings: local-moml\.eta was 0\.05, not 0\.2"):
         run(folder, num_rounds=4, resume=str(folder), eta=0.2)
     with pytest.raises(Refused, match=r"was run by `engram run`.*resume it so"):
         run(folder, DiskStore(tmp_path / "m"), num_rounds=4, resume=str(folder))
