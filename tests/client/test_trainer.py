@@ -176,7 +176,7 @@ OTHER = {
         "alpha": 0.2,
         "beta": 0.3,
         "eta": 0.2,
-        "hessian": "exact",
+        "hessian": "first-order",
         "memory": "carry",
     }
     | {"local-steps": 3, "batch-size": 3, "initial-batch-size": 4, "seed": 5},
