@@ -14,7 +14,7 @@ from engram.molar.site import INTERCEPT, Rows, estimate_site, why_undetermined
 from engram.molar.tables import Scaling, distinct, rows_of_tasks
 from federation.data.tables import Table
 from federation.errors import DataError, one_line
-from simulations.studies.molar.choice import Choice, choose
+from simulations.studies.molar.choice import Choice, choose, is_tie
 from simulations.studies.molar.contenders import Make, Method, Molar, methods_for
 from simulations.studies.molar.preparation import independent
 
@@ -146,28 +146,33 @@ def _chosen(
 ) -> tuple[str, Choice]:
     """Returns the variant and the constant with the least mean loss over some parts.
 
-    A part has rows to learn from, and rows to be scored on.
+    A part has rows to learn from, and rows to be scored on. Of a ``simplest`` method, ties go to
+    the largest constant, and then to the last variant.
     """
     (first, make), *others = method.variants.items()
     if len(method.grid) == 1 and not others:
-        return first, Choice(method.grid[0], 0.0, edge=False)
+        return first, Choice(method.grid[0], np.zeros(1), edge=False)
 
-    def loss(c: float, make: Make = make) -> float:
-        models = [_fitted(make(c), table, learn) for learn, _ in parts]
-        pairs = zip(models, parts, strict=True)
-        return float(np.mean([_losses(m, table, family, score).mean() for m, (_, score) in pairs]))
+    def losses(c: float, make: Make = make) -> Array:
+        each = [
+            _of_rows(_fitted(make(c), table, learn), table, family, score) for learn, score in parts
+        ]
+        scored = np.concatenate([score for _, score in parts])
+        return _by_task(np.concatenate(each), table.labels[scored])
 
     if widen:
-        best = choose(loss, method.grid)
+        chosen = choose(losses, method.grid, simplest=method.simplest)
     else:
-        tried = {c: loss(c) for c in method.grid}
-        c = min(tried, key=lambda c: tried[c])
-        best = Choice(c, tried[c], edge=c in (method.grid[0], method.grid[-1]))
-    found = {first: best}
+        tried = {c: losses(c) for c in method.grid}
+        c = min(tried, key=lambda c: tried[c].mean())
+        chosen = Choice(c, tried[c], edge=c in (method.grid[0], method.grid[-1]))
+    found = {first: chosen}
     for name, other in others:
-        found[name] = best._replace(loss=loss(best.constant, other))
-    name = min(found, key=lambda name: found[name].loss)
-    return name, found[name]
+        found[name] = chosen._replace(losses=losses(chosen.constant, other))
+    best = min(found, key=lambda name: found[name].losses.mean())
+    if method.simplest:
+        best = [n for n, one in found.items() if is_tie(one.losses, found[best].losses)][-1]
+    return best, found[best]
 
 
 def _folds(rows: Numbers, tasks: npt.NDArray[Any], count: int) -> list[tuple[Numbers, Numbers]]:
@@ -184,7 +189,7 @@ def _folds(rows: Numbers, tasks: npt.NDArray[Any], count: int) -> list[tuple[Num
 
 
 def _scored(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers) -> Score:
-    each = _losses(model, table, family, rows)
+    each = _by_task(_of_rows(model, table, family, rows), table.labels[rows])
     score = Score(0.0, float(np.mean(each)), 0.0, tasks=tuple(each.tolist()))
     if family != "logistic":
         return score
@@ -219,12 +224,15 @@ def _reference(table: Table, rows: Numbers) -> npt.NDArray[np.float64]:
     return np.stack([np.where(site.determined, site.coef, np.nan)[:-1] for site in sites])
 
 
-def _losses(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers) -> Array:
+def _of_rows(model: MultitaskModel, table: Table, family: FamilyName, rows: Numbers) -> Array:
+    eta = model.linear_predictor(_frame(table, rows), table.labels[rows])
+    return FAMILIES[family].loss(eta, table.y[rows])
+
+
+def _by_task(losses: Array, tasks: npt.NDArray[Any]) -> Array:
     """Returns the mean loss of each task's rows."""
-    tasks = table.labels[rows]
-    each = FAMILIES[family].loss(model.linear_predictor(_frame(table, rows), tasks), table.y[rows])
     labels, codes = distinct(tasks)
-    return np.asarray(np.bincount(codes, each) / np.bincount(codes, minlength=len(labels)))
+    return np.asarray(np.bincount(codes, losses) / np.bincount(codes, minlength=len(labels)))
 
 
 def _split(

@@ -42,6 +42,9 @@ class Method(NamedTuple):
     variants: dict[str, Make]
     grid: Sequence[float]  # of the constant; (0,) if there is none
     folds: int = 1  # by cross-validation within all rows but the tests; 1: on validation rows
+    # Whether a larger constant, and a later variant, share more between tasks, and are chosen where
+    # losses do not tell them from the best: few rows do not, and then sharing is safer.
+    simplest: bool = False
 
 
 def molar(family: FamilyName, option: Option, c: float) -> Molar:
@@ -94,6 +97,7 @@ def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]
             {name: partial(adaptive, family, alike=level) for name, level in alike.items()},
             _REACHES,
             _FOLDS,
+            simplest=True,
         ),
     }
 
