@@ -81,7 +81,7 @@ def init(
         bool, typer.Option("--renew", help="Instead: renew the server's certificate in FOLDER.")
     ] = False,
 ) -> None:
-    """Make a federation: its certificates, and a folder for the server and for each client."""
+    """Make a federation: certificates, and a folder for the server and each client."""
     options = {"--clients": clients, "--superlink": superlink, "--insecure": insecure}
     others = options | {"--host": host, "--days": days, "--renew": renew}
     if add:
@@ -168,7 +168,7 @@ def start(
 
 @app.command()
 def register(server: _Server, control: _Control = None) -> None:
-    """Register all clients' keys with the running SuperLink; known ones stay registered."""
+    """Register all clients' keys with the running SuperLink; known ones stay."""
     for client, node in register_clients(server, control=control):
         print(f"{client}: " + ("known already" if node is None else f"registered as {node}"))
 
@@ -181,7 +181,7 @@ def unregister(
     ],
     control: _Control = None,
 ) -> None:
-    """Remove a client's key from the running SuperLink, which refuses it from now on, for good."""
+    """Remove a client's key from the running SuperLink, which refuses it for good."""
     name, node = unregister_client(server, client, control=control)
     number = name.removeprefix("client-")
     print(

@@ -8,7 +8,7 @@ name it here.
 
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import click
 import typer
@@ -17,67 +17,160 @@ from typer.main import get_group
 
 from federation.plugins import add_plugins, load_plugins, project_plugins
 
-__all__ = ["COMMANDS", "app"]
+__all__ = ["COMMANDS", "GROUPS", "app"]
 
 _RUN, _SERVER, _CLIENT = "simulations.run_cli", "server.cli", "client.cli"
 
-COMMANDS: Final = {
-    "run": (_RUN, "Run one experiment, in this process or on a deployed federation."),
-    "compare": (
-        _RUN,
-        "Run methods and references side by side, over several seeds.",
-    ),
-    "tune": (
-        "simulations.tune_cli",
-        "Find settings of methods that train networks, on rows held out for validation.",
-    ),
-    "show": (_RUN, "Show what a run, or a comparison, has found so far, and draw its plots again."),
-    "data": (_RUN, "Show which client holds which rows: a table, and a picture."),
-    "new": (
-        "simulations.new_cli",
-        "Make a project: a network, data and a method of your own, which all engines run.",
-    ),
-    "methods": ("simulations.methods_cli", "List the methods, or show one and its settings."),
-    "reproduce": (
-        "simulations.studies.command",
-        "Run a paper's experiment, and compare the results with the published ones.",
-    ),
-    "federation": (
-        "simulations.deployed_cli",
-        "Run an experiment on a federation of processes on this machine, over gRPC.",
-    ),
-    "app": (
-        "simulations.deployed_cli",
-        "Write the app that `flwr run FOLDER` runs, with the settings of all methods.",
-    ),
-    "init-federation": (
-        _SERVER,
-        "Make a federation: its certificates, and a folder for the server and for each client.",
-    ),
-    "superlink": (
-        _SERVER,
-        "Start a federation's SuperLink, to which its clients and its users connect.",
-    ),
-    "register": (
-        _SERVER,
-        "Register all clients' keys with the running SuperLink; known ones stay registered.",
-    ),
-    "unregister": (
-        _SERVER,
-        "Remove a client's key from the running SuperLink, which refuses it from now on, for good.",
-    ),
-    "status": (_SERVER, "Show who is in a federation, or who took part in a run, and its cost."),
-    "node": (_CLIENT, "Serve a federation as one of its clients, until it is stopped."),
-    "memory": (_CLIENT, "Manage the memories on a node's disk."),
+
+class Command(NamedTuple):
+    """A subcommand.
+
+    Attributes:
+        module: What has it, in its ``app``.
+        line: The first line of its help.
+        examples: Commands that its help ends with.
+    """
+
+    module: str
+    line: str
+    examples: tuple[str, ...]
+
+
+GROUPS: Final[dict[str, dict[str, Command]]] = {
+    "Train": {
+        "run": Command(
+            _RUN,
+            "Run one experiment, in this process or on a deployed federation.",
+            ("engram run fedavg --set num-rounds=50", "engram run --resume NAME"),
+        ),
+        "compare": Command(
+            _RUN,
+            "Run methods and references side by side, over several seeds.",
+            (
+                "engram compare fedavg ditto local-moml --seeds 5",
+                "engram compare fedavg ditto --tuned --trials 16",
+            ),
+        ),
+        "tune": Command(
+            "simulations.tune_cli",
+            "Find settings of methods that train networks, on rows held out for validation.",
+            (
+                "engram tune ditto --trials 16 --seeds 3",
+                "engram tune ditto --search lambda=0.01..10:log --minutes 5",
+            ),
+        ),
+        "reproduce": Command(
+            "simulations.studies.command",
+            "Run a paper's experiment, and compare the results with the published ones.",
+            (
+                "engram reproduce sinewave --hessian first-order",
+                "engram reproduce molar-table patients.csv --target cost --task hospital",
+            ),
+        ),
+    },
+    "Look": {
+        "runs": Command(
+            "simulations.runs_cli",
+            "List the runs, comparisons and searches of a folder, the newest first.",
+            ("engram runs", "engram runs results --json"),
+        ),
+        "show": Command(
+            _RUN,
+            "Show what a run, or a comparison, has found so far, and draw its plots again.",
+            ("engram show NAME", "engram show runs/NAME --json"),
+        ),
+        "data": Command(
+            _RUN,
+            "Show which client holds which rows: a table, and a picture.",
+            (
+                "engram data --set partition=dirichlet --set dirichlet-alpha=0.3",
+                "engram data --set dataset=npz:images.npz --out rows.png",
+            ),
+        ),
+        "methods": Command(
+            "simulations.methods_cli",
+            "List the methods, or show one and its settings.",
+            ("engram methods", "engram methods pfedme"),
+        ),
+    },
+    "Between machines": {
+        "federation": Command(
+            "simulations.deployed_cli",
+            "Run an experiment on a federation of processes on this machine, over gRPC.",
+            (
+                "engram federation --clients 3 --set num-rounds=20",
+                "engram federation --clients 4 --set method=fedavg",
+            ),
+        ),
+        "init-federation": Command(
+            _SERVER,
+            "Make a federation: certificates, and a folder for the server and each client.",
+            (
+                "engram init-federation fed --clients 3 --host fl.example.org",
+                "engram init-federation fed --add-client",
+            ),
+        ),
+        "superlink": Command(
+            _SERVER,
+            "Start a federation's SuperLink, to which its clients and its users connect.",
+            ("engram superlink fed/server", "engram superlink fed/server --fleet 0.0.0.0:9092"),
+        ),
+        "register": Command(
+            _SERVER,
+            "Register all clients' keys with the running SuperLink; known ones stay.",
+            ("engram register fed/server", "engram register fed/server --control 127.0.0.1:8000"),
+        ),
+        "unregister": Command(
+            _SERVER,
+            "Remove a client's key from the running SuperLink, which refuses it for good.",
+            (
+                "engram unregister fed/server client-1",
+                "engram unregister fed/server client-1 --control 127.0.0.1:8000",
+            ),
+        ),
+        "status": Command(
+            _SERVER,
+            "Show who is in a federation, or who took part in a run, and its cost.",
+            ("engram status fed/server", "engram status fed/server --json"),
+        ),
+        "node": Command(
+            _CLIENT,
+            "Serve a federation as one of its clients, until it is stopped.",
+            ("engram node fed/client-0", "engram node fed/client-0 --data rows.npz"),
+        ),
+        "memory": Command(
+            _CLIENT,
+            "Manage the memories on a node's disk.",
+            ("engram memory list fed/client-0", "engram memory forget fed/client-0"),
+        ),
+    },
+    "Your own": {
+        "new": Command(
+            "simulations.new_cli",
+            "Make a project of your own: a network, data and a method, for all engines.",
+            ("engram new hospitals", "cd hospitals && engram run"),
+        ),
+        "app": Command(
+            "simulations.deployed_cli",
+            "Write the app that `flwr run FOLDER` runs, with the settings of all methods.",
+            ("engram app flower-app", "flwr run flower-app"),
+        ),
+    },
 }
-"""By name, the module of a subcommand, whose ``app`` has it, and the first line of its help."""
+"""The subcommands by name, under the headings that ``engram --help`` gives them."""
+
+COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group.items()}
 
 
 class _Lazy(TyperGroup):
     """A group that knows its commands by name and first line, and imports the one called."""
 
     def __init__(self, **attributes: Any) -> None:
-        lines = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+        lines = {
+            name: TyperCommand(name, help=one.line, rich_help_panel=title)
+            for title, group in GROUPS.items()
+            for name, one in group.items()
+        }
         super().__init__(**attributes | {"commands": lines})
 
     def resolve_command(
@@ -85,9 +178,12 @@ class _Lazy(TyperGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Finds the command that is called, and imports it."""
         name, _, rest = super().resolve_command(ctx, args)
-        module, _ = COMMANDS[str(name)]
-        found = get_group(import_module(module).app)
-        return name, found.commands.get(str(name), found), rest
+        one = COMMANDS[str(name)]
+        group = get_group(import_module(one.module).app)
+        command = group.commands.get(str(name), group)
+        more = [command.epilog] if command.epilog else []
+        command.epilog = "\n\n".join(["Examples:", *one.examples, *more])
+        return name, command, rest
 
 
 def _print_versions(wanted: bool) -> None:
@@ -130,6 +226,6 @@ def _engram(
     """Personalized federated learning: every client gets its own model, and remembers it."""
     del versions
     add_plugins(",".join([project_plugins(), *(plugin or ())]))
-    module, _ = COMMANDS[str(context.invoked_subcommand)]
+    module = COMMANDS[str(context.invoked_subcommand)].module
     if module not in (_SERVER, _CLIENT):  # which leave it to the processes that they start
         load_plugins()

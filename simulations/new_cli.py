@@ -28,7 +28,7 @@ app = typer.Typer()
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the folder, and of its package.")],
 ) -> None:
-    """Make a project: a network, data and a method of your own, which all engines run."""
+    """Make a project of your own: a network, data and a method, for all engines."""
     word = re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name, re.ASCII) and len(name) <= _LONGEST
     if not word or keyword.iskeyword(name):
         raise Refused(

@@ -11,13 +11,13 @@ from typing import Literal
 import pytest
 from pydantic import Field
 from rich.console import Console
-from typer.main import get_group
+from typer.main import get_command, get_group
 from typer.testing import CliRunner
 
 from federation.methods import METHODS
 from federation.settings.fields import Float, Int, Settings, range_of
 from federation.settings.shared import GROUPS, SharedSettings
-from simulations import methods_cli, options
+from simulations import cli, methods_cli, options
 from simulations.cli import COMMANDS, app
 
 HEAVY = ["torch", "sklearn", "numba", "matplotlib", "pandas", "flwr", "numpy", "grpc", "ray"]
@@ -38,6 +38,7 @@ LIGHT = [  # words, exit status
     (["federation", "--help"], 0),
     (["federation", "--set", "numrounds=3"], 2),
     (["methods"], 0),
+    (["runs", "none"], 2),
     (["methods", "pfedme", "--json"], 0),
     (["register", "--help"], 0),
     (["status", "--help"], 0),
@@ -107,11 +108,36 @@ def test_a_run_begins_without_what_it_does_not_need():
 
 def test_the_first_lines_of_help_are_the_commands_own():
     found = {}
-    for module in {module for module, _ in COMMANDS.values()}:
+    for module in {one.module for one in COMMANDS.values()}:
         group = get_group(import_module(module).app)
-        found |= group.commands if module != COMMANDS["reproduce"][0] else {"reproduce": group}
+        study = module == COMMANDS["reproduce"].module
+        found |= {"reproduce": group} if study else group.commands
     own = {name: command.help.splitlines()[0] for name, command in found.items()}
-    assert own == {name: line for name, (_, line) in COMMANDS.items()}
+    assert own == {name: one.line for name, one in COMMANDS.items()}
+
+
+def test_help_is_one_screen_of_groups(engram):
+    out = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "100"}).output
+    assert len(out.splitlines()) <= 50
+    places = [out.index(f"─ {title} ─") for title in cli.GROUPS]
+    assert places == sorted(places)
+
+
+EXAMPLES = [(name, line) for name, one in COMMANDS.items() for line in one.examples]
+
+
+@pytest.mark.parametrize(("name", "line"), EXAMPLES)
+def test_examples_are_in_the_help_and_are_commands(engram, name, line):
+    assert len(COMMANDS[name].examples) == 2
+    assert line in engram(name, "--help")[1]
+    program, *words = line.rpartition(" && ")[2].split()
+    if program != "engram":  # what starts what this command has made
+        return
+    command, context = get_command(app), None
+    while hasattr(command, "resolve_command"):
+        context = command.make_context("", words, parent=context, resilient_parsing=True)
+        _, command, words = command.resolve_command(context, words)
+    command.make_context("", words, parent=context)  # refuses what it does not know
 
 
 def test_the_version_is_printed_with_those_of_what_computes(engram):
