@@ -87,6 +87,11 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 "engram data --set dataset=npz:images.npz --out rows.png",
             ),
         ),
+        "track": Command(
+            "simulations.track_cli",
+            "Send what a run, or a comparison, has recorded to TensorBoard, MLflow or W&B.",
+            ("engram track NAME --to tensorboard", "engram track NAME --to mlflow"),
+        ),
         "methods": Command(
             "simulations.methods_cli",
             "List the methods, or show one and its settings.",

@@ -19,6 +19,7 @@ from federation.settings.fields import Settings, key_of, range_of
 from federation.settings.files import read_settings
 from federation.settings.shared import GROUPS
 from simulations.console import out as console
+from simulations.tracking.sending import TRACKERS
 
 __all__ = [
     "SEE_SETTINGS",
@@ -28,6 +29,7 @@ __all__ = [
     "Processes",
     "Resume",
     "Set",
+    "Track",
     "WithSettings",
     "data_name",
     "find_run",
@@ -90,6 +92,10 @@ Resume = Annotated[
 Processes = Annotated[
     int | None,
     typer.Option(min=1, help="Methods that are tuned at once; default: one for each core."),
+]
+Track = Annotated[
+    str | None,
+    typer.Option(metavar="TRACKER", help=f"Send rounds, as they end, to {' or '.join(TRACKERS)}."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="End standard output with one line of JSON.")]
 

@@ -29,6 +29,7 @@ from simulations.options import (
     Processes,
     Resume,
     Set,
+    Track,
     WithSettings,
     data_name,
     find_run,
@@ -41,6 +42,7 @@ from simulations.options import (
 )
 from simulations.several import settings_of_each
 from simulations.terminal import Execute, Report, run_all, show_found
+from simulations.tracking.sending import check_tracker, follow
 
 if TYPE_CHECKING:
     from client.training.trainer import Engine
@@ -79,6 +81,7 @@ def run(
         str | None,
         typer.Option(metavar="HOST:PORT", help=f"Its SuperLink's Control API; default {CONTROL}."),
     ] = None,
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Run one experiment, in this process or on a deployed federation."""
@@ -90,6 +93,8 @@ def run(
     if federation is not None:
         if engine is not None:
             raise Refused("--engine and --federation exclude each other: nodes train as they can")
+        if track is not None:
+            raise Refused("--track and --federation exclude each other: see engram track")
         from simulations.deployed_cli import run_on
 
         run_on(overrides, federation, control, out, resume, as_json)
@@ -107,16 +112,27 @@ def run(
         experiment = read_experiment(settings)
         # A run of Flower's is refused further on, in words of its own.
         chosen = _engine(engine or saved["engine"].replace("flower", "vectorized"))
-    run_all({folder: experiment}, _simulate(chosen), f"engram run --resume {folder}")
+    run_all({folder: experiment}, _simulate(chosen, track), f"engram run --resume {folder}")
     show_found(folder, as_json)
 
 
-def _simulate(engine: "Engine") -> Execute:
+def _simulate(engine: "Engine", tracker: str | None, group: str = "") -> Execute:
+    if tracker is not None:
+        check_tracker(tracker)
     with end_at_once():
         from simulations.engine import simulate
 
     def execute(experiment: Experiment, folder: Path, report: Report) -> None:
-        simulate(experiment, folder, engine=engine, on_round=report)
+        if tracker is None:
+            simulate(experiment, folder, engine=engine, on_round=report)
+            return
+
+        def both(row: dict[str, Any]) -> None:
+            tell(row)
+            report(row)
+
+        with follow(folder, tracker, group) as tell:
+            simulate(experiment, folder, engine=engine, on_round=both)
 
     return execute
 
@@ -145,6 +161,7 @@ def compare(
         typer.Option(min=1, max=100_000, help="Settings that --tuned tries of each; default 32."),
     ] = None,
     processes: Processes = None,
+    track: Track = None,
     as_json: Json = False,
 ) -> None:
     """Run methods and references side by side, over several seeds.
@@ -171,6 +188,7 @@ def compare(
         from simulations.references import write_references
         from simulations.tuning.command import TUNING, new_tuning, tuned_plan
     # What cannot be run is refused before anything is written.
+    execute = _simulate(chosen, track, folder.name)
     for experiment in plan.values():
         held = federated_data(experiment)
         model_for(experiment, held.kind)
@@ -184,7 +202,7 @@ def compare(
     if (folder / TUNING).is_dir():
         again = f"engram compare --resume {folder}"
         plan = tuned_plan(plan, folder / TUNING, again, processes)
-    run_all(_work(folder, plan), _simulate(chosen), f"engram compare --resume {folder}")
+    run_all(_work(folder, plan), execute, f"engram compare --resume {folder}")
     write_references(folder, plan.values())
     show_found(folder, as_json)
 

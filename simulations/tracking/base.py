@@ -1,0 +1,58 @@
+"""What is told a tracker of a run, and the protocol by which it is told."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+__all__ = ["About", "Tracker"]
+
+
+class About(NamedTuple):
+    """A run, as a tracker knows it.
+
+    Attributes:
+        key: A name that no other run has, and that a resumed run keeps.
+        name: The name of its folder.
+        group: The folder of its comparison; "" if it is none of one.
+        folder: Its folder.
+        settings: Its settings by key.
+    """
+
+    key: str
+    name: str
+    group: str
+    folder: Path
+    settings: Mapping[str, Any]
+
+
+class Tracker(Protocol):
+    """One run at a tracker. It is made of an ``About``, and of the last round that it was told."""
+
+    @property
+    def known(self) -> int:
+        """The last round that it has, as far as the tracker itself can tell; -1 for none."""
+
+    def tell(self, server_round: int, values: Mapping[str, float]) -> None:
+        """Adds a round's numbers."""
+
+    def flush(self) -> None:
+        """Hands over what is still held back."""
+
+    def finish(
+        self,
+        server_round: int,
+        results: Mapping[str, float],
+        clients: Mapping[str, Sequence[float]],
+        files: Sequence[Path],
+    ) -> None:
+        """Adds the results, after the last round.
+
+        Args:
+            server_round: The last round.
+            results: Numbers by name.
+            clients: Each client's value, by metric: for a histogram.
+            files: Files to be kept with the run.
+        """
+
+    def close(self) -> None:
+        """Ends it; another process may go on."""

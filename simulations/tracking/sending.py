@@ -1,0 +1,206 @@
+"""Sends a run's record to a tracker: while it goes on, or later; no round twice, no run twice.
+
+What has been sent is noted in ``tracked.json`` in the run's folder, by tracker.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from logging import getLogger
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from federation.errors import Refused, one_line
+from federation.files import read_json, replace_file
+from server.record import RunRecord
+from simulations.tracking.base import About, Tracker
+
+__all__ = ["TRACKERS", "check_tracker", "follow", "send"]
+
+_log = getLogger("flwr.engram")
+
+_SENT: Final = "tracked.json"
+_NOT_SCORES: Final = frozenset({"ids", "names", "queries"})  # columns of clients that are none
+
+Row = Mapping[str, Any]
+
+
+class _Kind(NamedTuple):
+    """A tracker.
+
+    Attributes:
+        module: The package that it needs.
+        name: Its class, in the module of this package that is called as the tracker is.
+    """
+
+    module: str
+    name: str
+
+
+TRACKERS: Final = {
+    "tensorboard": _Kind("tensorboard", "TensorBoard"),
+    "mlflow": _Kind("mlflow", "MLflow"),
+    "wandb": _Kind("wandb", "WeightsAndBiases"),
+}
+
+
+def check_tracker(kind: str) -> None:
+    """Refuses a tracker that is not known, or not installed.
+
+    Raises:
+        Refused: It is.
+    """
+    if kind not in TRACKERS:
+        raise Refused(f"a tracker must be one of {', '.join(TRACKERS)}, got {kind!r}")
+    if find_spec(TRACKERS[kind].module) is None:
+        raise Refused(f"{kind} is not installed: pip install 'engram[{kind}]'")
+
+
+def send(folder: Path, kind: str, group: str = "") -> int:
+    """Sends what a tracker does not have of a run, finished or not; returns how many rounds.
+
+    Args:
+        folder: The run's.
+        kind: One of ``TRACKERS``.
+        group: The name of its comparison, if it is of one.
+
+    Raises:
+        Refused: There is no such run, or the tracker cannot be used.
+    """
+    record = RunRecord.open(folder)
+    try:
+        sending = _Sending(record, kind, group)
+        try:
+            return sum(sending.row(row) for row in record.rows())
+        finally:
+            sending.close()
+    except Refused:
+        raise
+    except Exception as error:  # of any kind: they are the tracker's own
+        raise Refused(f"{kind} has not taken {folder}: {one_line(str(error))}") from error
+
+
+@contextmanager
+def follow(folder: Path, kind: str, group: str = "") -> Iterator[Callable[[Row], None]]:
+    """Sends rounds to a tracker as they are recorded.
+
+    Where the tracker fails, the run goes on, and is warned of once.
+
+    Args:
+        folder: The run's, which need not exist before the first round.
+        kind: One of ``TRACKERS``.
+        group: The name of its comparison, if it is of one.
+
+    Yields:
+        What is to be called with each round's metrics.
+    """
+    sending: _Sending | None = None
+    failed = False
+
+    def safely(act: Callable[[], object]) -> None:
+        nonlocal failed
+        if failed:
+            return
+        try:
+            act()
+        except Exception as error:
+            failed = True
+            said = one_line(str(error))
+            _log.warning(
+                "%s is told nothing more: %s; engram track %s --to %s sends the rest",
+                kind,
+                said,
+                folder,
+                kind,
+            )
+
+    def begin(row: Row) -> None:
+        nonlocal sending
+        if sending is None:
+            record = RunRecord.open(folder)
+            sending = _Sending(record, kind, group)
+            for earlier in record.rows()[:-1]:
+                sending.row(earlier)
+        sending.row(row)
+
+    try:
+        yield lambda row: safely(lambda: begin(row))
+    finally:
+        if sending is not None:
+            safely(sending.close)
+
+
+class _Sending:
+    """A run's way to a tracker."""
+
+    def __init__(self, record: RunRecord, kind: str, group: str) -> None:
+        self._record, self._kind = record, kind
+        self._path = record.folder / _SENT
+        config = record.config
+        about = About(
+            config["training"],
+            record.folder.name,
+            group,
+            record.folder.absolute(),
+            config["settings"],
+        )
+        sent = self._sent().get(kind, {})
+        self._finished = bool(sent.get("finished", False))
+        module = import_module(f"{__package__}.{kind}")
+        self._tracker: Tracker = getattr(module, TRACKERS[kind].name)(about, sent.get("round", -1))
+        self._told = max(sent.get("round", -1), self._tracker.known)
+        self._main = record.metrics[0].name
+
+    def row(self, row: Row) -> bool:
+        """Tells a round that has not been told; returns whether it was one."""
+        if row["round"] <= self._told:
+            return False
+        self._tracker.tell(row["round"], _numbers(row))
+        self._told, self._finished = row["round"], False
+        if self._main in row:
+            self._tracker.flush()
+            self._note()
+        return True
+
+    def close(self) -> None:
+        """Tells the results, if there are any, and ends."""
+        results = self._record.results
+        if results is not None and not self._finished:
+            columns = results.get("clients", {})
+            clients = {
+                name: _finite(values) for name, values in columns.items() if name not in _NOT_SCORES
+            }
+            shown = {name: values for name, values in clients.items() if values}
+            self._tracker.finish(self._told, _numbers(results), shown, self._files())
+            self._finished = True
+        self._tracker.close()
+        self._note()
+
+    def _files(self) -> list[Path]:
+        names = ("config.json", "results.json", "metrics.jsonl")
+        return [self._record.folder / name for name in names] + sorted(
+            self._record.folder.glob("*.png")
+        )
+
+    def _sent(self) -> dict[str, Any]:
+        return read_json(self._path) if self._path.is_file() else {}
+
+    def _note(self) -> None:
+        sent = self._sent() | {self._kind: {"round": self._told, "finished": self._finished}}
+        replace_file(self._path, json.dumps(sent).encode())
+
+
+def _numbers(row: Row) -> dict[str, float]:
+    """Returns what is a finite number in a row, by name."""
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if name != "round" and isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _finite(values: Sequence[Any]) -> list[float]:
+    return [float(v) for v in values if isinstance(v, int | float) and math.isfinite(v)]

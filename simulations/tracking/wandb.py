@@ -1,0 +1,64 @@
+"""Weights & Biases: a run of the project ``engram``; with WANDB_MODE=offline, in its folder."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import wandb
+
+from simulations.tracking.base import About
+
+__all__ = ["WeightsAndBiases"]
+
+_PROJECT: Final = "engram"
+
+
+class WeightsAndBiases:
+    """A run at Weights & Biases; see ``Tracker``.
+
+    Its id is the run's key, so that a resumed run goes on, and files that were written off line
+    become one run when they are synchronized.
+    """
+
+    known = -1
+
+    def __init__(self, about: About, told: int) -> None:
+        del told
+        self._folder = about.folder
+        self._run = wandb.init(
+            project=_PROJECT,
+            id=about.key,
+            name=about.name,
+            group=about.group or None,
+            config=dict(about.settings),
+            dir=str(about.folder),
+            resume="allow",
+            settings=wandb.Settings(console="off", silent=True),
+        )
+
+    def tell(self, server_round: int, values: Mapping[str, float]) -> None:
+        """See ``Tracker.tell``."""
+        self._run.log(dict(values), step=server_round)
+
+    def flush(self) -> None:
+        """See ``Tracker.flush``: a process of its own has all that it was told."""
+
+    def finish(
+        self,
+        server_round: int,
+        results: Mapping[str, float],
+        clients: Mapping[str, Sequence[float]],
+        files: Sequence[Path],
+    ) -> None:
+        """See ``Tracker.finish``."""
+        del server_round
+        drawn: dict[str, Any] = {
+            f"clients/{name}": wandb.Histogram(values) for name, values in clients.items()
+        }
+        self._run.summary.update({**results, **drawn})
+        for path in files:
+            self._run.save(str(path), base_path=str(self._folder), policy="now")
+
+    def close(self) -> None:
+        """See ``Tracker.close``."""
+        self._run.finish()
