@@ -87,6 +87,11 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
                 "engram data --set dataset=npz:images.npz --out rows.png",
             ),
         ),
+        "report": Command(
+            "simulations.report_cli",
+            "Write a page about a run, or a comparison: one HTML file with interactive figures.",
+            ("engram report NAME", "engram report NAME --html results.html"),
+        ),
         "track": Command(
             "simulations.track_cli",
             "Send what a run, or a comparison, has recorded to TensorBoard, MLflow or W&B.",

@@ -13,7 +13,7 @@ from simulations.comparison import Runs
 from simulations.differences import Scores, paired_difference
 from simulations.rows import client_scores, shown_models
 
-__all__ = ["draw_gains"]
+__all__ = ["draw_gains", "gain_lines"]
 
 _Line = tuple[str, str, str]  # a method, its label, and which of its models
 
@@ -31,7 +31,7 @@ def draw_gains(runs: Runs, metric: Metric) -> Figure | None:
     Returns:
         The figure; None without references and something to compare with them.
     """
-    references, others = _parted(runs)
+    references, others = gain_lines(runs)
     if not (references and others):
         return None
     scores = {
@@ -51,8 +51,8 @@ def draw_gains(runs: Runs, metric: Metric) -> Figure | None:
     return figure
 
 
-def _parted(runs: Runs) -> tuple[list[_Line], list[_Line]]:
-    """Returns the references and the other models."""
+def gain_lines(runs: Runs) -> tuple[list[_Line], list[_Line]]:
+    """Returns the references and the other models: method, label, and which of its models."""
     references: list[_Line] = []
     others: list[_Line] = []
     for method in runs:

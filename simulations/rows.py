@@ -19,6 +19,7 @@ __all__ = [
     "client_scores",
     "comparable",
     "differences_from",
+    "figures_of",
     "report_rows",
     "shown_models",
     "tail",
@@ -123,6 +124,14 @@ def _deviation(values: Sequence[float | None]) -> float | None:
 def tail(metric: Metric) -> str:
     """Returns the end of the key of the percentile of clients that are worse off."""
     return f"-p{10 if metric.better == 'higher' else 90}"
+
+
+def figures_of(scores: Scores, metric: Metric) -> tuple[float, float, float, float]:
+    """Returns mean, standard deviation, percentile (see ``tail``) and worst of all clients."""
+    everyone = np.concatenate([own[np.isfinite(own)] for own in scores])
+    worse = np.percentile(everyone, int(tail(metric).removeprefix("-p")))
+    worst = everyone.min() if metric.better == "higher" else everyone.max()
+    return float(everyone.mean()), float(everyone.std()), float(worse), float(worst)
 
 
 def comparable(runs: Runs) -> bool:

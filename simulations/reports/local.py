@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 from rich import box
 from rich.table import Table
 
@@ -19,7 +18,14 @@ from simulations.differences import Scores, in_words
 from simulations.gains import draw_gains
 from simulations.references import read_references
 from simulations.reports.base import reports
-from simulations.rows import SELECTED, comparable, differences_from, report_rows, tail
+from simulations.rows import (
+    SELECTED,
+    comparable,
+    differences_from,
+    figures_of,
+    report_rows,
+    tail,
+)
 
 __all__ = ["report_table", "show"]
 
@@ -59,18 +65,8 @@ def report_table(
             *("-" if row[k] is None else f"{row[k]:.1f}" for k in ("ms-per-round", "client-ms")),
         )
     for reference, scores in references.items():
-        seeds = [own[np.isfinite(own)] for own in scores]
-        everyone = np.concatenate(seeds)
-        figures = [
-            np.percentile(everyone, int(th)),
-            everyone.min() if metric.better == "higher" else everyone.max(),
-        ]
-        table.add_row(
-            reference,
-            f"{metric.in_words(everyone.mean(), 1)} ± {metric.in_words(everyone.std(), 1)}",
-            *(metric.in_words(float(figure), 1) for figure in figures),
-            *["-"] * (len(headings) - 3),
-        )
+        mean, spread, *ends = (metric.in_words(value, 1) for value in figures_of(scores, metric))
+        table.add_row(reference, f"{mean} ± {spread}", *ends, *["-"] * (len(headings) - 3))
     return table
 
 

@@ -8,14 +8,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from federation.errors import Refused, one_line
 from federation.files import read_json, replace_file
 from server.record import RunRecord
+from simulations.extras import need
 from simulations.tracking.base import About, Tracker
 
 __all__ = ["TRACKERS", "check_tracker", "follow", "send"]
@@ -28,23 +28,12 @@ _NOT_SCORES: Final = frozenset({"ids", "names", "queries"})  # columns of client
 Row = Mapping[str, Any]
 
 
-class _Kind(NamedTuple):
-    """A tracker.
-
-    Attributes:
-        module: The package that it needs.
-        name: Its class, in the module of this package that is called as the tracker is.
-    """
-
-    module: str
-    name: str
-
-
 TRACKERS: Final = {
-    "tensorboard": _Kind("tensorboard", "TensorBoard"),
-    "mlflow": _Kind("mlflow", "MLflow"),
-    "wandb": _Kind("wandb", "WeightsAndBiases"),
+    "tensorboard": "TensorBoard",
+    "mlflow": "MLflow",
+    "wandb": "WeightsAndBiases",
 }
+"""By its name, which is that of its package, of its extra and of its module here: its class."""
 
 
 def check_tracker(kind: str) -> None:
@@ -55,8 +44,7 @@ def check_tracker(kind: str) -> None:
     """
     if kind not in TRACKERS:
         raise Refused(f"a tracker must be one of {', '.join(TRACKERS)}, got {kind!r}")
-    if find_spec(TRACKERS[kind].module) is None:
-        raise Refused(f"{kind} is not installed: pip install 'engram[{kind}]'")
+    need(kind, kind)
 
 
 def send(folder: Path, kind: str, group: str = "") -> int:
@@ -150,7 +138,7 @@ class _Sending:
         sent = self._sent().get(kind, {})
         self._finished = bool(sent.get("finished", False))
         module = import_module(f"{__package__}.{kind}")
-        self._tracker: Tracker = getattr(module, TRACKERS[kind].name)(about, sent.get("round", -1))
+        self._tracker: Tracker = getattr(module, TRACKERS[kind])(about, sent.get("round", -1))
         self._told = max(sent.get("round", -1), self._tracker.known)
         self._main = record.metrics[0].name
 

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from federation.errors import Refused
 from server.record import RunRecord
-from simulations.tracking import sending
+from simulations import extras
 from simulations.tracking.sending import TRACKERS, check_tracker, follow, send
 from tests.simulations.words import SETS
 from tests.support import small
@@ -164,7 +164,7 @@ def test_a_run_goes_on_where_its_tracker_fails(record, monkeypatch, caplog):
 def test_trackers_that_are_not_known_or_not_there_are_refused(monkeypatch):
     with pytest.raises(Refused, match="one of tensorboard, mlflow, wandb, got 'neptune'"):
         check_tracker("neptune")
-    monkeypatch.setattr(sending, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(Refused, match=r"wandb is not installed: pip install 'engram\[wandb\]'"):
         check_tracker("wandb")
 

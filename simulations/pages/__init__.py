@@ -1,0 +1,1 @@
+"""Reports of runs as pages for a browser, each in one file that needs nothing else."""

@@ -1,0 +1,167 @@
+"""Interactive figures of runs: the curves, the gains and the clients of ``simulations.plots``."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from plotly.colors import qualitative
+from plotly.graph_objects import Figure, Scatter
+
+from engram.metrics import Metric
+from federation.methods.local import COMMON
+from server.record import RunRecord
+from simulations.comparison import Runs
+from simulations.gains import gain_lines
+from simulations.rows import client_scores, comparable, shown_models
+
+__all__ = ["clients", "curves", "gains"]
+
+_COLORS: Final = qualitative.D3
+_JITTER: Final = 0.25  # of a line's height
+
+
+def curves(runs: Runs, metric: Metric) -> Figure:
+    """Draws a metric against rounds: the mean over seeds, and a band from lowest to highest."""
+    figure = Figure()
+    for color, (method, records) in zip(itertools.cycle(_COLORS), runs.items(), strict=False):
+        for label, which in shown_models(method).items():
+            rounds, values = _curve(records, metric, which)
+            dash = "dash" if which == COMMON else "solid"
+            line = {"color": color, "dash": dash}
+            if len(records) > 1:
+                edges = np.concatenate([values.max(axis=0), values.min(axis=0)[::-1]])
+                band = Scatter(
+                    x=[*rounds, *rounds[::-1]],
+                    y=edges,
+                    fill="toself",
+                    opacity=0.2,
+                    line={"width": 0, "color": color},
+                    legendgroup=label,
+                    showlegend=False,
+                    hoverinfo="skip",
+                )
+                figure.add_trace(band)
+            mean = Scatter(
+                x=rounds, y=values.mean(axis=0), name=label, legendgroup=label, line=line
+            )
+            figure.add_trace(mean)
+    figure.update_layout(xaxis_title="communication round", yaxis_title=_title(metric))
+    return figure
+
+
+def _curve(
+    records: Sequence[RunRecord], metric: Metric, which: str
+) -> tuple[list[int], npt.NDArray[np.float64]]:
+    key = metric.name + which
+    each = [
+        {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
+        for record in records
+    ]
+    rounds = sorted(set.intersection(*(set(one) for one in each)))
+    values = np.array([[one[k] for k in rounds] for one in each], dtype=float)
+    return rounds, values * _unit(metric)
+
+
+def gains(runs: Runs, metric: Metric) -> dict[str, Figure]:
+    """Draws each client's gain over each reference, by the reference's name.
+
+    Scores are of test rows, each run in the round that validation rows pick; none where runs are
+    not finished, or not of the same seeds.
+    """
+    if not comparable(runs):
+        return {}
+    references, others = gain_lines(runs)
+    found = {}
+    for method, reference, which in references:
+        base = client_scores(runs[method], metric.name + which)
+        mine = {
+            label: (method, client_scores(runs[method], metric.name + one))
+            for method, label, one in others
+        }
+        if mine:
+            found[reference] = _gains(runs, mine, base, metric)
+    return found
+
+
+def _gains(runs: Runs, mine: Mapping[str, Any], base: Any, metric: Metric) -> Figure:
+    sign = 1 if metric.better == "higher" else -1
+    differences = {
+        label: (method, [sign * _unit(metric) * (a - b) for a, b in zip(scores, base, strict=True)])
+        for label, (method, scores) in mine.items()
+    }
+    figure = _dots(runs, differences)
+    figure.add_vline(0, line_width=1)
+    title = f"gain in {metric.name}{' (points)' if metric.percent else ''}"
+    figure.update_layout(xaxis_title=title, showlegend=False)
+    return figure
+
+
+def clients(runs: Runs, metric: Metric) -> Figure | None:
+    """Draws every client's metric, of each model that is shown; None if no run is finished."""
+    ended = {
+        method: done
+        for method, records in runs.items()
+        if (done := [record for record in records if record.results is not None])
+    }
+    scores = {
+        label: (method, [_unit(metric) * s for s in client_scores(records, metric.name + which)])
+        for method, records in ended.items()
+        for label, which in shown_models(method).items()
+    }
+    if not scores:
+        return None
+    figure = _dots(ended, scores)
+    figure.update_layout(
+        xaxis_title=f"{metric.name} of a client{_percent(metric)}", showlegend=False
+    )
+    return figure
+
+
+def _dots(runs: Runs, values: Mapping[str, tuple[str, Sequence[Any]]]) -> Figure:
+    """Draws a line of dots for each label: clients of all seeds, named under the pointer."""
+    figure, rng = Figure(), np.random.default_rng(0)
+    for line, (label, (method, seeds)) in enumerate(values.items()):
+        x, names = [], []
+        for record, scores in zip(runs[method], seeds, strict=True):
+            seed = record.config["settings"]["seed"]
+            for client in np.flatnonzero(np.isfinite(scores)).tolist():
+                x.append(float(scores[client]))
+                names.append(f"{record.names.get(client, f'client {client}')}, seed {seed}")
+        y = line + rng.uniform(-_JITTER, _JITTER, len(x))
+        marker = {"color": _COLORS[line % len(_COLORS)], "opacity": 0.5}
+        hover = "%{text}: %{x:.4g}<extra></extra>"
+        figure.add_trace(
+            Scatter(
+                x=x, y=y, text=names, mode="markers", marker=marker, name=label, hovertemplate=hover
+            )
+        )
+        if x:
+            mean = {"color": "black", "symbol": "line-ns-open", "size": 18}
+            figure.add_trace(
+                Scatter(
+                    x=[np.mean(x)],
+                    y=[line],
+                    mode="markers",
+                    marker=mean,
+                    hovertemplate="mean: %{x:.4g}<extra></extra>",
+                )
+            )
+    figure.update_yaxes(
+        tickvals=list(range(len(values))), ticktext=list(values), autorange="reversed"
+    )
+    figure.update_layout(height=160 + 45 * len(values))
+    return figure
+
+
+def _unit(metric: Metric) -> int:
+    return 100 if metric.percent else 1
+
+
+def _percent(metric: Metric) -> str:
+    return " (%)" if metric.percent else ""
+
+
+def _title(metric: Metric) -> str:
+    return f"{metric.name}, mean over clients{_percent(metric)}"

@@ -1,0 +1,38 @@
+"""``engram report``: a page about a run or a comparison, for people who have no Engram."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from federation.errors import Refused
+from federation.files import replace_file
+from federation.interrupts import end_at_once
+from simulations.console import out
+from simulations.extras import need
+from simulations.options import find_run
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command()
+def report(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run or comparison: its folder, or its name.")
+    ],
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page; default RUN/report.html.")
+    ] = None,
+) -> None:
+    """Write a page about a run, or a comparison: one HTML file with interactive figures."""
+    folder = find_run(run)
+    path = html or folder / "report.html"
+    if path.suffix != ".html" or not path.parent.is_dir():
+        raise Refused(f"--html must be the name of an .html file in a folder, got {path}")
+    need("plotly", "report")
+    with end_at_once():
+        from simulations.pages.page import page
+    replace_file(path, page(folder).encode())
+    out.print(f"page: {path}", soft_wrap=True)

@@ -1,0 +1,131 @@
+"""``engram report``: a page that needs nothing else, with what the runs have recorded."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from federation.errors import Refused
+from federation.experiment import Experiment
+from server.record import RunRecord
+from simulations.comparison import find_runs
+from simulations.front import compare, simulate
+from simulations.pages.figures import clients, curves, gains
+from simulations.pages.page import page
+from simulations.rows import client_scores
+from tests.support import small
+
+QUICK = {"num_rounds": 4, "eval_every": 2, "clients_per_round": 2, "local_steps": 2, "hidden": "4"}
+
+
+def rows(seed):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(40, 3)).astype(np.float32), rng.integers(0, 2, 40)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A comparison of two seeds; one client's name would be a tag, were it not escaped."""
+    folder = tmp_path_factory.mktemp("compared") / "both"
+    data = {"park": rows(0), "<b>hill</b>": rows(1), "lake": rows(2)}
+    compare(data, methods=["ditto"], seeds=2, out=folder, progress=False, **QUICK)
+    return folder
+
+
+class Reader(HTMLParser):
+    """Collects a page's tables, its other texts, and what it would load."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.loaded, self.rows, self.texts, self._tag = [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._tag = tag
+        if tag == "tr":
+            self.rows.append([])
+        self.loaded += [v for k, v in attrs if k in ("src", "href") and not v.startswith("data:")]
+
+    def handle_endtag(self, tag):
+        self._tag = ""
+
+    def handle_data(self, data):
+        if self._tag in ("td", "th"):
+            self.rows[-1].append(data)
+        elif self._tag in ("h2", "p", "pre"):
+            self.texts.append(data)
+
+
+def test_the_page_of_a_comparison_has_its_table_figures_and_settings(compared):
+    text = page(compared)
+    found = Reader(text)
+    assert found.loaded == []
+    assert "<b>hill" not in text
+    heading, *table = found.rows[:7]
+    assert heading == ["method", "mean", "s.d.", "p10", "worst", "common model"]
+    assert [row[0] for row in table[:4]] == ["fedavg", "fedavg + fine-tuning", "local", "ditto"]
+    results = [RunRecord.open(compared / f"ditto-seed{seed}").results for seed in (0, 1)]
+    (mean,) = [row[1] for row in table if row[0] == "ditto"]
+    assert mean == f"{50 * sum(run['accuracy-served'] for run in results):.1f}"
+    assert {"accuracy against rounds", "What each client gains over local"} <= set(found.texts)
+    (command,) = [line for line in found.texts if line.startswith("engram compare")]
+    assert command.startswith("engram compare fedavg local ditto --seeds 2 --set dataset=memory:")
+    settings = {row[0]: row[1:] for row in found.rows if len(row) == 3}
+    assert settings["num-rounds"] == ["4", "100"]
+    assert settings["seed"] == ["0, 1", "0"]
+    assert "ditto.lambda" in settings
+
+
+def test_figures_show_the_recorded_numbers(compared):
+    runs = find_runs(compared)
+    accuracy = runs["ditto"][0].metrics[0]
+    lines = {trace.name: trace for trace in curves(runs, accuracy).data if trace.name}
+    curve = [
+        [100 * row["accuracy-served"] for row in record.rows() if "accuracy" in row]
+        for record in runs["ditto"]
+    ]
+    assert list(lines["ditto"].x) == [0, 2, 4]
+    np.testing.assert_allclose(lines["ditto"].y, np.mean(curve, axis=0))
+    scores = client_scores(runs["ditto"], "accuracy-served")
+    base = client_scores(runs["local"], "accuracy-served")
+    dots = {trace.name: trace for trace in gains(runs, accuracy)["local"].data if trace.name}
+    expected = 100 * np.concatenate([a - b for a, b in zip(scores, base, strict=True)])
+    np.testing.assert_allclose(dots["ditto"].x, expected)
+    assert dots["ditto"].text[:2] == ("park, seed 0", "<b>hill</b>, seed 0")
+    each = {trace.name: trace for trace in clients(runs, accuracy).data if trace.name}
+    np.testing.assert_allclose(each["ditto"].x, 100 * np.concatenate(scores))
+
+
+def test_the_command_on_a_page_repeats_the_run(tmp_path):
+    run = simulate(
+        method="fedavg", out=tmp_path / "run", progress=False, eta=0.2, partition="iid", **QUICK
+    )
+    (command,) = re.findall(r"<pre>(.*)</pre>", page(run.folder))
+    words = command.split()
+    assert words[:3] == ["engram", "run", "fedavg"]
+    given = dict(word.split("=") for word in words if "=" in word)
+    again = Experiment.from_config({"method": "fedavg", **given})
+    assert again.to_config() == run.experiment.to_config()
+
+
+def test_runs_of_other_families_have_their_pictures(engram, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert engram("run", "molar", "--set", "dataset=sparse-linear", "--out", "m")[0] == 0
+    status, out, _ = engram("report", "m", "--html", "m.html")
+    assert (status, out) == (0, "page: m.html\n")
+    text = Path("m.html").read_text()
+    assert text.count("data:image/png;base64,") == len(list(Path("m").glob("*.png"))) > 0
+    assert Reader(text).loaded == []
+
+
+def test_what_cannot_be_reported_is_refused(engram, tmp_path, compared):
+    record = RunRecord.create(tmp_path / "new", small(), engine="vectorized", training="a")
+    with pytest.raises(Refused, match="nothing to report yet"):
+        page(record.folder)
+    status, _, said = engram("report", compared, "--html", tmp_path / "none" / "x.html")
+    assert status == 2
+    assert said.startswith("engram: --html must be the name of an .html file in a folder, got ")
+    assert json.loads((compared / "comparison.json").read_text())["engine"]
