@@ -4,6 +4,7 @@ What loads torch or matplotlib is imported by the functions that use it, once al
 """
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,7 +42,7 @@ from simulations.options import (
     refuse_keys,
 )
 from simulations.several import settings_of_each
-from simulations.terminal import Execute, Report, run_all, show_found
+from simulations.terminal import Execute, Report, run_all, show_found, tell_next
 from simulations.tracking.sending import check_tracker, follow
 
 if TYPE_CHECKING:
@@ -264,6 +265,12 @@ def data(
     if as_json:
         found = {part: of_part.tolist() for part, of_part in counts.items()}
         print(json.dumps({**found, "picture": str(path), **_names(held.names, len(train))}))
+    else:
+        given = {"--config": config or (), "--set": sets or ()}
+        words = [
+            f"{option} {shlex.quote(str(one))}" for option, each in given.items() for one in each
+        ]
+        tell_next(" ".join(["run", *words]))
 
 
 def _show_tables(experiment: Experiment, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from server.record import RunRecord
 from simulations.comparison import PLAN, SEARCHED, read_plan
 from simulations.console import out
 from simulations.options import Json
+from simulations.terminal import tell_next
 
 __all__ = ["Entry", "app", "entries"]
 
@@ -140,6 +141,7 @@ def runs(
     else:
         out.print(f"There is no run in {folder}.", soft_wrap=True)
     shown = [f"show {folder / one.name}" for one in found if one.kind != "study"]
-    out.print(f"next: engram {[*shown, 'run'][0]}", soft_wrap=True)
+    if not as_json:
+        tell_next([*shown, "run"][0])
     if as_json:
         print(json.dumps({"runs": [one._asdict() for one in found]}))

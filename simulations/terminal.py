@@ -19,9 +19,20 @@ from rich.progress import (
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from server.record import RunRecord
+from simulations.comparison import PLAN, read_plan
 from simulations.console import err, out
 
-__all__ = ["Execute", "Report", "Tell", "err", "out", "progress_lines", "run_all", "show_found"]
+__all__ = [
+    "Execute",
+    "Report",
+    "Tell",
+    "err",
+    "out",
+    "progress_lines",
+    "run_all",
+    "show_found",
+    "tell_next",
+]
 
 _LINES: Final = 12  # latest pieces of work that are always shown
 
@@ -192,3 +203,23 @@ def show_found(folder: Path, as_json: bool) -> None:
 
     if not show_run(folder, as_json):
         local.show(folder, as_json)
+    if not as_json:
+        tell_next(_after(folder))
+
+
+def tell_next(command: str) -> None:
+    """Prints what one would do next."""
+    out.print(f"next: engram {command}", markup=False, soft_wrap=True)
+
+
+def _after(folder: Path) -> str:
+    """Returns what one does after a run or a comparison: go on with it, or use its results."""
+    if (folder / PLAN).is_file():
+        runs = [folder / name for name in read_plan(folder)["runs"]]
+        finished = all((run / "results.json").is_file() for run in runs)
+        return f"report {folder}" if finished else f"compare --resume {folder}"
+    record = RunRecord.open(folder)
+    if record.results is None:
+        return f"run --resume {folder}"
+    exported = "clients" in record.results and record.config["engine"] != "flower"
+    return f"export {folder} --client 0" if exported else f"report {folder}"

@@ -9,7 +9,7 @@ from federation.experiment import Experiment
 from federation.settings.fields import Scalar
 from simulations.comparison import SEARCHED
 from simulations.console import out
-from simulations.terminal import progress_lines
+from simulations.terminal import progress_lines, tell_next
 from simulations.tuning.folder import Tuning
 from simulations.tuning.proposals import check_optuna
 from simulations.tuning.record import best_of, read_trials
@@ -123,6 +123,16 @@ def show_tuning(tuning: Tuning, folder: Path, as_json: bool = False) -> None:
     out.print(f"recorded in {folder}: {files}", soft_wrap=True)
     if as_json:
         print(json.dumps({"run": str(folder), "best": found}))
+    elif len(found) < len(tuning.fixed):
+        tell_next(f"tune --resume {folder}")
+    else:
+        several = f"compare {' '.join(found)}" if len(found) > 1 else f"run {next(iter(found))}"
+        tell_next(f"{several} --config {_best_of(folder, list(found))}")
+
+
+def _best_of(folder: Path, methods: Sequence[str]) -> Path:
+    """Returns the file of the best settings: for `engram compare`, or of a single method."""
+    return folder / BEST if len(methods) > 1 else folder / methods[0] / BEST
 
 
 def _experiment(name: str, given: Mapping[str, Any]) -> Experiment:
