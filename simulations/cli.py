@@ -20,6 +20,7 @@ from federation.plugins import add_plugins, load_plugins, project_plugins
 __all__ = ["COMMANDS", "app"]
 
 _RUN, _SERVER, _CLIENT = "simulations.run_cli", "server.cli", "client.cli"
+_MODELS = "simulations.models_cli"
 
 COMMANDS: Final = {
     "run": (_RUN, "Run one experiment, in this process or on a deployed federation."),
@@ -32,6 +33,8 @@ COMMANDS: Final = {
         "Find settings of methods that train networks, on rows held out for validation.",
     ),
     "show": (_RUN, "Show what a run, or a comparison, has found so far, and draw its plots again."),
+    "export": (_MODELS, "Write a model of a run into a folder: a client's own, or the common one."),
+    "predict": (_MODELS, "Predict rows by an exported model, into a CSV file."),
     "data": (_RUN, "Show which client holds which rows: a table, and a picture."),
     "new": (
         "simulations.new_cli",

@@ -171,6 +171,20 @@ class Own(NamedTuple):
         one, other = (None, None) if task is None else (task[:cut], task[cut:])
         return Arrays(x_train, y[:cut], x_test, y[cut:], one, other, outputs, names)
 
+    def inputs(self, arrays: Mapping[str, Any]) -> Any:
+        """Returns the inputs alone, as ``arrays`` has them.
+
+        Raises:
+            DataError: If there are none, or they are not what inputs may be.
+        """
+        x = _inputs_of(arrays, "x")
+        leaves = list(x.values()) if isinstance(x, dict) else x if isinstance(x, tuple) else [x]
+        if not any(isinstance(leaf, Lazy) or np.ndim(leaf) for leaf in leaves):
+            raise DataError(
+                f"{self.path} must hold x; it holds {', '.join(sorted(arrays)) or 'nothing'}"
+            )
+        return self._inputs("x", x, np.zeros(len(leaves[0])))
+
     def _task(
         self, arrays: Mapping[str, _Array], y: _Array
     ) -> tuple[_Array | None, tuple[str, ...]]:

@@ -40,10 +40,12 @@ from federation.streams import Stream, generator, torch_generator
 __all__ = [
     "FederatedData",
     "Split",
+    "columns_in",
     "federated_data",
     "has_device",
     "model_for",
     "own_data",
+    "seen_as",
     "with_known_tokens",
 ]
 
@@ -121,6 +123,20 @@ def _select(leaf: Any, rows: Tensor) -> Any:
         )
     # index_select is many times faster than indexing.
     return leaf.index_select(0, rows.reshape(-1)).view(*rows.shape, *leaf.shape[1:])
+
+
+def seen_as(x: Any) -> Inputs:
+    """Returns rows that are no client's as models see them, all of them at once.
+
+    Args:
+        x: An array of rows, ``Lazy`` rows, or a tuple or dictionary of such.
+    """
+
+    def there(leaf: Any) -> Any:
+        read = leaf.take(np.arange(len(leaf))) if isinstance(leaf, Lazy) else leaf
+        return tree_map(lambda array: _as_seen(torch.from_numpy(array)), read)
+
+    return tree_map(there, x)
 
 
 def _as_seen(leaf: Tensor) -> Tensor:
@@ -277,13 +293,6 @@ def _load(
 ) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    columns = Columns(
-        experiment.target_column,
-        experiment.task_column,
-        tuple(name.strip() for name in experiment.input_columns.split(",") if name.strip()),
-        experiment.missing,
-        Values.parse(experiment.categories, needed=alone),
-    )
     return load(
         dataset,
         data_dir=Path(experiment.data_dir),
@@ -292,8 +301,23 @@ def _load(
         num_classes=experiment.num_classes,
         whole_numbers=experiment.model in (*CHARACTERS, *NETWORKS),
         seed=experiment.seed,
-        columns=columns,
+        columns=columns_in(experiment, alone=alone),
         clients=clients,
+    )
+
+
+def columns_in(experiment: Experiment, *, alone: bool = False) -> Columns:
+    """Returns what the settings say of a file's columns; ``alone`` if its rows are one client's.
+
+    Raises:
+        DataError: As ``Values.parse``.
+    """
+    return Columns(
+        experiment.target_column,
+        experiment.task_column,
+        tuple(name.strip() for name in experiment.input_columns.split(",") if name.strip()),
+        experiment.missing,
+        Values.parse(experiment.categories, needed=alone),
     )
 
 

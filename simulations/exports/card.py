@@ -1,0 +1,139 @@
+"""Model cards: what a model is, what it has learned from, and how well it does, for people."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client.training.scoring import measure
+from engram.metrics import Metric
+from federation.exported import Exported
+from federation.methods import METHODS
+
+__all__ = ["Score", "card", "interval", "scored"]
+
+_DRAWS: Final = 500  # of the bootstrap
+_LEVEL: Final = 0.95
+
+
+class Score(NamedTuple):
+    """A figure of a model on some rows.
+
+    Attributes:
+        metric: What it is called.
+        value: The figure; None where the rows have none.
+        low, high: Ends of its confidence interval, of 95 %; None where there is none.
+    """
+
+    metric: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[Score]:
+    """Returns figures of a model on some rows, with intervals by the bootstrap over rows.
+
+    Args:
+        metrics: The metrics.
+        outputs: Shape (n, ...).
+        targets: Shape (n, ...).
+    """
+    rng = np.random.default_rng(0)
+    draws = torch.from_numpy(rng.integers(len(targets), size=(_DRAWS, len(targets))))
+    found = []
+    for metric in metrics:
+
+        def value(rows: Tensor, metric: Metric = metric) -> float:
+            every = torch.ones(1, len(rows), dtype=torch.bool)
+            return float(measure(metric, outputs[rows][None], targets[rows][None], every))
+
+        each = torch.arange(len(targets))
+        if metric.by_row:
+            rows = torch.tensor([value(row[None]) for row in each], dtype=torch.float64)
+            found.append(interval(metric.name, value(each), rows[draws].mean(1)))
+        else:
+            found.append(interval(metric.name, value(each), [value(row) for row in draws]))
+    return found
+
+
+def interval(name: str, value: float, draws: Iterable[float] | Tensor) -> Score:
+    """Returns a figure with the interval that most of its draws lie in."""
+    some = np.array([float(draw) for draw in draws])
+    some = some[np.isfinite(some)]
+    if not np.isfinite(value):
+        return Score(name, None)
+    if len(some) < _DRAWS // 2:
+        return Score(name, value)
+    low, high = np.quantile(some, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return Score(name, value, float(low), float(high))
+
+
+def card(
+    exported: Exported,
+    *,
+    made: Mapping[str, str],
+    rows: str,
+    scores: Mapping[str, Sequence[Score]],
+    privacy: Mapping[str, Any],
+    notes: Sequence[str] = (),
+) -> str:
+    """Returns a model card, in Markdown.
+
+    Args:
+        exported: The model.
+        made: How it was made, by headings.
+        rows: What it has learned from.
+        scores: By what they are of, figures.
+        privacy: The privacy spent: ``epsilon`` and ``delta``, if any is accounted for.
+        notes: What else its users should know.
+    """
+    settings, method = exported.settings, METHODS[exported.settings["method"]]
+    inputs = ", ".join(column.name for column in exported.columns) or ", ".join(
+        exported.kind.columns
+    )
+    about = {
+        "method": f"{method.name}: {method.meaning}"
+        + (f" ({method.source})" * bool(method.source)),
+        "network": settings.get("model", "a linear model"),
+        "inputs": inputs or exported.kind.inputs,
+        "outputs": f"{exported.outputs}: {', '.join(exported.classes)}",
+        "learned from": rows,
+        "source": exported.source,
+        **made,
+    }
+    lines = [f"# {exported.what[0].upper()}{exported.what[1:]}", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {_cell(value)} |" for name, value in about.items()]
+    lines += ["", "## Scores", ""]
+    lines += _table(scores) if scores else ["None: the run has no scores of this model."]
+    lines += ["", "## Privacy", "", _privacy(privacy), ""]
+    lines += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
+    lines += ["## Settings", "", "| setting | value |", "|---|---|"]
+    lines += [f"| `{key}` | {_cell(value)} |" for key, value in settings.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _table(scores: Mapping[str, Sequence[Score]]) -> list[str]:
+    lines = ["| rows | metric | value | 95 % interval |", "|---|---|---|---|"]
+    for what, some in scores.items():
+        for score in some:
+            ends = "-" if score.low is None else f"{score.low:.4g} to {score.high:.4g}"
+            value = "-" if score.value is None else f"{score.value:.4g}"
+            lines.append(f"| {what} | {score.metric} | {value} | {ends} |")
+    return lines
+
+
+def _privacy(privacy: Mapping[str, Any]) -> str:
+    if "epsilon" not in privacy:
+        return "Trained without differential privacy."
+    return (
+        f"What the run has sent is differentially private with epsilon {privacy['epsilon']:.4g} at "
+        f"delta {privacy['delta']:.4g}, of the client that was asked most often. The model itself "
+        "has also learned from the client's own rows, which is not accounted for."
+    )
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,266 @@
+"""Exports a model of a run: a client's own, or the common one."""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from client.serving import plain_module
+from client.training.scoring import Scoring
+from engram.models.plain import Mixture, Recalling, layered
+from engram.models.skeleton import called
+from engram.tasks import TASKS
+from engram.tree import part
+from engram.types import Candidates
+from federation.data.unlabeled import InputColumn, class_names, input_columns
+from federation.errors import DataError, Refused
+from federation.exported import Exported, Form, Format, check_format
+from federation.files import replace_file
+from federation.methods.local import COMMON, LocalMethod
+from federation.predicted import outputs_of
+from federation.roster import Kind
+from simulations.exports.card import Score, card, scored
+from simulations.exports.tables import Coefficients, coefficients_of
+from simulations.learned import Learned
+from strategies.scorekeeping import Scoring as Scores
+
+__all__ = ["Leaving", "Written", "exported_into", "free_folder", "leaving"]
+
+_COEFFICIENTS = "coefficients.csv"
+_RECALLS = (
+    "It holds representations and targets of the client's training rows, by which it predicts: "
+    "whoever has the file has these."
+)
+
+
+class Leaving(NamedTuple):
+    """A model on its way out.
+
+    Attributes:
+        exported: What it is.
+        module: The model.
+        card: Its card.
+        table: Its coefficients as a CSV file; empty of a network.
+    """
+
+    exported: Exported
+    module: nn.Module
+    card: str
+    table: str = ""
+
+    def write(self, folder: Path, format_: Format) -> None:
+        """Writes it into a folder.
+
+        Raises:
+            Refused: As ``Exported.write``.
+        """
+        self.exported.write(folder, self.module, format_, self.card)
+        if self.table:
+            replace_file(folder / _COEFFICIENTS, self.table.encode())
+
+
+def leaving(learned: Learned, client: int | None) -> Leaving:
+    """Returns a model of a finished run.
+
+    Args:
+        learned: What the run has learned.
+        client: Whose model; None for the common one.
+
+    Raises:
+        Refused: If the run is not finished, or has no such model, or its memories or rows are
+            elsewhere.
+    """
+    if learned.record.results is None:
+        raise Refused(f"{learned.record.folder} is not finished: resume it first")
+    return _network(learned, client) if learned.trains_network else _table(learned, client)
+
+
+def _network(learned: Learned, client: int | None) -> Leaving:
+    e, network = learned.experiment, learned.network
+    served = _common(learned) if client is None else learned.personal(client)
+    module = plain_module(e, network, served, lambda: learned.data, client)
+    notes = [_RECALLS] if isinstance(module, Recalling) else []
+    if client is None:
+        if network.personal:
+            notes.append("Some of its layers are each client's own, and are here as they began.")
+        rows = f"{e.dataset}, partition {e.partition}, {e.num_clients} clients"
+        scores = {"mean over clients": _means(learned)}
+        classes, columns = _named(learned, "")
+    else:
+        called = learned.called(client)
+        held, scored_on = (len(s.rows[client]) for s in (learned.data.train, learned.data.test))
+        rows = f"{e.dataset}, partition {e.partition}: {held} rows of client {called}, and others'"
+        scores = {f"its {scored_on} test rows": _scores(learned, module, client)}
+        classes, columns = _named(learned, called if e.partition == "natural" else "")
+    form = form_of(module)
+    exported = exported_as(learned, form, client, classes=classes, columns=columns)
+    return Leaving(exported, module, _card(learned, exported, rows, scores, notes))
+
+
+def _named(learned: Learned, owner: str) -> tuple[list[str], list[InputColumn]]:
+    """Returns what classes and columns of inputs are called, as far as this machine knows."""
+    e, outputs = learned.experiment, learned.kind.outputs
+    try:
+        return class_names(e, outputs), input_columns(e, owner)
+    except DataError:  # the rows are on the nodes alone
+        if learned.checkpoint.memories is not None:
+            raise
+        return list(map(str, range(outputs))), []
+
+
+def _common(learned: Learned) -> Candidates:
+    network, w = learned.network, learned.common
+    if network.candidates is None:
+        return Candidates((part(w),))
+    found = network.candidates(w)
+    if found.weights is None:
+        raise Refused(
+            f"{learned.experiment.method} has {len(found.models)} common models, of which a "
+            "client's rows choose one: export a client's"
+        )
+    return found
+
+
+def form_of(module: nn.Module) -> Form:
+    """Returns what an exported model is."""
+    if isinstance(module, Mixture):
+        return "mixture"
+    return "recalling" if isinstance(module, Recalling) else "network"
+
+
+def exported_as(learned: Learned, form: Form, client: int | str | None, **more: Any) -> Exported:
+    """Returns what a model of a run is.
+
+    Args:
+        learned: What the run has learned.
+        form: The model's form.
+        client: Whose it is, by number or name; None for the common one.
+        more: ``classes`` and ``columns`` of ``Exported``, and what differs from the run's.
+    """
+    e = learned.experiment
+    name = learned.called(client) if isinstance(client, int) else client or ""
+    known = {
+        "what": f"personal model of {name}" if name else "common model",
+        "settings": learned.record.config["settings"],
+        "kind": learned.kind,
+        "form": form,
+        "outputs": TASKS[e.task].targets if learned.trains_network else "values",
+        "client": name,
+        "source": learned.record.config["sources"][-1],
+    }
+    return Exported(**known | more)
+
+
+def _table(learned: Learned, client: int | None) -> Leaving:
+    found = coefficients_of(learned, client)
+    return of_coefficients(learned, found, client)
+
+
+def of_coefficients(
+    learned: Learned,
+    found: Coefficients,
+    client: int | str | None,
+    scores: dict[str, list[Score]] | None = None,
+    notes: Sequence[str] = (),
+) -> Leaving:
+    """Returns a model of columns, on its way out.
+
+    Args:
+        learned: What the run has learned.
+        found: The model.
+        client: Whose it is, by number or name; None for the common one.
+        scores: Figures for the card; by default, the run's.
+        notes: What its users should know.
+    """
+    e = learned.experiment
+    module = layered(found.state, getattr(e.own, "family", "linear"))
+    kind = Kind(columns=tuple(found.columns))
+    exported = exported_as(learned, "layers", client, kind=kind, classes=found.outputs, columns=[])
+    if scores is None and isinstance(client, int):
+        clients = (learned.record.results or {}).get("clients", {})
+        at = clients.get("ids", range(e.num_clients)).index(client)
+        aside = ("ids", "names")
+        figures = {name: column[at] for name, column in clients.items() if name not in aside}
+        scores = {"the run's": [Score(name, value) for name, value in figures.items()]}
+    text = _card(learned, exported, e.dataset, scores or {}, notes)
+    return Leaving(exported, module, text, found.table)
+
+
+def _card(
+    learned: Learned,
+    exported: Exported,
+    rows: str,
+    scores: dict[str, list[Score]],
+    notes: Sequence[str],
+) -> str:
+    config, results = learned.record.config, learned.record.results or {}
+    versions = ", ".join(f"{name} {found}" for name, found in config["versions"].items())
+    made = {
+        "run": f"{learned.record.folder.name}, after {results['rounds']} rounds",
+        "engine": config["engine"],
+        "versions": versions,
+    }
+    return card(exported, made=made, rows=rows, scores=scores, privacy=results, notes=notes)
+
+
+def _scores(learned: Learned, module: nn.Module, client: int) -> list[Score]:
+    """Scores a client's model on the rows that the run's scores are of."""
+    e, data = learned.experiment, learned.data
+    rows = Scoring(e, learned.network, data, vectorized=False).queries([client]).rows[0]
+    x, y = data.test.take(rows)
+    return scored(e.of(LocalMethod).metrics(e), outputs_of(partial(called, module), x, len(y)), y)
+
+
+def _means(learned: Learned) -> list[Score]:
+    """Returns what the run says of its common model."""
+    results = learned.record.results or {}
+    metrics = Scores.of(learned.experiment).metrics
+    return [Score(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
+
+
+class Written(NamedTuple):
+    """A model that has been written.
+
+    Attributes:
+        folder: Where.
+        leaving: The model.
+    """
+
+    folder: Path
+    leaving: Leaving
+
+
+def exported_into(
+    learned: Learned, client: int | str | None, out: str | Path | None, format_: str
+) -> Written:
+    """Writes a model of a finished run into a new folder; see ``leaving``.
+
+    Args:
+        learned: What the run has learned.
+        client: Whose model, by number or name; None for the common one.
+        out: The folder; None for one that is named for the client.
+        format_: See ``federation.exported.FORMATS``.
+    """
+    number = None if client is None else learned.number(client)
+    name = "common" if number is None else learned.called(number)
+    folder, checked = free_folder(out, name), check_format(format_)
+    found = leaving(learned, number)
+    found.write(folder, checked)
+    return Written(folder, found)
+
+
+def free_folder(out: str | Path | None, name: str) -> Path:
+    """Returns the folder that a model is written to; by default one that is named for its owner.
+
+    Raises:
+        Refused: If something is there already.
+    """
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "client"
+    plain = f"client-{plain}" if plain.isdecimal() else plain
+    folder = Path(f"{plain}-model" if out is None else out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(f"{folder} is there already: name another --out")
+    return folder
