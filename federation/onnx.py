@@ -48,15 +48,16 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
         Refused: If ONNX cannot express the module, or what comes of it computes something else.
     """
     inputs = _example(module, kind)
-    rows = {0: torch.export.Dim("rows")}
-    given: dict[str, Any] = {"args": (), "kwargs": inputs} if isinstance(inputs, dict) else {}
-    given = given or {"args": inputs if isinstance(inputs, tuple) else (inputs,)}
-    shapes: Any = tuple(rows for _ in given["args"]) or dict.fromkeys(inputs, rows)
+    args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    args = args if isinstance(args, tuple) else (args,)
+    rows, shapes = torch.export.Dim("rows"), torch.export.ShapesCollection()
+    for leaf in tree_leaves(inputs):
+        shapes[leaf] = {0: rows}
     noise = io.StringIO()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(noise), torch.no_grad():
             warnings.simplefilter("ignore")
-            program = torch.export.export(module, **given, dynamic_shapes=shapes)
+            program = torch.export.export(module, args, named, dynamic_shapes=shapes)
             program = program.run_decompositions(_decompositions())
             made: Any = torch.onnx.export(
                 program,
