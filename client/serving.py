@@ -1,14 +1,16 @@
 """The model that a client is served by in the end: the one that its ``served`` scores are of."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import nn
 
+from client.memory import OWN
 from client.training.scoring import Scoring
 from engram.models import Model
 from engram.models.plain import Mixture, Recalling
+from engram.optimizers import model_part
 from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Candidates, Params
@@ -37,6 +39,14 @@ class Client(NamedTuple):
     state: Params
     remembers: bool
     unseen: bool
+
+    @classmethod
+    def of(cls, number: int, sent: Params, memory: Params, *, unseen: bool) -> Self:
+        """Returns a client by what it is sent, and what it remembers, which may be nothing."""
+        kept = model_part(memory)
+        own = {n.removeprefix(OWN): leaf for n, leaf in kept.items() if n.startswith(OWN)}
+        state = {n: leaf for n, leaf in kept.items() if not n.startswith(OWN)}
+        return cls(number, sent | own, state, bool(kept), unseen)
 
 
 def serving(

@@ -50,14 +50,15 @@ def to_onnx(module: nn.Module, kind: Kind) -> bytes:
     inputs = _example(module, kind)
     args, named = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
     args = args if isinstance(args, tuple) else (args,)
-    rows, shapes = torch.export.Dim("rows"), torch.export.ShapesCollection()
+    rows, shapes = torch.export.Dim("rows"), torch.export.ShapesCollection()  # type: ignore[no-untyped-call]  # torch has no types here
     for leaf in tree_leaves(inputs):
         shapes[leaf] = {0: rows}
     noise = io.StringIO()
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(noise), torch.no_grad():
             warnings.simplefilter("ignore")
-            program = torch.export.export(module, args, named, dynamic_shapes=shapes)
+            structure = shapes.dynamic_shapes(module, args, named)  # type: ignore[no-untyped-call]  # likewise
+            program = torch.export.export(module, args, named, dynamic_shapes=structure)
             program = program.run_decompositions(_decompositions())
             made: Any = torch.onnx.export(
                 program,

@@ -34,6 +34,7 @@ COMMANDS: Final = {
     ),
     "show": (_RUN, "Show what a run, or a comparison, has found so far, and draw its plots again."),
     "export": (_MODELS, "Write a model of a run into a folder: a client's own, or the common one."),
+    "adapt": (_MODELS, "Make a model for a client that never took part, from a few of its rows."),
     "predict": (_MODELS, "Predict rows by an exported model, into a CSV file."),
     "data": (_RUN, "Show which client holds which rows: a table, and a picture."),
     "new": (

@@ -22,6 +22,7 @@ from simulations import plots
 from simulations.comparison import PLAN, Runs, contestants
 from simulations.engine import simulate as run_in_process
 from simulations.exports.leaving import exported_into
+from simulations.exports.newcomers import adapted_into
 from simulations.given import settings_of
 from simulations.learned import Learned
 from simulations.options import data_name, find_run, new_folder, read_experiment
@@ -155,6 +156,34 @@ class Run:
             Refused: If the run is not finished, or there is no such model, client or format.
         """
         return exported_into(self.learned, client, out, format).folder
+
+    def adapt(
+        self,
+        data: str | Path,
+        *,
+        out: str | Path | None = None,
+        format: str = "safetensors",  # noqa: A002 - as above
+    ) -> Path:
+        """Writes a model for a client that never took part, made of a few rows of its own.
+
+        It is made as for the clients of the setting ``unseen-clients``. Its card says how well it
+        does on these rows by cross-validation, beside a model of these rows alone, and the common
+        one. Of rows without targets, it is the common one.
+
+        Args:
+            data: A .csv or .npz file, or a folder of images or .npy files, with such rows as the
+                run's clients have.
+            out: As for ``export``.
+            format: As for ``export``.
+
+        Returns:
+            The folder.
+
+        Raises:
+            Refused: If the run is not finished, its method adapts to nobody, or the rows are others
+                than its clients have.
+        """
+        return adapted_into(self.learned, data, out, format).folder
 
     def plot(self, metric: str = "") -> "Figure":
         """Draws a metric against rounds.

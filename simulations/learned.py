@@ -2,12 +2,11 @@
 
 from functools import cached_property
 
-from client.memory import OWN, RamStore
+from client.memory import RamStore
 from client.serving import Client, serving
 from engram.aggregates import sent
 from engram.checks import must
 from engram.models import Model
-from engram.optimizers import model_part
 from engram.types import Candidates, Params
 from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
@@ -126,14 +125,12 @@ class Learned:
         Raises:
             Refused: If its memory is elsewhere, or its rows are and it is fine-tuned on them.
         """
-        e, kept = self.experiment, model_part(self.memory(client))
-        mine = {n.removeprefix(OWN): leaf for n, leaf in kept.items() if n.startswith(OWN)}
-        state = {n: leaf for n, leaf in kept.items() if not n.startswith(OWN)}
-        checkpoint, aggregate = self.checkpoint, aggregate_of(e, network=self.network)
+        e, checkpoint, memory = self.experiment, self.checkpoint, self.memory(client)
+        aggregate = aggregate_of(e, network=self.network)
         _, own = sent(aggregate, checkpoint.model, checkpoint.state, [client])
-        w = self.common | mine | {name: leaf[0] for name, leaf in own.items()}
+        received = self.common | {name: leaf[0] for name, leaf in own.items()}
         unseen = client in Scoring.of(e).unseen
-        served = Client(client, w, state, bool(kept), unseen)
+        served = Client.of(client, received, memory, unseen=unseen)
         return serving(e, self.network, lambda: self.data, served)
 
     def named(self, model: Params) -> Params:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from federation.errors import Refused
 from federation.interrupts import end_at_once
@@ -58,6 +60,31 @@ def export(
 
 
 @app.command()
+def adapt(
+    run: _Run,
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="ROWS", help="A .csv or .npz file, or a folder of images or .npy files."
+        ),
+    ],
+    out: _Folder = None,
+    format_: _Format = "safetensors",
+) -> None:
+    """Make a model for a client that never took part, from a few of its rows.
+
+    It is made by the method's own adaptation, as for the clients of `unseen-clients`. What it
+    reaches on these rows, by cross-validation, is compared with a model of these rows alone, and
+    with the common one.
+    """
+    folder = find_run(run)
+    with end_at_once():
+        from simulations.exports.newcomers import adapted_into
+        from simulations.front import load_run
+    _tell(adapted_into(load_run(folder).learned, data, out, format_))
+
+
+@app.command()
 def predict(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")],
     rows: Annotated[
@@ -86,9 +113,15 @@ def predict(
 
 def _tell(written: "Written") -> None:
     folder, leaving = written
-    columns = leaving.exported.columns or leaving.exported.kind.columns
-    rows = "rows.csv" if columns else "rows.npz"
-    console.print(
-        f"{leaving.exported.what}: see {folder / 'card.md'}", markup=False, soft_wrap=True
-    )
+    about, table = leaving.exported, Table()
+    for heading in ("rows", "metric", "value", "95 % interval"):
+        table.add_column(heading, justify="left" if heading == "rows" else "right")
+    for cells in leaving.scores:
+        table.add_row(*map(escape, cells))
+    if leaving.scores:
+        console.print(table)
+    for note in leaving.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    rows = "rows.csv" if about.columns or about.kind.columns else "rows.npz"
+    console.print(f"{about.what}: see {folder / 'card.md'}", markup=False, soft_wrap=True)
     console.print(f"next: engram predict {folder} {rows}", markup=False, soft_wrap=True)

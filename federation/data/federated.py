@@ -27,7 +27,7 @@ from federation.data.datasets import by_client
 from federation.data.lazy import Lazy, UnreadableRow
 from federation.data.partitions import Rows, check_size, names_of, partition
 from federation.data.sources import load
-from federation.data.values import Columns, Values
+from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room
@@ -40,7 +40,6 @@ from federation.streams import Stream, generator, torch_generator
 __all__ = [
     "FederatedData",
     "Split",
-    "columns_in",
     "federated_data",
     "has_device",
     "model_for",
@@ -301,23 +300,8 @@ def _load(
         num_classes=experiment.num_classes,
         whole_numbers=experiment.model in (*CHARACTERS, *NETWORKS),
         seed=experiment.seed,
-        columns=columns_in(experiment, alone=alone),
+        columns=Columns.of(experiment, alone=alone),
         clients=clients,
-    )
-
-
-def columns_in(experiment: Experiment, *, alone: bool = False) -> Columns:
-    """Returns what the settings say of a file's columns; ``alone`` if its rows are one client's.
-
-    Raises:
-        DataError: As ``Values.parse``.
-    """
-    return Columns(
-        experiment.target_column,
-        experiment.task_column,
-        tuple(name.strip() for name in experiment.input_columns.split(",") if name.strip()),
-        experiment.missing,
-        Values.parse(experiment.categories, needed=alone),
     )
 
 

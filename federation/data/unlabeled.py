@@ -15,7 +15,7 @@ from engram.networks import CHARACTERS, NETWORKS
 from engram.tasks import TASKS
 from federation.data.arrays import Own, held_out
 from federation.data.csv_rows import check_there, indicators, inputs_of, kinds_of, typed, usual
-from federation.data.federated import columns_in, seen_as
+from federation.data.federated import seen_as
 from federation.data.images import CLASS, decoded_images, images_in
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
@@ -78,7 +78,7 @@ def input_columns(experiment: Experiment, owner: str = "") -> list[InputColumn]:
     e, (kind, _, name) = experiment, experiment.dataset.partition(":")
     if kind != "csv":
         return []
-    path, columns = Path(name), columns_in(e)
+    path, columns = Path(name), Columns.of(e)
     frame = read_frame(path)
     split = partial(held_out, fraction=e.test_fraction, seed=e.seed)
     _, owners, learned = kinds_of(path, frame, columns, TASKS[e.task].targets, split)
@@ -107,7 +107,7 @@ def class_names(experiment: Experiment, outputs: int) -> list[str]:
         DataError: If the data cannot be read.
     """
     e, (kind, _, name) = experiment, experiment.dataset.partition(":")
-    values, named = columns_in(e).values, tuple[str, ...]()
+    values, named = Columns.of(e).values, tuple[str, ...]()
     if TASKS[e.task].targets == "classes" and kind == "csv":
         column = read_frame(Path(name), [e.target_column])[e.target_column]
         if e.target_column in values.declared or column.dtype.kind not in "iuf":

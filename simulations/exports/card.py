@@ -12,7 +12,7 @@ from engram.metrics import Metric
 from federation.exported import Exported
 from federation.methods import METHODS
 
-__all__ = ["Score", "card", "interval", "scored"]
+__all__ = ["Score", "card", "cells", "interval", "scored"]
 
 _DRAWS: Final = 500  # of the bootstrap
 _LEVEL: Final = 0.95
@@ -107,7 +107,7 @@ def card(
     lines = [f"# {exported.what[0].upper()}{exported.what[1:]}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in about.items()]
     lines += ["", "## Scores", ""]
-    lines += _table(scores) if scores else ["None: the run has no scores of this model."]
+    lines += _table(cells(scores)) if scores else ["None: the run has no scores of this model."]
     lines += ["", "## Privacy", "", _privacy(privacy), ""]
     lines += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
     lines += ["## Settings", "", "| setting | value |", "|---|---|"]
@@ -115,14 +115,20 @@ def card(
     return "\n".join(lines) + "\n"
 
 
-def _table(scores: Mapping[str, Sequence[Score]]) -> list[str]:
-    lines = ["| rows | metric | value | 95 % interval |", "|---|---|---|---|"]
+def cells(scores: Mapping[str, Sequence[Score]]) -> list[tuple[str, ...]]:
+    """Returns figures as rows of a table: what they are of, the metric, its value and interval."""
+    found: list[tuple[str, ...]] = []
     for what, some in scores.items():
         for score in some:
+            none = score.value is None or not np.isfinite(score.value)
             ends = "-" if score.low is None else f"{score.low:.4g} to {score.high:.4g}"
-            value = "-" if score.value is None else f"{score.value:.4g}"
-            lines.append(f"| {what} | {score.metric} | {value} | {ends} |")
-    return lines
+            found.append((what, score.metric, "-" if none else f"{score.value:.4g}", ends))
+    return found
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| rows | metric | value | 95 % interval |", "|---|---|---|---|"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
 def _privacy(privacy: Mapping[str, Any]) -> str:

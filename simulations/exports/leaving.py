@@ -1,7 +1,7 @@
 """Exports a model of a run: a client's own, or the common one."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from federation.files import replace_file
 from federation.methods.local import COMMON, LocalMethod
 from federation.predicted import outputs_of
 from federation.roster import Kind
-from simulations.exports.card import Score, card, scored
+from simulations.exports.card import Score, card, cells, scored
 from simulations.exports.tables import Coefficients, coefficients_of
 from simulations.learned import Learned
 from strategies.scorekeeping import Scoring as Scores
@@ -43,12 +43,16 @@ class Leaving(NamedTuple):
         exported: What it is.
         module: The model.
         card: Its card.
+        scores: Its scores, as the card's table has them.
+        notes: What its users should know.
         table: Its coefficients as a CSV file; empty of a network.
     """
 
     exported: Exported
     module: nn.Module
     card: str
+    scores: list[tuple[str, ...]]
+    notes: Sequence[str] = ()
     table: str = ""
 
     def write(self, folder: Path, format_: Format) -> None:
@@ -79,28 +83,33 @@ def leaving(learned: Learned, client: int | None) -> Leaving:
 
 
 def _network(learned: Learned, client: int | None) -> Leaving:
-    e, network = learned.experiment, learned.network
-    served = _common(learned) if client is None else learned.personal(client)
-    module = plain_module(e, network, served, lambda: learned.data, client)
-    notes = [_RECALLS] if isinstance(module, Recalling) else []
+    e = learned.experiment
+    module = common_model(learned) if client is None else personal_model(learned, client)
+    notes = notes_on(learned, module, common=client is None)
     if client is None:
-        if network.personal:
-            notes.append("Some of its layers are each client's own, and are here as they began.")
         rows = f"{e.dataset}, partition {e.partition}, {e.num_clients} clients"
         scores = {"mean over clients": _means(learned)}
-        classes, columns = _named(learned, "")
+        classes, columns = named_here(learned, "")
     else:
         called = learned.called(client)
         held, scored_on = (len(s.rows[client]) for s in (learned.data.train, learned.data.test))
         rows = f"{e.dataset}, partition {e.partition}: {held} rows of client {called}, and others'"
         scores = {f"its {scored_on} test rows": _scores(learned, module, client)}
-        classes, columns = _named(learned, called if e.partition == "natural" else "")
+        classes, columns = named_here(learned, called if e.partition == "natural" else "")
     form = form_of(module)
     exported = exported_as(learned, form, client, classes=classes, columns=columns)
-    return Leaving(exported, module, _card(learned, exported, rows, scores, notes))
+    return with_card(learned, exported, module, rows, scores, notes)
 
 
-def _named(learned: Learned, owner: str) -> tuple[list[str], list[InputColumn]]:
+def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
+    """Returns what the users of a network should know."""
+    notes = [_RECALLS] if isinstance(module, Recalling) else []
+    if common and learned.network.personal:
+        notes.append("Some of its layers are each client's own, and are here as they began.")
+    return notes
+
+
+def named_here(learned: Learned, owner: str) -> tuple[list[str], list[InputColumn]]:
     """Returns what classes and columns of inputs are called, as far as this machine knows."""
     e, outputs = learned.experiment, learned.kind.outputs
     try:
@@ -111,17 +120,26 @@ def _named(learned: Learned, owner: str) -> tuple[list[str], list[InputColumn]]:
         return list(map(str, range(outputs))), []
 
 
-def _common(learned: Learned) -> Candidates:
-    network, w = learned.network, learned.common
-    if network.candidates is None:
-        return Candidates((part(w),))
-    found = network.candidates(w)
-    if found.weights is None:
+def personal_model(learned: Learned, client: int) -> nn.Module:
+    """Returns what a client is served by."""
+    served = learned.personal(client)
+    return plain_module(learned.experiment, learned.network, served, lambda: learned.data, client)
+
+
+def common_model(learned: Learned) -> nn.Module:
+    """Returns the model that all clients share.
+
+    Raises:
+        Refused: If there are several, of which a client's rows choose one.
+    """
+    e, network, w = learned.experiment, learned.network, learned.common
+    found = Candidates((part(w),)) if network.candidates is None else network.candidates(w)
+    if found.weights is None and len(found.models) > 1:
         raise Refused(
-            f"{learned.experiment.method} has {len(found.models)} common models, of which a "
-            "client's rows choose one: export a client's"
+            f"{e.method} has {len(found.models)} common models, of which a client's rows choose "
+            "one: export a client's"
         )
-    return found
+    return plain_module(e, network, found, lambda: learned.data, None)
 
 
 def form_of(module: nn.Module) -> Form:
@@ -163,7 +181,7 @@ def of_coefficients(
     learned: Learned,
     found: Coefficients,
     client: int | str | None,
-    scores: dict[str, list[Score]] | None = None,
+    scores: Mapping[str, list[Score]] | None = None,
     notes: Sequence[str] = (),
 ) -> Leaving:
     """Returns a model of columns, on its way out.
@@ -185,17 +203,19 @@ def of_coefficients(
         aside = ("ids", "names")
         figures = {name: column[at] for name, column in clients.items() if name not in aside}
         scores = {"the run's": [Score(name, value) for name, value in figures.items()]}
-    text = _card(learned, exported, e.dataset, scores or {}, notes)
-    return Leaving(exported, module, text, found.table)
+    leaving = with_card(learned, exported, module, e.dataset, scores or {}, notes)
+    return leaving._replace(table=found.table)
 
 
-def _card(
+def with_card(
     learned: Learned,
     exported: Exported,
+    module: nn.Module,
     rows: str,
-    scores: dict[str, list[Score]],
+    scores: Mapping[str, list[Score]],
     notes: Sequence[str],
-) -> str:
+) -> Leaving:
+    """Returns a model on its way out; for the arguments see ``card``."""
     config, results = learned.record.config, learned.record.results or {}
     versions = ", ".join(f"{name} {found}" for name, found in config["versions"].items())
     made = {
@@ -203,7 +223,8 @@ def _card(
         "engine": config["engine"],
         "versions": versions,
     }
-    return card(exported, made=made, rows=rows, scores=scores, privacy=results, notes=notes)
+    text = card(exported, made=made, rows=rows, scores=scores, privacy=results, notes=notes)
+    return Leaving(exported, module, text, cells(scores), notes)
 
 
 def _scores(learned: Learned, module: nn.Module, client: int) -> list[Score]:
