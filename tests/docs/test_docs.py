@@ -211,10 +211,10 @@ def test_commands_for_other_machines_are_valid(line):
 
 def test_the_server_answers_with_probabilities(tmp_path, monkeypatch, own_data):
     (server,) = blocks(ROOT / "docs" / "models.md", "py")
-    assert len([line for line in server.splitlines() if line]) == 10
+    assert len([line for line in server.splitlines() if line]) <= 10
     for path in own_data.iterdir():
         (tmp_path / path.name).symlink_to(path)
-    run_engram(monkeypatch, *RUN, *SHORT)
+    run_engram(monkeypatch, *RUN)
     run_engram(monkeypatch, *EXPORT.split(), "--format", "onnx", "--out", "served")
     found = {"__name__": "serve"}
     exec(compile(server, "serve.py", "exec"), found)
@@ -286,18 +286,16 @@ def write_own_data(folder):
     offers.assign(user=task, bought=y).to_csv(folder / "offers.csv", index=False)
 
 
-TABLE = (
-    "dataset=csv:mine.csv target-column=died task-column=hospital num-clients=20 partition=natural"
-)
-RUN = ["run", "fedper", *(w for s in TABLE.split() for w in ("--set", s)), "--out", "runs/mine"]
-SHORT = ["--set", "input-columns=age,dose,weight", "--set", "num-rounds=2"]
+TABLE = "dataset=csv:mine.csv target-column=died task-column=hospital input-columns=age,dose,weight"
+SETS = f"{TABLE} partition=natural num-clients=20 num-rounds=2".split()
+RUN = ["run", "fedper", *(word for each in SETS for word in ("--set", each)), "--out", "runs/mine"]
 EXPORT, ADAPT = "export mine --client 3", "adapt mine --data new_hospital.csv --out new-model"
 
 
 def needed_by(words):
     """Returns the commands before one that takes a run or a model."""
     begun = {"export": [], "adapt": [], "predict": [EXPORT.split(), ADAPT.split()]}
-    return [[*RUN, *SHORT], *begun[words[0]]] if words[0] in begun else []
+    return [RUN, *begun[words[0]]] if words[0] in begun else []
 
 
 def shortened(words, folder):
