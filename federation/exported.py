@@ -56,7 +56,6 @@ FORMATS: Final[dict[Format, str]] = {
 """The formats of a model's file, and what it is called."""
 
 _ABOUT: Final = "model.json"
-_CARD: Final = "card.md"
 
 
 class Exported(NamedTuple):
@@ -110,8 +109,16 @@ class Exported(NamedTuple):
         columns = [InputColumn.from_json(column) for column in known["columns"]]
         return cls(**known | {"kind": kind, "columns": columns})
 
-    def write(self, folder: Path, module: nn.Module, format_: Format, card: str) -> None:
+    def write(
+        self, folder: Path, module: nn.Module, format_: Format, beside: Mapping[str, str]
+    ) -> None:
         """Writes the model into a folder, which is made: ``model.json`` comes last.
+
+        Args:
+            folder: The folder.
+            module: The model.
+            format_: The format of its file.
+            beside: Further files of text, by name: its card, at least.
 
         Raises:
             Refused: If it cannot be written, or the format cannot hold it.
@@ -124,7 +131,8 @@ class Exported(NamedTuple):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             replace_file(folder / FORMATS[format_], data)
-            replace_file(folder / _CARD, card.encode())
+            for name, text in beside.items():
+                replace_file(folder / name, text.encode())
             replace_file(folder / _ABOUT, json.dumps(summed(about), indent=2).encode())
         except OSError as error:
             raise Refused(f"{folder} cannot be written: {error.strerror}") from error

@@ -21,7 +21,7 @@ from server.record import RunRecord
 from simulations import plots
 from simulations.comparison import PLAN, Runs, contestants
 from simulations.engine import simulate as run_in_process
-from simulations.exports.leaving import exported_into
+from simulations.exports.exporting import exported_into
 from simulations.exports.newcomers import adapted_into
 from simulations.given import settings_of
 from simulations.learned import Learned

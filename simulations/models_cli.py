@@ -16,7 +16,7 @@ from simulations.console import out as console
 from simulations.options import find_run
 
 if TYPE_CHECKING:
-    from simulations.exports.leaving import Written
+    from simulations.exports.exporting import Written
 
 __all__ = ["app"]
 
@@ -54,7 +54,7 @@ def export(
         raise Refused("export takes --client CLIENT, or --common")
     folder = find_run(run)
     with end_at_once():
-        from simulations.exports.leaving import exported_into
+        from simulations.exports.exporting import exported_into
         from simulations.front import load_run
     _tell(exported_into(load_run(folder).learned, client, out, format_))
 
@@ -112,15 +112,15 @@ def predict(
 
 
 def _tell(written: "Written") -> None:
-    folder, leaving = written
-    about, table = leaving.exported, Table()
+    folder, package = written
+    about, table = package.exported, Table()
     for heading in ("rows", "metric", "value", "95 % interval"):
         table.add_column(heading, justify="left" if heading == "rows" else "right")
-    for cells in leaving.scores:
+    for cells in package.scores:
         table.add_row(*map(escape, cells))
-    if leaving.scores:
+    if package.scores:
         console.print(table)
-    for note in leaving.notes:
+    for note in package.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     rows = "rows.csv" if about.columns or about.kind.columns else "rows.npz"
     console.print(f"{about.what}: see {folder / 'card.md'}", markup=False, soft_wrap=True)

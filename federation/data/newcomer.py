@@ -79,7 +79,7 @@ def read_newcomer(
     e = experiment
     if path.suffix == ".csv" and e.missing == "median":
         columns = _filled(path, columns, e)
-    found = read_unlabeled(path, kind, columns, e)
+    found = read_unlabeled(path, kind, columns, e.missing)
     if not found.size:
         raise DataError(f"{path} must hold some rows")
     y = _targets(path, found.others, classes, e)

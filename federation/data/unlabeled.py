@@ -11,7 +11,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from engram.models.base import Inputs
-from engram.networks import CHARACTERS, NETWORKS
 from engram.tasks import TASKS
 from federation.data.arrays import Own, held_out
 from federation.data.csv_rows import check_there, indicators, inputs_of, kinds_of, typed, usual
@@ -119,7 +118,7 @@ def class_names(experiment: Experiment, outputs: int) -> list[str]:
 
 
 def read_unlabeled(
-    path: Path, kind: Kind, columns: Sequence[InputColumn], experiment: Experiment
+    path: Path, kind: Kind, columns: Sequence[InputColumn], missing: str
 ) -> Unlabeled:
     """Reads rows: a .csv or .npz file, a folder of .npy files, or one of images.
 
@@ -127,7 +126,7 @@ def read_unlabeled(
         path: Where they are.
         kind: What the rows are like that the model has learned from.
         columns: The inputs, where those were a table's.
-        experiment: The settings of its run.
+        missing: What is done where a value of a table is missing, as the setting says.
 
     Raises:
         DataError: If they cannot be read, or are other rows; it says everything that is wrong.
@@ -138,7 +137,7 @@ def read_unlabeled(
         if not columns:
             expected = "an .npz file or a folder, since the model's inputs have no names"
             raise DataError(f"{path} must be {expected}")
-        return _table(path, columns, np.float32, experiment.missing)
+        return _table(path, columns, np.float32, missing)
     if path.is_dir() and not any(path.glob("x*.npy")):
         files = images_in(path)
         found: Mapping[str, Any] = {"x": decoded_images(files)}
@@ -147,8 +146,8 @@ def read_unlabeled(
         found, others = read_npy(path) if path.is_dir() else read_npz(path), {}
     if kind.columns:
         return _matrix(path, found, kind)
-    whole = experiment.model in (*CHARACTERS, *NETWORKS)
-    x = seen_as(Own(path, TASKS[experiment.task].targets, 0, whole).inputs(found))
+    whole = kind.inputs.startswith("int64")
+    x = seen_as(Own(path, "values", 0, whole).inputs(found))
     if described(x) != kind.inputs:
         raise DataError(f"{path} must hold rows of {kind.inputs}, got {described(x)}")
     return Unlabeled(x, len(tree_leaves(x)[0]), others)

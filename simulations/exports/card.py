@@ -11,6 +11,7 @@ from client.training.scoring import measure
 from engram.metrics import Metric
 from federation.exported import Exported
 from federation.methods import METHODS
+from federation.settings.machine import MachineSettings
 
 __all__ = ["Score", "card", "cells", "interval", "scored"]
 
@@ -111,7 +112,9 @@ def card(
     lines += ["", "## Privacy", "", _privacy(privacy), ""]
     lines += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
     lines += ["## Settings", "", "| setting | value |", "|---|---|"]
-    lines += [f"| `{key}` | {_cell(value)} |" for key, value in settings.items()]
+    aside = {*MachineSettings.all_keys(), "out", "resume", "timeout"}
+    known = {key: value for key, value in settings.items() if key not in aside}
+    lines += [f"| `{key}` | {_cell(value)} |" for key, value in known.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -27,8 +27,8 @@ from federation.settings.model import ModelSettings
 from federation.settings.training import TrainingSettings
 from federation.streams import Stream, generator, torch_generator
 from simulations.exports.card import Score, scored
-from simulations.exports.leaving import (
-    Leaving,
+from simulations.exports.exporting import (
+    Package,
     Written,
     common_model,
     exported_as,
@@ -83,7 +83,7 @@ def newcomer_of(learned: Learned, path: Path) -> Newcomer:
     return read_newcomer(path, learned.kind, columns, classes, learned.experiment)
 
 
-def _network(learned: Learned, path: Path, name: str) -> Leaving:
+def _network(learned: Learned, path: Path, name: str) -> Package:
     newcomer, number = newcomer_of(learned, path), learned.experiment.num_clients
     everything = np.arange(newcomer.size)
     if newcomer.y is None:

@@ -29,7 +29,8 @@ def predict(model: Path, rows: Path, out: Path) -> "pd.DataFrame":
     import pandas as pd  # noqa: PLC0415 - slow to import
 
     exported, runs = runner(model)
-    found = read_unlabeled(rows, exported.kind, exported.columns, exported.experiment)
+    missing = exported.settings.get("missing", "refuse")
+    found = read_unlabeled(rows, exported.kind, exported.columns, missing)
     outputs = outputs_of(runs, found.x, found.size)
     table = pd.DataFrame(
         {**found.others, **columns_of(exported.outputs, outputs, exported.classes)}

@@ -93,15 +93,15 @@ def test_folds_are_of_other_rows_and_every_row_is_predicted_once(tmp_path):
 def test_a_newcomers_model_stands_beside_what_else_it_could_have(tmp_path):
     run = run_on(hospitals(), tmp_path, method="fedavg", eta=0.3, num_rounds=30)
     hospitals(seed=3).iloc[40:80].to_csv("elm.csv", index=False)
-    folder, leaving = adapted_into(run.learned, "elm.csv", None, "safetensors")
+    folder, package = adapted_into(run.learned, "elm.csv", None, "safetensors")
     assert folder.name == "elm-model"
-    told = {(rows, metric): float(value) for rows, metric, value, _ in leaving.scores}
+    told = {(rows, metric): float(value) for rows, metric, value, _ in package.scores}
     named = ["adapted, cross-validated", "these rows alone, cross-validated", "the common model"]
     assert [rows for rows, metric in told if metric == "accuracy"] == named
     # A network of forty rows alone, trained for thirty rounds, tells them apart.
     assert told[named[1], "accuracy"] > 0.7
     text = (folder / "card.md").read_text()
-    for rows, metric, value, ends in leaving.scores:
+    for rows, metric, value, ends in package.scores:
         assert f"| {rows} | {metric} | {value} | {ends} |" in text
     x = newcomer_of(run.learned, tmp_path / "elm.csv").x
     assert load_model(folder)(x).shape == (40, 2)
@@ -192,8 +192,8 @@ def test_a_site_that_comes_later_has_the_coefficients_of_a_transfer(tables):
 def test_a_table_of_a_newcomer_is_cross_validated(tables, settings):
     run = regress(**settings)
     tables.iloc[:30].drop(columns="site").to_csv("new.csv", index=False)
-    _, leaving = adapted_into(run.learned, "new.csv", None, "torch")
-    losses = [float(value) for _, _, value, _ in leaving.scores]
+    _, package = adapted_into(run.learned, "new.csv", None, "torch")
+    losses = [float(value) for _, _, value, _ in package.scores]
     assert len(losses) == 3
     assert all(0.03 < loss < 0.3 for loss in losses)  # the noise's variance is 0.09
     tables.iloc[:5].drop(columns=["site", "pressure"]).to_csv("bare.csv", index=False)

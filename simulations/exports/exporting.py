@@ -18,8 +18,7 @@ from engram.types import Candidates
 from federation.data.unlabeled import InputColumn, class_names, input_columns
 from federation.errors import DataError, Refused
 from federation.exported import Exported, Form, Format, check_format
-from federation.files import replace_file
-from federation.methods.local import COMMON, LocalMethod
+from federation.methods.local import COMMON, SERVED, LocalMethod
 from federation.predicted import outputs_of
 from federation.roster import Kind
 from simulations.exports.card import Score, card, cells, scored
@@ -27,7 +26,7 @@ from simulations.exports.tables import Coefficients, coefficients_of
 from simulations.learned import Learned
 from strategies.scorekeeping import Scoring as Scores
 
-__all__ = ["Leaving", "Written", "exported_into", "free_folder", "leaving"]
+__all__ = ["Package", "Written", "exported_into", "free_folder", "package_of"]
 
 _COEFFICIENTS = "coefficients.csv"
 _RECALLS = (
@@ -36,8 +35,8 @@ _RECALLS = (
 )
 
 
-class Leaving(NamedTuple):
-    """A model on its way out.
+class Package(NamedTuple):
+    """A model, what it is, and its card, to be written into a folder.
 
     Attributes:
         exported: What it is.
@@ -61,12 +60,11 @@ class Leaving(NamedTuple):
         Raises:
             Refused: As ``Exported.write``.
         """
-        self.exported.write(folder, self.module, format_, self.card)
-        if self.table:
-            replace_file(folder / _COEFFICIENTS, self.table.encode())
+        table = {_COEFFICIENTS: self.table} if self.table else {}
+        self.exported.write(folder, self.module, format_, {"card.md": self.card} | table)
 
 
-def leaving(learned: Learned, client: int | None) -> Leaving:
+def package_of(learned: Learned, client: int | None) -> Package:
     """Returns a model of a finished run.
 
     Args:
@@ -82,7 +80,7 @@ def leaving(learned: Learned, client: int | None) -> Leaving:
     return _network(learned, client) if learned.trains_network else _table(learned, client)
 
 
-def _network(learned: Learned, client: int | None) -> Leaving:
+def _network(learned: Learned, client: int | None) -> Package:
     e = learned.experiment
     module = common_model(learned) if client is None else personal_model(learned, client)
     notes = notes_on(learned, module, common=client is None)
@@ -91,11 +89,10 @@ def _network(learned: Learned, client: int | None) -> Leaving:
         scores = {"mean over clients": _means(learned)}
         classes, columns = named_here(learned, "")
     else:
-        called = learned.called(client)
-        held, scored_on = (len(s.rows[client]) for s in (learned.data.train, learned.data.test))
-        rows = f"{e.dataset}, partition {e.partition}: {held} rows of client {called}, and others'"
-        scores = {f"its {scored_on} test rows": _scores(learned, module, client)}
-        classes, columns = named_here(learned, called if e.partition == "natural" else "")
+        name = learned.called(client)
+        rows = f"{e.dataset}, partition {e.partition}: rows of client {name}, and others'"
+        scores = _scores(learned, module, client)
+        classes, columns = named_here(learned, name if e.partition == "natural" else "")
     form = form_of(module)
     exported = exported_as(learned, form, client, classes=classes, columns=columns)
     return with_card(learned, exported, module, rows, scores, notes)
@@ -172,7 +169,7 @@ def exported_as(learned: Learned, form: Form, client: int | str | None, **more: 
     return Exported(**known | more)
 
 
-def _table(learned: Learned, client: int | None) -> Leaving:
+def _table(learned: Learned, client: int | None) -> Package:
     found = coefficients_of(learned, client)
     return of_coefficients(learned, found, client)
 
@@ -183,8 +180,8 @@ def of_coefficients(
     client: int | str | None,
     scores: Mapping[str, list[Score]] | None = None,
     notes: Sequence[str] = (),
-) -> Leaving:
-    """Returns a model of columns, on its way out.
+) -> Package:
+    """Returns a model of columns, with its card.
 
     Args:
         learned: What the run has learned.
@@ -203,8 +200,8 @@ def of_coefficients(
         aside = ("ids", "names")
         figures = {name: column[at] for name, column in clients.items() if name not in aside}
         scores = {"the run's": [Score(name, value) for name, value in figures.items()]}
-    leaving = with_card(learned, exported, module, e.dataset, scores or {}, notes)
-    return leaving._replace(table=found.table)
+    package = with_card(learned, exported, module, e.dataset, scores or {}, notes)
+    return package._replace(table=found.table)
 
 
 def with_card(
@@ -214,8 +211,8 @@ def with_card(
     rows: str,
     scores: Mapping[str, list[Score]],
     notes: Sequence[str],
-) -> Leaving:
-    """Returns a model on its way out; for the arguments see ``card``."""
+) -> Package:
+    """Returns a model with its card; for the arguments see ``card``."""
     config, results = learned.record.config, learned.record.results or {}
     versions = ", ".join(f"{name} {found}" for name, found in config["versions"].items())
     made = {
@@ -224,15 +221,26 @@ def with_card(
         "versions": versions,
     }
     text = card(exported, made=made, rows=rows, scores=scores, privacy=results, notes=notes)
-    return Leaving(exported, module, text, cells(scores), notes)
+    return Package(exported, module, text, cells(scores), notes)
 
 
-def _scores(learned: Learned, module: nn.Module, client: int) -> list[Score]:
-    """Scores a client's model on the rows that the run's scores are of."""
-    e, data = learned.experiment, learned.data
+def _scores(learned: Learned, module: nn.Module, client: int) -> dict[str, list[Score]]:
+    """Scores a client's model on the rows that the run's scores are of.
+
+    If they are elsewhere, these are the run's scores, without intervals.
+    """
+    e = learned.experiment
+    metrics = e.of(LocalMethod).metrics(e)
+    try:
+        data = learned.data
+    except DataError:
+        found = (learned.record.results or {})["clients"]
+        values = {metric.name: found[metric.name + SERVED][client] for metric in metrics}
+        return {"its test rows, as the run says": [Score(*each) for each in values.items()]}
     rows = Scoring(e, learned.network, data, vectorized=False).queries([client]).rows[0]
     x, y = data.test.take(rows)
-    return scored(e.of(LocalMethod).metrics(e), outputs_of(partial(called, module), x, len(y)), y)
+    outputs = outputs_of(partial(called, module), x, len(y))
+    return {f"its {len(y)} test rows": scored(metrics, outputs, y)}
 
 
 def _means(learned: Learned) -> list[Score]:
@@ -247,17 +255,17 @@ class Written(NamedTuple):
 
     Attributes:
         folder: Where.
-        leaving: The model.
+        package: The model.
     """
 
     folder: Path
-    leaving: Leaving
+    package: Package
 
 
 def exported_into(
     learned: Learned, client: int | str | None, out: str | Path | None, format_: str
 ) -> Written:
-    """Writes a model of a finished run into a new folder; see ``leaving``.
+    """Writes a model of a finished run into a new folder; see ``package_of``.
 
     Args:
         learned: What the run has learned.
@@ -268,7 +276,7 @@ def exported_into(
     number = None if client is None else learned.number(client)
     name = "common" if number is None else learned.called(number)
     folder, checked = free_folder(out, name), check_format(format_)
-    found = leaving(learned, number)
+    found = package_of(learned, number)
     found.write(folder, checked)
     return Written(folder, found)
 
