@@ -2,7 +2,7 @@
 
 from functools import cached_property
 
-from client.memory import RamStore
+from client.memory import DiskStore, RamStore
 from client.serving import Client, serving
 from engram.aggregates import sent
 from engram.checks import must
@@ -106,12 +106,25 @@ class Learned:
         """
         checkpoint = self.checkpoint
         if checkpoint.memories is None:
-            raise Refused(
-                f"{self.record.folder} was run by `flwr run`: its memories are on the nodes"
-            )
+            return self._beside(client)
         store = RamStore()
         store.restore(checkpoint.memories)
         return store.load(client, None, before=checkpoint.server_round + 2) or {}
+
+    def _beside(self, client: int) -> Params:
+        """Returns what a client remembers of a run on Ray, whose nodes keep it in the run's folder.
+
+        Raises:
+            Refused: If its node is elsewhere.
+        """
+        folder = self.record.folder
+        store = DiskStore(folder / "memory" / self.record.config["training"])
+        if not store.folder.is_dir():
+            raise Refused(
+                f"{folder} was run by `flwr run`: its memories are on the nodes, where engram "
+                "memory export writes a client's model"
+            )
+        return store.load(client, None, before=self.checkpoint.server_round + 2) or {}
 
     @property
     def common(self) -> Params:

@@ -127,14 +127,14 @@ def layered(state: Params, mean: Mean = "linear") -> nn.Sequential:
     """Returns dense layers with ReLU in between, in evaluation.
 
     Args:
-        state: Weights ``layer0.weight`` (out, in) and so on, in this order, and the layers' biases,
+        state: Weights ``layer0.weight`` (out, in) and so on, in any order, and the layers' biases,
             if they have some, as ``layer0.bias`` (out,).
         mean: What stands behind the last layer: the inverse of the link function of a generalized
             linear model.
     """
     layers: dict[str, nn.Module] = {}
-    weights = [leaf for name, leaf in state.items() if name.endswith(".weight")]
-    for number, weight in enumerate(weights):
+    for number in range(sum(name.endswith(".weight") for name in state)):
+        weight = state[f"layer{number}.weight"]
         layers |= {f"relu{number}": nn.ReLU()} if number else {}
         out, width = weight.shape
         biased = f"layer{number}.bias" in state

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from client.card import Score, card, cells, scored
+from client.coefficients import Coefficients
+from client.packages import Package, check_free
 from client.serving import plain_module
 from client.training.scoring import Scoring
 from engram.models.plain import Mixture, Recalling, layered
@@ -17,51 +20,20 @@ from engram.tree import part
 from engram.types import Candidates
 from federation.data.unlabeled import InputColumn, class_names, input_columns
 from federation.errors import DataError, Refused
-from federation.exported import Exported, Form, Format, check_format
+from federation.exported import Exported, Form, check_format
 from federation.methods.local import COMMON, SERVED, LocalMethod
 from federation.predicted import outputs_of
 from federation.roster import Kind
-from simulations.exports.card import Score, card, cells, scored
-from simulations.exports.tables import Coefficients, coefficients_of
+from simulations.exports.tables import coefficients_of
 from simulations.learned import Learned
 from strategies.scorekeeping import Scoring as Scores
 
-__all__ = ["Package", "Written", "exported_into", "free_folder", "package_of"]
+__all__ = ["Written", "exported_into", "free_folder", "package_of"]
 
-_COEFFICIENTS = "coefficients.csv"
 _RECALLS = (
     "It holds representations and targets of the client's training rows, by which it predicts: "
     "whoever has the file has these."
 )
-
-
-class Package(NamedTuple):
-    """A model, what it is, and its card, to be written into a folder.
-
-    Attributes:
-        exported: What it is.
-        module: The model.
-        card: Its card.
-        scores: Its scores, as the card's table has them.
-        notes: What its users should know.
-        table: Its coefficients as a CSV file; empty of a network.
-    """
-
-    exported: Exported
-    module: nn.Module
-    card: str
-    scores: list[tuple[str, ...]]
-    notes: Sequence[str] = ()
-    table: str = ""
-
-    def write(self, folder: Path, format_: Format) -> None:
-        """Writes it into a folder.
-
-        Raises:
-            Refused: As ``Exported.write``.
-        """
-        table = {_COEFFICIENTS: self.table} if self.table else {}
-        self.exported.write(folder, self.module, format_, {"card.md": self.card} | table)
 
 
 def package_of(learned: Learned, client: int | None) -> Package:
@@ -290,6 +262,5 @@ def free_folder(out: str | Path | None, name: str) -> Path:
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "client"
     plain = f"client-{plain}" if plain.isdecimal() else plain
     folder = Path(f"{plain}-model" if out is None else out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Refused(f"{folder} is there already: name another --out")
+    check_free(folder)
     return folder

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from client.card import Score, scored
 from client.memory import RamStore
+from client.packages import Package
 from client.serving import Client, plain_module, serving
 from client.training.trainer import Trainer
 from engram.models import keep
@@ -26,9 +28,7 @@ from federation.settings.fields import key_of
 from federation.settings.model import ModelSettings
 from federation.settings.training import TrainingSettings
 from federation.streams import Stream, generator, torch_generator
-from simulations.exports.card import Score, scored
 from simulations.exports.exporting import (
-    Package,
     Written,
     common_model,
     exported_as,

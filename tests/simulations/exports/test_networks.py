@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import engram
+from client.card import scored
 from engram import networks
 from engram.metrics import METRICS
 from engram.models.skeleton import called
@@ -17,7 +18,6 @@ from federation.exported import load_model, runner
 from federation.methods import family
 from federation.predicted import outputs_of
 from simulations.engine import simulate
-from simulations.exports.card import scored
 from tests.client.networks import CASES
 from tests.client.test_modules import experiment
 from tests.support import small_of_any

@@ -93,7 +93,7 @@ def test_a_users_network_leaves_as_it_predicts(tmp_path):
     module = load_model(run.export(user, out="model"))
     found = module(torch.from_numpy(arms).to(module.layer0.weight.dtype))
     np.testing.assert_allclose(found[:, 0].detach(), expected[0], rtol=1e-6, atol=1e-9)
-    with pytest.raises(Refused, match="there is no common model: users' networks are trained for"):
+    with pytest.raises(Refused, match="meta-ban has no common model: export a client's"):
         run.export(out="common")
     with pytest.raises(Refused, match="meta-ban learns by acting, and adapts to no rows"):
         run.adapt("rows.csv")

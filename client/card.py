@@ -78,7 +78,7 @@ def card(
     made: Mapping[str, str],
     rows: str,
     scores: Mapping[str, Sequence[Score]],
-    privacy: Mapping[str, Any],
+    privacy: Mapping[str, Any] | None,
     notes: Sequence[str] = (),
 ) -> str:
     """Returns a model card, in Markdown.
@@ -88,7 +88,8 @@ def card(
         made: How it was made, by headings.
         rows: What it has learned from.
         scores: By what they are of, figures.
-        privacy: The privacy spent: ``epsilon`` and ``delta``, if any is accounted for.
+        privacy: The privacy spent: ``epsilon`` and ``delta``, if any is accounted for; None where
+            others count it.
         notes: What else its users should know.
     """
     settings, method = exported.settings, METHODS[exported.settings["method"]]
@@ -108,7 +109,7 @@ def card(
     lines = [f"# {exported.what[0].upper()}{exported.what[1:]}", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in about.items()]
     lines += ["", "## Scores", ""]
-    lines += _table(cells(scores)) if scores else ["None: the run has no scores of this model."]
+    lines += _table(cells(scores)) if scores else ["None: there are no scores of this model here."]
     lines += ["", "## Privacy", "", _privacy(privacy), ""]
     lines += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
     lines += ["## Settings", "", "| setting | value |", "|---|---|"]
@@ -134,7 +135,9 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
-def _privacy(privacy: Mapping[str, Any]) -> str:
+def _privacy(privacy: Mapping[str, Any] | None) -> str:
+    if privacy is None:
+        return "Trained with differential privacy, of which the coordinator knows what is spent."
     if "epsilon" not in privacy:
         return "Trained without differential privacy."
     return (
