@@ -111,9 +111,8 @@ def remembered_package(training: Training, client: int, memory: Params) -> Packa
         kind = Kind(columns=tuple(found.columns))
         known |= {"kind": kind, "form": "layers", "outputs": "values"}
     exported = Exported(classes=classes, columns=columns, **known)
-    spent: dict[str, Any] | None = (
-        {} if e.privacy == "none" else None
-    )  # which the coordinator counts
+    # What has been spent, the coordinator counts.
+    spent: dict[str, Any] | None = {} if e.privacy == "none" else None
     text = card(exported, made={}, rows=e.dataset, scores={}, privacy=spent)
     return Package(exported, module, text, [], table=table)
 

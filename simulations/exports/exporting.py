@@ -207,7 +207,8 @@ def _scores(learned: Learned, module: nn.Module, client: int) -> dict[str, list[
         data = learned.data
     except DataError:
         found = (learned.record.results or {})["clients"]
-        values = {metric.name: found[metric.name + SERVED][client] for metric in metrics}
+        at = found["ids"].index(client)
+        values = {metric.name: found[metric.name + SERVED][at] for metric in metrics}
         return {"its test rows, as the run says": [Score(*each) for each in values.items()]}
     rows = Scoring(e, learned.network, data, vectorized=False).queries([client]).rows[0]
     x, y = data.test.take(rows)

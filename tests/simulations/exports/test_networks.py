@@ -13,11 +13,13 @@ from client.card import scored
 from engram import networks
 from engram.metrics import METRICS
 from engram.models.skeleton import called
+from federation.data import in_memory
 from federation.errors import Refused
 from federation.exported import load_model, runner
 from federation.methods import family
 from federation.predicted import outputs_of
 from simulations.engine import simulate
+from simulations.exports.predicting import predict
 from tests.client.networks import CASES
 from tests.client.test_modules import experiment
 from tests.support import small_of_any
@@ -160,6 +162,23 @@ def test_intervals_hold_the_figure_and_shrink_with_rows():
     assert few[0].high - few[0].low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / 100), rel=0.2)
 
 
+def test_a_kept_model_leaves_without_the_rows_and_has_the_runs_scores(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(30, 4)).astype("f"), np.arange(30) % 2) for _ in range(3)]
+    run = engram.simulate(
+        rows, method="ditto", num_rounds=1, clients_per_round=3, out="run", progress=False
+    )
+    with_rows = run.export(1, out="one")
+    monkeypatch.setattr(in_memory, "_HELD", {})  # as in another process
+    again = engram.load_run("run")
+    without = again.export(1, out="other")
+    one, other = (load_model(folder).state_dict() for folder in (with_rows, without))
+    assert all(torch.equal(leaf, other[name]) for name, leaf in one.items())
+    accuracy = run.results["clients"]["accuracy-served"][1]
+    told = f"| its test rows, as the run says | accuracy | {accuracy:.4g} | - |"
+    assert told in (without / "card.md").read_text()
+
+
 # --- Refusals -----------------------------------------------------------------------------------
 
 
@@ -203,4 +222,19 @@ def test_a_network_that_is_not_known_here_is_refused(tmp_path, monkeypatch):
         load_model(folder)
     networks.model(CASES["group norm"][0], "convolutions")  # another network, so called
     with pytest.raises(Refused, match="the network is not the one that was exported: Error"):
+        load_model(folder)
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_an_onnx_file_needs_no_network_of_the_users(tmp_path, monkeypatch):
+    simulate(experiment("convolutions", method="fedavg", num_rounds=1), tmp_path / "run")
+    run = engram.load_run(tmp_path / "run")
+    folder = run.export(out=tmp_path / "model", format="onnx")
+    x, _ = run.learned.data.test.take(torch.arange(4))
+    expected = run.learned.network.apply(run.learned.common, x).softmax(-1)
+    np.savez("rows.npz", x=x.numpy())
+    monkeypatch.delitem(networks.NETWORKS, "convolutions")
+    found = predict(folder, tmp_path / "rows.npz", tmp_path / "found.csv")
+    np.testing.assert_allclose(found["probability 2"], expected[:, 2], atol=1e-6)
+    with pytest.raises(Refused, match="must be safetensors or torch to be loaded as a module"):
         load_model(folder)
