@@ -7,6 +7,7 @@
 import hashlib
 import io
 import json
+import pickle
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -172,7 +173,7 @@ def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Refused(f"{folder / _ABOUT} is of another version: {brief(error)}") from error
-    if hashlib.sha256(data).hexdigest() != about["sha256"]:
+    if hashlib.sha256(data).hexdigest() != about.get("sha256"):
         raise Refused(f"{path} has been altered: its checksum is not the one in {_ABOUT}")
     return exported, format_, data
 
@@ -260,7 +261,10 @@ def _bytes_of(module: nn.Module, format_: Format, kind: Kind) -> bytes:
 
 
 def _tensors(format_: Format, data: bytes) -> Params:
-    if format_ == "safetensors":
-        return tensors_from_bytes(data)
-    found: Params = torch.load(io.BytesIO(data), weights_only=True)
+    try:
+        if format_ == "safetensors":
+            return tensors_from_bytes(data)
+        found: Params = torch.load(io.BytesIO(data), weights_only=True)
+    except (ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise Refused(f"{FORMATS[format_]} holds no tensors: {one_line(str(error))}") from error
     return found

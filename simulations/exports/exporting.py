@@ -73,8 +73,9 @@ def _network(learned: Learned, client: int | None) -> Package:
 def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
     """Returns what the users of a network should know."""
     notes = [_RECALLS] if isinstance(module, Recalling) else []
-    if common and learned.network.personal:
-        notes.append("Some of its layers are each client's own, and are here as they began.")
+    # What a rule has beside the network's parameters is left out.
+    if common and any("/" not in name for name in learned.network.personal):
+        notes.append("Some of its parameters are each client's own, and are here as they began.")
     return notes
 
 

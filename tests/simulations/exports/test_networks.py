@@ -13,6 +13,7 @@ from client.card import scored
 from engram import networks
 from engram.metrics import METRICS
 from engram.models.skeleton import called
+from federation import onnx
 from federation.data import in_memory
 from federation.errors import Refused
 from federation.exported import load_model, runner
@@ -182,12 +183,15 @@ def test_a_kept_model_leaves_without_the_rows_and_has_the_runs_scores(tmp_path, 
 # --- Refusals -----------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_exported_is_refused_in_one_line(run_of, tmp_path):
+def test_what_cannot_be_exported_is_refused_in_one_line(run_of, tmp_path, monkeypatch):
     run = run_of(method="fedavg")
     with pytest.raises(Refused, match=r"client must be in 0\.\.5, got 6"):
         run.export(6)
     with pytest.raises(Refused, match="format must be one of safetensors, torch, onnx, got 'pkl'"):
         run.export(1, format="pkl")
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None)
+    with pytest.raises(Refused, match="onnx needs more packages: pip install 'engram"):
+        run.export(1, format="onnx")
     run.export(1)
     with pytest.raises(Refused, match="client-1-model is there already: name another --out"):
         run.export(1)
