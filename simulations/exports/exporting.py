@@ -58,7 +58,7 @@ def _network(learned: Learned, client: int | None) -> Package:
     notes = notes_on(learned, module, common=client is None)
     if client is None:
         rows = f"{e.dataset}, partition {e.partition}, {e.num_clients} clients"
-        scores = {"mean over clients": _means(learned)}
+        scores = _means(learned)
         classes, columns = named_here(learned, "")
     else:
         name = learned.called(client)
@@ -217,11 +217,13 @@ def _scores(learned: Learned, module: nn.Module, client: int) -> dict[str, list[
     return {f"its {len(y)} test rows": scored(metrics, outputs, y)}
 
 
-def _means(learned: Learned) -> list[Score]:
-    """Returns what the run says of its common model."""
-    results = learned.record.results or {}
-    metrics = Scores.of(learned.experiment).metrics
-    return [Score(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
+def _means(learned: Learned) -> dict[str, list[Score]]:
+    """Returns what the run says of its common model; of several, it says nothing of all."""
+    if learned.network.candidates is not None:
+        return {}
+    results, metrics = learned.record.results or {}, Scores.of(learned.experiment).metrics
+    found = [Score(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
+    return {"mean over clients": found}
 
 
 class Written(NamedTuple):

@@ -129,6 +129,9 @@ def test_the_common_model_is_what_clients_share(run_of, tmp_path):
     assert state.keys() == run.model.keys()
     assert all(torch.equal(leaf, run.model[name]) for name, leaf in state.items())
     assert "mean over clients | accuracy" in (tmp_path / "common" / "card.md").read_text()
+    mixed = load_model(run_of(method="fedem").export(out=tmp_path / "mixed"))
+    assert mixed.weights.tolist() == pytest.approx([1 / 3] * 3)  # as whoever never trained
+    assert "there are no scores of this model" in (tmp_path / "mixed" / "card.md").read_text()
     with pytest.raises(Refused, match="ifca has 3 common models, of which a client's rows"):
         run_of(method="ifca").export(out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
