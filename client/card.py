@@ -1,6 +1,6 @@
 """Model cards: what a model is, what it has learned from, and how well it does, for people."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from federation.exported import Exported
 from federation.methods import METHODS
 from federation.settings.machine import MachineSettings
 
-__all__ = ["Score", "card", "cells", "interval", "scored"]
+__all__ = ["Score", "card", "cells", "mean_of", "scored"]
 
 _DRAWS: Final = 500  # of the bootstrap
 _LEVEL: Final = 0.95
@@ -42,34 +42,40 @@ def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[
         outputs: Shape (n, ...).
         targets: Shape (n, ...).
     """
-    rng = np.random.default_rng(0)
-    draws = torch.from_numpy(rng.integers(len(targets), size=(_DRAWS, len(targets))))
     found = []
     for metric in metrics:
-
-        def value(rows: Tensor, metric: Metric = metric) -> float:
-            every = torch.ones(1, len(rows), dtype=torch.bool)
-            return float(measure(metric, outputs[rows][None], targets[rows][None], every))
-
-        each = torch.arange(len(targets))
         if metric.by_row:
-            rows = torch.tensor([value(row[None]) for row in each], dtype=torch.float64)
-            found.append(interval(metric.name, value(each), rows[draws].mean(1)))
-        else:
-            found.append(interval(metric.name, value(each), [value(row) for row in draws]))
+            every = torch.ones(len(targets), 1, dtype=torch.bool)
+            rows = measure(metric, outputs[:, None], targets[:, None], every)
+            found.append(mean_of(metric.name, rows))
+            continue
+
+        def value(some: Tensor, metric: Metric = metric) -> float:
+            every = torch.ones(1, len(some), dtype=torch.bool)
+            return float(measure(metric, outputs[some][None], targets[some][None], every))
+
+        found.append(_bootstrapped(metric.name, len(targets), value))
     return found
 
 
-def interval(name: str, value: float, draws: Iterable[float] | Tensor) -> Score:
-    """Returns a figure with the interval that most of its draws lie in."""
-    some = np.array([float(draw) for draw in draws])
-    some = some[np.isfinite(some)]
-    if not np.isfinite(value):
+def mean_of(name: str, rows: Tensor) -> Score:
+    """Returns the mean of rows' values (n,), with an interval by the bootstrap."""
+    rows = rows.double()
+    return _bootstrapped(name, len(rows), lambda some: float(rows[some].mean()))
+
+
+def _bootstrapped(name: str, size: int, value: Callable[[Tensor], float]) -> Score:
+    """Returns a figure of all rows, with an interval by what it is of rows drawn from them."""
+    rng = np.random.default_rng(0)
+    figure = value(torch.arange(size))
+    if not np.isfinite(figure):
         return Score(name, None)
-    if len(some) < _DRAWS // 2:
-        return Score(name, value)
-    low, high = np.quantile(some, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Score(name, value, float(low), float(high))
+    draws = [value(torch.from_numpy(rng.integers(size, size=size))) for _ in range(_DRAWS)]
+    known = [draw for draw in draws if np.isfinite(draw)]
+    if len(known) < _DRAWS // 2:
+        return Score(name, figure)
+    low, high = np.quantile(known, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return Score(name, figure, float(low), float(high))
 
 
 def card(

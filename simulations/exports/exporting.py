@@ -24,7 +24,7 @@ from federation.exported import Exported, Form, check_format
 from federation.methods.local import COMMON, SERVED, LocalMethod
 from federation.predicted import outputs_of
 from federation.roster import Kind
-from simulations.exports.tables import coefficients_of
+from simulations.exports.tables import coefficients_of, scores_of
 from simulations.learned import Learned
 from strategies.scorekeeping import Scoring as Scores
 
@@ -168,11 +168,7 @@ def of_coefficients(
     kind = Kind(columns=tuple(found.columns))
     exported = exported_as(learned, "layers", client, kind=kind, classes=found.outputs, columns=[])
     if scores is None and isinstance(client, int):
-        clients = (learned.record.results or {}).get("clients", {})
-        at = clients.get("ids", range(e.num_clients)).index(client)
-        aside = ("ids", "names")
-        figures = {name: column[at] for name, column in clients.items() if name not in aside}
-        scores = {"the run's": [Score(name, value) for name, value in figures.items()]}
+        scores = scores_of(learned, client, found)
     package = with_card(learned, exported, module, e.dataset, scores or {}, notes)
     return package._replace(table=found.table)
 

@@ -6,14 +6,16 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from client.card import Score
+from client.card import Score, mean_of
 from client.coefficients import Coefficients, linear, remembered
 from client.hosts.molar import TableSites
 from client.memory import RamStore
 from engram.arrays import Ints
+from engram.models.plain import layered
+from engram.molar.families import FAMILIES
 from engram.molar.site import Rows
 from engram.types import Params
-from federation.data.tables import Table, TableData, read_frame, read_table
+from federation.data.tables import Table, TableData, read_frame, read_table, table_data
 from federation.errors import DataError, Refused, few_names, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
@@ -21,7 +23,7 @@ from federation.streams import Stream, generator
 from federation.wire import to_record
 from simulations.learned import Learned
 
-__all__ = ["FOLDS", "UNLABELED", "coefficients_of", "transferred"]
+__all__ = ["FOLDS", "UNLABELED", "coefficients_of", "scores_of", "transferred"]
 
 FOLDS: Final = 5
 """Of cross-validation on a newcomer's rows."""
@@ -56,6 +58,29 @@ def _common(learned: Learned) -> Coefficients:
     some = [key for key in shared if key in ("low", "high")]
     limits = {key: torch.tensor([*map(_number, shared[key])]) for key in some}
     return linear(shared["names"], torch.tensor(shared["coef"], dtype=torch.float64), limits)
+
+
+def scores_of(learned: Learned, client: int, coefficients: Coefficients) -> dict[str, list[Score]]:
+    """Returns what the run says of a client; and its model's loss on its test rows, if it has some.
+
+    The loss has an interval, where the rows are on this machine.
+    """
+    e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
+    at = clients.get("ids", range(e.num_clients)).index(client)
+    figures = {key: column[at] for key, column in clients.items() if key not in ("ids", "names")}
+    found = {"the run's": [Score(name, value) for name, value in figures.items()]}
+    if e.own.plug_in != Molar.plug_in:
+        return found
+    try:
+        test = table_data(e).test[client]
+    except DataError:
+        return found
+    if test is not None:
+        with torch.no_grad():
+            eta = layered(coefficients.state)(torch.from_numpy(test.x))[:, 0].numpy()
+        rows = FAMILIES[e.of(Molar).family].loss(eta, test.y)
+        found[f"its {len(rows)} test rows"] = [mean_of("loss", torch.from_numpy(rows))]
+    return found
 
 
 def _number(value: float | None) -> float:

@@ -40,6 +40,7 @@ def test_a_sites_model_has_the_loss_that_the_run_reports(family, intercept, tmp_
     loss = FAMILIES[family].loss(eta, test.y).mean()
     assert loss == pytest.approx(run.results["clients"]["loss-personal"][2], abs=1e-9)
     np.testing.assert_allclose(mean, FAMILIES[family].mean(eta))
+    assert f"test rows | loss | {loss:.4g} | " in (folder / "card.md").read_text()
     common = load_model(run.export(out="common"))
     shared = run.results["shared"]["coef"]
     assert common.layer0.weight[0].tolist() == shared[: len(names)]
