@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 
 from client.hosts import Host, Opening, host_of
 from client.memory import DiskStore
+from client.remembered import note_training
 from client.replies import Replies
 from client.requests import Request, check_settings, check_source
 from client.sealed import read_key
@@ -24,6 +25,7 @@ from federation.errors import DataError, EngramError, Refused
 from federation.experiment import Experiment
 from federation.hosting import NodeConfig, hosted_clients, memory_folder, read_node_config
 from federation.plugins import load_plugins
+from federation.roster import read_entry
 from federation.settings.data import COLUMNS, FILES, HUB
 from federation.wire import CLIENTS, REFUSED, SECONDS, TRAINING, config_of
 
@@ -120,6 +122,11 @@ def _node(experiment: Experiment, config: NodeConfig, folder: Path) -> _Node:
         _check_place(experiment)
     store = DiskStore(folder, key=key, limit=limit)
     host = _host(experiment, config, store)
+    if config.state is not None:
+        hosted = hosted_clients(experiment.num_clients, config)
+        kind = read_entry(host.describe(hosted)).kind
+        with contextlib.suppress(OSError):  # by which a client's model leaves the node
+            note_training(folder, experiment, kind, config.data)
     return _Node(host, Replies(folder, key=key) if config.state is not None else None)
 
 

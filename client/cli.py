@@ -214,23 +214,46 @@ def export(
     folder: _Folder,
     training: _Training,
     client: _Client,
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="A new .safetensors file.")],
+    out: Annotated[
+        Path,
+        typer.Argument(metavar="OUT", help="A new folder, or a new .safetensors file."),
+    ],
     state: _State = None,
     memory_key: _Key = None,
+    format_: Annotated[
+        str,
+        typer.Option("--format", metavar="FORMAT", help="safetensors, torch or onnx."),
+    ] = "safetensors",
 ) -> None:
-    """Write a client's newest memory, decrypted, to a file of its own."""
-    from safetensors.torch import save
+    """Write the model that a client remembers into a folder, or its memory to a file, decrypted.
 
-    from federation.files import replace_file
-
+    The folder is as `engram export` writes it, and needs no coordinator.
+    """
     if out.exists():
-        raise Refused(f"{out} is there already: name a new file")
-    memory = save(_newest(folder, state, training, client, memory_key))
+        raise Refused(f"{out} is there already: name a new one")
+    memory = _newest(folder, state, training, client, memory_key)
+    if out.suffix == ".safetensors":
+        _write_memory(out, memory)
+        print(f"{out}: memory of client {client}")
+        return
+    from client.remembered import read_training, remembered_package
+    from federation.exported import check_format
+    from federation.plugins import load_plugins
+
+    load_plugins()
+    about, chosen = read_training(_root(folder, state) / training), check_format(format_)
+    remembered_package(about, client, memory).write(out, chosen)
+    print(f"{out}: model of client {client}; next: engram predict {out} ROWS")
+
+
+def _write_memory(out: Path, memory: dict[str, Any]) -> None:
+    from federation.files import replace_file
+    from federation.tensors import tensors_to_bytes
+
     try:
-        replace_file(out, memory)
+        replace_file(out, tensors_to_bytes(memory))
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
-    print(f"{out}: memory of client {client}")
 
 
 @memory.command()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from engram.types import LocalRule
     from federation.data.datasets import data
     from federation.experiment import Experiment
+    from federation.exported import load_model
     from federation.methods.base import method
     from federation.methods.local import LocalMethod
     from federation.settings.fields import searched
@@ -40,6 +41,7 @@ __all__ = [
     "compare",
     "data",
     "gradient",
+    "load_model",
     "load_run",
     "loss",
     "make_client_app",
@@ -67,6 +69,7 @@ _get, __dir__ = attach(
         "compare": "simulations.front",
         "data": "federation.data.datasets",
         "gradient": "engram.derivatives",
+        "load_model": "federation.exported",
         "load_run": "simulations.front",
         "method": "federation.methods.base",
         "methods": "simulations.front",

@@ -34,6 +34,7 @@ class Stream(IntEnum):
     FINE_TUNING = 19
     TUNING = 20
     HYPERNETWORK = 21
+    FOLDS = 22
 
 
 def generator(seed: int, stream: Stream, *keys: int) -> np.random.Generator:

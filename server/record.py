@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from engram.metrics import Metric
+from federation.checksums import Row, checked, read_row, summed
 from federation.errors import Refused, brief, few
 from federation.experiment import Experiment
 from federation.files import NEW, locked, read_file, read_json, replace_file
@@ -32,7 +33,6 @@ from server.checkpoints import (
     there,
     write_checkpoint,
 )
-from server.checksums import Row, checked, read_row, summed
 
 if TYPE_CHECKING:
     from engram.types import Params

@@ -20,6 +20,7 @@ from federation.plugins import add_plugins, load_plugins, project_plugins
 __all__ = ["COMMANDS", "GROUPS", "app"]
 
 _RUN, _SERVER, _CLIENT = "simulations.run_cli", "server.cli", "client.cli"
+_MODELS = "simulations.models_cli"
 
 
 class Command(NamedTuple):
@@ -101,6 +102,32 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "simulations.methods_cli",
             "List the methods, or show one and its settings.",
             ("engram methods", "engram methods pfedme"),
+        ),
+    },
+    "Take home": {
+        "export": Command(
+            _MODELS,
+            "Write a model of a run into a folder: a client's own, or the common one.",
+            (
+                "engram export NAME --client 3 --out park-model",
+                "engram export NAME --common --format onnx",
+            ),
+        ),
+        "adapt": Command(
+            _MODELS,
+            "Make a model for a client that never took part, from a few of its rows.",
+            (
+                "engram adapt NAME --data hill.csv --out hill-model",
+                "engram adapt NAME --data hill.npz --format onnx",
+            ),
+        ),
+        "predict": Command(
+            _MODELS,
+            "Predict rows by an exported model, into a CSV file.",
+            (
+                "engram predict park-model rows.csv",
+                "engram predict park-model rows.npz --out classes.csv",
+            ),
         ),
     },
     "Between machines": {

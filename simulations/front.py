@@ -8,29 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from client.hosts import Engine, Opening, host_of
-from client.memory import OWN, RamStore
-from client.training.scoring import Scoring
-from engram.aggregates import sent
+from client.memory import RamStore
 from engram.checks import must
-from engram.networks import NETWORKS
-from engram.optimizers import model_part
-from engram.tree import part
 from engram.types import Params
-from federation.aggregation import aggregate_of
-from federation.data.federated import federated_data, model_for
-from federation.errors import Refused, few_names
+from federation.errors import Refused
 from federation.experiment import FIRST, Experiment, lists_settings
 from federation.files import replace_file
 from federation.methods import METHODS
-from federation.methods.local import COMMON, KEPT, LocalMethod
-from federation.roster import Kind
+from federation.methods.local import LocalMethod
 from federation.settings.fields import key_of
-from federation.streams import Stream, torch_generator
-from server.record import Checkpoint, RunRecord
+from server.record import RunRecord
 from simulations import plots
 from simulations.comparison import PLAN, Runs, contestants
 from simulations.engine import simulate as run_in_process
+from simulations.exports.exporting import exported_into
+from simulations.exports.newcomers import adapted_into
 from simulations.given import settings_of
+from simulations.learned import Learned
 from simulations.options import data_name, find_run, new_folder, read_experiment
 from simulations.references import write_references
 from simulations.rows import report_rows
@@ -105,34 +99,14 @@ class Run:
 
         Of a network of your own, these are its parameters, as ``load_state_dict`` takes them.
         """
-        return self._as_named(self._checkpoint.model)
+        learned = self.learned
+        found = learned.checkpoint.model
+        return learned.named(found) if learned.trains_network else found
 
-    @property
-    def _checkpoint(self) -> Checkpoint:
-        checkpoint = self._record.load_checkpoint()
-        if checkpoint is None:
-            raise Refused(f"{self.folder} has no checkpoint yet")
-        return checkpoint
-
-    def _as_named(self, model: Params) -> Params:
-        """Returns a network's arrays by the names that its module has for them."""
-        kind = Kind.from_row(next(iter(self._record.rows()), {}))
-        if kind is None or self.experiment.model not in NETWORKS:
-            return model
-        names = model_for(self.experiment, kind).names
-        return {names.get(name, name): leaf for name, leaf in model.items()}
-
-    def _number(self, client: int | str) -> int:
-        """Returns a client's number."""
-        count, names = self.experiment.num_clients, self._record.names
-        if isinstance(client, str):
-            numbers = {names.get(number, str(number)): number for number in range(count)}
-            if client not in numbers:
-                raise Refused(must("client", client, f"one of {few_names(numbers)}"))
-            return numbers[client]
-        if not 0 <= client < count:
-            raise Refused(must("client", client, f"in 0..{count - 1}"))
-        return client
+    @cached_property
+    def learned(self) -> Learned:
+        """The models behind ``model`` and ``personal_model``, as the platform has them."""
+        return Learned(self._record, self.experiment)
 
     def personal_model(self, client: int | str) -> Params:
         """Returns a client's own model, by name of its arrays.
@@ -147,40 +121,69 @@ class Run:
         Raises:
             Refused: If there is no such client, or its memories are on nodes of their own.
         """
-        e = self.experiment
-        client, checkpoint = self._number(client), self._checkpoint
-        if checkpoint.memories is None:
-            raise Refused(f"{self.folder} was run by `flwr run`: its memories are on the nodes")
-        store = RamStore()
-        store.restore(checkpoint.memories)
-        kept = store.load(client, None, before=checkpoint.server_round + 2)
-        kept = model_part(kept or {})
-        mine = {n.removeprefix(OWN): leaf for n, leaf in kept.items() if n.startswith(OWN)}
-        state = {n: leaf for n, leaf in kept.items() if not n.startswith(OWN)}
-        if state and getattr(e.own, "serves", KEPT) == KEPT:
-            return self._as_named(state)
-        if not isinstance(e.own, LocalMethod):
-            raise Refused(f"client {self._record.names.get(client, client)} keeps no model")
-        data = federated_data(e)
-        network = model_for(e, data.kind)
-        start = network.init(torch_generator(e.seed, Stream.MODEL))
-        aggregate = aggregate_of(e, network=network)
-        common, own = sent(aggregate, checkpoint.model, checkpoint.state, [client])
-        mine |= {name: leaf[0] for name, leaf in own.items()}
-        w = start | common | mine
-        if network.kept is not None and mine:
-            return self._as_named(network.kept(w))
-        if e.own.serves == COMMON or e.own.recall() is not None:
-            return self._as_named(part(w))
-        scoring = Scoring(e, network, data, vectorized=False)
-        if network.candidates is not None:
-            models, weights = network.candidates(w)
-            if weights is not None:
-                raise Refused(f"{e.method} serves clients by a mixture of {len(models)} models")
-            stacks = [{n: x[None] for n, x in model.items()} for model in models]
-            chosen = scoring.least([client], stacks)
-            return self._as_named({name: leaf[0] for name, leaf in chosen.items()})
-        return self._as_named(scoring.personalized(part(w), client))
+        learned = self.learned
+        number = learned.number(client)
+        if not learned.trains_network:
+            kept = learned.memory(number)
+            if not kept:
+                raise Refused(f"client {learned.called(number)} keeps no model")
+            return kept
+        models, weights = learned.personal(number)
+        if weights is not None:
+            method = self.experiment.method
+            raise Refused(f"{method} serves clients by a mixture of {len(models)} models")
+        return learned.named(models[0])
+
+    def export(
+        self,
+        client: int | str | None = None,
+        *,
+        out: str | Path | None = None,
+        format: str = "safetensors",  # noqa: A002 - what people call it
+    ) -> Path:
+        """Writes a model into a folder, with a card that says what it is; see ``load_model``.
+
+        Args:
+            client: Whose model, by number or name: the one that the method serves the client by,
+                whatever it consists of. None: the common model.
+            out: The folder, a new one; by default one in this folder, named for the client.
+            format: ``safetensors``, ``torch`` or ``onnx``.
+
+        Returns:
+            The folder.
+
+        Raises:
+            Refused: If the run is not finished, or there is no such model, client or format.
+        """
+        return exported_into(self.learned, client, out, format).folder
+
+    def adapt(
+        self,
+        data: str | Path,
+        *,
+        out: str | Path | None = None,
+        format: str = "safetensors",  # noqa: A002 - as above
+    ) -> Path:
+        """Writes a model for a client that never took part, made of a few rows of its own.
+
+        It is made as for the clients of the setting ``unseen-clients``. Its card says how well it
+        does on these rows by cross-validation, beside a model of these rows alone, and the common
+        one. Of rows without targets, it is the common one.
+
+        Args:
+            data: A .csv or .npz file, or a folder of images or .npy files, with such rows as the
+                run's clients have.
+            out: As for ``export``.
+            format: As for ``export``.
+
+        Returns:
+            The folder.
+
+        Raises:
+            Refused: If the run is not finished, its method adapts to nobody, or the rows are others
+                than its clients have.
+        """
+        return adapted_into(self.learned, data, out, format).folder
 
     def plot(self, metric: str = "") -> "Figure":
         """Draws a metric against rounds.

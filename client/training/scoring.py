@@ -167,7 +167,7 @@ class Scoring:
         if self._recall is not None:
             have = list(range(len(clients)))
             serve[KEPT] = self._recalling(self._recall, model, own, clients)
-        queries = self._queries(clients)
+        queries = self.queries(clients)
         columns = self._columns(serve, queries, have)
         if self._data.validation is not None:
             held_out = padded(self._data.validation, self._data.validation.rows, clients)
@@ -293,7 +293,7 @@ class Scoring:
         rng = generator(self._experiment.seed, Stream.SUPPORT, client)
         return rng.permutation(self._data.test.rows[client])
 
-    def _queries(self, clients: Sequence[int]) -> Queries:
+    def queries(self, clients: Sequence[int]) -> Queries:
         """Returns the test rows that clients are scored on."""
         test = self._data.test
         if not self._few_shot:

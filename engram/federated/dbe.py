@@ -8,12 +8,13 @@ network's last layer takes.
 from typing import Final
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from engram.checks import require
 from engram.federated.observed import SEEN, noted, observing, received, with_observed
 from engram.models import Model, penalized_loss, represented
 from engram.models.base import Inputs, Outputs
+from engram.models.plain import Shifted
 from engram.tasks import Task
 from engram.tree import interpolate, marked, part
 from engram.types import LocalRule, LossFn, Params, Scale
@@ -59,11 +60,17 @@ def with_bias(model: Model) -> Model:
     def apply(params: Params, inputs: Inputs) -> Outputs:
         return represent(params, inputs)[0]
 
+    def module(params: Params) -> nn.Module:
+        rest = {name: leaf for name, leaf in params.items() if name != BIAS}
+        assert model.module is not None  # for mypy: a network has it
+        return Shifted(model.module(rest), params[BIAS]).eval()
+
     return beside._replace(
         init=init,
         apply=apply,
         train=train,
         represent=represent,
+        module=module,
         parameters=model.parameters + model.width,
         personal=model.personal | {BIAS},
     )

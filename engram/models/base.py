@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from engram.types import Candidates, Params
 
@@ -51,6 +51,8 @@ class Model(NamedTuple):
             that layer does not take one vector for each row, once.
         width: Numbers in a representation; 0 if there is none.
         candidates: As ``LocalRule.candidates``.
+        module: ``params -> module``, a plain module that computes what ``apply`` does with these
+            parameters, and holds them; None if there is none.
     """
 
     init: Callable[[Generator], Params]
@@ -75,3 +77,4 @@ class Model(NamedTuple):
     represent: Callable[..., tuple[Outputs, Tensor]] | None = None
     width: int = 0
     candidates: Callable[[Params], Candidates] | None = None
+    module: Callable[[Params], nn.Module] | None = None

@@ -5,12 +5,13 @@ Weights have the shapes that ``torch.nn`` gives them and start as it starts them
 """
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from engram.checks import require
@@ -87,6 +88,7 @@ def _dense(inputs: int, widths: Sequence[int]) -> Model:
         parameters=sum((fan_in + 1) * fan_out for fan_in, fan_out in pairwise(sizes)),
         represent=represent,
         width=sizes[-2],
+        module=lambda params: _holding(_plain_dense(sizes), params),
     )
 
 
@@ -98,7 +100,8 @@ def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
         "(channels, height, width) of at least 4x4 pixels",
     )
     channels, height, width = shape
-    head = _dense(_CHANNELS[1] * (height // 4) * (width // 4), widths)
+    sizes = [_CHANNELS[1] * (height // 4) * (width // 4), *widths]
+    head = _dense(sizes[0], widths)
 
     def init(generator: Generator) -> Params:
         params: Params = {}
@@ -136,6 +139,7 @@ def _cnn(shape: tuple[int, ...], widths: Sequence[int]) -> Model:
         filters + head.parameters,
         represent=represent,
         width=head.width,
+        module=lambda params: _holding(_plain_cnn(channels, sizes), params),
     )
 
 
@@ -171,3 +175,30 @@ def _layer(name: str, shape: tuple[int, ...], generator: Generator) -> Params:
         return (2 * torch.rand(*size, generator=generator) - 1) * bound
 
     return {f"{name}.weight": uniform(*shape), f"{name}.bias": uniform(shape[0])}
+
+
+# --- As plain modules ----------------------------------------------------------------------------
+
+
+def _plain_dense(sizes: Sequence[int]) -> dict[str, nn.Module]:
+    """Returns the layers of ``_dense``, by the names that its parameters have."""
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+    for layer, size in enumerate(pairwise(sizes)):
+        layers |= {f"relu{layer - 1}": nn.ReLU()} if layer else {}
+        layers[f"dense{layer}"] = nn.Linear(*size)
+    return layers
+
+
+def _plain_cnn(channels: int, sizes: Sequence[int]) -> dict[str, nn.Module]:
+    """Returns the layers of ``_cnn``."""
+    layers: dict[str, nn.Module] = {}
+    for layer, size in enumerate(pairwise([channels, *_CHANNELS])):
+        layers[f"conv{layer}"] = nn.Conv2d(*size, _KERNEL, padding=_KERNEL // 2)
+        layers |= {f"pool{layer}": nn.MaxPool2d(2), f"convolved{layer}": nn.ReLU()}
+    return layers | _plain_dense(sizes)
+
+
+def _holding(layers: dict[str, nn.Module], params: Params) -> nn.Module:
+    module = nn.Sequential(OrderedDict(layers))
+    module.load_state_dict(params)
+    return module.eval()

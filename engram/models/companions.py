@@ -93,6 +93,7 @@ def with_companions(model: Model, rule: LocalRule) -> Model:
         train=on_part(model.train),
         together=on_part(model.together),
         represent=on_part(model.represent),
+        module=on_part(model.module),
         statistics=on_each(model.statistics),
         statistics_together=on_each(model.statistics_together),
         running=frozenset(running),

@@ -1,5 +1,6 @@
 """Any ``torch.nn.Module`` as a network: a function of a parameter dictionary."""
 
+import copy
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -67,6 +68,11 @@ def from_module(
         _try(fresh, example)
         return parameters_of(fresh, running)
 
+    def holding(params: Params) -> nn.Module:
+        found = copy.deepcopy(module).eval()
+        found.load_state_dict(params, strict=False)  # its constants are there
+        return found
+
     model = Model(
         init,
         skeleton.apply,
@@ -85,6 +91,7 @@ def from_module(
         tokens=skeleton.tokens,
         represent=skeleton.represent if skeleton.width else None,
         width=skeleton.width,
+        module=holding,
     )
     _check_pure(model, parameters_of(module, running), example)
     return (_with_dense_layers(model, module, example) if model.vectorizes else None) or model
@@ -246,6 +253,7 @@ def _with_dense_layers(model: Model, module: nn.Module, example: Inputs) -> Mode
         train=None,
         together=named(model.together),
         represent=named(model.represent),
+        module=named(model.module),
         features=features,
         dense_layers=len(tail.linear),
         names=theirs,

@@ -139,7 +139,7 @@ class Own(NamedTuple):
         x, x_train, x_test = (_inputs_of(arrays, name) for name in ("x", "x_train", "x_test"))
         parts = x_train is not None and x_test is not None and {"y_train", "y_test"} <= set(arrays)
         if x is not None and "y" in arrays and x_train is None and x_test is None:
-            y, outputs = self._targets(arrays["y"])
+            y, outputs = self.labels(arrays["y"])
             x = self._inputs("x", x, y)
             task, names = self._task(arrays, y)
             classes = outputs if self.targets == "classes" else 0
@@ -156,7 +156,7 @@ class Own(NamedTuple):
                 f"{self.path}: y_train and y_test must hold rows alike, got shapes {train.shape} "
                 f"and {test.shape}"
             )
-        y, outputs = self._targets(np.concatenate([train, test]))
+        y, outputs = self.labels(np.concatenate([train, test]))
         cut, task, names = len(train), None, ()
         if {"task_train", "task_test"} <= set(arrays):
             both = np.concatenate([arrays["task_train"], arrays["task_test"]])
@@ -171,6 +171,20 @@ class Own(NamedTuple):
         one, other = (None, None) if task is None else (task[:cut], task[cut:])
         return Arrays(x_train, y[:cut], x_test, y[cut:], one, other, outputs, names)
 
+    def inputs(self, arrays: Mapping[str, Any]) -> Any:
+        """Returns the inputs alone, as ``arrays`` has them.
+
+        Raises:
+            DataError: If there are none, or they are not what inputs may be.
+        """
+        x = _inputs_of(arrays, "x")
+        leaves = list(x.values()) if isinstance(x, dict) else x if isinstance(x, tuple) else [x]
+        if not any(isinstance(leaf, Lazy) or np.ndim(leaf) for leaf in leaves):
+            raise DataError(
+                f"{self.path} must hold x; it holds {', '.join(sorted(arrays)) or 'nothing'}"
+            )
+        return self._inputs("x", x, np.zeros(len(leaves[0])))
+
     def _task(
         self, arrays: Mapping[str, _Array], y: _Array
     ) -> tuple[_Array | None, tuple[str, ...]]:
@@ -184,8 +198,12 @@ class Own(NamedTuple):
         tasks, numbers = np.unique(task, return_inverse=True)
         return numbers, tuple(map(str, named_labels(self.path, arrays, "task", tasks).tolist()))
 
-    def _targets(self, y: _Array) -> tuple[_Array, int]:
-        """Returns targets as tasks want them, and how many outputs they take."""
+    def labels(self, y: _Array) -> tuple[_Array, int]:
+        """Returns targets as tasks want them, and how many outputs they take.
+
+        Raises:
+            DataError: If they are not what the task's targets may be.
+        """
         if self.targets == "classes":
             return _classes(self.path, y, self.num_classes)
         if self.targets == "tokens":

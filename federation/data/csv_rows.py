@@ -18,7 +18,17 @@ from federation.data.tables import check_columns, numbers, read_frame
 from federation.data.values import Columns
 from federation.errors import DataError
 
-__all__ = ["check_there", "inputs_of", "numbered", "read_csv", "rows_of"]
+__all__ = [
+    "check_there",
+    "indicators",
+    "inputs_of",
+    "kinds_of",
+    "numbered",
+    "read_csv",
+    "rows_of",
+    "typed",
+    "usual",
+]
 
 _Array = npt.NDArray[Any]
 
@@ -45,6 +55,18 @@ def rows_of(
             column and row.
     """
     features = inputs_of(path, columns, frame.columns)
+    found, owner, learned = kinds_of(path, frame, columns, targets, split)
+    parts = (_inputs(path, name, frame[name], owner, learned, columns) for name in features)
+    return found | {"x": np.stack([*chain(*parts)], axis=1).astype(np.float32)}
+
+
+def kinds_of(
+    path: Path, frame: Any, columns: Columns, targets: Targets, split: HeldOut
+) -> tuple[dict[str, _Array], _Array, _Array]:
+    """Returns ``y`` and ``task``; whose each row is, (n,); and whether it is for training, (n,).
+
+    For the arguments and errors see ``rows_of``.
+    """
     found: dict[str, _Array] = {}
     for key, name in (("y", columns.target), ("task", columns.task)):
         if name in frame.columns:
@@ -56,9 +78,7 @@ def rows_of(
         found["y"] = numbers(path, columns.target, frame[columns.target], "code it by numbers")
     kind = found["y"] if targets == "classes" else np.zeros(len(frame))
     owner = found.get("task", np.zeros(len(frame)))
-    learned = ~split(kind, found.get("task"))
-    parts = (_inputs(path, name, frame[name], owner, learned, columns) for name in features)
-    return found | {"x": np.stack([*chain(*parts)], axis=1).astype(np.float32)}
+    return found, owner, ~split(kind, found.get("task"))
 
 
 def inputs_of(path: Path, columns: Columns, names: Collection[str]) -> list[str]:
@@ -88,23 +108,41 @@ def _inputs(
     missing = column.isna().to_numpy()
     if columns.missing == "refuse":
         check_there(path, name, missing, "set missing=median or missing=indicator")
-    column = column.convert_dtypes()  # else truth values with some missing would be text
-    text = name in columns.values.declared or column.dtype.kind not in "biuf"
-    column = column.astype("string" if text else "Float64")
+    column = typed(name, column, columns)
+    text = column.dtype == "string"
     if columns.missing == "median" and missing.any():
         known = column.where(learned).groupby(owner)
-        column = column.fillna(known.transform(_commonest if text else "median"))
+        column = column.fillna(known.transform(usual if text else "median"))
     flags = [missing] if columns.missing == "indicator" else []
     if not text:
         return [column.fillna(0).to_numpy(dtype=np.float64), *flags]
-    there = column.notna().to_numpy()
-    values = columns.values.of(path, name, column[there].to_numpy(dtype=str))
-    return [*((column == value).fillna(False).to_numpy(dtype=bool) for value in values), *flags]
+    return [*indicators(path, name, column, columns), *flags]
 
 
-def _commonest(column: Any) -> Any:
+def typed(name: str, column: Any, columns: Columns) -> Any:
+    """Returns a column of inputs as pandas' ``string``, if it is one of text, or ``Float64``."""
+    column = column.convert_dtypes()  # else truth values with some missing would be text
+    text = name in columns.values.declared or column.dtype.kind not in "biuf"
+    return column.astype("string" if text else "Float64")
+
+
+def usual(column: Any) -> Any:
+    """Returns the median of numbers, or the commonest of texts; None or NA if there are none."""
+    if column.dtype != "string":
+        return column.median()
     found = column.mode()
     return found.iloc[0] if len(found) else None
+
+
+def indicators(path: Path, name: str, column: Any, columns: Columns) -> list[_Array]:
+    """Returns for each value of a column of text which rows have it, (n,).
+
+    Raises:
+        DataError: As ``Values.of``.
+    """
+    there = column.notna().to_numpy()
+    values = columns.values.of(path, name, column[there].to_numpy(dtype=str))
+    return [(column == value).fillna(False).to_numpy(dtype=bool) for value in values]
 
 
 def check_there(path: Path, name: str, missing: _Array, advice: str) -> None:

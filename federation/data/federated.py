@@ -27,7 +27,7 @@ from federation.data.datasets import by_client
 from federation.data.lazy import Lazy, UnreadableRow
 from federation.data.partitions import Rows, check_size, names_of, partition
 from federation.data.sources import load
-from federation.data.values import Columns, Values
+from federation.data.values import Columns
 from federation.errors import UNNAMED, DataError, Refused, one_line, together
 from federation.experiment import Experiment
 from federation.machine import check_room
@@ -44,6 +44,7 @@ __all__ = [
     "has_device",
     "model_for",
     "own_data",
+    "seen_as",
     "with_known_tokens",
 ]
 
@@ -121,6 +122,20 @@ def _select(leaf: Any, rows: Tensor) -> Any:
         )
     # index_select is many times faster than indexing.
     return leaf.index_select(0, rows.reshape(-1)).view(*rows.shape, *leaf.shape[1:])
+
+
+def seen_as(x: Any) -> Inputs:
+    """Returns rows that are no client's as models see them, all of them at once.
+
+    Args:
+        x: An array of rows, ``Lazy`` rows, or a tuple or dictionary of such.
+    """
+
+    def there(leaf: Any) -> Any:
+        read = leaf.take(np.arange(len(leaf))) if isinstance(leaf, Lazy) else leaf
+        return tree_map(lambda array: _as_seen(torch.from_numpy(array)), read)
+
+    return tree_map(there, x)
 
 
 def _as_seen(leaf: Tensor) -> Tensor:
@@ -277,13 +292,6 @@ def _load(
 ) -> Arrays:
     if experiment.device != "cpu" and not has_device(experiment.device):
         raise Refused(f"device {experiment.device} is not there: torch finds none of that name")
-    columns = Columns(
-        experiment.target_column,
-        experiment.task_column,
-        tuple(name.strip() for name in experiment.input_columns.split(",") if name.strip()),
-        experiment.missing,
-        Values.parse(experiment.categories, needed=alone),
-    )
     return load(
         dataset,
         data_dir=Path(experiment.data_dir),
@@ -292,7 +300,7 @@ def _load(
         num_classes=experiment.num_classes,
         whole_numbers=experiment.model in (*CHARACTERS, *NETWORKS),
         seed=experiment.seed,
-        columns=columns,
+        columns=Columns.of(experiment, alone=alone),
         clients=clients,
     )
 

@@ -3,6 +3,7 @@
 An image is decoded when it is drawn; before that only the names of files are looked at.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from federation.data.values import Values
 from federation.errors import DataError
 from federation.files import open_file
 
-__all__ = ["CLASS", "read_images"]
+__all__ = ["CLASS", "decoded_images", "images_in", "read_images"]
 
 CLASS: Final = "class"  # what its classes are declared as
 _SUFFIXES: Final = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff"}
@@ -38,6 +39,27 @@ def read_images(folder: Path, values: Values) -> dict[str, npt.NDArray[Any] | La
     files = flat or deep
     y = values.numbered(folder, CLASS, np.array([file.parent.name for file in files]))
     tasks = {"task": np.array([file.parent.parent.name for file in files])} if deep else {}
+    return {"x": decoded_images(files), "y": y, **tasks}
+
+
+def images_in(folder: Path) -> list[Path]:
+    """Returns the images in a folder, and in those below it.
+
+    Raises:
+        DataError: If there are none.
+    """
+    files = _images(folder, "**/*")
+    if not files:
+        raise DataError(f"{folder} must hold images, or a file x.npy, and holds neither")
+    return files
+
+
+def decoded_images(files: Sequence[Path]) -> Lazy:
+    """Returns images, each of which is decoded when it is drawn.
+
+    Raises:
+        DataError: If the first cannot be read.
+    """
     try:
         first = _decoded(files[0], "")
     except DataError as error:
@@ -55,7 +77,7 @@ def read_images(folder: Path, values: Values) -> dict[str, npt.NDArray[Any] | La
                 )
         return np.stack(images)
 
-    return {"x": Lazy(read, first[None], np.arange(len(files))), "y": y, **tasks}
+    return Lazy(read, first[None], np.arange(len(files)))
 
 
 def _images(folder: Path, pattern: str) -> list[Path]:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from engram.checks import must
 from federation.errors import DataError, brief, few_names
+from federation.settings.data import DataSettings
 
 __all__ = ["Columns", "Values"]
 
@@ -97,3 +98,22 @@ class Columns(NamedTuple):
     inputs: tuple[str, ...] = ()
     missing: Literal["refuse", "median", "indicator"] = "refuse"
     values: Values = Values()
+
+    @classmethod
+    def of(cls, settings: DataSettings, *, alone: bool = False) -> Self:
+        """Returns what settings say of a file's columns.
+
+        Args:
+            settings: The settings.
+            alone: Whether the file's rows are one client's, and others may hold other values.
+
+        Raises:
+            DataError: As ``Values.parse``.
+        """
+        return cls(
+            settings.target_column,
+            settings.task_column,
+            tuple(name.strip() for name in settings.input_columns.split(",") if name.strip()),
+            settings.missing,
+            Values.parse(settings.categories, needed=alone),
+        )

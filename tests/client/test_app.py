@@ -161,7 +161,7 @@ def test_what_is_kept_is_encrypted_where_there_is_a_key(tmp_path):
     first = model_of(train(node, **CARRY))
     plain = first["dense0.weight"].numpy().tobytes()[:64]
     files = [path for path in (tmp_path / "s").rglob("*") if path.is_file()]
-    assert len(files) == 3
+    assert len(files) == 4  # two memories, a reply, and the settings
     assert not any(plain in path.read_bytes() for path in files)
     store = DiskStore(tmp_path / "s" / "memory" / TRAINING, key=read_key(tmp_path / "key"))
     assert store.read(3, 1)

@@ -137,8 +137,8 @@ def test_encrypted_memories_need_their_key(engram, folder):
     assert (status, "is there already" in err) == (2, True)
     status, _, err = engram("memory", "new-key", "key/x")
     assert (status, err) == (2, "engram: the key key/x cannot be written: Not a directory\n")
-    status, _, err = engram("memory", "export", *where, "key/x", "--memory-key", "key")
-    assert (status, err) == (2, "engram: key/x cannot be written: Not a directory\n")
+    status, _, err = engram("memory", "export", *where, "key/x.safetensors", "--memory-key", "key")
+    assert (status, err) == (2, "engram: key/x.safetensors cannot be written: Not a directory\n")
     Path("key").chmod(0o644)
     with pytest.raises(Refused, match="others may read the key key: chmod 600 key"):
         read_key(Path("key"))

@@ -10,9 +10,12 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from datasets import Dataset
+from fastapi.testclient import TestClient
 from PIL import Image
 
+import engram
 from engram.vision import torchvision
 from federation.experiment import Experiment
 from federation.fingerprint import ROOMS, source_root
@@ -185,6 +188,8 @@ def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
             (tmp_path / path.name).symlink_to(path)
         if "show" in words or "--resume" in words:
             run_engram(monkeypatch, "run", "--set", "num-rounds=1", "--out", "runs/mine")
+        for before in needed_by(words):
+            run_engram(monkeypatch, *before)
         run_engram(monkeypatch, *shortened(words, tmp_path))
         assert capsys.readouterr().out
 
@@ -202,6 +207,23 @@ def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
 )
 def test_commands_for_other_machines_are_valid(line):
     parse(shlex.split(line))
+
+
+def test_the_server_answers_with_probabilities(tmp_path, monkeypatch, own_data):
+    (server,) = blocks(ROOT / "docs" / "models.md", "py")
+    assert len([line for line in server.splitlines() if line]) <= 10
+    for path in own_data.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    run_engram(monkeypatch, *RUN)
+    run_engram(monkeypatch, *EXPORT.split(), "--format", "onnx", "--out", "served")
+    found = {"__name__": "serve"}
+    exec(compile(server, "serve.py", "exec"), found)
+    client = TestClient(found["app"])
+    answer = client.post("/predict", json=[[0.5, -1.0, 2.0], [0.0, 0.0, 0.0]]).json()
+    run_engram(monkeypatch, *EXPORT.split())
+    x = torch.tensor([[0.5, -1.0, 2.0], [0.0, 0.0, 0.0]])
+    expected = engram.load_model("client-3-model")(x).softmax(-1)
+    np.testing.assert_allclose(answer, expected.detach(), atol=1e-5)
 
 
 def parse(words):
@@ -257,8 +279,23 @@ def write_own_data(folder):
     data = data.assign(patient=np.arange(600), hospital=task, died=y)
     data["pressure"] = x @ [1, 2, 3] + rng.normal(size=600)
     data.to_csv(folder / "mine.csv", index=False)
+    new = data[data["hospital"] == 4].drop(columns="hospital")
+    new.to_csv(folder / "new_hospital.csv", index=False)
+    new.drop(columns=["died", "pressure"]).to_csv(folder / "rows.csv", index=False)
     offers = pd.DataFrame(rng.random((600, 2)), columns=["price", "size"])
     offers.assign(user=task, bought=y).to_csv(folder / "offers.csv", index=False)
+
+
+TABLE = "dataset=csv:mine.csv target-column=died task-column=hospital input-columns=age,dose,weight"
+SETS = f"{TABLE} partition=natural num-clients=20 num-rounds=2".split()
+RUN = ["run", "fedper", *(word for each in SETS for word in ("--set", each)), "--out", "runs/mine"]
+EXPORT, ADAPT = "export mine --client 3", "adapt mine --data new_hospital.csv --out new-model"
+
+
+def needed_by(words):
+    """Returns the commands before one that takes a run or a model."""
+    begun = {"export": [], "adapt": [], "predict": [EXPORT.split(), ADAPT.split()]}
+    return [RUN, *begun[words[0]]] if words[0] in begun else []
 
 
 def shortened(words, folder):

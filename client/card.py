@@ -1,0 +1,157 @@
+"""Model cards: what a model is, what it has learned from, and how well it does, for people."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from client.training.scoring import measure
+from engram.metrics import Metric
+from federation.exported import Exported
+from federation.methods import METHODS
+from federation.settings.machine import MachineSettings
+
+__all__ = ["Score", "card", "cells", "mean_of", "scored"]
+
+_DRAWS: Final = 500  # of the bootstrap
+_LEVEL: Final = 0.95
+
+
+class Score(NamedTuple):
+    """A figure of a model on some rows.
+
+    Attributes:
+        metric: What it is called.
+        value: The figure; None where the rows have none.
+        low, high: Ends of its confidence interval, of 95 %; None where there is none.
+    """
+
+    metric: str
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[Score]:
+    """Returns figures of a model on some rows, with intervals by the bootstrap over rows.
+
+    Args:
+        metrics: The metrics.
+        outputs: Shape (n, ...).
+        targets: Shape (n, ...).
+    """
+    found = []
+    for metric in metrics:
+        if metric.by_row:
+            every = torch.ones(len(targets), 1, dtype=torch.bool)
+            rows = measure(metric, outputs[:, None], targets[:, None], every)
+            found.append(mean_of(metric.name, rows))
+            continue
+
+        def value(some: Tensor, metric: Metric = metric) -> float:
+            every = torch.ones(1, len(some), dtype=torch.bool)
+            return float(measure(metric, outputs[some][None], targets[some][None], every))
+
+        found.append(_bootstrapped(metric.name, len(targets), value))
+    return found
+
+
+def mean_of(name: str, rows: Tensor) -> Score:
+    """Returns the mean of rows' values (n,), with an interval by the bootstrap."""
+    rows = rows.double()
+    return _bootstrapped(name, len(rows), lambda some: float(rows[some].mean()))
+
+
+def _bootstrapped(name: str, size: int, value: Callable[[Tensor], float]) -> Score:
+    """Returns a figure of all rows, with an interval by what it is of rows drawn from them."""
+    rng = np.random.default_rng(0)
+    figure = value(torch.arange(size))
+    if not np.isfinite(figure):
+        return Score(name, None)
+    draws = [value(torch.from_numpy(rng.integers(size, size=size))) for _ in range(_DRAWS)]
+    known = [draw for draw in draws if np.isfinite(draw)]
+    if len(known) < _DRAWS // 2:
+        return Score(name, figure)
+    low, high = np.quantile(known, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return Score(name, figure, float(low), float(high))
+
+
+def card(
+    exported: Exported,
+    *,
+    made: Mapping[str, str],
+    rows: str,
+    scores: Mapping[str, Sequence[Score]],
+    privacy: Mapping[str, Any] | None,
+    notes: Sequence[str] = (),
+) -> str:
+    """Returns a model card, in Markdown.
+
+    Args:
+        exported: The model.
+        made: How it was made, by headings.
+        rows: What it has learned from.
+        scores: By what they are of, figures.
+        privacy: The privacy spent: ``epsilon`` and ``delta``, if any is accounted for; None where
+            others count it.
+        notes: What else its users should know.
+    """
+    settings, method = exported.settings, METHODS[exported.settings["method"]]
+    inputs = ", ".join(column.name for column in exported.columns) or ", ".join(
+        exported.kind.columns
+    )
+    about = {
+        "method": f"{method.name}: {method.meaning}"
+        + (f" ({method.source})" * bool(method.source)),
+        "network": settings.get("model", "a linear model"),
+        "inputs": inputs or exported.kind.inputs,
+        "outputs": f"{exported.outputs}: {', '.join(exported.classes)}",
+        "learned from": rows,
+        "source": exported.source,
+        **made,
+    }
+    lines = [f"# {exported.what[0].upper()}{exported.what[1:]}", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {_cell(value)} |" for name, value in about.items()]
+    lines += ["", "## Scores", ""]
+    lines += _table(cells(scores)) if scores else ["None: there are no scores of this model here."]
+    lines += ["", "## Privacy", "", _privacy(privacy), ""]
+    lines += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
+    lines += ["## Settings", "", "| setting | value |", "|---|---|"]
+    aside = {*MachineSettings.all_keys(), "out", "resume", "timeout"}
+    known = {key: value for key, value in settings.items() if key not in aside}
+    lines += [f"| `{key}` | {_cell(value)} |" for key, value in known.items()]
+    return "\n".join(lines) + "\n"
+
+
+def cells(scores: Mapping[str, Sequence[Score]]) -> list[tuple[str, ...]]:
+    """Returns figures as rows of a table: what they are of, the metric, its value and interval."""
+    found: list[tuple[str, ...]] = []
+    for what, some in scores.items():
+        for score in some:
+            none = score.value is None or not np.isfinite(score.value)
+            ends = "-" if score.low is None else f"{score.low:.4g} to {score.high:.4g}"
+            found.append((what, score.metric, "-" if none else f"{score.value:.4g}", ends))
+    return found
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| rows | metric | value | 95 % interval |", "|---|---|---|---|"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _privacy(privacy: Mapping[str, Any] | None) -> str:
+    if privacy is None:
+        return "Trained with differential privacy, of which the coordinator knows what is spent."
+    if "epsilon" not in privacy:
+        return "Trained without differential privacy."
+    return (
+        f"What the run has sent is differentially private with epsilon {privacy['epsilon']:.4g} at "
+        f"delta {privacy['delta']:.4g}, of the client that was asked most often. The model itself "
+        "has also learned from the client's own rows, which is not accounted for."
+    )
+
+
+def _cell(value: Any) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,50 @@
+"""A model, what it is, and its card, to be written into a folder."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from torch import nn
+
+from federation.errors import Refused
+from federation.exported import Exported, Format
+
+__all__ = ["Package", "check_free"]
+
+_CARD: Final = "card.md"
+_COEFFICIENTS: Final = "coefficients.csv"
+
+
+class Package(NamedTuple):
+    """A model, what it is, and its card, to be written into a folder.
+
+    Attributes:
+        exported: What it is.
+        module: The model.
+        card: Its card.
+        scores: Its scores, as the card's table has them.
+        notes: What its users should know.
+        table: Its coefficients as a CSV file; empty of a network.
+    """
+
+    exported: Exported
+    module: nn.Module
+    card: str
+    scores: list[tuple[str, ...]]
+    notes: Sequence[str] = ()
+    table: str = ""
+
+    def write(self, folder: Path, format_: Format) -> None:
+        """Writes it into a folder.
+
+        Raises:
+            Refused: As ``Exported.write``.
+        """
+        table = {_COEFFICIENTS: self.table} if self.table else {}
+        self.exported.write(folder, self.module, format_, {_CARD: self.card} | table)
+
+
+def check_free(folder: Path) -> None:
+    """Refuses a folder in which something is already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(f"{folder} is there already: name another --out")

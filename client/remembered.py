@@ -1,0 +1,151 @@
+"""Models that leave a node: what a client remembers of a training is a model of its own.
+
+Beside the memories of a training stands what its models are: ``training.json``, which the node
+writes when it opens the training. So a client's model leaves its node without the coordinator.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from client.card import card
+from client.coefficients import remembered
+from client.packages import Package
+from client.serving import Client, plain_module, serving
+from engram.models.plain import layered
+from engram.tasks import TASKS
+from engram.types import Candidates, Params
+from federation.checksums import checked, summed
+from federation.data.federated import FederatedData, model_for
+from federation.data.unlabeled import InputColumn, class_names, input_columns
+from federation.errors import DataError, Refused
+from federation.experiment import Experiment
+from federation.exported import Exported
+from federation.files import read_json, replace_file
+from federation.fingerprint import fingerprint
+from federation.methods.local import LocalMethod
+from federation.roster import Kind
+from federation.streams import Stream, torch_generator
+
+__all__ = ["Training", "note_training", "read_training", "remembered_package"]
+
+_ABOUT = "training.json"
+
+
+class Training(NamedTuple):
+    """What a node knows of a training.
+
+    Attributes:
+        experiment: Its settings, with the node's own data as the data set.
+        kind: What the node's rows are like.
+        source: Fingerprint of the source that trains.
+    """
+
+    experiment: Experiment
+    kind: Kind
+    source: str
+
+
+def note_training(folder: Path, experiment: Experiment, kind: Kind, dataset: str) -> None:
+    """Writes what the models of a training are, beside its memories.
+
+    Args:
+        folder: The training's.
+        experiment: The settings.
+        kind: What the node's rows are like.
+        dataset: The node's own data set; empty for the experiment's.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    settings = experiment.to_config() | ({"dataset": dataset} if dataset else {})
+    about = {"settings": settings, "kind": kind._asdict(), "source": fingerprint()}
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    replace_file(folder / _ABOUT, json.dumps(summed(about)).encode())
+
+
+def read_training(folder: Path) -> Training:
+    """Reads what ``note_training`` wrote.
+
+    Raises:
+        Refused: If it is not there, or damaged.
+    """
+    path = folder / _ABOUT
+    if not path.is_file():
+        raise Refused(
+            f"{path} is not there: the memories are of an earlier version, whose networks are not "
+            "known here; export to a .safetensors file for their arrays"
+        )
+    about = checked(read_json(path))
+    if about is None:
+        raise Refused(f"{path} is damaged: its checksum is wrong")
+    kind = about["kind"]
+    experiment = Experiment.from_config(about["settings"] | {"device": "cpu"})
+    return Training(experiment, Kind(**kind | {"columns": tuple(kind["columns"])}), about["source"])
+
+
+def remembered_package(training: Training, client: int, memory: Params) -> Package:
+    """Returns the model that a client remembers, with its card.
+
+    Raises:
+        Refused: If it remembers none, or only a part of one.
+    """
+    e = training.experiment
+    known: dict[str, Any] = {
+        "what": f"personal model of {client}",
+        "settings": e.to_config(),
+        "client": str(client),
+        "source": training.source,
+    }
+    if isinstance(e.own, LocalMethod):
+        module, table = _network(training, client, memory), ""
+        classes, columns = _named(training)
+        known |= {"kind": training.kind, "form": "network", "outputs": TASKS[e.task].targets}
+    else:
+        found = remembered(e, training.kind, memory)
+        module, table = layered(found.state, getattr(e.own, "family", "linear")), found.table
+        classes, columns = found.outputs, []
+        kind = Kind(columns=tuple(found.columns))
+        known |= {"kind": kind, "form": "layers", "outputs": "values"}
+    exported = Exported(classes=classes, columns=columns, **known)
+    # What has been spent, the coordinator counts.
+    spent: dict[str, Any] | None = {} if e.privacy == "none" else None
+    text = card(exported, made={}, rows=e.dataset, scores={}, privacy=spent)
+    return Package(exported, module, text, [], table=table)
+
+
+def _network(training: Training, client: int, memory: Params) -> nn.Module:
+    e, network = training.experiment, model_for(training.experiment, training.kind)
+    start = network.init(torch_generator(e.seed, Stream.MODEL))
+    elsewhere = Refused(
+        f"client {client} remembers no whole model: it is served by what is made of the common "
+        "one, which the coordinator has; export it there by engram export, or the memory as it is "
+        "to a .safetensors file"
+    )
+
+    def no_rows() -> FederatedData:
+        raise elsewhere
+
+    def served(shift: float) -> Candidates:
+        own = network.personal
+        w = {name: leaf if name in own else leaf + shift for name, leaf in start.items()}
+        return serving(e, network, no_rows, Client.of(client, w, memory, unseen=False))
+
+    # A model that is the client's own is the same whatever the common one is.
+    found, other = served(0.0), served(1.0)
+    for mine, theirs in zip(found.models, other.models, strict=True):
+        if any(not torch.equal(leaf, theirs[name]) for name, leaf in mine.items()):
+            raise elsewhere
+    return plain_module(e, network, found, no_rows, None)
+
+
+def _named(training: Training) -> tuple[list[str], list[InputColumn]]:
+    """Returns what classes and columns of inputs are called, if the rows are still there."""
+    e, outputs = training.experiment, training.kind.outputs
+    try:
+        return class_names(e, outputs), input_columns(e)
+    except DataError:
+        return list(map(str, range(outputs))), []

@@ -1,0 +1,121 @@
+"""The model that a client is served by in the end: the one that its ``served`` scores are of."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
+
+import torch
+from torch import nn
+
+from client.memory import OWN
+from client.training.scoring import Scoring
+from engram.models import Model
+from engram.models.plain import Mixture, Recalling
+from engram.optimizers import model_part
+from engram.tasks import TASKS
+from engram.tree import part
+from engram.types import Candidates, Params
+from federation.data.federated import FederatedData
+from federation.experiment import Experiment
+from federation.methods.local import COMMON, KEPT, LocalMethod
+
+__all__ = ["Client", "plain_module", "serving"]
+
+_BLOCK = 1024  # rows that are represented at once
+
+
+class Client(NamedTuple):
+    """A client, as a run has left it.
+
+    Attributes:
+        number: Its number.
+        w: The network's arrays: those that it is sent, and its own.
+        state: The model that its rule has made, if it remembers one; empty if not.
+        remembers: Whether it has a memory of some round.
+        unseen: Whether it belongs to those that never train.
+    """
+
+    number: int
+    w: Params
+    state: Params
+    remembers: bool
+    unseen: bool
+
+    @classmethod
+    def of(cls, number: int, sent: Params, memory: Params, *, unseen: bool) -> Self:
+        """Returns a client by what it is sent, and what it remembers, which may be nothing."""
+        kept = model_part(memory)
+        own = {n.removeprefix(OWN): leaf for n, leaf in kept.items() if n.startswith(OWN)}
+        state = {n: leaf for n, leaf in kept.items() if not n.startswith(OWN)}
+        return cls(number, sent | own, state, bool(kept), unseen)
+
+
+def serving(
+    experiment: Experiment, network: Model, data: Callable[[], FederatedData], client: Client
+) -> Candidates:
+    """Returns the model that a client is served by, or a mixture of several with their weights.
+
+    That is the one that it keeps; the common one, with what is its own; or the common one after
+    fine-tuning on its training rows, as for clients that never train. A method that also looks at
+    the client's rows does so by the network that is returned.
+
+    Args:
+        experiment: The settings.
+        network: The network.
+        data: Loads rows of the client, at its number; called only if they are looked at.
+        client: The client.
+    """
+    own, w = experiment.of(LocalMethod), client.w
+    if client.state and own.serves == KEPT:
+        return Candidates((part(client.state),))
+    if network.kept is not None and client.remembers:
+        return Candidates((part(network.kept(w)),))
+    if own.recall() is not None or (own.serves == COMMON and not client.unseen):
+        return Candidates((part(w),))
+    found = None if network.candidates is None else network.candidates(w)
+    if found is not None and found.weights is not None:
+        return found
+    scoring = Scoring(experiment, network, data(), vectorized=False)
+    if found is None:
+        return Candidates((scoring.personalized(part(w), client.number),))
+    stacks = [{name: leaf[None] for name, leaf in model.items()} for model in found.models]
+    chosen = scoring.least([client.number], stacks)
+    return Candidates(({name: leaf[0] for name, leaf in chosen.items()},))
+
+
+def plain_module(
+    experiment: Experiment,
+    network: Model,
+    served: Candidates,
+    data: Callable[[], FederatedData],
+    client: int | None,
+) -> nn.Module:
+    """Returns what serves a client as a plain module, in evaluation.
+
+    Args:
+        experiment: The settings.
+        network: The network.
+        served: As ``serving`` returns it.
+        data: Loads the client's rows, which some methods serve it by.
+        client: Its number; None for a model that is no client's.
+    """
+    own = experiment.of(LocalMethod)
+    modules = modules_of(network, served.models)
+    if served.weights is not None:
+        targets = TASKS[experiment.task].targets
+        return Mixture(modules, served.weights, targets).eval()
+    (module,), recall = modules, own.recall()
+    if recall is None or client is None:
+        return module
+    train = data().train
+    rows = torch.from_numpy(train.rows[client])
+    blank = Recalling(module, recall, torch.zeros(0, network.width), torch.zeros(0))
+    taken = [train.take(some) for some in torch.split(rows, _BLOCK)]
+    with torch.no_grad():
+        memory = torch.cat([blank.represent(x)[1] for x, _ in taken])
+    return Recalling(module, recall, memory, torch.cat([y for _, y in taken])).eval()
+
+
+def modules_of(network: Model, models: Sequence[Params]) -> list[nn.Module]:
+    """Returns models of a network as plain modules."""
+    assert network.module is not None  # for mypy: every network that is built by name has it
+    return [network.module({n: leaf.cpu() for n, leaf in model.items()}) for model in models]

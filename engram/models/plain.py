@@ -1,0 +1,146 @@
+"""Plain modules around networks: what serves a client where that is not one network alone."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from engram.metrics import Targets
+from engram.mixtures import mixture
+from engram.models.base import Inputs, Outputs
+from engram.models.skeleton import called
+from engram.types import Params, Recall
+
+__all__ = ["Mean", "Mixture", "Recalling", "Shifted", "layered"]
+
+Mean = Literal["linear", "logistic", "poisson"]
+
+
+class Shifted(nn.Module):
+    """A network whose last layer takes its representation plus a bias.
+
+    Args:
+        network: The network.
+        bias: Shape (width,).
+    """
+
+    def __init__(self, network: nn.Module, bias: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.bias = nn.Parameter(bias.detach().clone())
+
+    def forward(self, *args: Any, **named: Any) -> Outputs:
+        """Returns the network's outputs."""
+        with _tapped(self.network, lambda z: z + self.bias):
+            return called(self.network, named or args)
+
+
+class Mixture(nn.Module):
+    """Several networks, whose predictions are mixed.
+
+    Args:
+        networks: The networks.
+        weights: Their weights, (len(networks),), which add up to 1.
+        targets: What the targets are, as ``Task.targets``.
+    """
+
+    weights: Tensor
+
+    def __init__(self, networks: Sequence[nn.Module], weights: Tensor, targets: Targets) -> None:
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+        self.register_buffer("weights", weights.detach().clone())
+        self._targets = targets
+
+    def forward(self, *args: Any, **named: Any) -> Outputs:
+        """Returns what ``engram.mixtures.mixture`` makes of the networks' outputs."""
+        found = [called(network, named or args)[None] for network in self.networks]
+        return mixture(self._targets, found, self.weights[None])[0]
+
+
+class Recalling(nn.Module):
+    """A network, and rows of a client's own beside it, by which the client is served.
+
+    Args:
+        network: The network.
+        recall: What serves the client.
+        memory: The rows' representations, (n, width).
+        targets: Their targets, (n, ...).
+    """
+
+    memory: Tensor
+    targets: Tensor
+
+    def __init__(self, network: nn.Module, recall: Recall, memory: Tensor, targets: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self._recall = recall
+        self.register_buffer("memory", memory.detach().clone())
+        self.register_buffer("targets", targets.detach().clone())
+
+    def forward(self, *args: Any, **named: Any) -> Outputs:
+        """Returns what ``engram.types.Recall`` makes of the network's outputs."""
+        outputs, z = self.represent(named or args)
+        rows = (
+            self.memory[None],
+            self.targets[None],
+            self.memory.new_ones(1, len(self.memory)) > 0,
+        )
+        return self._recall(outputs[None], z[None], *rows)[0]
+
+    def represent(self, inputs: Inputs) -> tuple[Outputs, Tensor]:
+        """Returns outputs (k, ...) and representations (k, width) of rows."""
+        taken: list[Tensor] = []
+
+        def take(z: Tensor) -> Tensor:
+            taken.append(z)
+            return z
+
+        with _tapped(self.network, take):
+            outputs = called(self.network, inputs)
+        return outputs, taken[0]
+
+
+@contextmanager
+def _tapped(network: nn.Module, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Changes what a network's last layer that has parameters takes, as long as this lasts."""
+    last = [name for name, leaf in network.named_parameters() if leaf.requires_grad][-1]
+    layer = network.get_submodule(last.rpartition(".")[0])
+    handle = layer.register_forward_pre_hook(lambda _, args: (change(args[0]), *args[1:]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+class Exponential(nn.Module):
+    """The exponential function."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns ``exp(x)``."""
+        return x.exp()
+
+
+def layered(state: Params, mean: Mean = "linear") -> nn.Sequential:
+    """Returns dense layers with ReLU in between, in evaluation.
+
+    Args:
+        state: Weights ``layer0.weight`` (out, in) and so on, in any order, and the layers' biases,
+            if they have some, as ``layer0.bias`` (out,).
+        mean: What stands behind the last layer: the inverse of the link function of a generalized
+            linear model.
+    """
+    layers: dict[str, nn.Module] = {}
+    for number in range(sum(name.endswith(".weight") for name in state)):
+        weight = state[f"layer{number}.weight"]
+        layers |= {f"relu{number}": nn.ReLU()} if number else {}
+        out, width = weight.shape
+        biased = f"layer{number}.bias" in state
+        layers[f"layer{number}"] = nn.Linear(width, out, bias=biased, dtype=weight.dtype)
+    if mean != "linear":
+        layers["mean"] = nn.Sigmoid() if mean == "logistic" else Exponential()
+    module = nn.Sequential(OrderedDict(layers))
+    module.load_state_dict(state)
+    return module.eval()

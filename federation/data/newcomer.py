@@ -1,0 +1,134 @@
+"""Rows of a client that no run has seen, read as its clients' rows were."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engram.models.base import Inputs
+from engram.tasks import TASKS
+from federation.data.arrays import Own
+from federation.data.csv_rows import check_there, typed, usual
+from federation.data.federated import FederatedData, Split
+from federation.data.images import CLASS
+from federation.data.npy import read_npy
+from federation.data.npz import read_npz
+from federation.data.partitions import Rows
+from federation.data.tables import numbers, read_frame
+from federation.data.unlabeled import InputColumn, read_unlabeled
+from federation.data.values import Columns, Values
+from federation.errors import DataError
+from federation.experiment import Experiment
+from federation.roster import Kind
+
+__all__ = ["Newcomer", "read_newcomer"]
+
+
+class Newcomer(NamedTuple):
+    """A client that no run has seen.
+
+    Attributes:
+        x: Its rows, as networks take them.
+        y: Their targets; None if they have none.
+        size: How many rows there are.
+        outputs: Number of classes, or of values or labels to predict.
+        columns: The columns of inputs, where rows are a table's.
+    """
+
+    x: Inputs
+    y: Tensor | None
+    size: int
+    outputs: int
+    columns: list[InputColumn]
+
+    def data(self, rows: Rows, client: int) -> FederatedData:
+        """Returns some of its rows as a federation's, at a client's number.
+
+        They are the rows to learn from, and those that few-shot scoring fine-tunes on.
+        """
+        y = torch.zeros(self.size) if self.y is None else self.y
+        split = Split(self.x, y, [rows[:0]] * client + [rows])
+        return FederatedData(split, split, self.outputs)
+
+
+def read_newcomer(
+    path: Path,
+    kind: Kind,
+    columns: Sequence[InputColumn],
+    classes: Sequence[str],
+    experiment: Experiment,
+) -> Newcomer:
+    """Reads rows, with targets if there are some; for the formats see ``read_unlabeled``.
+
+    A CSV file has targets if it has the target's column; another file, if it has ``y``; a folder of
+    images, if these are in folders of their classes.
+
+    Args:
+        path: Where they are.
+        kind: What rows of the run are like.
+        columns: The inputs, where those are a table's.
+        classes: What classes are called.
+        experiment: The settings of the run.
+
+    Raises:
+        DataError: If they cannot be read, or are other rows.
+    """
+    e = experiment
+    if path.suffix == ".csv" and e.missing == "median":
+        columns = _filled(path, columns, e)
+    found = read_unlabeled(path, kind, columns, e.missing)
+    if not found.size:
+        raise DataError(f"{path} must hold some rows")
+    y = _targets(path, found.others, classes, e)
+    if y is None:
+        return Newcomer(found.x, None, found.size, kind.outputs, list(columns))
+    if len(y) != found.size:
+        raise DataError(f"{path}: y must have {found.size} rows, as x has, got {len(y)}")
+    own = Own(path, TASKS[e.task].targets, kind.outputs, whole_numbers=False)
+    labels, outputs = own.labels(y)
+    if outputs != kind.outputs:
+        raise DataError(f"{path}: y must have {kind.outputs} values a row, got {outputs}")
+    return Newcomer(found.x, torch.from_numpy(labels), found.size, kind.outputs, list(columns))
+
+
+def _filled(path: Path, columns: Sequence[InputColumn], e: Experiment) -> list[InputColumn]:
+    """Returns the columns with the file's own values for what is missing in it."""
+    frame, known = read_frame(path), Columns.of(e)
+
+    def filled(column: InputColumn) -> InputColumn:
+        if column.name not in frame.columns:  # which is refused further on
+            return column
+        fill = usual(typed(column.name, frame[column.name], known))
+        text = column.values is not None
+        return column._replace(fill=fill if text else float(np.nan_to_num(fill)))
+
+    return list(map(filled, columns))
+
+
+def _targets(
+    path: Path, others: Mapping[str, Sequence[Any]], classes: Sequence[str], e: Experiment
+) -> Any:
+    """Returns targets as the source has them, with classes by their numbers; None for none."""
+    if path.suffix == ".csv":
+        return _in_table(path, classes, e) if e.target_column in others else None
+    if "file" not in others:
+        return (read_npy(path) if path.is_dir() else read_npz(path)).get("y")
+    folders = [Path(file).parent for file in others["file"]]
+    named = np.array([folder.name for folder in folders])
+    known = Values({CLASS: tuple(classes)})
+    return None if path in folders else known.numbered(path, CLASS, named)
+
+
+def _in_table(path: Path, classes: Sequence[str], e: Experiment) -> Any:
+    target = e.target_column
+    y = read_frame(path, [target])[target]
+    check_there(path, target, y.isna().to_numpy(), "a row needs one")
+    if TASKS[e.task].targets != "classes":
+        return numbers(path, target, y, "code it by numbers")
+    plain = list(classes) == list(map(str, range(len(classes))))
+    if plain and y.dtype.kind in "iu":
+        return y.to_numpy()
+    return Values({target: tuple(classes)}).numbered(path, target, y.to_numpy().astype(str))

@@ -1,0 +1,203 @@
+"""Rows without targets, read as the rows were that a model has learned from."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils._pytree import tree_leaves
+
+from engram.models.base import Inputs
+from engram.tasks import TASKS
+from federation.data.arrays import Own, held_out
+from federation.data.csv_rows import check_there, indicators, inputs_of, kinds_of, typed, usual
+from federation.data.federated import seen_as
+from federation.data.images import CLASS, decoded_images, images_in
+from federation.data.npy import read_npy
+from federation.data.npz import read_npz
+from federation.data.tables import numbers, read_frame
+from federation.data.values import Columns, Values
+from federation.errors import DataError, few_names
+from federation.experiment import Experiment
+from federation.roster import Kind
+from federation.shapes import described
+
+__all__ = ["InputColumn", "Unlabeled", "class_names", "input_columns", "read_unlabeled"]
+
+_LACKING: Final = "the model has learned from rows where none is missing"
+
+
+class InputColumn(NamedTuple):
+    """A column of a table, as a network is given it.
+
+    Attributes:
+        name: Its name.
+        values: Those of a column of text, each of which is an input of its own; None of numbers.
+        fill: What stands for a missing value, where the setting ``missing`` is ``median``.
+    """
+
+    name: str
+    values: tuple[str, ...] | None = None
+    fill: float | str | None = None
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Reads what JSON makes of it."""
+        values = found["values"]
+        return cls(found["name"], None if values is None else tuple(values), found["fill"])
+
+
+class Unlabeled(NamedTuple):
+    """Rows to predict targets of.
+
+    Attributes:
+        x: As a network takes them.
+        size: How many there are.
+        others: Columns that are no inputs, by name.
+    """
+
+    x: Inputs
+    size: int
+    others: Mapping[str, Sequence[Any]]
+
+
+def input_columns(experiment: Experiment, owner: str = "") -> list[InputColumn]:
+    """Returns the columns of inputs of an experiment's CSV file; none of other data.
+
+    Args:
+        experiment: The settings.
+        owner: Whose training rows missing values are taken from; by default, everybody's.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    e, (kind, _, name) = experiment, experiment.dataset.partition(":")
+    if kind != "csv":
+        return []
+    path, columns = Path(name), Columns.of(e)
+    frame = read_frame(path)
+    split = partial(held_out, fraction=e.test_fraction, seed=e.seed)
+    _, owners, learned = kinds_of(path, frame, columns, TASKS[e.task].targets, split)
+    known = learned & ((owners.astype(str) == owner) if owner else True)
+    found = []
+    for name in inputs_of(path, columns, frame.columns):
+        column, values, fill = typed(name, frame[name], columns), None, None
+        if column.dtype == "string":
+            there = column.notna().to_numpy()
+            values = columns.values.of(path, name, column[there].to_numpy(dtype=str))
+        if columns.missing == "median":
+            fill = usual(column[known])
+            fill = fill if values is not None else float(np.nan_to_num(fill))
+        found.append(InputColumn(name, values, fill))
+    return found
+
+
+def class_names(experiment: Experiment, outputs: int) -> list[str]:
+    """Returns what classes are called, or their numbers; or those of values, labels or tokens.
+
+    Args:
+        experiment: The settings.
+        outputs: How many there are.
+
+    Raises:
+        DataError: If the data cannot be read.
+    """
+    e, (kind, _, name) = experiment, experiment.dataset.partition(":")
+    values, named = Columns.of(e).values, tuple[str, ...]()
+    if TASKS[e.task].targets == "classes" and kind == "csv":
+        column = read_frame(Path(name), [e.target_column])[e.target_column]
+        if e.target_column in values.declared or column.dtype.kind not in "iuf":
+            named = values.of(Path(name), e.target_column, column.to_numpy().astype(str))
+    elif kind == "images":
+        folders = {file.parent.name for file in images_in(Path(name))}
+        named = values.of(Path(name), CLASS, np.array(sorted(folders)))
+    return list(named) if len(named) == outputs else list(map(str, range(outputs)))
+
+
+def read_unlabeled(
+    path: Path, kind: Kind, columns: Sequence[InputColumn], missing: str
+) -> Unlabeled:
+    """Reads rows: a .csv or .npz file, a folder of .npy files, or one of images.
+
+    Args:
+        path: Where they are.
+        kind: What the rows are like that the model has learned from.
+        columns: The inputs, where those were a table's.
+        missing: What is done where a value of a table is missing, as the setting says.
+
+    Raises:
+        DataError: If they cannot be read, or are other rows; it says everything that is wrong.
+    """
+    if path.suffix == ".csv":
+        if kind.columns:
+            return _table(path, [InputColumn(name) for name in kind.columns], np.float64)
+        if not columns:
+            expected = "an .npz file or a folder, since the model's inputs have no names"
+            raise DataError(f"{path} must be {expected}")
+        return _table(path, columns, np.float32, missing)
+    if path.is_dir() and not any(path.glob("x*.npy")):
+        files = images_in(path)
+        found: Mapping[str, Any] = {"x": decoded_images(files)}
+        others = {"file": [str(file) for file in files]}
+    else:
+        found, others = read_npy(path) if path.is_dir() else read_npz(path), {}
+    if kind.columns:
+        return _matrix(path, found, kind)
+    whole = kind.inputs.startswith("int64")
+    x = seen_as(Own(path, "values", 0, whole).inputs(found))
+    if described(x) != kind.inputs:
+        raise DataError(f"{path} must hold rows of {kind.inputs}, got {described(x)}")
+    return Unlabeled(x, len(tree_leaves(x)[0]), others)
+
+
+def _table(
+    path: Path, columns: Sequence[InputColumn], dtype: Any, missing: str = "refuse"
+) -> Unlabeled:
+    frame = read_frame(path)
+    wanted = [column.name for column in columns]
+    others = [str(name) for name in frame.columns if name not in wanted]
+    lacking = [name for name in wanted if name not in frame.columns]
+    if lacking:
+        but = f"; it has {few_names(others)}, which the model does not know" if others else ""
+        raise DataError(f"{path} lacks the columns {few_names(lacking)}{but}")
+    parts: list[npt.NDArray[Any]] = []
+    faults = []
+    for column in columns:
+        try:
+            parts += _inputs(path, frame[column.name], column, missing)
+        except DataError as error:
+            faults.append(str(error))
+    if faults:
+        raise DataError("; ".join(faults))
+    x = np.stack(parts, axis=1).astype(dtype)
+    return Unlabeled(torch.from_numpy(x), len(frame), {n: frame[n].tolist() for n in others})
+
+
+def _inputs(path: Path, given: Any, column: InputColumn, missing: str) -> list[npt.NDArray[Any]]:
+    """Returns what a column is to a network."""
+    name, lacks = column.name, given.isna().to_numpy()
+    if missing == "refuse":
+        check_there(path, name, lacks, _LACKING)
+    flags = [lacks] if missing == "indicator" else []
+    if column.values is not None:
+        text = given.convert_dtypes().astype("string").fillna(column.fill)
+        columns = Columns(values=Values({name: column.values}))
+        return [*indicators(path, name, text, columns), *flags]
+    values = numbers(path, name, given, "the model has learned from numbers")
+    if np.isinf(values).any():
+        raise DataError(f"{path}: {name} is infinite in row {int(np.argmax(np.isinf(values)))}")
+    return [np.where(lacks, column.fill or 0.0, values), *flags]
+
+
+def _matrix(path: Path, found: Mapping[str, Any], kind: Kind) -> Unlabeled:
+    """Returns rows of columns that have no names, as arrays have them."""
+    x, width = np.asarray(found.get("x", np.zeros(0))), len(kind.columns)
+    if x.ndim != 2 or x.shape[1] != width or x.dtype.kind not in "buif":
+        expected = f"x of numbers, of shape (rows, {width})"
+        raise DataError(f"{path} must hold {expected}, got {x.dtype} of shape {x.shape}")
+    if not np.isfinite(x).all():
+        raise DataError(f"{path}: x must be finite, got NaN or infinity in some rows")
+    return Unlabeled(torch.from_numpy(x.astype(np.float64)), len(x), {})

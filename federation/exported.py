@@ -1,0 +1,270 @@
+"""A model in a folder of its own, which needs neither its run nor its data.
+
+``model.safetensors``, ``model.pt`` (what ``torch.load`` reads) or ``model.onnx`` holds the model;
+``model.json`` says what it is, with a checksum of the model's file; ``card.md`` says it to people.
+"""
+
+import hashlib
+import io
+import json
+import pickle
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Self
+
+import torch
+from torch import nn
+
+from engram.checks import must
+from engram.models.plain import Mixture, Recalling, layered
+from engram.models.skeleton import called
+from engram.tasks import TASKS
+from engram.tree import part
+from engram.types import Params
+from federation.checksums import checked, summed
+from federation.data.federated import model_for
+from federation.data.unlabeled import InputColumn
+from federation.errors import Refused, brief, one_line
+from federation.experiment import Experiment
+from federation.files import read_file, read_json, replace_file
+from federation.methods.local import LocalMethod
+from federation.onnx import check_onnx, session, to_onnx
+from federation.roster import Kind
+from federation.tensors import tensors_from_bytes, tensors_to_bytes
+
+__all__ = [
+    "FORMATS",
+    "Exported",
+    "Form",
+    "Format",
+    "check_format",
+    "load_model",
+    "read_exported",
+    "runner",
+]
+
+Format = Literal["safetensors", "torch", "onnx"]
+Form = Literal["network", "mixture", "recalling", "layers"]
+"""What a model is: the run's network, several of them, one that looks at rows of the client, too;
+or dense layers."""
+
+FORMATS: Final[dict[Format, str]] = {
+    "safetensors": "model.safetensors",
+    "torch": "model.pt",
+    "onnx": "model.onnx",
+}
+"""The formats of a model's file, and what it is called."""
+
+_ABOUT: Final = "model.json"
+
+
+class Exported(NamedTuple):
+    """What an exported model is.
+
+    Attributes:
+        what: In a few words.
+        settings: Those of its run.
+        kind: What rows are like.
+        form: What the model is.
+        outputs: What it predicts: see ``federation.predicted``.
+        classes: What classes are called.
+        columns: The inputs, where rows are those of a table with a header.
+        client: Whose it is; empty if it is nobody's.
+        source: Fingerprint of the source that trained it.
+    """
+
+    what: str
+    settings: dict[str, Any]
+    kind: Kind
+    form: Form
+    outputs: str
+    classes: list[str]
+    columns: list[InputColumn]
+    client: str
+    source: str
+
+    @property
+    def experiment(self) -> Experiment:
+        """The settings of its run, for this machine's processor.
+
+        Raises:
+            Refused: If they name what this process does not know, such as a network of a user's.
+        """
+        return Experiment.from_config(self.settings | {"device": "cpu"})
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what ``from_json`` reads."""
+        columns = [column._asdict() for column in self.columns]
+        return self._asdict() | {"kind": self.kind._asdict(), "columns": columns}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Reads what ``to_json`` returned.
+
+        Raises:
+            KeyError, TypeError, ValueError: If it is something else.
+        """
+        known = {name: found[name] for name in cls._fields}
+        kind = Kind(**known["kind"] | {"columns": tuple(known["kind"]["columns"])})
+        columns = [InputColumn.from_json(column) for column in known["columns"]]
+        return cls(**known | {"kind": kind, "columns": columns})
+
+    def write(
+        self, folder: Path, module: nn.Module, format_: Format, beside: Mapping[str, str]
+    ) -> None:
+        """Writes the model into a folder, which is made: ``model.json`` comes last.
+
+        Args:
+            folder: The folder.
+            module: The model.
+            format_: The format of its file.
+            beside: Further files of text, by name: its card, at least.
+
+        Raises:
+            Refused: If it cannot be written, or the format cannot hold it.
+        """
+        data = _bytes_of(module, format_, self.kind)
+        about = self.to_json() | {
+            "format": format_,
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            replace_file(folder / FORMATS[format_], data)
+            for name, text in beside.items():
+                replace_file(folder / name, text.encode())
+            replace_file(folder / _ABOUT, json.dumps(summed(about), indent=2).encode())
+        except OSError as error:
+            raise Refused(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def check_format(name: str) -> Format:
+    """Returns a format by its name.
+
+    Raises:
+        Refused: If there is none of this name, or what writes it is not installed.
+    """
+    found: dict[str, Format] = {known: known for known in FORMATS}
+    if name not in found:
+        raise Refused(must("format", name, f"one of {', '.join(found)}"))
+    if name == "onnx":
+        check_onnx()
+    return found[name]
+
+
+def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
+    """Returns what a folder's model is, its format, and its file.
+
+    Raises:
+        Refused: If the folder holds no model, or one that has been altered.
+    """
+    folder = Path(folder)
+    if not (folder / _ABOUT).is_file():
+        raise Refused(f"{folder} must be the folder of an exported model: it has no {_ABOUT}")
+    about = checked(read_json(folder / _ABOUT))
+    if about is None:
+        raise Refused(f"{folder / _ABOUT} has been altered: its checksum is wrong")
+    try:
+        exported, format_ = Exported.from_json(about), about["format"]
+        path = folder / FORMATS[format_]
+        data = read_file(path)
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Refused(f"{folder / _ABOUT} is of another version: {brief(error)}") from error
+    if hashlib.sha256(data).hexdigest() != about.get("sha256"):
+        raise Refused(f"{path} has been altered: its checksum is not the one in {_ABOUT}")
+    return exported, format_, data
+
+
+def load_model(folder: str | Path) -> nn.Module:
+    """Loads an exported model as a plain module of torch, in evaluation.
+
+    It takes rows as the run's network does, (k, ...), grey levels scaled to [0, 1], and returns its
+    outputs, (k, ...): of classes, logits. Of a network of your own it is a copy of your module, so
+    that the process must know it by its name, as when it was run.
+
+    Args:
+        folder: As ``engram export`` has written it.
+
+    Raises:
+        Refused: If the folder holds no model, or one that has been altered, or of a network that
+            this process does not know; or an ONNX file, which no module is made of.
+    """
+    exported, format_, data = read_exported(folder)
+    if format_ == "onnx":
+        expected = "safetensors or torch to be loaded as a module (onnxruntime runs the others)"
+        raise Refused(must(f"format of {folder}", format_, expected))
+    try:
+        return rebuilt(exported, _tensors(format_, data))
+    except Refused as error:
+        raise type(error)(f"{folder} cannot be loaded: {error}") from error
+
+
+def runner(folder: str | Path) -> tuple[Exported, Callable[[Any], Any]]:
+    """Returns what a folder's model is, and what runs it on rows, whatever its format is.
+
+    Raises:
+        Refused: As ``load_model``, but for ONNX files; or what runs these is not installed.
+    """
+    exported, format_, data = read_exported(folder)
+    if format_ == "onnx":
+        check_onnx()
+        return exported, session(data)
+    return exported, partial(called, load_model(folder))
+
+
+def rebuilt(exported: Exported, state: Params) -> nn.Module:
+    """Returns the model with this state.
+
+    Raises:
+        Refused: If the state is another model's, or the network is unknown here.
+    """
+    try:
+        module = _blank(exported, state)
+        module.load_state_dict(state)
+    except (KeyError, RuntimeError) as error:  # in torch's words, of several lines
+        why = " ".join(str(error).split())
+        raise Refused(f"the network is not the one that was exported: {one_line(why)}") from error
+    return module.eval()
+
+
+def _blank(exported: Exported, state: Params) -> nn.Module:
+    """Returns the model with other numbers."""
+    e = exported.experiment
+    if exported.form == "layers":
+        return layered(state, getattr(e.own, "family", "linear"))
+    network = model_for(e, exported.kind)
+    start = part(network.init(torch.Generator()))
+    assert network.module is not None  # for mypy: every network that is built by name has it
+    if exported.form == "mixture":
+        weights = state["weights"]
+        networks = [network.module(start) for _ in range(len(weights))]
+        return Mixture(networks, weights, TASKS[e.task].targets)
+    recall = e.of(LocalMethod).recall()
+    if exported.form == "recalling" and recall is not None:
+        return Recalling(network.module(start), recall, state["memory"], state["targets"])
+    return network.module(start)
+
+
+def _bytes_of(module: nn.Module, format_: Format, kind: Kind) -> bytes:
+    if format_ == "onnx":
+        return to_onnx(module, kind)
+    # Copies, since layers may share some, which the format does not know.
+    state = {name: leaf.detach().clone() for name, leaf in module.state_dict().items()}
+    if format_ == "safetensors":
+        return tensors_to_bytes(state)
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def _tensors(format_: Format, data: bytes) -> Params:
+    try:
+        if format_ == "safetensors":
+            return tensors_from_bytes(data)
+        found: Params = torch.load(io.BytesIO(data), weights_only=True)
+    except (ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise Refused(f"{FORMATS[format_]} holds no tensors: {one_line(str(error))}") from error
+    return found

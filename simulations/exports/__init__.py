@@ -1,0 +1,1 @@
+"""Models that leave the platform: exported, made for newcomers, and used to predict."""

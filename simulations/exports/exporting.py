@@ -1,0 +1,266 @@
+"""Exports a model of a run: a client's own, or the common one."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from client.card import Score, card, cells, scored
+from client.coefficients import Coefficients
+from client.packages import Package, check_free
+from client.serving import plain_module
+from client.training.scoring import Scoring
+from engram.models.plain import Mixture, Recalling, layered
+from engram.models.skeleton import called
+from engram.tasks import TASKS
+from engram.tree import part
+from engram.types import Candidates
+from federation.data.unlabeled import InputColumn, class_names, input_columns
+from federation.errors import DataError, Refused
+from federation.exported import Exported, Form, check_format
+from federation.methods.local import COMMON, SERVED, LocalMethod
+from federation.predicted import outputs_of
+from federation.roster import Kind
+from simulations.exports.tables import coefficients_of, scores_of
+from simulations.learned import Learned
+from strategies.scorekeeping import Scoring as Scores
+
+__all__ = ["Written", "exported_into", "free_folder", "package_of"]
+
+_RECALLS = (
+    "It holds representations and targets of the client's training rows, by which it predicts: "
+    "whoever has the file has these."
+)
+
+
+def package_of(learned: Learned, client: int | None) -> Package:
+    """Returns a model of a finished run.
+
+    Args:
+        learned: What the run has learned.
+        client: Whose model; None for the common one.
+
+    Raises:
+        Refused: If the run is not finished, or has no such model, or its memories or rows are
+            elsewhere.
+    """
+    if learned.record.results is None:
+        raise Refused(f"{learned.record.folder} is not finished: resume it first")
+    return _network(learned, client) if learned.trains_network else _table(learned, client)
+
+
+def _network(learned: Learned, client: int | None) -> Package:
+    e = learned.experiment
+    module = common_model(learned) if client is None else personal_model(learned, client)
+    notes = notes_on(learned, module, common=client is None)
+    if client is None:
+        rows = f"{e.dataset}, partition {e.partition}, {e.num_clients} clients"
+        scores = _means(learned)
+        classes, columns = named_here(learned, "")
+    else:
+        name = learned.called(client)
+        rows = f"{e.dataset}, partition {e.partition}: rows of client {name}, and others'"
+        scores = _scores(learned, module, client)
+        classes, columns = named_here(learned, name if e.partition == "natural" else "")
+    form = form_of(module)
+    exported = exported_as(learned, form, client, classes=classes, columns=columns)
+    return with_card(learned, exported, module, rows, scores, notes)
+
+
+def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
+    """Returns what the users of a network should know."""
+    notes = [_RECALLS] if isinstance(module, Recalling) else []
+    # What a rule has beside the network's parameters is left out.
+    if common and any("/" not in name for name in learned.network.personal):
+        notes.append("Some of its parameters are each client's own, and are here as they began.")
+    return notes
+
+
+def named_here(learned: Learned, owner: str) -> tuple[list[str], list[InputColumn]]:
+    """Returns what classes and columns of inputs are called, as far as this machine knows."""
+    e, outputs = learned.experiment, learned.kind.outputs
+    try:
+        return class_names(e, outputs), input_columns(e, owner)
+    except DataError:  # the rows are on the nodes alone
+        if learned.checkpoint.memories is not None:
+            raise
+        return list(map(str, range(outputs))), []
+
+
+def personal_model(learned: Learned, client: int) -> nn.Module:
+    """Returns what a client is served by."""
+    served = learned.personal(client)
+    return plain_module(learned.experiment, learned.network, served, lambda: learned.data, client)
+
+
+def common_model(learned: Learned) -> nn.Module:
+    """Returns the model that all clients share.
+
+    Raises:
+        Refused: If there are several, of which a client's rows choose one.
+    """
+    e, network, w = learned.experiment, learned.network, learned.common
+    found = Candidates((part(w),)) if network.candidates is None else network.candidates(w)
+    if found.weights is None and len(found.models) > 1:
+        raise Refused(
+            f"{e.method} has {len(found.models)} common models, of which a client's rows choose "
+            "one: export a client's"
+        )
+    return plain_module(e, network, found, lambda: learned.data, None)
+
+
+def form_of(module: nn.Module) -> Form:
+    """Returns what an exported model is."""
+    if isinstance(module, Mixture):
+        return "mixture"
+    return "recalling" if isinstance(module, Recalling) else "network"
+
+
+def exported_as(learned: Learned, form: Form, client: int | str | None, **more: Any) -> Exported:
+    """Returns what a model of a run is.
+
+    Args:
+        learned: What the run has learned.
+        form: The model's form.
+        client: Whose it is, by number or name; None for the common one.
+        more: ``classes`` and ``columns`` of ``Exported``, and what differs from the run's.
+    """
+    e = learned.experiment
+    name = learned.called(client) if isinstance(client, int) else client or ""
+    known = {
+        "what": f"personal model of {name}" if name else "common model",
+        "settings": learned.record.config["settings"],
+        "kind": learned.kind,
+        "form": form,
+        "outputs": TASKS[e.task].targets if learned.trains_network else "values",
+        "client": name,
+        "source": learned.record.config["sources"][-1],
+    }
+    return Exported(**known | more)
+
+
+def _table(learned: Learned, client: int | None) -> Package:
+    found = coefficients_of(learned, client)
+    return of_coefficients(learned, found, client)
+
+
+def of_coefficients(
+    learned: Learned,
+    found: Coefficients,
+    client: int | str | None,
+    scores: Mapping[str, list[Score]] | None = None,
+    notes: Sequence[str] = (),
+) -> Package:
+    """Returns a model of columns, with its card.
+
+    Args:
+        learned: What the run has learned.
+        found: The model.
+        client: Whose it is, by number or name; None for the common one.
+        scores: Figures for the card; by default, the run's.
+        notes: What its users should know.
+    """
+    e = learned.experiment
+    module = layered(found.state, getattr(e.own, "family", "linear"))
+    kind = Kind(columns=tuple(found.columns))
+    exported = exported_as(learned, "layers", client, kind=kind, classes=found.outputs, columns=[])
+    if scores is None and isinstance(client, int):
+        scores = scores_of(learned, client, found)
+    package = with_card(learned, exported, module, e.dataset, scores or {}, notes)
+    return package._replace(table=found.table)
+
+
+def with_card(
+    learned: Learned,
+    exported: Exported,
+    module: nn.Module,
+    rows: str,
+    scores: Mapping[str, list[Score]],
+    notes: Sequence[str],
+) -> Package:
+    """Returns a model with its card; for the arguments see ``card``."""
+    config, results = learned.record.config, learned.record.results or {}
+    versions = ", ".join(f"{name} {found}" for name, found in config["versions"].items())
+    made = {
+        "run": f"{learned.record.folder.name}, after {results['rounds']} rounds",
+        "engine": config["engine"],
+        "versions": versions,
+    }
+    text = card(exported, made=made, rows=rows, scores=scores, privacy=results, notes=notes)
+    return Package(exported, module, text, cells(scores), notes)
+
+
+def _scores(learned: Learned, module: nn.Module, client: int) -> dict[str, list[Score]]:
+    """Scores a client's model on the rows that the run's scores are of.
+
+    If they are elsewhere, these are the run's scores, without intervals.
+    """
+    e = learned.experiment
+    metrics = e.of(LocalMethod).metrics(e)
+    try:
+        data = learned.data
+    except DataError:
+        found = (learned.record.results or {})["clients"]
+        at = found["ids"].index(client)
+        values = {metric.name: found[metric.name + SERVED][at] for metric in metrics}
+        return {"its test rows, as the run says": [Score(*each) for each in values.items()]}
+    rows = Scoring(e, learned.network, data, vectorized=False).queries([client]).rows[0]
+    x, y = data.test.take(rows)
+    outputs = outputs_of(partial(called, module), x, len(y))
+    return {f"its {len(y)} test rows": scored(metrics, outputs, y)}
+
+
+def _means(learned: Learned) -> dict[str, list[Score]]:
+    """Returns what the run says of its common model; of several, it says nothing of all."""
+    if learned.network.candidates is not None:
+        return {}
+    results, metrics = learned.record.results or {}, Scores.of(learned.experiment).metrics
+    found = [Score(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
+    return {"mean over clients": found}
+
+
+class Written(NamedTuple):
+    """A model that has been written.
+
+    Attributes:
+        folder: Where.
+        package: The model.
+    """
+
+    folder: Path
+    package: Package
+
+
+def exported_into(
+    learned: Learned, client: int | str | None, out: str | Path | None, format_: str
+) -> Written:
+    """Writes a model of a finished run into a new folder; see ``package_of``.
+
+    Args:
+        learned: What the run has learned.
+        client: Whose model, by number or name; None for the common one.
+        out: The folder; None for one that is named for the client.
+        format_: See ``federation.exported.FORMATS``.
+    """
+    number = None if client is None else learned.number(client)
+    name = "common" if number is None else learned.called(number)
+    folder, checked = free_folder(out, name), check_format(format_)
+    found = package_of(learned, number)
+    found.write(folder, checked)
+    return Written(folder, found)
+
+
+def free_folder(out: str | Path | None, name: str) -> Path:
+    """Returns the folder that a model is written to; by default one that is named for its owner.
+
+    Raises:
+        Refused: If something is there already.
+    """
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "client"
+    plain = f"client-{plain}" if plain.isdecimal() else plain
+    folder = Path(f"{plain}-model" if out is None else out)
+    check_free(folder)
+    return folder

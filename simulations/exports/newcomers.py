@@ -1,0 +1,191 @@
+"""Models for clients that never took part: made by the method's own adaptation, from a few rows."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from client.card import Score, scored
+from client.memory import RamStore
+from client.packages import Package
+from client.serving import Client, plain_module, serving
+from client.training.trainer import Trainer
+from engram.models import keep
+from engram.models.skeleton import called
+from federation.data.federated import model_for
+from federation.data.newcomer import Newcomer, read_newcomer
+from federation.data.partitions import Rows
+from federation.errors import Refused
+from federation.experiment import Experiment, read_by
+from federation.exported import check_format
+from federation.methods import METHODS
+from federation.methods.local import KEPT, LocalMethod
+from federation.predicted import outputs_of
+from federation.settings.fields import key_of
+from federation.settings.model import ModelSettings
+from federation.settings.training import TrainingSettings
+from federation.streams import Stream, generator, torch_generator
+from simulations.exports.exporting import (
+    Written,
+    common_model,
+    exported_as,
+    form_of,
+    free_folder,
+    named_here,
+    notes_on,
+    of_coefficients,
+    with_card,
+)
+from simulations.exports.tables import FOLDS, UNLABELED, transferred
+from simulations.learned import Learned
+
+__all__ = ["adapted", "adapted_into", "cross_validated", "newcomer_of"]
+
+Fit = Callable[[Rows], nn.Module]
+"""``rows -> module``: a model that has learned from these of the newcomer's rows."""
+
+
+def adapted_into(
+    learned: Learned, data: str | Path, out: str | Path | None, format_: str
+) -> Written:
+    """Makes a model for a client that never took part, and writes it into a new folder.
+
+    Args:
+        learned: What the run has learned.
+        data: The client's rows; see ``federation.data.newcomer``.
+        out: The folder; None for one that is named for the file.
+        format_: See ``federation.exported.FORMATS``.
+
+    Raises:
+        Refused: If the run is not finished, the rows are not such as its clients have, or its
+            method adapts to nobody.
+    """
+    path = Path(data)
+    name = path.stem
+    folder, checked = free_folder(out, name), check_format(format_)
+    if learned.record.results is None:
+        raise Refused(f"{learned.record.folder} is not finished: resume it first")
+    if learned.trains_network:
+        found = _network(learned, path, name)
+    else:
+        coefficients, scores, notes = transferred(learned, path)
+        found = of_coefficients(learned, coefficients, name, scores, notes)
+    found.write(folder, checked)
+    return Written(folder, found)
+
+
+def newcomer_of(learned: Learned, path: Path) -> Newcomer:
+    """Reads a newcomer's rows."""
+    classes, columns = named_here(learned, "")
+    return read_newcomer(path, learned.kind, columns, classes, learned.experiment)
+
+
+def _network(learned: Learned, path: Path, name: str) -> Package:
+    newcomer, number = newcomer_of(learned, path), learned.experiment.num_clients
+    everything = np.arange(newcomer.size)
+    if newcomer.y is None:
+        module, scores = common_model(learned), {}
+        notes = [UNLABELED, *notes_on(learned, module, common=True)]
+    else:
+        module = adapted(learned, newcomer, everything, number)
+        scores = _scores(learned, newcomer, number)
+        notes = notes_on(learned, module, common=False)
+    classes, _ = named_here(learned, "")
+    form = form_of(module)
+    exported = exported_as(learned, form, name, classes=classes, columns=newcomer.columns)
+    rows = f"{newcomer.size} rows of {path}, and the run's"
+    return with_card(learned, exported, module, rows, scores, notes)
+
+
+def adapted(learned: Learned, newcomer: Newcomer, rows: Rows, client: int) -> nn.Module:
+    """Returns the model that the method serves a client by that never trains.
+
+    It is what the protocol scores of unseen clients; with few shots, all of the rows are support.
+
+    Args:
+        learned: What the run has learned.
+        newcomer: The client.
+        rows: The numbers of its rows to learn from.
+        client: The number by which rows of batches are drawn.
+    """
+    e, network = learned.experiment, learned.network
+    e = e.model_copy(update={"adapt_shots": len(rows)})
+    data = newcomer.data(rows, client)
+    unseen = Client.of(client, learned.common, {}, unseen=True)
+    found = serving(e, network, lambda: data, unseen)
+    return plain_module(e, network, found, lambda: data, client)
+
+
+def alone(learned: Learned, newcomer: Newcomer, rows: Rows) -> nn.Module:
+    """Returns a network that has learned from these rows alone, by the reference of comparisons.
+
+    It trains as one client would in each of the run's rounds, with the step size of the run's
+    method, if that has one by the same name.
+    """
+    e, data, store = _by_itself(learned), newcomer.data(rows, 0), RamStore()
+    trainer, network = Trainer(e, data, store, engine="sequential"), model_for(e, learned.kind)
+    whole = network.init(torch_generator(e.seed, Stream.MODEL))
+    model = keep(whole, network.personal, personal=False)
+    for server_round in range(1, e.rounds + 1):
+        trainer.train(model, [[0]], server_round=server_round, durable=0, losses=False)
+    memory = store.load(0, None, before=e.rounds + 1) or {}
+    found = serving(e, network, lambda: data, Client.of(0, whole, memory, unseen=False))
+    return plain_module(e, network, found, lambda: data, 0)
+
+
+def _by_itself(learned: Learned) -> Experiment:
+    """Returns the settings of the reference method that learns nothing together."""
+    e, config = learned.experiment, learned.experiment.to_config()
+    name = next(
+        name
+        for name, method in METHODS.items()
+        if issubclass(method, LocalMethod) and method.reference and method.serves == KEPT
+    )
+    groups = (*ModelSettings.model_fields, *TrainingSettings.model_fields)
+    kept = {key_of(field): config[key_of(field)] for field in groups if key_of(field) in config}
+    kept |= {key: config[key] for key in ("task", "loss", "seed", "metrics", "num-rounds")}
+    kept |= {"num-clients": 1, "clients-per-round": 1, "shards": 1, "personal": "", "share": ""}
+    eta = getattr(e.own, "eta", None)
+    own = {} if eta is None else {f"{name}.eta": eta}
+    return Experiment.from_config(read_by(name, kept) | own | {"method": name})
+
+
+def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Tensor:
+    """Returns each row's outputs by a model that has learned from the other folds' rows.
+
+    Args:
+        newcomer: The client, with two rows at least.
+        fit: Learns from rows.
+        seed: Draws the folds: five, or as many as there are rows.
+    """
+    order = generator(seed, Stream.FOLDS).permutation(newcomer.size)
+    outputs: dict[int, Tensor] = {}
+    for fold in np.array_split(order, min(FOLDS, newcomer.size)):
+        runs = partial(called, fit(np.sort(np.setdiff1d(order, fold))))
+        x, _ = newcomer.data(fold, 0).train.take(torch.from_numpy(fold))
+        outputs |= dict(zip(fold.tolist(), outputs_of(runs, x, len(fold)), strict=True))
+    return torch.stack([outputs[row] for row in range(newcomer.size)])
+
+
+def _scores(learned: Learned, newcomer: Newcomer, number: int) -> dict[str, list[Score]]:
+    """Scores the newcomer's model by cross-validation, beside what else it could have."""
+    e, y = learned.experiment, newcomer.y
+    assert y is not None  # for mypy: only labeled rows are scored
+    metrics = e.of(LocalMethod).metrics(e)
+    fits: dict[str, Fit] = {
+        "adapted, cross-validated": lambda rows: adapted(learned, newcomer, rows, number),
+        "these rows alone, cross-validated": lambda rows: alone(learned, newcomer, rows),
+    }
+    found = {}
+    if newcomer.size > 1:
+        for what, fit in fits.items():
+            found[what] = scored(metrics, cross_validated(newcomer, fit, e.seed), y)
+    try:
+        common = common_model(learned)
+    except Refused:  # a method with several, of which rows choose one
+        return found
+    outputs = outputs_of(partial(called, common), newcomer.x, newcomer.size)
+    return found | {"the common model": scored(metrics, outputs, y)}

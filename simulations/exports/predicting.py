@@ -1,0 +1,42 @@
+"""Predicts rows by an exported model."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from federation.data.unlabeled import read_unlabeled
+from federation.errors import Refused
+from federation.exported import runner
+from federation.files import replace_file
+from federation.predicted import columns_of, outputs_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["predict"]
+
+
+def predict(model: Path, rows: Path, out: Path) -> "pd.DataFrame":
+    """Writes a model's predictions of rows to a CSV file, and returns them.
+
+    Args:
+        model: The folder of an exported model.
+        rows: As for ``read_unlabeled``.
+        out: The file.
+
+    Raises:
+        Refused: If the model cannot be used, or the rows are others than it knows.
+    """
+    import pandas as pd  # noqa: PLC0415 - slow to import
+
+    exported, runs = runner(model)
+    missing = exported.settings.get("missing", "refuse")
+    found = read_unlabeled(rows, exported.kind, exported.columns, missing)
+    outputs = outputs_of(runs, found.x, found.size)
+    table = pd.DataFrame(
+        {**found.others, **columns_of(exported.outputs, outputs, exported.classes)}
+    )
+    try:
+        replace_file(out, table.to_csv(index=False).encode())
+    except OSError as error:
+        raise Refused(f"{out} cannot be written: {error.strerror}") from error
+    return table

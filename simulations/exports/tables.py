@@ -1,0 +1,149 @@
+"""Models of methods that train no network of the user's: coefficients, and users' networks."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from client.card import Score, mean_of
+from client.coefficients import Coefficients, linear, remembered
+from client.hosts.molar import TableSites
+from client.memory import RamStore
+from engram.arrays import Ints
+from engram.models.plain import layered
+from engram.molar.families import FAMILIES
+from engram.molar.site import Rows
+from engram.types import Params
+from federation.data.tables import Table, TableData, read_frame, read_table, table_data
+from federation.errors import DataError, Refused, few_names, one_line
+from federation.estimates import read_shared, read_told
+from federation.methods.molar import Molar
+from federation.streams import Stream, generator
+from federation.wire import to_record
+from simulations.learned import Learned
+
+__all__ = ["FOLDS", "UNLABELED", "coefficients_of", "scores_of", "transferred"]
+
+FOLDS: Final = 5
+"""Of cross-validation on a newcomer's rows."""
+
+UNLABELED: Final = (
+    "The rows have no targets: it is the common model, and nothing has been learned from them."
+)
+"""The note of a model for a newcomer without targets."""
+
+
+def coefficients_of(learned: Learned, client: int | None) -> Coefficients:
+    """Returns the model of a client, or the common one.
+
+    Raises:
+        Refused: If there is none.
+    """
+    if client is None:
+        return _common(learned)
+    memory = learned.memory(client)
+    if not memory:
+        called = learned.called(client)
+        raise Refused(f"client {called} keeps no model: it had no part in the run")
+    return remembered(learned.experiment, learned.kind, memory)
+
+
+def _common(learned: Learned) -> Coefficients:
+    shared: dict[str, Any] | None = (learned.record.results or {}).get("shared")
+    if shared is None:
+        raise Refused(f"{learned.experiment.method} has no common model: export a client's")
+    if None in shared["coef"]:
+        raise Refused("the sites share no estimate of some parameters: export a client's instead")
+    some = [key for key in shared if key in ("low", "high")]
+    limits = {key: torch.tensor([*map(_number, shared[key])]) for key in some}
+    return linear(shared["names"], torch.tensor(shared["coef"], dtype=torch.float64), limits)
+
+
+def scores_of(learned: Learned, client: int, coefficients: Coefficients) -> dict[str, list[Score]]:
+    """Returns what the run says of a client; and its model's loss on its test rows, if it has some.
+
+    The loss has an interval, where the rows are on this machine.
+    """
+    e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
+    at = clients.get("ids", range(e.num_clients)).index(client)
+    figures = {key: column[at] for key, column in clients.items() if key not in ("ids", "names")}
+    found = {"the run's": [Score(name, value) for name, value in figures.items()]}
+    if e.own.plug_in != Molar.plug_in:
+        return found
+    try:
+        test = table_data(e).test[client]
+    except DataError:
+        return found
+    if test is not None:
+        with torch.no_grad():
+            eta = layered(coefficients.state)(torch.from_numpy(test.x))[:, 0].numpy()
+        rows = FAMILIES[e.of(Molar).family].loss(eta, test.y)
+        found[f"its {len(rows)} test rows"] = [mean_of("loss", torch.from_numpy(rows))]
+    return found
+
+
+def _number(value: float | None) -> float:
+    return torch.nan if value is None else value
+
+
+def transferred(
+    learned: Learned, path: Path
+) -> tuple[Coefficients, dict[str, list[Score]], list[str]]:
+    """Returns a newcomer's model, its scores by cross-validation, and notes for its card.
+
+    Raises:
+        Refused: If the method is none of regressions, or the rows cannot be used.
+    """
+    if learned.experiment.own.plug_in != Molar.plug_in:
+        raise Refused(
+            f"{learned.experiment.method} learns by acting, and adapts to no rows: a newcomer "
+            "joins its federation instead"
+        )
+    e, columns = learned.experiment, list(learned.kind.columns)
+    if path.suffix == ".csv" and e.target_column not in read_frame(path):
+        return _common(learned), {}, [UNLABELED]
+    table = read_table(f"{path.suffix[1:]}:{path}", e.target_column, e.task_column, one_task=True)
+    if table.columns != columns:
+        raise DataError(
+            f"{path} must have the columns {few_names(columns)}, in this order, got "
+            f"{few_names(table.columns)}"
+        )
+    every = np.arange(len(table.y))
+    memory, _ = _at_a_site(learned, table, every, None)
+    order = generator(e.seed, Stream.FOLDS).permutation(len(table.y))
+    folds = np.array_split(order, min(FOLDS, len(order))) if len(order) > 1 else []
+    found = [
+        _at_a_site(learned, table, np.sort(np.setdiff1d(every, fold)), fold)[1] for fold in folds
+    ]
+    sizes = [len(fold) for fold in folds]
+    called = {
+        "adapted, cross-validated": "loss-personal",
+        "these rows alone, cross-validated": "loss-own",
+        "the common model": "loss-shared",
+    }
+    scores = {
+        what: [Score("loss", float(np.average([own[name] for own in found], weights=sizes)))]
+        for what, name in called.items()
+        if found
+    }
+    return remembered(e, learned.kind, memory), scores, []
+
+
+def _at_a_site(
+    learned: Learned, table: Table, rows: Ints, held_out: Ints | None
+) -> tuple[Params, dict[str, float]]:
+    """Has a site compute its coefficients; returns its memory, and losses on held-out rows."""
+    e = learned.experiment
+    train = [Rows(table.x[rows], table.y[rows])]
+    test = None if held_out is None else Rows(table.x[held_out], table.y[held_out])
+    store = RamStore()
+    site = TableSites(e, TableData([*train], [test], table.columns), store)
+    record = to_record(learned.checkpoint.model)
+    shared, half = read_shared(record, len(site.names))
+    told = read_told(record, len(site.names)) if e.of(Molar).sharing == "adaptive" else None
+    try:
+        losses = site.personalize(0, shared, half, server_round=1, told=told)
+    except ValueError as error:
+        raise DataError(f"the rows cannot be used: {one_line(str(error))}") from error
+    return store.load(0, None, before=2) or {}, losses

@@ -1,0 +1,152 @@
+"""What a run has learned: the common model, and the models that clients are served by."""
+
+from functools import cached_property
+
+from client.memory import DiskStore, RamStore
+from client.serving import Client, serving
+from engram.aggregates import sent
+from engram.checks import must
+from engram.models import Model
+from engram.types import Candidates, Params
+from federation.aggregation import aggregate_of
+from federation.data.federated import FederatedData, federated_data, model_for
+from federation.errors import Refused, few_names
+from federation.experiment import Experiment
+from federation.methods.local import LocalMethod
+from federation.roster import Kind
+from federation.streams import Stream, torch_generator
+from server.record import Checkpoint, RunRecord
+from strategies.scorekeeping import Scoring
+
+__all__ = ["Learned"]
+
+
+class Learned:
+    """What a run has learned.
+
+    Args:
+        record: The run.
+        experiment: Its settings.
+
+    Attributes:
+        record: As given.
+        experiment: As given, for this machine's processor.
+    """
+
+    def __init__(self, record: RunRecord, experiment: Experiment) -> None:
+        self.record = record
+        self.experiment = experiment.model_copy(update={"device": "cpu"})
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        """The newest intact checkpoint.
+
+        Raises:
+            Refused: If there is none.
+        """
+        checkpoint = self.record.load_checkpoint()
+        if checkpoint is None:
+            raise Refused(f"{self.record.folder} has no checkpoint yet")
+        return checkpoint
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What the rows of its data are like."""
+        found = Kind.from_row(next(iter(self.record.rows()), {}))
+        return self.data.kind if found is None else found
+
+    @cached_property
+    def data(self) -> FederatedData:
+        """The clients' rows.
+
+        Raises:
+            DataError: If they cannot be read.
+        """
+        return federated_data(self.experiment)
+
+    @cached_property
+    def network(self) -> Model:
+        """The network.
+
+        Raises:
+            Refused: If this process does not know it.
+        """
+        return model_for(self.experiment, self.kind)
+
+    @property
+    def trains_network(self) -> bool:
+        """Whether the method trains networks."""
+        return isinstance(self.experiment.own, LocalMethod)
+
+    def number(self, client: int | str) -> int:
+        """Returns a client's number, given that or its name.
+
+        Raises:
+            Refused: If there is no such client.
+        """
+        count, names = self.experiment.num_clients, self.record.names
+        if isinstance(client, str):
+            numbers = {names.get(number, str(number)): number for number in range(count)}
+            if client not in numbers:
+                raise Refused(must("client", client, f"one of {few_names(numbers)}"))
+            return numbers[client]
+        if not 0 <= client < count:
+            raise Refused(must("client", client, f"in 0..{count - 1}"))
+        return client
+
+    def called(self, client: int) -> str:
+        """Returns a client's name, or its number."""
+        return self.record.names.get(client, str(client))
+
+    def memory(self, client: int) -> Params:
+        """Returns what a client remembers; empty if it remembers nothing.
+
+        Raises:
+            Refused: If the clients' memories are on nodes of their own.
+        """
+        checkpoint = self.checkpoint
+        if checkpoint.memories is None:
+            return self._beside(client)
+        store = RamStore()
+        store.restore(checkpoint.memories)
+        return store.load(client, None, before=checkpoint.server_round + 2) or {}
+
+    def _beside(self, client: int) -> Params:
+        """Returns what a client remembers of a run on Ray, whose nodes keep it in the run's folder.
+
+        Raises:
+            Refused: If its node is elsewhere.
+        """
+        folder = self.record.folder
+        store = DiskStore(folder / "memory" / self.record.config["training"])
+        if not store.folder.is_dir():
+            raise Refused(
+                f"{folder} was run by `flwr run`: its memories are on the nodes, where engram "
+                "memory export writes a client's model"
+            )
+        return store.load(client, None, before=self.checkpoint.server_round + 2) or {}
+
+    @property
+    def common(self) -> Params:
+        """The common model, with the arrays of a client's own as they begin."""
+        start = self.network.init(torch_generator(self.experiment.seed, Stream.MODEL))
+        return start | self.checkpoint.model
+
+    def personal(self, client: int) -> Candidates:
+        """Returns the network, or the mixture of networks, that a client is served by.
+
+        Raises:
+            Refused: If its memory is elsewhere, or its rows are and it is fine-tuned on them.
+        """
+        e, checkpoint, memory = self.experiment, self.checkpoint, self.memory(client)
+        aggregate = aggregate_of(e, network=self.network)
+        _, own = sent(aggregate, checkpoint.model, checkpoint.state, [client])
+        received = self.common | {name: leaf[0] for name, leaf in own.items()}
+        unseen = client in Scoring.of(e).unseen
+        served = Client.of(client, received, memory, unseen=unseen)
+        return serving(e, self.network, lambda: self.data, served)
+
+    def named(self, model: Params) -> Params:
+        """Returns a network's arrays by the names that its module has for them."""
+        names = self.network.names
+        return {names.get(name, name): leaf for name, leaf in model.items()}

@@ -1,0 +1,127 @@
+"""The commands about models that leave the platform.
+
+What loads torch is imported by the functions that use it, once all is in order.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from federation.errors import Refused
+from federation.interrupts import end_at_once
+from simulations.console import out as console
+from simulations.options import find_run
+
+if TYPE_CHECKING:
+    from simulations.exports.exporting import Written
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+_Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its name in runs/.")]
+_Folder = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="A new folder; default: NAME-model, for whom it is."),
+]
+_Format = Annotated[
+    str,
+    typer.Option("--format", metavar="FORMAT", help="safetensors, torch or onnx."),
+]
+
+
+@app.command()
+def export(
+    run: _Run,
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="CLIENT", help="Whose model: a client's number, or its name."),
+    ] = None,
+    common: Annotated[
+        bool, typer.Option("--common", help="Instead, the model that all clients share.")
+    ] = False,
+    out: _Folder = None,
+    format_: _Format = "safetensors",
+) -> None:
+    """Write a model of a run into a folder: a client's own, or the common one.
+
+    Beside the model stands a card, which says what it is and how well it does.
+    """
+    if (client is None) != common:
+        raise Refused("export takes --client CLIENT, or --common")
+    folder = find_run(run)
+    with end_at_once():
+        from simulations.exports.exporting import exported_into
+        from simulations.front import load_run
+    _tell(exported_into(load_run(folder).learned, client, out, format_))
+
+
+@app.command()
+def adapt(
+    run: _Run,
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="ROWS", help="A .csv or .npz file, or a folder of images or .npy files."
+        ),
+    ],
+    out: _Folder = None,
+    format_: _Format = "safetensors",
+) -> None:
+    """Make a model for a client that never took part, from a few of its rows.
+
+    It is made by the method's own adaptation, as for the clients of `unseen-clients`. What it
+    reaches on these rows, by cross-validation, is compared with a model of these rows alone, and
+    with the common one.
+    """
+    folder = find_run(run)
+    with end_at_once():
+        from simulations.exports.newcomers import adapted_into
+        from simulations.front import load_run
+    _tell(adapted_into(load_run(folder).learned, data, out, format_))
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a model.")],
+    rows: Annotated[
+        Path,
+        typer.Argument(
+            metavar="ROWS", help="A .csv or .npz file, or a folder of images or .npy files."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="A new CSV file.")] = Path(
+        "predictions.csv"
+    ),
+) -> None:
+    """Predict rows by an exported model, into a CSV file.
+
+    There is a line for each row: the columns that are no inputs of the model, the likeliest class
+    and the probability of each, or the value.
+    """
+    if out.exists():
+        raise Refused(f"{out} is there already: name another --out")
+    with end_at_once():
+        from simulations.exports.predicting import predict as predicted
+    found = predicted(model, rows, out)
+    columns = ", ".join(found.columns)
+    console.print(f"{out}: {len(found)} rows of {columns}", markup=False, soft_wrap=True)
+
+
+def _tell(written: "Written") -> None:
+    folder, package = written
+    about, table = package.exported, Table()
+    for heading in ("rows", "metric", "value", "95 % interval"):
+        table.add_column(heading, justify="left" if heading == "rows" else "right")
+    for cells in package.scores:
+        table.add_row(*map(escape, cells))
+    if package.scores:
+        console.print(table)
+    for note in package.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    rows = "rows.csv" if about.columns or about.kind.columns else "rows.npz"
+    console.print(f"{about.what}: see {folder / 'card.md'}", markup=False, soft_wrap=True)
+    console.print(f"next: engram predict {folder} {rows}", markup=False, soft_wrap=True)

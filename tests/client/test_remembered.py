@@ -1,0 +1,96 @@
+"""Models that leave a node, without the coordinator."""
+
+import pytest
+import torch
+
+import engram
+from client import app as module
+from client.memory import DiskStore, RamStore
+from client.remembered import note_training, read_training, remembered_package
+from federation.errors import Refused
+from federation.exported import load_model
+from federation.flower import local_run
+from simulations.__main__ import main
+from simulations.engine import simulate
+from tests.client.test_app import TRAINING, train
+from tests.support import small_of_any
+
+
+def on_a_node(run, folder):
+    """Has a node remember what the clients of a run do."""
+    store, kept = RamStore(), DiskStore(folder)
+    store.restore(run.learned.checkpoint.memories)
+    note_training(folder, run.experiment, run.learned.kind, "")
+    for client in range(run.experiment.num_clients):
+        found = store.load(client, None, before=99)
+        if found is not None:
+            kept.save(client, found, server_round=2, durable=0)
+
+
+def finished(folder, **settings):
+    e = small_of_any(**{"num_rounds": 2, "num_clients": 4, "rows_per_class": 4} | settings)
+    simulate(e, folder)
+    return engram.load_run(folder)
+
+
+@pytest.mark.parametrize("method", ["local", "ditto", "pfedme", "fedproto", "molar"])
+def test_a_node_writes_the_model_that_the_coordinator_would(method, tmp_path, monkeypatch):
+    own = {"dataset": "sparse-linear"} if method == "molar" else {}
+    run = finished(tmp_path / "run", method=method, **own)
+    node = tmp_path / "client-1"
+    on_a_node(run, node / "state" / "memory" / TRAINING)
+    words = ["memory", "export", str(node), TRAINING, "1", "model"]
+    monkeypatch.setattr("sys.argv", ["engram", *words])
+    main()
+    here, there = load_model("model"), load_model(run.export(1, out="other"))
+    assert here.state_dict().keys() == there.state_dict().keys()
+    for name, leaf in here.state_dict().items():
+        assert torch.equal(leaf, there.state_dict()[name])
+    assert (tmp_path / "model" / "card.md").read_text().startswith("# Personal model of 1\n")
+    assert (tmp_path / "model" / "coefficients.csv").exists() == (method == "molar")
+
+
+@pytest.mark.parametrize("method", ["fedper", "apfl", "feddbe", "fedem"])
+def test_a_part_of_a_model_is_none(method, tmp_path):
+    run = finished(tmp_path / "run", method=method)
+    on_a_node(run, tmp_path / "state")
+    store = DiskStore(tmp_path / "state")
+    client = store.clients()[0]
+    with pytest.raises(Refused, match=f"client {client} remembers no whole model: it is served"):
+        remembered_package(read_training(tmp_path / "state"), client, store.read(client, 2))
+
+
+def test_a_node_notes_what_it_trains(tmp_path):
+    local_run()
+    module._node.cache_clear()
+    settings = {"method": "ditto", "num_clients": 20}
+    assert not train({"state": str(tmp_path)}, **settings).has_error()
+    store = DiskStore(tmp_path / "memory" / TRAINING)
+    training = read_training(store.folder)
+    assert training.experiment.method == "ditto"
+    package = remembered_package(training, 3, store.read(3, 1))
+    found = package.module.state_dict()
+    kept = {name.rpartition("/")[2]: leaf for name, leaf in store.read(3, 1).items()}
+    assert torch.equal(found["dense0.weight"], kept["dense0.weight"])
+
+
+def test_memories_of_earlier_versions_are_refused(tmp_path):
+    with pytest.raises(Refused, match=r"training\.json is not there: the memories are of an"):
+        read_training(tmp_path)
+    (tmp_path / "training.json").write_text('{"settings": {}, "crc32": "00000000"}')
+    with pytest.raises(Refused, match=r"training\.json is damaged: its checksum is wrong"):
+        read_training(tmp_path)
+
+
+def test_a_run_on_ray_has_its_memories_in_its_folder(tmp_path):
+    run = finished(tmp_path / "run", method="ditto")
+    expected = run.personal_model(1)
+    training = run.learned.record.config["training"]
+    on_a_node(run, run.folder / "memory" / training)
+    ray = engram.load_run(run.folder)
+    ray.learned.checkpoint = run.learned.checkpoint._replace(memories=None)
+    found = ray.personal_model(1)
+    assert all(torch.equal(leaf, found[name]) for name, leaf in expected.items())
+    (run.folder / "memory").rename(tmp_path / "elsewhere")
+    with pytest.raises(Refused, match="memories are on the nodes, where engram memory export"):
+        ray.personal_model(1)

@@ -1,0 +1,247 @@
+"""Exported networks predict what the run's scores say, in every format and form."""
+
+import json
+from functools import cache, partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import engram
+from client.card import scored
+from engram import networks
+from engram.metrics import METRICS
+from engram.models.skeleton import called
+from federation import onnx
+from federation.data import in_memory
+from federation.errors import Refused
+from federation.exported import load_model, runner
+from federation.methods import family
+from federation.predicted import outputs_of
+from simulations.engine import simulate
+from simulations.exports.predicting import predict
+from tests.client.networks import CASES
+from tests.client.test_modules import experiment
+from tests.support import small_of_any
+
+CLIENTS = 6
+ONNX = [
+    {"method": "feddbe"},  # a network with a bias in it
+    {"method": "knn-per"},  # one with rows beside it
+    {"method": "fedem"},  # several
+    {"method": "fedbn", "model": "resnet"},
+]
+NETWORKS = [
+    "convolutions",
+    "batch norm and dropout",
+    "fixed statistics",
+    "tied transformer",
+    "two inputs",
+    "built-in resnet with group norm",
+]
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory):
+    """Runs, each of which is executed once."""
+
+    @cache
+    def run(**settings):
+        shared = {"num_rounds": 2, "num_clients": CLIENTS, "rows_per_class": 4, "adapt_steps": 3}
+        model = "resnet" if settings["method"] == "fedbn" else "mlp"
+        e = small_of_any(**shared | {"unseen_clients": 1, "model": model} | settings)
+        folder = tmp_path_factory.mktemp("run") / "run"
+        simulate(e, folder)
+        return engram.load_run(folder)
+
+    return run
+
+
+def told(run, runs, client):
+    """Returns accuracy and loss of a model on a client's test rows, and what the run says."""
+    test = run.learned.data.test
+    x, y = test.take(torch.from_numpy(test.rows[client]))
+    outputs = outputs_of(runs, x, len(y))
+    accuracy = float((outputs.argmax(1) == y).float().mean())
+    loss = float(nn.functional.cross_entropy(outputs, y))
+    row = run.results["clients"]
+    return (accuracy, loss), (row["accuracy-served"][client], row["loss-served"][client])
+
+
+@pytest.mark.parametrize("method", family("local"))
+def test_a_loaded_model_predicts_what_the_runs_scores_say(method, run_of, tmp_path):
+    run = run_of(method=method)
+    (unseen,) = run.results["unseen"]
+    for client in (0, CLIENTS - 1, unseen):  # one of each kind, and one that never trains
+        folder = run.export(client, out=tmp_path / f"client-{client}-{client == unseen}")
+        module = load_model(folder)
+        assert not module.training
+        found, expected = told(run, partial(called, module), client)
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("settings", ONNX, ids=lambda own: "-".join(own.values()))
+def test_onnx_computes_the_same(settings, run_of, tmp_path):
+    run = run_of(**settings)
+    plain = load_model(run.export(0, out=tmp_path / "plain", format="torch"))
+    exported, runs = runner(run.export(0, out=tmp_path / "onnx", format="onnx"))
+    assert exported.form == {"knn-per": "recalling", "fedem": "mixture"}.get(
+        settings["method"], "network"
+    )
+    x, _ = run.learned.data.test.take(torch.arange(40))
+    torch.testing.assert_close(
+        outputs_of(runs, x, 40), outputs_of(plain, x, 40), atol=1e-5, rtol=1e-5
+    )
+    found, expected = told(run, runs, 0)
+    assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.usefixtures("plug_ins")
+@pytest.mark.parametrize("case", NETWORKS)
+def test_any_network_comes_back(case, tmp_path):
+    e = experiment(case, method="ditto", num_rounds=1, clients_per_round=4)
+    simulate(e, tmp_path / "run", engine="sequential")
+    run = engram.load_run(tmp_path / "run")
+    learned = run.learned
+    module = load_model(run.export(2, out=tmp_path / "model"))
+    (params,), _ = learned.personal(2)
+    x, _ = learned.data.test.take(torch.arange(5))
+    with torch.no_grad():
+        expected = learned.network.apply(params, x)
+        torch.testing.assert_close(called(module, x), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_onnx_of_a_network_with_several_inputs(tmp_path):
+    simulate(experiment("two inputs", method="fedavg", num_rounds=1), tmp_path / "run")
+    run = engram.load_run(tmp_path / "run")
+    _, runs = runner(run.export(out=tmp_path / "onnx", format="onnx"))
+    module = load_model(run.export(out=tmp_path / "plain"))
+    x, _ = run.learned.data.test.take(torch.arange(5))
+    torch.testing.assert_close(runs(x), called(module, x).detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_the_common_model_is_what_clients_share(run_of, tmp_path):
+    run = run_of(method="fedavg")
+    module = load_model(run.export(out=tmp_path / "common"))
+    state = module.state_dict()
+    assert state.keys() == run.model.keys()
+    assert all(torch.equal(leaf, run.model[name]) for name, leaf in state.items())
+    assert "mean over clients | accuracy" in (tmp_path / "common" / "card.md").read_text()
+    mixed = load_model(run_of(method="fedem").export(out=tmp_path / "mixed"))
+    assert mixed.weights.tolist() == pytest.approx([1 / 3] * 3)  # as whoever never trained
+    assert "there are no scores of this model" in (tmp_path / "mixed" / "card.md").read_text()
+    with pytest.raises(Refused, match="ifca has 3 common models, of which a client's rows"):
+        run_of(method="ifca").export(out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_card_says_what_the_model_is_and_how_well_it_does(run_of, tmp_path):
+    run = run_of(method="fedper", clip=1.0, privacy="central", min_clients=2)
+    folder = run.export("3", out=tmp_path / "model")
+    text = (folder / "card.md").read_text()
+    accuracy = run.results["clients"]["accuracy-served"][3]
+    assert text.startswith("# Personal model of 3\n")
+    assert f"rows | accuracy | {accuracy:.4g} | " in text
+    epsilon = run.results["epsilon"]
+    assert f"differentially private with epsilon {epsilon:.4g} at delta 1e-05" in text
+    assert "| `fedper.eta` | 0.1 |" in text
+    (source,) = json.loads((run.folder / "config.json").read_text())["sources"]
+    assert f"| source | {source} |" in text
+
+
+def test_intervals_hold_the_figure_and_shrink_with_rows():
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(2, (900,), generator=generator)
+    outputs = nn.functional.one_hot(y, 2) + torch.randn(900, 2, generator=generator)
+    few, many = (
+        scored([METRICS["accuracy"], METRICS["ece"]], outputs[:n], y[:n]) for n in (100, 900)
+    )
+    for less, more in zip(few, many, strict=True):
+        assert less.low < less.value < less.high
+        # As of a mean over rows: a third as wide with nine times as many.
+        assert 0.2 < (more.high - more.low) / (less.high - less.low) < 0.5
+    p = few[0].value
+    assert few[0].high - few[0].low == pytest.approx(2 * 1.96 * np.sqrt(p * (1 - p) / 100), rel=0.2)
+
+
+def test_a_kept_model_leaves_without_the_rows_and_has_the_runs_scores(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(30, 4)).astype("f"), np.arange(30) % 2) for _ in range(3)]
+    run = engram.simulate(
+        rows, method="ditto", num_rounds=1, clients_per_round=3, out="run", progress=False
+    )
+    with_rows = run.export(1, out="one")
+    monkeypatch.setattr(in_memory, "_HELD", {})  # as in another process
+    again = engram.load_run("run")
+    without = again.export(1, out="other")
+    one, other = (load_model(folder).state_dict() for folder in (with_rows, without))
+    assert all(torch.equal(leaf, other[name]) for name, leaf in one.items())
+    accuracy = run.results["clients"]["accuracy-served"][1]
+    told = f"| its test rows, as the run says | accuracy | {accuracy:.4g} | - |"
+    assert told in (without / "card.md").read_text()
+
+
+# --- Refusals -----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_exported_is_refused_in_one_line(run_of, tmp_path, monkeypatch):
+    run = run_of(method="fedavg")
+    with pytest.raises(Refused, match=r"client must be in 0\.\.5, got 6"):
+        run.export(6)
+    with pytest.raises(Refused, match="format must be one of safetensors, torch, onnx, got 'pkl'"):
+        run.export(1, format="pkl")
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None)
+    with pytest.raises(Refused, match="onnx needs more packages: pip install 'engram"):
+        run.export(1, format="onnx")
+    run.export(1)
+    with pytest.raises(Refused, match="client-1-model is there already: name another --out"):
+        run.export(1)
+    simulate(run.experiment.model_copy(update={"num_rounds": 1}), tmp_path / "short")
+    (tmp_path / "short" / "results.json").unlink()
+    with pytest.raises(Refused, match="short is not finished: resume it first"):
+        engram.load_run(tmp_path / "short").export(2)
+
+
+def test_an_altered_model_is_refused(run_of, tmp_path):
+    folder = run_of(method="fedavg").export(0, out=tmp_path / "model")
+    about, data = ((folder / name).read_bytes() for name in ("model.json", "model.safetensors"))
+    (folder / "model.safetensors").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(Refused, match=r"model\.safetensors has been altered: its checksum is not"):
+        load_model(folder)
+    (folder / "model.safetensors").write_bytes(data)
+    (folder / "model.json").write_bytes(about.replace(b'"hidden": "8"', b'"hidden": "9"'))
+    with pytest.raises(Refused, match=r"model\.json has been altered: its checksum is wrong"):
+        load_model(folder)
+    with pytest.raises(Refused, match=r"must be the folder of an exported model: it has no model"):
+        load_model(tmp_path)
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_a_network_that_is_not_known_here_is_refused(tmp_path, monkeypatch):
+    simulate(experiment("convolutions", method="fedavg", num_rounds=1), tmp_path / "run")
+    folder = engram.load_run(tmp_path / "run").export(out=tmp_path / "model")
+    monkeypatch.delitem(networks.NETWORKS, "convolutions")
+    with pytest.raises(
+        Refused, match=r"model cannot be loaded: model must be one of .*, got 'conv"
+    ):
+        load_model(folder)
+    networks.model(CASES["group norm"][0], "convolutions")  # another network, so called
+    with pytest.raises(Refused, match="the network is not the one that was exported: Error"):
+        load_model(folder)
+
+
+@pytest.mark.usefixtures("plug_ins")
+def test_an_onnx_file_needs_no_network_of_the_users(tmp_path, monkeypatch):
+    simulate(experiment("convolutions", method="fedavg", num_rounds=1), tmp_path / "run")
+    run = engram.load_run(tmp_path / "run")
+    folder = run.export(out=tmp_path / "model", format="onnx")
+    x, _ = run.learned.data.test.take(torch.arange(4))
+    expected = run.learned.network.apply(run.learned.common, x).softmax(-1)
+    np.savez("rows.npz", x=x.numpy())
+    monkeypatch.delitem(networks.NETWORKS, "convolutions")
+    found = predict(folder, tmp_path / "rows.npz", tmp_path / "found.csv")
+    np.testing.assert_allclose(found["probability 2"], expected[:, 2], atol=1e-6)
+    with pytest.raises(Refused, match="must be safetensors or torch to be loaded as a module"):
+        load_model(folder)

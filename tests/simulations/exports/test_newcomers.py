@@ -1,0 +1,224 @@
+"""Models for clients that never took part: what the protocol says of unseen ones, and honestly."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import engram
+from client.training.scoring import Scoring
+from engram.molar import MolarRegressor
+from federation.data.tables import table_data
+from federation.errors import DataError, Refused
+from federation.exported import load_model
+from simulations.exports.newcomers import adapted, adapted_into, cross_validated, newcomer_of
+from simulations.front import load_run
+
+QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "adapt_steps": 4}
+
+
+def hospitals(count=6, rows=40, seed=0):
+    """Two kinds of hospitals, which call the same thing by other names."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(count * rows, 3)).astype(np.float32)
+    site = np.repeat(np.arange(count), rows)
+    y = np.where(np.where(site % 2, x[:, 0], x[:, 1]) > 0, "ill", "well")
+    frame = pd.DataFrame(x, columns=["age", "dose", "weight"])
+    return frame.assign(sex=rng.choice(["f", "m"], len(y)), site=[f"s{s}" for s in site], state=y)
+
+
+def run_on(frame, folder, **settings):
+    frame.to_csv(folder / "hospitals.csv", index=False)
+    columns = {"task_column": "site", "target_column": "state"}
+    data = {"dataset": f"csv:{folder / 'hospitals.csv'}", "partition": "natural", "num_clients": 6}
+    return engram.simulate(
+        out=folder / "run", **QUICK | data | columns | {"clients_per_round": 3} | settings
+    )
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "fedper", "knn-per", "ifca", "fedem", "pfedhn", "ditto", "local-moml"]
+)
+@pytest.mark.parametrize("protocol", ["standard", "few-shot"])
+def test_a_newcomer_is_served_as_the_protocol_scores_unseen_clients(method, protocol, tmp_path):
+    own = {"initial_batch_size": 3} if method == "local-moml" else {}
+    run = run_on(hospitals(), tmp_path, method=method, unseen_clients=1, protocol=protocol, **own)
+    (client,) = run.results["unseen"]
+    data, frame = run.learned.data, hospitals()
+    scoring = Scoring(run.experiment, run.learned.network, data, vectorized=False)
+    queries = scoring.queries([client]).rows[0].numpy()
+    # Its rows, in a file that nobody else is in, in the order in which they are drawn from.
+    few = protocol == "few-shot" and run.experiment.own.recall() is None  # which looks at them all
+    support = np.setdiff1d(data.test.rows[client], queries)
+    learned = support if few else data.train.rows[client]
+    split = data.test if few else data.train
+    x, _ = split.take(torch.from_numpy(learned))
+    order = [row_of(frame, row) for row in x[:, :3].numpy()]
+    frame.iloc[order].drop(columns="site").to_csv("new.csv", index=False)
+    newcomer = newcomer_of(run.learned, (tmp_path / "new.csv").relative_to(tmp_path))
+    torch.testing.assert_close(newcomer.x, x)
+    module = adapted(run.learned, newcomer, np.arange(newcomer.size), client)
+    x, y = data.test.take(torch.from_numpy(queries))
+    loss = float(nn.functional.cross_entropy(module(x), y))
+    assert loss == pytest.approx(run.results["clients"]["loss-served"][client], abs=1e-5)
+
+
+def row_of(frame, x):
+    return int(np.argmin(np.abs(frame[["age", "dose", "weight"]].to_numpy() - x).sum(1)))
+
+
+def test_folds_are_of_other_rows_and_every_row_is_predicted_once(tmp_path):
+    run = run_on(hospitals(), tmp_path, method="fedavg")
+    hospitals().iloc[:12].to_csv("new.csv", index=False)
+    newcomer = newcomer_of(run.learned, tmp_path / "new.csv")
+    seen = []
+
+    def fit(rows):
+        seen.append(set(rows.tolist()))
+        held_out = set(range(12)) - seen[-1]
+        return lambda x: torch.full((len(x), 2), float(min(held_out)))
+
+    outputs = cross_validated(newcomer, fit, seed=0)
+    assert [len(rows) for rows in seen] == [9, 9, 10, 10, 10]
+    left_out = [set(range(12)) - rows for rows in seen]
+    assert set().union(*left_out) == set(range(12))
+    for fold in left_out:
+        assert outputs[sorted(fold), 0].tolist() == [min(fold)] * len(fold)
+
+
+def test_a_newcomers_model_stands_beside_what_else_it_could_have(tmp_path):
+    run = run_on(hospitals(), tmp_path, method="fedavg", eta=0.3, num_rounds=30)
+    hospitals(seed=3).iloc[40:80].to_csv("elm.csv", index=False)
+    folder, package = adapted_into(run.learned, "elm.csv", None, "safetensors")
+    assert folder.name == "elm-model"
+    told = {(rows, metric): float(value) for rows, metric, value, _ in package.scores}
+    named = ["adapted, cross-validated", "these rows alone, cross-validated", "the common model"]
+    assert [rows for rows, metric in told if metric == "accuracy"] == named
+    # A network of forty rows alone, trained for thirty rounds, tells them apart.
+    assert told[named[1], "accuracy"] > 0.7
+    text = (folder / "card.md").read_text()
+    for rows, metric, value, ends in package.scores:
+        assert f"| {rows} | {metric} | {value} | {ends} |" in text
+    x = newcomer_of(run.learned, tmp_path / "elm.csv").x
+    assert load_model(folder)(x).shape == (40, 2)
+
+
+def test_a_newcomer_without_targets_gets_the_common_model(tmp_path):
+    run = run_on(hospitals(), tmp_path, method="local-moml", initial_batch_size=3)
+    hospitals().iloc[:9].drop(columns=["site", "state"]).to_csv("new.csv", index=False)
+    folder = run.adapt("new.csv")
+    state = load_model(folder).state_dict()
+    assert all(torch.equal(leaf, run.model[name]) for name, leaf in state.items())
+    assert "The rows have no targets: it is the common model" in (folder / "card.md").read_text()
+
+
+def test_arrays_and_images_are_rows_of_newcomers_too(tmp_path):
+    rng = np.random.default_rng(0)
+    for site, kind, number in np.ndindex(3, 2, 10):
+        place = tmp_path / "photos" / f"site{site}" / ("lying", "standing")[kind]
+        place.mkdir(parents=True, exist_ok=True)
+        photo = rng.integers(0, 200, (6, 6), dtype=np.uint8)
+        photo[:: 2 if kind else 1] //= 2
+        Image.fromarray(photo).save(place / f"{number}.png")
+    run = engram.simulate(
+        dataset="images:photos",
+        method="fedavg",
+        partition="natural",
+        num_clients=3,
+        clients_per_round=3,
+        out="run",
+        **QUICK,
+    )
+    newcomer = newcomer_of(run.learned, tmp_path / "photos" / "site1")
+    assert newcomer.size == 20
+    assert newcomer.y.tolist() == [0] * 10 + [1] * 10
+    assert newcomer_of(run.learned, tmp_path / "photos" / "site1" / "lying").y is None
+    np.savez("new.npz", x=(newcomer.x[:, 0] * 255).round().to(torch.uint8), y=newcomer.y)
+    again = newcomer_of(run.learned, tmp_path / "new.npz")
+    torch.testing.assert_close(again.x, newcomer.x)
+    assert again.y.tolist() == newcomer.y.tolist()
+    odd = shutil.copytree(tmp_path / "photos" / "site1", tmp_path / "odd")
+    (odd / "lying").rename(odd / "tilted")
+    with pytest.raises(DataError, match=r"class must be one of lying, standing .*, got 'tilted'"):
+        newcomer_of(run.learned, odd)
+
+
+# --- Tables -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tables(tmp_path):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(300, 2))
+    site = np.repeat(["park", "lake", "hill"], 100)
+    y = x @ [1.0, -2.0] + 3 + 2 * (site == "lake") * x[:, 0] + 0.3 * rng.normal(size=300)
+    frame = pd.DataFrame(x, columns=["age", "dose"]).assign(site=site, pressure=y)
+    frame.to_csv("tables.csv", index=False)
+    return frame
+
+
+def regress(**settings):
+    return engram.simulate(
+        dataset="csv:tables.csv",
+        method="molar",
+        num_clients=3,
+        task_column="site",
+        target_column="pressure",
+        out="run",
+        progress=False,
+        **settings,
+    )
+
+
+def test_a_site_that_comes_later_has_the_coefficients_of_a_transfer(tables):
+    run = regress()
+    new = tables.iloc[100:130]
+    new.drop(columns="site").to_csv("new.csv", index=False)
+    module = load_model(run.adapt("new.csv"))
+    data = [(rows.x, rows.y) for rows in table_data(run.experiment).train]
+    x, y = (np.concatenate(part) for part in zip(*data, strict=True))
+    task = np.repeat(["hill", "lake", "park"], [len(own) for _, own in data])
+    whole = MolarRegressor().fit(x, y, task)
+    more = whole.transfer(new[["age", "dose"]].to_numpy(), new["pressure"], "elm")
+    np.testing.assert_allclose(module.layer0.weight[0].tolist(), more.coef_[-1], rtol=1e-9)
+    np.testing.assert_allclose(module.layer0.bias.tolist(), more.intercept_[-1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{}, {"sharing": "adaptive"}], ids=["median", "adaptive"])
+def test_a_table_of_a_newcomer_is_cross_validated(tables, settings):
+    run = regress(**settings)
+    tables.iloc[:30].drop(columns="site").to_csv("new.csv", index=False)
+    _, package = adapted_into(run.learned, "new.csv", None, "torch")
+    losses = [float(value) for _, _, value, _ in package.scores]
+    assert len(losses) == 3
+    assert all(0.03 < loss < 0.3 for loss in losses)  # the noise's variance is 0.09
+    tables.iloc[:5].drop(columns=["site", "pressure"]).to_csv("bare.csv", index=False)
+    _, bare = adapted_into(run.learned, "bare.csv", None, "torch")
+    coef = bare.module.layer0.weight[0].tolist()
+    assert coef == run.results["shared"]["coef"][:2]
+
+
+# --- Refusals -----------------------------------------------------------------------------------
+
+
+def test_rows_that_are_others_are_refused_in_one_line(tmp_path, tables):
+    run = run_on(hospitals(), tmp_path, method="fedavg")
+    odd = hospitals().iloc[:8].rename(columns={"age": "years"})
+    odd.to_csv("odd.csv", index=False)
+    with pytest.raises(DataError, match=r"lacks the columns age; it has years, site, state"):
+        run.adapt("odd.csv")
+    hospitals().iloc[:8].assign(state="dead").to_csv("odd.csv", index=False)
+    with pytest.raises(DataError, match=r"state must be one of ill, well .*, got 'dead' in row 0"):
+        run.adapt("odd.csv")
+    np.savez("odd.npz", x=np.zeros((4, 9)), y=np.zeros(4, int))
+    with pytest.raises(DataError, match=r"must hold rows of float32\[5\], got float32\[9\]"):
+        run.adapt("odd.npz")
+    with pytest.raises(DataError, match=r"none\.csv cannot be read: No such file"):
+        run.adapt("none.csv")
+    (tmp_path / "run" / "results.json").unlink()
+    with pytest.raises(Refused, match="run is not finished: resume it first"):
+        load_run(tmp_path / "run").adapt("odd.csv")

@@ -1,0 +1,147 @@
+"""Predictions of rows: the same as the model's, and refusals of rows that it does not know."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import engram
+from federation.errors import DataError, Refused
+from federation.exported import load_model
+from simulations.__main__ import main
+from simulations.exports.predicting import predict
+from tests.simulations.exports.test_newcomers import QUICK, hospitals, run_on
+
+
+@pytest.fixture
+def model(tmp_path):
+    """A model of a table with numbers, text and missing values."""
+    frame = hospitals()
+    frame.loc[::7, "age"] = np.nan
+    frame.loc[3::11, "sex"] = None
+    return run_on(frame, tmp_path, method="fedavg", missing="median").export("s1", out="model")
+
+
+def test_rows_of_the_run_are_predicted_as_it_saw_them(tmp_path):
+    frame = hospitals()
+    frame.loc[::7, "age"] = np.nan
+    frame.loc[3::11, "sex"] = None
+    for missing in ("median", "indicator"):
+        folder = tmp_path / missing
+        folder.mkdir()
+        run = run_on(frame, folder, method="fedavg", missing=missing)
+        model = run.export("s2", out=folder / "model")
+        frame[frame["site"] == "s2"].to_csv("rows.csv", index=False)
+        found = predict(model, tmp_path / "rows.csv", folder / "found.csv")
+        data, client = run.learned.data, run.learned.number("s2")
+        rows = np.concatenate([data.train.rows[client], data.validation.rows[client]])
+        x, _ = data.train.take(torch.from_numpy(rows))
+        shares = load_model(model)(x).softmax(-1).double()
+        # The run's rows are in another order: their probabilities are all among those of the file.
+        gaps = np.abs(found["probability ill"].to_numpy()[:, None] - shares[:, 0].detach().numpy())
+        assert gaps.min(axis=0).max() < 1e-6
+        assert found["site"].tolist() == ["s2"] * 40
+        assert set(found["predicted"]) <= {"ill", "well"}
+        assert (found["probability ill"] + found["probability well"]).tolist() == pytest.approx(
+            [1.0] * 40
+        )
+        read = pd.read_csv(folder / "found.csv")
+        pd.testing.assert_frame_equal(read, found, check_dtype=False)
+
+
+def test_what_is_wrong_with_rows_is_told_at_once(model, tmp_path):
+    rows = hospitals().iloc[:4].drop(columns=["site", "state"])
+    rows.rename(columns={"age": "Age", "dose": "Dose"}).to_csv("rows.csv", index=False)
+    message = "lacks the columns age, dose; it has Age, Dose, which the model does not know"
+    with pytest.raises(DataError, match=message):
+        predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
+    rows.assign(age=["1", "2", "old", "4"], sex="x").to_csv("rows.csv", index=False)
+    both = r"column age must hold numbers, got 'old' in row 2: .*; .*sex must be one of f, m"
+    with pytest.raises(DataError, match=both):
+        predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
+    np.savez("rows.npz", x=np.zeros((3, 2)))
+    with pytest.raises(DataError, match=r"must hold rows of float32\[5\], got float32\[2\]"):
+        predict(model, tmp_path / "rows.npz", tmp_path / "out.csv")
+    np.savez("rows.npz", y=np.zeros(3))
+    with pytest.raises(DataError, match=r"rows\.npz must hold x; it holds y"):
+        predict(model, tmp_path / "rows.npz", tmp_path / "out.csv")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"must hold images, or a file x\.npy, and holds neither"):
+        predict(model, tmp_path / "empty", tmp_path / "out.csv")
+    with pytest.raises(Refused, match="must be the folder of an exported model"):
+        predict(tmp_path / "empty", tmp_path / "rows.csv", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_rows_where_none_may_be_missing(tmp_path):
+    model = run_on(hospitals(), tmp_path, method="fedavg").export(0, out="model")
+    rows = hospitals().iloc[:4]
+    rows.loc[2, "dose"] = None
+    rows.to_csv("rows.csv", index=False)
+    with pytest.raises(DataError, match="dose is missing in row 2: the model has learned from"):
+        predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
+
+
+@pytest.mark.parametrize(
+    ("task", "targets", "columns"),
+    [
+        ("regression", lambda x: x[:, 0], ["predicted"]),
+        ("regression", lambda x: x[:, :2], ["predicted 0", "predicted 1"]),
+        (
+            "multi-label",
+            lambda x: (x[:, :2] > 0).astype(int),
+            ["probability 0", "probability 1"],
+        ),
+    ],
+)
+def test_what_is_not_a_class_is_predicted_too(task, targets, columns, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [(x, targets(x)) for x in rng.normal(size=(3, 30, 4)).astype(np.float32)]
+    settings = QUICK | {"task": task, "method": "fedavg", "clients_per_round": 3}
+    model = engram.simulate(rows, out="run", **settings).export(1, out="model")
+    x = rows[1][0]
+    np.save("x.npy", x)
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "x.npy").rename(tmp_path / "rows" / "x.npy")
+    np.savez("rows.npz", x=x)
+    found = predict(model, tmp_path / "rows", tmp_path / "one.csv")
+    pd.testing.assert_frame_equal(
+        found, predict(model, tmp_path / "rows.npz", tmp_path / "two.csv")
+    )
+    assert found.columns.tolist() == columns
+    outputs = load_model(model)(torch.from_numpy(x)).detach().reshape(30, -1)
+    outputs = outputs.sigmoid() if task == "multi-label" else outputs
+    np.testing.assert_allclose(found.to_numpy(), outputs, rtol=1e-5)
+
+
+def test_from_a_run_to_a_prediction_by_commands_alone(tmp_path, monkeypatch, capsys):
+    hospitals().to_csv("hospitals.csv", index=False)
+    pd.DataFrame({"age": [0.1], "dose": [1.5], "weight": [-1.0], "sex": ["f"]}).to_csv(
+        "patient.csv", index=False
+    )
+
+    def engram_(words):
+        monkeypatch.setattr("sys.argv", ["engram", *words.split()])
+        main()
+        return capsys.readouterr().out.splitlines()
+
+    data = "dataset=csv:hospitals.csv num-clients=6 partition=natural target-column=state"
+    quick = "task-column=site num-rounds=2 clients-per-round=3 hidden=6 batch-size=4"
+    sets = " ".join(f"--set {word}" for word in f"{data} {quick}".split())
+    engram_(f"run fedavg {sets} --out runs/mine")
+    last = engram_("export mine --client s3")[-1]
+    assert last == "next: engram predict s3-model rows.csv"
+    told = engram_("predict s3-model patient.csv")
+    assert told == ["predictions.csv: 1 rows of predicted, probability ill, probability well"]
+    x = torch.tensor([[0.1, 1.5, -1.0, 1.0, 0.0]])  # sex is one input for each value
+    expected = load_model("s3-model")(x).softmax(-1)[0].tolist()
+    row = pd.read_csv("predictions.csv").iloc[0]
+    assert [row["probability ill"], row["probability well"]] == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(SystemExit):
+        engram_("predict s3-model patient.csv")  # which is there
+    with pytest.raises(SystemExit):
+        engram_("export mine")
+    hospitals().iloc[:20].to_csv("elm.csv", index=False)
+    last = engram_("adapt mine --data elm.csv --format torch")[-1]
+    assert last == "next: engram predict elm-model rows.csv"
+    engram_("predict elm-model patient.csv --out other.csv")

@@ -1,0 +1,100 @@
+"""Exported models of tables and of users: coefficients with their intervals, users' networks."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import engram
+from client.hosts.meta_ban import UserSites
+from client.memory import RamStore
+from engram.molar.families import FAMILIES
+from federation.data.arrivals import drawn_arrivals
+from federation.data.tables import table_data
+from federation.errors import Refused
+from federation.exported import load_model, runner
+
+
+@pytest.mark.parametrize("family", ["linear", "logistic", "poisson"])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_a_sites_model_has_the_loss_that_the_run_reports(family, intercept, tmp_path):
+    run = engram.simulate(
+        dataset=f"sparse-{family}",
+        method="molar",
+        family=family,
+        num_clients=4,
+        intercept=intercept,
+        out="run",
+        progress=False,
+    )
+    folder = run.export(2, out="model")
+    module, (memory, names) = load_model(folder), (run.personal_model(2), list(run.learned.kind[2]))
+    table = pd.read_csv(folder / "coefficients.csv", index_col="name")
+    for name in names:
+        expected = memory[name].tolist()  # the coefficient, its interval, own and shared
+        assert table.loc[name].tolist() == pytest.approx(expected, nan_ok=True)
+    test = table_data(run.experiment).test[2]
+    with torch.no_grad():
+        eta = module.layer0(torch.from_numpy(test.x))[:, 0].numpy()
+        mean = module(torch.from_numpy(test.x))[:, 0].numpy()
+    loss = FAMILIES[family].loss(eta, test.y).mean()
+    assert loss == pytest.approx(run.results["clients"]["loss-personal"][2], abs=1e-9)
+    np.testing.assert_allclose(mean, FAMILIES[family].mean(eta))
+    assert f"test rows | loss | {loss:.4g} | " in (folder / "card.md").read_text()
+    common = load_model(run.export(out="common"))
+    shared = run.results["shared"]["coef"]
+    assert common.layer0.weight[0].tolist() == shared[: len(names)]
+    assert ("layer0.bias" in common.state_dict()) == intercept
+
+
+def test_onnx_of_coefficients_is_in_double_precision(tmp_path):
+    run = engram.simulate(
+        dataset="sparse-poisson",
+        method="molar",
+        family="poisson",
+        num_clients=3,
+        out="run",
+        progress=False,
+    )
+    _, runs = runner(run.export(1, out="onnx", format="onnx"))
+    module = load_model(run.export(1, out="plain", format="torch"))
+    x = torch.randn(7, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(runs(x), module(x).detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_bandit_site_leaves_with_its_coefficients(tmp_path):
+    run = engram.simulate(
+        dataset="sparse-linear",
+        method="molar-bandit",
+        num_clients=3,
+        num_rounds=5,
+        out="run",
+        progress=False,
+    )
+    module = load_model(run.export(1, out="model"))
+    assert torch.equal(module.layer0.weight, run.personal_model(1)["coefs"])
+
+
+def test_a_users_network_leaves_as_it_predicts(tmp_path):
+    run = engram.simulate(
+        dataset="linear-groups",
+        method="meta-ban",
+        num_clients=4,
+        num_rounds=12,
+        hidden="6",
+        out="run",
+        progress=False,
+    )
+    e, store = run.experiment, RamStore()
+    store.restore(run.learned.checkpoint.memories)
+    host = UserSites(e, drawn_arrivals(e), store)
+    user = next(client for client in range(4) if store.newest(client, before=99))
+    arms = np.random.default_rng(0).normal(size=(5, host.arrivals.dim))
+    expected, _ = host.predictions([user], arms, 99)
+    module = load_model(run.export(user, out="model"))
+    found = module(torch.from_numpy(arms).to(module.layer0.weight.dtype))
+    np.testing.assert_allclose(found[:, 0].detach(), expected[0], rtol=1e-6, atol=1e-9)
+    with pytest.raises(Refused, match="meta-ban has no common model: export a client's"):
+        run.export(out="common")
+    with pytest.raises(Refused, match="meta-ban learns by acting, and adapts to no rows"):
+        run.adapt("rows.csv")
