@@ -83,7 +83,7 @@ def test_the_calibration_is_the_same_filter():
 
 
 def test_the_bettors_first_bets_by_hand():
-    # A slope of -2 in a column of 2 is a whole coin of 4; one of -1 in a column of -2 is half a coin,
+    # A slope of -2 in a column of 2 is a whole coin of 4; one of -1 in one of -2 is half a coin,
     # the other way. The wealth is 3 at first.
     bets, w = np.zeros((3, 1)), np.zeros(1)
     bet(-2.0, np.array([2.0]), 3.0, bets, w)
