@@ -176,9 +176,11 @@ class StreamModel(BaseEstimator):
         require(weighs, "w", w, "finite and at least 0")
         require(np.ndim(y) == 0, "y", y, "one number or label")
         names = self._names()
-        known = set(names)
-        new = [name for name in x if name not in known]
-        names += new
+        new = []
+        if list(x) != names:  # seldom, so that no time is lost
+            known = set(names)
+            new = [name for name in x if name not in known]
+            names += new
         row = _row(x, names)
         targets = self._target(y, classes)
         if not hasattr(self, "model_"):
