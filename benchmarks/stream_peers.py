@@ -150,12 +150,17 @@ def _singles(x: Array) -> list[Array]:
     return list(x[:, None])
 
 
+OURS: Final[dict[str, dict[str, Any]]] = {
+    "mixture": {},
+    "mixture, diagonal": {"full_matrix": False},
+    "universal": {"learner": "universal"},
+}
+"""Options of our estimators; the first are the defaults."""
+
 PEERS: Final = {
     "mean of all targets so far": Peer(_singles, _constant),
     "last target": Peer(_singles, _last),
-    "mixture": Peer(named, _ours),
-    "mixture, diagonal": Peer(named, partial(_ours, full_matrix=False)),
-    "universal": Peer(named, partial(_ours, learner="universal")),
+    **{name: Peer(named, partial(_ours, **options)) for name, options in OURS.items()},
     "river": Peer(named, _river, (0.001, 0.01, 0.1, 1.0, 3.0), "river"),
     "Vowpal Wabbit": Peer(_texts, _vowpal, (0.01, 0.05, 0.5, 2.0, 10.0), "vowpalwabbit"),
     "scikit-learn": Peer(_singles, _sklearn, (0.001, 0.01, 0.1, 1.0, 3.0)),

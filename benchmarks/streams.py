@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import numpy as np
+import pandas as pd
 import typer
 from joblib import Parallel, delayed
 from rich.console import Console
@@ -20,14 +21,16 @@ from rich.table import Table
 from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
-from benchmarks.stream_peers import PEERS, Peer, Play, finite
+from benchmarks.stream_peers import OURS, PEERS, Peer, Play, finite, named
 from engram.arrays import Array
+from engram.online.estimators import OnlineClassifier
 from simulations.studies.molar.verdict import paired
 
 _SURE: Final = 1e-6  # probabilities are cut to [1e-6, 1 - 1e-6]
 _BINS: Final = 10
+_OURS: Final = "mixture"
+_TURNS: Final = 5
 _TUNED_ON: Final = 0.2  # of the rows
-OURS: Final = "mixture"
 
 
 class Stream(NamedTuple):
@@ -144,7 +147,7 @@ def table(title: str, labels: bool, found: Sequence[Mapping[str, Score]]) -> Tab
     """Prints means over streams, and paired intervals of 95 % of the loss minus ours."""
     heads = ("log loss", "right, %", "calibration") if labels else ("squared error", "absolute", "")
     shown = Table("learner", *heads, "loss - ours", "us a row", title=title)
-    ours = np.array([scores[OURS].loss for scores in found])
+    ours = np.array([scores[_OURS].loss for scores in found])
     for name in found[0]:
         loss, other, apart, micros = np.mean([scores[name] for scores in found], axis=0)
         own = np.array([scores[name].loss for scores in found])
@@ -155,9 +158,35 @@ def table(title: str, labels: bool, found: Sequence[Mapping[str, Score]]) -> Tab
             f"{loss:.4g}",
             f"{100 * other:.1f}" if labels else f"{other:.4g}",
             f"{apart:.3f}" if labels else "",
-            "" if name == OURS else f"{gap.mean:.4f}{limits}",
+            "" if name == _OURS else f"{gap.mean:.4f}{limits}",
             f"{micros:.0f}",
         )
+    return shown
+
+
+def times(dim: int, peers: Mapping[str, Peer], turns: int) -> Table:
+    """Prints microseconds of a core per row of ``dim`` columns: medians of turns of 500 rows."""
+    heads = ("predict and learn", "learn_one", "partial_fit of 500")
+    shown = Table("learner", *heads, title=f"us a row, d = {dim}")
+    x = np.random.default_rng(0).normal(size=(500, dim))
+    stream = Stream(x, (x[:, 0] > 0).astype(np.float64), labels=True)
+    rows, frame, pays = named(x), pd.DataFrame(named(x)), stream.y > 0
+    for name, peer in peers.items():
+        spent = []
+        for _ in range(turns):
+            micros = [run(peer.start(True, None), peer.rows(x), stream).micros]
+            if name in OURS:
+                model = OnlineClassifier(**OURS[name])
+                model.partial_fit(frame[:9], pays[:9], [False, True])
+                begun = time.thread_time()
+                for row, label in zip(rows, pays, strict=True):
+                    model.learn_one(row, label)
+                middle = time.thread_time()
+                model.partial_fit(frame, pays)
+                ends = time.thread_time()
+                micros += [1e6 * (middle - begun) / len(x), 1e6 * (ends - middle) / len(x)]
+            spent.append(micros)
+        shown.add_row(name, *(f"{value:.1f}" for value in np.median(spent, axis=0)))
     return shown
 
 
@@ -169,7 +198,7 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Draws of each simulated stream.")] = 5,
     jobs: Annotated[int, typer.Option(min=1, help="Draws played at once.")] = 1,
 ) -> None:
-    """Prints a table for each stream."""
+    """Prints a table for each stream, and times."""
     peers = {k: peer for k, peer in PEERS.items() if not peer.package or find_spec(peer.package)}
     for name in PEERS.keys() - peers.keys():
         Console().print(f"{name} is left out, as it is not installed")
@@ -181,6 +210,9 @@ def main(
         with np.load(electricity) as file:
             stream = Stream(file["x"].astype(np.float64), file["y"].astype(np.float64), labels=True)
         Console().print(table(f"electricity, {len(stream.x)}", True, [play_all(stream, peers)]))
+    with threadpool_limits(1):
+        for dim in (10, 100):
+            Console().print(times(dim, peers, _TURNS))
 
 
 if __name__ == "__main__":

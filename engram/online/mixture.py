@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from engram.arrays import Array
-from engram.online.rows import HINGE, LOGISTIC, PINBALL, SQUARED, Experts, learn_rows
+from engram.online.rows import HINGE, LOGISTIC, PINBALL, SQUARED, Experts, learn_rows, predict_rows
 from engram.online.tasks import LinearTask, RunningMoments, no_moments
 
 _DRIFTS: Final = np.array([0.0, 1e-4, 1e-3, 1e-2, 1e-1])  # q, the variance of a score per row
@@ -106,9 +106,12 @@ def predictions(task: LinearTask, model: Mixture, x: Array) -> Array:
     """Returns p of each row, in units of the target, shape (n, m)."""
     columns, targets = model.columns, model.targets
     w = coefficients(task, model)
-    z = np.clip((x - columns.mean) / columns.scale, -_OUTLIER, _OUTLIER)
-    p = z @ w[:, :-1].T + w[:, -1]
-    return targets.mean + targets.scale * p
+    return predict_rows(_own(x), w, _OUTLIER, columns[1:], targets[1:], columns.weight)
+
+
+def _own(array: Array) -> Array:
+    """Returns a copy by rows, for which alone functions are compiled."""
+    return np.array(array, order="C")
 
 
 def learned(task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array) -> Mixture:
@@ -132,9 +135,9 @@ def learned(task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array
     learn_rows(
         _KINDS[task.loss.name],
         task.loss.level,
-        x,
-        y,
-        weights,
+        _own(x),
+        _own(y),
+        _own(weights),
         np.minimum(weights / unit, _HEAVIEST),
         _OUTLIER,
         columns[1:],

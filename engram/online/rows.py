@@ -225,6 +225,34 @@ def _learn_output(
 
 
 @compiled
+def predict_rows(
+    x: Array,
+    w: Array,
+    reach: float,
+    columns: tuple[Array, Array],
+    targets: tuple[Array, Array],
+    weight: float,
+) -> Array:
+    """Returns predictions (T, m), in units of the targets.
+
+    Args:
+        x: Rows, shape (T, d).
+        w: Coefficients for standardized columns and a column of ones, shape (m, d + 1).
+        reach: Standard deviations beyond which a number counts as nearer.
+        columns: Mean and sum of squares of columns, shapes (d,).
+        targets: The same of targets, shapes (m,).
+        weight: Weight of all rows so far.
+    """
+    d, scales = x.shape[1], deviations(targets[0], targets[1], weight)
+    z, p = np.ones(d + 1), np.empty((len(x), len(w)))
+    for t in range(len(x)):
+        standardize(columns[0], columns[1], weight, x[t], reach, z[:d])
+        for k in range(len(w)):
+            p[t, k] = targets[0][k] + scales[k] * np.dot(w[k], z)
+    return p
+
+
+@compiled
 def learn_rows(
     kind: int,
     level: float,

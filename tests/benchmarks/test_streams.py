@@ -53,6 +53,7 @@ def test_scores_by_hand():
 def test_it_prints_a_table_of_each_stream(tmp_path, monkeypatch):
     ours = {name: PEERS[name] for name in ("mean of all targets so far", "mixture")}
     missing = PEERS["river"]._replace(package="a package that nobody has")
+    monkeypatch.setattr(streams, "_TURNS", 1)
     monkeypatch.setattr(streams, "PEERS", ours | {"river": missing})
     stream = few("drifting", 60)
     np.savez(tmp_path / "e.npz", x=stream.x, y=stream.y)
@@ -61,9 +62,9 @@ def test_it_prints_a_table_of_each_stream(tmp_path, monkeypatch):
     options = ["--rounds", "50", "--seeds", "2", "--electricity", str(tmp_path / "e.npz")]
     result = CliRunner().invoke(command, options)
     assert result.exit_code == 0, result.output
-    for text in (*SIMULATED, "electricity, 60", "river is left out"):
+    for text in (*SIMULATED, "electricity, 60", "river is left out", "d = 100"):
         assert text in result.output
-    assert result.output.count("mixture") == 4
+    assert result.output.count("mixture") == 6
 
 
 def test_all_streams_are_played():
