@@ -1,4 +1,4 @@
-"""Learners of streams on electricity and on three simulated streams: losses, and time per row.
+"""Learners of streams on electricity and on simulated streams: losses, and time per row.
 
 ``python -m benchmarks.streams --electricity electricity.npz`` plays all learners of
 ``stream_peers``, row by row: each row is predicted, and then learned. Peers with a step size are
@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
+from math import sqrt
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -19,6 +20,8 @@ from joblib import Parallel, delayed
 from rich.console import Console
 from rich.table import Table
 from scipy.special import expit
+from sklearn.linear_model import LinearRegression
+from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from benchmarks.stream_peers import OURS, PEERS, Peer, Play, finite, named
@@ -47,14 +50,14 @@ class Score(NamedTuple):
     Attributes:
         loss: Mean log loss, or mean squared error.
         other: Share of right labels, or mean absolute error.
-        calibration: Mean distance of probabilities from frequencies, in ten bins of as many rows
-            each; NaN for numbers.
+        third: Mean distance of probabilities from frequencies, in ten bins of as many rows each; or
+            regret: half the sum of squared errors minus that of least squares in hindsight.
         micros: Microseconds of a core per row, to predict and to learn it.
     """
 
     loss: float
     other: float
-    calibration: float
+    third: float
     micros: float
 
 
@@ -87,10 +90,18 @@ def _labels(rng: np.random.Generator, odds: Array) -> Array:
     return np.where(rng.random(len(odds)) < expit(odds), 1.0, 0.0)
 
 
+def plain(rng: np.random.Generator, rounds: int) -> Stream:
+    """Ten columns, with noise as large as what they explain."""
+    x = rng.normal(size=(rounds, 10))
+    y = x @ rng.normal(size=10) / sqrt(10) + rng.normal(size=rounds)
+    return Stream(x, y, labels=False)
+
+
 SIMULATED: Final[Mapping[str, Callable[[np.random.Generator, int], Stream]]] = {
     "sparse": sparse,
     "drifting": drifting,
     "heavy-tailed": heavy_tailed,
+    "plain": plain,
 }
 
 
@@ -98,7 +109,10 @@ def score(stream: Stream, predictions: Array, micros: float) -> Score:
     """Scores predictions of all rows."""
     p, y = predictions, stream.y
     if not stream.labels:
-        return Score(float(np.mean((p - y) ** 2)), float(np.mean(np.abs(p - y))), np.nan, micros)
+        loss, columns = float(np.mean((p - y) ** 2)), StandardScaler().fit_transform(stream.x)
+        least = np.mean(np.square(LinearRegression().fit(columns, y).predict(columns) - y))
+        regret = len(y) * (loss - float(least)) / 2
+        return Score(loss, float(np.mean(np.abs(p - y))), regret, micros)
     p = np.clip(p, _SURE, 1 - _SURE)
     loss = -np.mean(np.where(y > 0, np.log(p), np.log1p(-p)))
     bins = np.array_split(np.c_[p, y][np.argsort(p, kind="stable")], _BINS)
@@ -108,7 +122,7 @@ def score(stream: Stream, predictions: Array, micros: float) -> Score:
 
 def run(play: Play, rows: Sequence[object], stream: Stream) -> Score:
     """Predicts and learns rows one after the other."""
-    stream = stream._replace(y=stream.y[: len(rows)])
+    stream = stream._replace(x=stream.x[: len(rows)], y=stream.y[: len(rows)])
     targets, predictions = stream.y.tolist(), np.empty(len(rows))
     begun = time.thread_time()
     for t, (row, y) in enumerate(zip(rows, targets, strict=True)):
@@ -145,11 +159,15 @@ def play_all(stream: Stream, peers: Mapping[str, Peer]) -> dict[str, Score]:
 
 def table(title: str, labels: bool, found: Sequence[Mapping[str, Score]]) -> Table:
     """Prints means over streams, and paired intervals of 95 % of the loss minus ours."""
-    heads = ("log loss", "right, %", "calibration") if labels else ("squared error", "absolute", "")
+    heads = (
+        ("log loss", "right, %", "calibration")
+        if labels
+        else ("squared error", "absolute", "regret")
+    )
     shown = Table("learner", *heads, "loss - ours", "us a row", title=title)
     ours = np.array([scores[_OURS].loss for scores in found])
     for name in found[0]:
-        loss, other, apart, micros = np.mean([scores[name] for scores in found], axis=0)
+        loss, other, third, micros = np.mean([scores[name] for scores in found], axis=0)
         own = np.array([scores[name].loss for scores in found])
         gap = paired(own[:, None], ours[:, None], 0.0)
         limits = f" ({gap.low:.4f} to {gap.high:.4f})" if np.isfinite(gap.low) else ""
@@ -157,7 +175,7 @@ def table(title: str, labels: bool, found: Sequence[Mapping[str, Score]]) -> Tab
             name,
             f"{loss:.4g}",
             f"{100 * other:.1f}" if labels else f"{other:.4g}",
-            f"{apart:.3f}" if labels else "",
+            f"{third:.3f}" if labels else f"{third:.4g}",
             "" if name == _OURS else f"{gap.mean:.4f}{limits}",
             f"{micros:.0f}",
         )

@@ -45,9 +45,11 @@ def test_scores_by_hand():
     assert found.loss == pytest.approx(-np.log([0.75, 0.5, 0.75, 1 - 1e-6]).mean())
     assert found.other == 0.75
     wide = Stream(np.zeros((100, 1)), (np.arange(100) % 10 < 3).astype(float), labels=True)
-    assert score(wide, np.full(100, 0.4), 1.0).calibration == pytest.approx(0.1)
+    assert score(wide, np.full(100, 0.4), 1.0).third == pytest.approx(0.1)
     numbers = Stream(np.zeros((2, 1)), np.array([1.0, 4.0]), labels=False)
-    assert score(numbers, np.array([2.0, 1.0]), 1.0)[:2] == (5.0, 2.0)
+    # The best constant is 2.5, with squares of 2.25.
+    found = score(numbers, np.array([2.0, 1.0]), 1.0)
+    assert found[:3] == pytest.approx((5.0, 2.0, 5.0 - 2.25))
 
 
 def test_it_prints_a_table_of_each_stream(tmp_path, monkeypatch):
@@ -64,7 +66,7 @@ def test_it_prints_a_table_of_each_stream(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     for text in (*SIMULATED, "electricity, 60", "river is left out", "d = 100"):
         assert text in result.output
-    assert result.output.count("mixture") == 6
+    assert result.output.count("mixture") == 7
 
 
 def test_all_streams_are_played():
