@@ -5,27 +5,29 @@ deviations from the mean, so that one wrong cell changes little. Every loss f, d
 counts as a negative log-likelihood: the logistic loss as it is, the squared loss by the running
 mean of squared errors, and others by their running mean. Several experts learn at once:
 
-- A bettor per column (coin betting; Orabona and Pal, 2016). It needs no step size, and its regret
-  grows with the number of columns that inform, and only with the logarithm of all others: with
-  gradients g_j in [-1, 1], w_j = (sum of -g_j) / (1 + sum of |g_j|) times the wealth, which is
-  1 / sqrt(d + 1) at first and grows by -g_j w_j.
+- A bettor per column, with coins g = f' z_j / 4, cut to [-1, 1] (COCOB; Orabona and Tommasi, 2017):
+
+      w_j = (sum of -g) / (1 + sum of |g|) (W + reward) / 4,  reward <- max(reward - 4 g w_j, 0),
+
+  with a first wealth of W = 1 / sqrt(d + 1). There is no step size. A column bets much only after
+  it has won, so one that says nothing costs no more than about its first wealth.
 - Kalman filters (for the logistic loss the extended one; de Vilmarest and Wintenberger, 2021), one
-  for each rate q at which coefficients may drift. Before the first row coefficients have variance
-  r^2 / (d + 1), so that predictions vary by r, however many columns there are. With f', f'' the
-  derivatives by the prediction,
+  for each variance q by which predictions may drift per row. Before the first row coefficients have
+  covariance P_1, which is r^2 / (d + 1) for each column, so that predictions vary by r, however
+  many columns there are, and r^2 for the intercept. With derivatives f', f'' by the prediction,
 
-      u = P z,  w <- w - u f' / (1 + f'' <u, z>),  P <- P - u u' f'' / (1 + f'' <u, z>) + q P_1,
+      u = P z,  w <- w - u f' / (1 + f'' u'z),  P <- P - u u' f'' / (1 + f'' u'z) + (q / r^2) P_1,
 
-  where P's diagonal stays at most that of P_1, the prior's. For squared losses and q = 0 this is
-  ridge regression, whose regret is d log T. P is a matrix, or, for many columns, a diagonal, so
-  that a row takes O(d). Where f'' is 0, the mean of (f')^2 so far is taken instead; for negative
-  log-likelihoods the means of both are the same.
+  where P's diagonal stays at most that of P_1. For squared losses and q = 0 this is ridge
+  regression, whose regret grows as d log T. P is a matrix, or, for many columns, a diagonal, so
+  that a row takes O(d). Where f'' is 0, the mean of (f')^2 so far is taken instead: if f is a
+  negative log-likelihood, both have the same mean.
 
 The mixture's coefficients are the weighted mean of the experts'. Weights follow Bayes' rule, and a
-thousandth of them is spread evenly after each row (fixed share; Herbster and Warmuth, 1998): in
-terms of f, that costs ln N + 0.001 T against the best of N experts, and ln(1000 N) for each time
-that another becomes best. At last, log-odds p are calibrated: one more filter learns a p + b, with
-(a, b) near (1, 0).
+thousandth of them is spread evenly after each row (fixed share; Herbster and Warmuth, 1998). Where
+exp(-f) is concave, this costs ln N + 0.001 T against the best of N experts, and ln(1000 N) for each
+time that another becomes best. At last, log-odds p are calibrated: one more filter learns a p + b,
+with (a, b) near (1, 0).
 """
 
 from functools import lru_cache
@@ -37,7 +39,7 @@ from engram.arrays import Array
 from engram.online.rows import HINGE, LOGISTIC, PINBALL, SQUARED, Experts, learn_rows, predict_rows
 from engram.online.tasks import LinearTask, RunningMoments, no_moments
 
-_DRIFTS: Final = np.array([0.0, 1e-4, 1e-3, 1e-2, 1e-1])  # q, the variance of a score per row
+_DRIFTS: Final = np.array([0.0, 1e-4, 1e-3, 1e-2, 1e-1])  # q
 _MOST_CELLS: Final = 2**14  # of a filter's matrices, if it is for ``full_matrix`` to be None
 _OUTLIER: Final = 5.0  # standard deviations from the mean, beyond which a number counts as nearer
 _DOUBT: Final = 0.1  # standard deviation of the calibration's scale and shift before the first row
