@@ -86,14 +86,15 @@ class StreamModel(BaseEstimator):
             self._loss(), outputs, standardized, float(self.radius), self.full_matrix
         )
         self.model_ = self._rules.started(self.task_, dim)
-        self._warn()
+        self._warn(dim, stacklevel=6)
 
-    def _warn(self) -> None:
-        if self.full_matrix is None and not self.full_matrix_:
+    def _warn(self, width: int, *, stacklevel: int) -> None:
+        """Warns, where the user called, if matrices are left out for ``width`` columns."""
+        if self.task_.full_matrix is None and not self._rules.full_matrix(self.task_, width):
             warnings.warn(
                 "with so many columns, learners keep no d x d matrices, for speed; "
                 "full_matrix=True keeps them, and False leaves them out without a word",
-                stacklevel=5,  # the caller of partial_fit
+                stacklevel=stacklevel,
             )
 
     def _learn(self, x: Array, targets: Array, weights: Array) -> None:
@@ -187,10 +188,10 @@ class StreamModel(BaseEstimator):
             self._start(len(names))
         elif len(names) > self._width:
             # Twice as many, or each new name would make the learner widen its state.
-            had, width = self.full_matrix_, max(len(names), 2 * self._width)
+            width = max(len(names), 2 * self._width)
+            if self.full_matrix_:
+                self._warn(width, stacklevel=5)
             self.model_ = self._rules.widened(self.task_, self.model_, width)
-            if had:
-                self._warn()
         if new or not hasattr(self, "feature_names_in_"):
             self.n_features_in_ = len(names)
             self.feature_names_in_ = np.fromiter(names, dtype=object, count=len(names))

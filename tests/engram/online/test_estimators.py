@@ -254,16 +254,18 @@ def test_classes_of_rows_are_false_and_true_or_named():
 def test_what_is_left_out_is_said(learner, most):
     x = np.random.default_rng(0).normal(size=(3, most + 1))
     y, left_out = [1.0, 2.0, 0.0], "learners keep no d x d matrices"
-    with pytest.warns(UserWarning, match=left_out):
-        wide = OnlineRegressor(learner=learner).fit(x, y)
+    with pytest.warns(UserWarning, match=left_out) as warned:
+        wide = OnlineRegressor(learner=learner).partial_fit(x, y)
+    assert warned[0].filename == __file__
     assert not wide.full_matrix_
     assert OnlineRegressor(learner=learner).fit(x[:, :most], y).full_matrix_
     assert OnlineRegressor(learner=learner, full_matrix=True).fit(x, y).full_matrix_
     assert not OnlineRegressor(learner=learner, full_matrix=False).fit(x[:, :2], y).full_matrix_
     some = dict.fromkeys(range(most * 2 // 3), 1.0)
     by_rows = OnlineClassifier(learner=learner).learn_one(some, True)
-    with pytest.warns(UserWarning, match=left_out):
+    with pytest.warns(UserWarning, match=left_out) as warned:
         by_rows.learn_one(some | {"new": 1.0}, False)
+    assert warned[0].filename == __file__
     assert not by_rows.full_matrix_
 
 
