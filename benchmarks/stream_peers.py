@@ -79,10 +79,10 @@ def _river(labels: bool, step: float | None) -> Play:
     return play
 
 
-def _vowpal(labels: bool, step: float | None) -> Play:
+def _vowpal(labels: bool, step: float | None, options: str = "") -> Play:
     kind = "--loss_function logistic --link logistic" if labels else "--loss_function squared"
     rate = "" if step is None else f" --learning_rate {step}"
-    model = import_module("vowpalwabbit").Workspace(f"--quiet {kind}{rate}")
+    model = import_module("vowpalwabbit").Workspace(f"--quiet {kind}{rate} {options}")
 
     def play(row: str, y: float) -> float:
         example = model.example(f"{2 * y - 1 if labels else y:.9g} {row}")
@@ -163,6 +163,9 @@ PEERS: Final = {
     **{name: Peer(named, partial(_ours, **options)) for name, options in OURS.items()},
     "river": Peer(named, _river, (0.001, 0.01, 0.1, 1.0, 3.0), "river"),
     "Vowpal Wabbit": Peer(_texts, _vowpal, (0.01, 0.05, 0.5, 2.0, 10.0), "vowpalwabbit"),
+    "Vowpal Wabbit --coin": Peer(
+        _texts, partial(_vowpal, options="--coin"), package="vowpalwabbit"
+    ),
     "scikit-learn": Peer(_singles, _sklearn, (0.001, 0.01, 0.1, 1.0, 3.0)),
 }
 
