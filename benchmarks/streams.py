@@ -228,7 +228,8 @@ def main(
         with np.load(electricity) as file:
             stream = Stream(file["x"].astype(np.float64), file["y"].astype(np.float64), labels=True)
         Console().print(table(f"electricity, {len(stream.x)}", True, [play_all(stream, peers)]))
-    with threadpool_limits(1):
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as in ``play_all``
         for dim in (10, 100):
             Console().print(times(dim, peers, _TURNS))
 
