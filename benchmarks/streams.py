@@ -110,14 +110,14 @@ def score(stream: Stream, predictions: Array, micros: float) -> Score:
     p, y = predictions, stream.y
     if not stream.labels:
         loss, columns = float(np.mean((p - y) ** 2)), StandardScaler().fit_transform(stream.x)
-        least = np.mean(np.square(LinearRegression().fit(columns, y).predict(columns) - y))
-        regret = len(y) * (loss - float(least)) / 2
+        least = float(np.mean((LinearRegression().fit(columns, y).predict(columns) - y) ** 2))
+        regret = len(y) * (loss - least) / 2
         return Score(loss, float(np.mean(np.abs(p - y))), regret, micros)
     p = np.clip(p, _SURE, 1 - _SURE)
-    loss = -np.mean(np.where(y > 0, np.log(p), np.log1p(-p)))
+    loss = -float(np.mean(np.where(y > 0, np.log(p), np.log1p(-p))))
     bins = np.array_split(np.c_[p, y][np.argsort(p, kind="stable")], _BINS)
     apart = [abs(np.mean(part[:, 0] - part[:, 1])) for part in bins]
-    return Score(float(loss), float(np.mean((p > 0.5) == (y > 0))), float(np.mean(apart)), micros)
+    return Score(loss, float(np.mean((p > 0.5) == (y > 0))), float(np.mean(apart)), micros)
 
 
 def run(play: Play, rows: Sequence[object], stream: Stream) -> Score:

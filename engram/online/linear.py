@@ -1,4 +1,4 @@
-"""A linear model that learns a stream of rows with columns in any units.
+"""A linear model that learns a stream of rows by the universal ensemble, on a ball.
 
 Each row t is a round of the universal ensemble. The decision is a matrix W of coefficients, one row
 per output, for standardized columns and a last column of ones; the round's loss is that of

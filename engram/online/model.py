@@ -22,7 +22,7 @@ from engram.checks import require
 from engram.online import linear, mixture
 from engram.online.learner import positive
 from engram.online.losses import Loss
-from engram.online.tasks import LinearModel, LinearTask, Rules
+from engram.online.tasks import LinearState, LinearTask, Rules
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _BY_NAME = "a row by name, such as a dict"
@@ -47,7 +47,7 @@ class StreamModel(BaseEstimator):
     learner: Literal["mixture", "universal"]
     learner_: Literal["mixture", "universal"]
     task_: LinearTask
-    model_: LinearModel
+    model_: LinearState
     n_features_in_: int
 
     @abstractmethod

@@ -52,7 +52,7 @@ class LinearTask(NamedTuple):
     full_matrix: bool | None  # whether to keep matrices of columns; None: if they are small
 
 
-class LinearModel(Protocol):
+class LinearState(Protocol):
     """State of a linear model."""
 
     @property
