@@ -1,6 +1,7 @@
 """Online convex optimization: learners that play against a stream of losses.
 
-Contains one learner for losses of unknown curvature (``universal``), its components, and baselines.
+Contains one learner for losses of unknown curvature (``universal``), its components and baselines;
+and linear models of rows, whose best one is a mixture (``mixture``).
 """
 
 from typing import TYPE_CHECKING

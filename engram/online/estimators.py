@@ -1,7 +1,7 @@
 """Linear models for streams: ``partial_fit`` for tables, ``learn_one`` for rows by name.
 
-They are based on the universal ensemble: there is no step size to tune, columns may have any units,
-and neither the length of the stream nor a bound on gradients need be known.
+There is no step size to tune, columns may have any units, most of them may say nothing, and neither
+the length of the stream nor a bound on gradients need be known.
 """
 
 from collections.abc import Mapping
@@ -31,12 +31,16 @@ class OnlineRegressor(RegressorMixin, StreamModel):
     Args:
         loss: ``squared``, for the mean; ``absolute``, for the median; or ``quantile``.
         quantile: The quantile to predict, in (0, 1), if ``loss`` is ``quantile``.
-        radius: Upper bound on the Euclidean norm of the coefficients, in standard deviations of the
-            target per standard deviation of a column. Uncorrelated columns never need more than 1;
-            strongly correlated ones may need more.
-        exp_concave: Whether the ensemble has learners for exp-concave losses, such as the squared
-            loss, which take O(d^2) per row. None: if there are at most 64 coefficients, the
-            intercept included. ``exp_concave_`` tells which was chosen.
+        radius: Size of the coefficients, in standard deviations of the target per standard
+            deviation of a column: for ``mixture`` the root mean square of their Euclidean norm
+            under the prior, which data outweigh; for ``universal`` an upper bound on it, which
+            uncorrelated columns never need to be more than 1.
+        full_matrix: Whether learners keep d x d matrices, which take O(d^2) per row, and which find
+            correlations of columns. None: if they take little time: up to 127 columns
+            (``universal``: 63). ``full_matrix_`` tells which was chosen.
+        learner: ``mixture``, of bettors and Kalman filters (``engram.online.mixture``), or
+            ``universal``, the ensemble of Yan, Zhao and Zhou (2023) on a ball
+            (``engram.online.linear``), which is for few columns without outliers.
 
     Example:
         >>> import numpy as np
@@ -53,7 +57,8 @@ class OnlineRegressor(RegressorMixin, StreamModel):
     loss: Literal["squared", "absolute", "quantile"] = "squared"
     quantile: float = 0.5
     radius: float = 3.0
-    exp_concave: bool | None = None
+    full_matrix: bool | None = None
+    learner: Literal["mixture", "universal"] = "mixture"
 
     def _loss(self) -> Loss:
         losses = {"squared": SQUARED, "absolute": ABSOLUTE, "quantile": quantile(self.quantile)}
@@ -138,14 +143,17 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
 
     Args:
         loss: ``logistic``, which gives probabilities, or ``hinge``.
-        radius: Upper bound on the Euclidean norm of the coefficients, the intercept included, for
-            columns of standard deviation 1; with several classes, on the root mean square.
-        exp_concave: See ``OnlineRegressor``; with several classes, all coefficients count.
+        radius: Size of a class's coefficients, for columns of standard deviation 1; see
+            ``OnlineRegressor``. The bound of ``universal`` is on the intercept, too; 8 is better
+            there.
+        full_matrix: See ``OnlineRegressor``; with m > 2 classes m d^2 counts, or m d.
+        learner: See ``OnlineRegressor``.
     """
 
     loss: Literal["logistic", "hinge"] = "logistic"
-    radius: float = 8.0
-    exp_concave: bool | None = None
+    radius: float = 3.0
+    full_matrix: bool | None = None
+    learner: Literal["mixture", "universal"] = "mixture"
 
     def _loss(self) -> Loss:
         losses = {"logistic": LOGISTIC, "hinge": HINGE}
@@ -168,6 +176,16 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
             )
         targets = np.where(is_class, 1.0, -1.0)
         return targets[:, 1:] if len(self.classes_) == 2 else targets
+
+    def _target(self, y: Any, classes: Any) -> Array:
+        known = getattr(self, "classes_", None)
+        if known is not None and classes is None:  # the usual case, in a tenth of the time
+            (found,) = np.nonzero(known == y)
+            if len(found) == 1:
+                targets = np.full((1, len(known)), -1.0)
+                targets[0, found] = 1.0
+                return targets[:, 1:] if len(known) == 2 else targets
+        return super()._target(y, classes)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Starts anew, and learns the rows once, in order; see ``partial_fit``."""

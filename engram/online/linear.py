@@ -1,4 +1,4 @@
-"""A linear model that learns a stream of rows with columns in any units.
+"""A linear model that learns a stream of rows by the universal ensemble, on a ball.
 
 Each row t is a round of the universal ensemble. The decision is a matrix W of coefficients, one row
 per output, for standardized columns and a last column of ones; the round's loss is that of
@@ -19,73 +19,30 @@ per output, for standardized columns and a last column of ones; the round's loss
 
 from functools import lru_cache
 from math import sqrt
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
 from engram.arrays import Array
 from engram.online.domains import ball
 from engram.online.learner import Learner
-from engram.online.losses import Loss
+from engram.online.tasks import LinearTask, RunningMoments, no_moments
 from engram.online.universal import Universal, universal_ensemble
 
 _HORIZON = 2**16
 _LENGTH = 2.0  # the longest z, in units of sqrt(d + 1), which is what it is in the mean square
-_FIRST_BOUND = 4.0  # of the squared loss, where a target is two standard deviations away
 _OUTLIER = 10.0  # standard deviations from the mean, beyond which targets count as nearer in units
-_CONSTANT = 1e-12  # a column that varies by less than this, in parts of its mean, is constant
-
-
-class RunningMoments(NamedTuple):
-    """Running mean and variance (Welford, 1962)."""
-
-    weight: float  # total weight of all rows
-    mean: Array  # shape (n,)
-    squares: Array  # weighted sum of squared distances from the mean, shape (n,)
-
-    @property
-    def scale(self) -> Array:
-        """Standard deviations; 1 for numbers that have been constant so far."""
-        scale = np.sqrt(self.squares / (self.weight or 1.0))
-        return np.where(scale > _CONSTANT * np.abs(self.mean), scale, 1.0)
-
-    def including(self, x: Array, weight: float) -> Self:
-        """Adds a row."""
-        total = self.weight + weight
-        distance = x - self.mean
-        mean = self.mean + distance * (weight / total)
-        return type(self)(total, mean, self.squares + weight * distance * (x - mean))
-
-    def widened(self, more: int) -> Self:
-        """Adds ``more`` numbers that were 0 in all rows so far."""
-        zeros = np.zeros(more)
-        return type(self)(self.weight, np.append(self.mean, zeros), np.append(self.squares, zeros))
-
-
-class LinearTask(NamedTuple):
-    """A learning task."""
-
-    loss: Loss  # loss of one output; with several outputs, losses are added up
-    outputs: int  # number of outputs m >= 1
-    standardized: bool  # whether targets are standardized
-    # Upper bound on the Euclidean norm of an output's coefficients, the intercept included (root
-    # mean square over outputs), in standard deviations of the target, if it is standardized, per
-    # standard deviation of a column.
-    radius: float
-    # Maximum number of coefficients of all outputs with which the ensemble has learners for
-    # exp-concave losses.
-    most_exp_concave: float
-
-    def exp_concave(self, dim: int) -> bool:
-        """Whether there are learners for exp-concave losses if rows have ``dim`` columns."""
-        return self.outputs * (dim + 1) <= self.most_exp_concave
+_FIRST_BOUND = 4.0  # of the squared loss, where a target is two standard deviations away
+# Maximum number of coefficients of all outputs for ``full_matrix`` to be None: a row takes half a
+# millisecond, on the sphere ten times that.
+_MOST_EXP_CONCAVE = 64
 
 
 class LinearModel(NamedTuple):
     """State of a linear model."""
 
     columns: RunningMoments  # moments of the d columns
-    targets: RunningMoments  # moments of the m targets; empty if targets are not standardized
+    targets: RunningMoments  # moments of the m targets; 0 if targets are not standardized
     derivative_bound: float  # the largest derivative that is not cut; 0 before the first row
     ensemble: Universal  # state of the ensemble for d + 1 coefficients per output
 
@@ -100,12 +57,18 @@ def _learner(size: int, radius: float, bound: float, exp_concave: bool) -> Learn
 def _learner_of(task: LinearTask, dim: int, derivative_bound: float) -> Learner[Universal]:
     bound = (derivative_bound or 1.0) * _LENGTH * sqrt(dim + 1)
     radius = task.radius * sqrt(task.outputs)
-    return _learner(task.outputs * (dim + 1), radius, bound, task.exp_concave(dim))
+    return _learner(task.outputs * (dim + 1), radius, bound, full_matrix(task, dim))
+
+
+def full_matrix(task: LinearTask, dim: int) -> bool:
+    """Returns whether there are learners for exp-concave losses, which take O(d^2) per row."""
+    few = task.outputs * (dim + 1) <= _MOST_EXP_CONCAVE
+    return few if task.full_matrix is None else task.full_matrix
 
 
 def started(task: LinearTask, dim: int) -> LinearModel:
     """Returns the model before the first row, which predicts 0."""
-    columns, targets = (RunningMoments(0.0, np.zeros(n), np.zeros(n)) for n in (dim, task.outputs))
+    columns, targets = no_moments(dim), no_moments(task.outputs)
     return LinearModel(columns, targets, 0.0, _learner_of(task, dim, 0.0).init(None))
 
 
@@ -123,20 +86,30 @@ def predictions(task: LinearTask, model: LinearModel, x: Array) -> Array:
     return targets.mean + targets.scale * p
 
 
-def learned(task: LinearTask, model: LinearModel, x: Array, y: Array, weight: float) -> LinearModel:
-    """Returns the model after one more row.
+def learned(
+    task: LinearTask, model: LinearModel, x: Array, y: Array, weights: Array
+) -> LinearModel:
+    """Returns the model after more rows, one after the other.
 
     Args:
         task: The learning task.
         model: The model.
-        x: The row, shape (d,); squares times the weight must be finite.
-        y: Its targets, shape (m,), likewise; -1 and 1 for classes.
-        weight: Factor of the row's loss, > 0.
+        x: Rows, shape (n, d); squares times weights must be finite.
+        y: Their targets, shape (n, m), likewise; -1 and 1 for classes.
+        weights: Factors of the rows' losses, > 0, shape (n,).
     """
+    for row, target, weight in zip(x, y, weights.tolist(), strict=True):
+        model = _learned_row(task, model, row, target, weight)
+    return model
+
+
+def _learned_row(
+    task: LinearTask, model: LinearModel, x: Array, y: Array, weight: float
+) -> LinearModel:
     loss = task.loss
     columns, targets = model.columns.including(x, weight), model.targets
     if task.standardized:
-        targets = targets.including(_moderate(y, targets), weight)
+        targets = targets.including(y, weight, _OUTLIER)
     z = np.ones(len(x) + 1)
     z[:-1] = (x - columns.mean) / columns.scale
     p = coefficients(task, model) @ z
@@ -154,14 +127,6 @@ def learned(task: LinearTask, model: LinearModel, x: Array, y: Array, weight: fl
     learner = _learner_of(task, len(x), derivative_bound)
     state = learner.observe(state, (derivatives[:, None] * z).ravel())
     return LinearModel(columns, targets, derivative_bound, state)
-
-
-def _moderate(y: Array, targets: RunningMoments) -> Array:
-    """Returns ``y``, moved to within some standard deviations, where there is one, of the mean."""
-    if not targets.squares.any():
-        return y
-    reach = _OUTLIER * targets.scale
-    return np.clip(y, targets.mean - reach, targets.mean + reach)
 
 
 def widened(task: LinearTask, model: LinearModel, dim: int) -> LinearModel:

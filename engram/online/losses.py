@@ -24,12 +24,16 @@ class Loss(NamedTuple):
         derivative: ``(p, y) -> d loss / dp``; 0 at a kink that is a minimum.
         second_derivative: ``(p, y) -> d^2 loss / dp^2``; 0 at a kink.
         lipschitz: The largest absolute derivative; infinite if it is unbounded.
+        name: What estimators call it; empty for a loss that they do not have.
+        level: The quantile of targets that is its best constant, if it is one.
     """
 
     value: Callable[[Array, Array], Array]
     derivative: Callable[[Array, Array], Array]
     second_derivative: Callable[[Array, Array], Array]
     lipschitz: float
+    name: str = ""
+    level: float = 0.5
 
 
 def _squared(p: Array, y: Array) -> Array:
@@ -88,11 +92,13 @@ def _pinball_derivative(q: float, p: Array, y: Array) -> Array:
 
 NONE = Loss(_straight, _straight, _straight, 0.0)
 SQUARED = Loss(
-    _squared, _squared_derivative, _squared_second, np.inf
+    _squared, _squared_derivative, _squared_second, np.inf, "squared"
 )  # its best constant is the mean
-ABSOLUTE = Loss(_absolute, _absolute_derivative, _straight, 1.0)  # the median
-LOGISTIC = Loss(_logistic, _logistic_derivative, _logistic_second, 1.0)  # the log-odds of class 1
-HINGE = Loss(_hinge, _hinge_derivative, _straight, 1.0)
+ABSOLUTE = Loss(_absolute, _absolute_derivative, _straight, 1.0, "absolute")  # the median
+LOGISTIC = Loss(
+    _logistic, _logistic_derivative, _logistic_second, 1.0, "logistic"
+)  # the log-odds of class 1
+HINGE = Loss(_hinge, _hinge_derivative, _straight, 1.0, "hinge")
 
 
 def quantile(q: float) -> Loss:
@@ -105,4 +111,11 @@ def quantile(q: float) -> Loss:
         ValueError: If ``q`` is not in (0, 1).
     """
     require(0 < q < 1, "quantile", q, "in (0, 1)")
-    return Loss(partial(_pinball, q), partial(_pinball_derivative, q), _straight, max(q, 1 - q))
+    return Loss(
+        partial(_pinball, q),
+        partial(_pinball_derivative, q),
+        _straight,
+        max(q, 1 - q),
+        "quantile",
+        q,
+    )

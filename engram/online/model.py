@@ -1,10 +1,10 @@
-"""The base of estimators for streams; see ``engram.online.linear`` for the algorithm."""
+"""The base of estimators for streams; ``engram.online.mixture`` has the algorithm."""
 
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,21 +19,14 @@ from sklearn.utils.validation import (
 
 from engram.arrays import Array
 from engram.checks import require
+from engram.online import linear, mixture
 from engram.online.learner import positive
-from engram.online.linear import (
-    LinearModel,
-    LinearTask,
-    coefficients,
-    learned,
-    predictions,
-    started,
-    widened,
-)
 from engram.online.losses import Loss
+from engram.online.tasks import LinearState, LinearTask, Rules
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _BY_NAME = "a row by name, such as a dict"
-_MOST_EXP_CONCAVE = 64  # coefficients: a row takes half a millisecond, on the sphere ten times that
+_RULES: Mapping[str, Rules] = {"mixture": mixture, "universal": linear}
 
 
 class StreamModel(BaseEstimator):
@@ -43,15 +36,18 @@ class StreamModel(BaseEstimator):
     input raises ``ValueError`` and leaves the model unchanged.
 
     Attributes:
+        learner_: The learner.
         task_: The learning task.
         model_: State of the model.
         n_features_in_, feature_names_in_: As in scikit-learn; ``learn_one`` extends them.
     """
 
     radius: float
-    exp_concave: bool | None
+    full_matrix: bool | None
+    learner: Literal["mixture", "universal"]
+    learner_: Literal["mixture", "universal"]
     task_: LinearTask
-    model_: LinearModel
+    model_: LinearState
     n_features_in_: int
 
     @abstractmethod
@@ -66,9 +62,13 @@ class StreamModel(BaseEstimator):
         """Returns targets, shape (n, m); before the first row it also determines the classes."""
 
     @property
-    def exp_concave_(self) -> bool:
-        """Whether the ensemble has learners for exp-concave losses."""
-        return self.task_.exp_concave(self._width)
+    def full_matrix_(self) -> bool:
+        """Whether learners keep matrices of columns, which take O(d^2) per row."""
+        return self._rules.full_matrix(self.task_, self._width)
+
+    @property
+    def _rules(self) -> Rules:
+        return _RULES[self.learner_]
 
     @property
     def _width(self) -> int:
@@ -77,32 +77,31 @@ class StreamModel(BaseEstimator):
 
     def _start(self, dim: int) -> None:
         positive(radius=self.radius)
-        known = self.exp_concave is None or isinstance(self.exp_concave, bool)
-        require(known, "exp_concave", self.exp_concave, "True, False or None")
-        most = {None: _MOST_EXP_CONCAVE, True: np.inf, False: 0}
+        require(self.learner in _RULES, "learner", self.learner, " or ".join(_RULES))
+        known = self.full_matrix is None or isinstance(self.full_matrix, bool)
+        require(known, "full_matrix", self.full_matrix, "True, False or None")
         outputs, standardized = self._shape()
+        self.learner_ = self.learner
         self.task_ = LinearTask(
-            self._loss(), outputs, standardized, float(self.radius), most[self.exp_concave]
+            self._loss(), outputs, standardized, float(self.radius), self.full_matrix
         )
-        self.model_ = started(self.task_, dim)
-        self._warn()
+        self.model_ = self._rules.started(self.task_, dim)
+        self._warn(dim, stacklevel=6)
 
-    def _warn(self) -> None:
-        if self.exp_concave is None and not self.exp_concave_:
+    def _warn(self, width: int, *, stacklevel: int) -> None:
+        """Warns, where the user called, if matrices are left out for ``width`` columns."""
+        if self.task_.full_matrix is None and not self._rules.full_matrix(self.task_, width):
             warnings.warn(
-                f"learners for exp-concave losses are left out, for speed, as there are more than "
-                f"{_MOST_EXP_CONCAVE} coefficients; exp_concave=True keeps them, and False leaves "
-                "them out without a word",
-                stacklevel=5,  # the caller of partial_fit
+                "with so many columns, learners keep no d x d matrices, for speed; "
+                "full_matrix=True keeps them, and False leaves them out without a word",
+                stacklevel=stacklevel,
             )
 
     def _learn(self, x: Array, targets: Array, weights: Array) -> None:
-        x = _padded(x, self._width)
-        model = self.model_
-        for row, target, weight in zip(x, targets, weights.tolist(), strict=True):
-            if weight > 0:
-                model = learned(self.task_, model, row, target, weight)
-        self.model_ = model
+        x, counts = _padded(x, self._width), weights > 0
+        if not counts.all():
+            x, targets, weights = x[counts], targets[counts], weights[counts]
+        self.model_ = self._rules.learned(self.task_, self.model_, x, targets, weights)
 
     # --- Tables ------------------------------------------------------------------------------
 
@@ -149,13 +148,13 @@ class StreamModel(BaseEstimator):
         check_is_fitted(self)
         x = self._table(x, reset=False)
         x = _padded(x, self._width)
-        return predictions(self.task_, self.model_, x)
+        return self._rules.predictions(self.task_, self.model_, x)
 
     def _coefficients(self) -> tuple[Array, Array]:
         """Returns coefficients of columns in their own units, (m, d), and intercepts, (m,)."""
         check_is_fitted(self)
         columns, targets = self.model_.columns, self.model_.targets
-        w = coefficients(self.task_, self.model_) * targets.scale[:, None]
+        w = self._rules.coefficients(self.task_, self.model_) * targets.scale[:, None]
         coef = w[:, :-1] / columns.scale
         intercept = targets.mean + w[:, -1] - coef @ columns.mean
         return coef[:, : self.n_features_in_], intercept
@@ -163,34 +162,44 @@ class StreamModel(BaseEstimator):
     # --- Rows by name ------------------------------------------------------------------------
 
     def _learn_one(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any = None) -> Self:
-        after = copy(self)
+        if hasattr(self, "model_"):
+            self._take_row(x, y, w, classes)
+            return self
+        after = copy(self)  # the first row may be refused late, by a parameter
         after._take_row(x, y, w, classes)
         self.__dict__.update(vars(after))
         return self
 
     def _take_row(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any) -> None:
+        """Learns a row; what is refused is refused before anything has changed."""
         require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
         weighs = isinstance(w, (int, float, np.number)) and 0 <= w <= LARGEST
         require(weighs, "w", w, "finite and at least 0")
         require(np.ndim(y) == 0, "y", y, "one number or label")
         names = self._names()
-        known = set(names)
-        new = [name for name in x if name not in known]
-        names += new
+        new = []
+        if list(x) != names:  # seldom, so that no time is lost
+            known = set(names)
+            new = [name for name in x if name not in known]
+            names += new
         row = _row(x, names)
-        targets = self._targets(np.array([y]), classes)
+        targets = self._target(y, classes)
         if not hasattr(self, "model_"):
             self._start(len(names))
         elif len(names) > self._width:
-            # Twice as many, or each new name would make the ensemble start over.
-            had = self.exp_concave_
-            self.model_ = widened(self.task_, self.model_, max(len(names), 2 * self._width))
-            if had:
-                self._warn()
-        if new or not known:
+            # Twice as many, or each new name would make the learner widen its state.
+            width = max(len(names), 2 * self._width)
+            if self.full_matrix_:
+                self._warn(width, stacklevel=5)
+            self.model_ = self._rules.widened(self.task_, self.model_, width)
+        if new or not hasattr(self, "feature_names_in_"):
             self.n_features_in_ = len(names)
             self.feature_names_in_ = np.fromiter(names, dtype=object, count=len(names))
-        self._learn(row[None], targets, np.array([w]))
+        self._learn(row[None], targets, np.array([w], dtype=np.float64))
+
+    def _target(self, y: Any, classes: Any) -> Array:
+        """Returns the targets of one row, shape (1, m)."""
+        return self._targets(np.array([y]), classes)
 
     def _names(self) -> list[Any]:
         names = getattr(self, "feature_names_in_", None)
@@ -199,12 +208,12 @@ class StreamModel(BaseEstimator):
                 "rows by name need names of columns: begin with learn_one or with a frame, not "
                 "with an array"
             )
-        return [] if names is None else list(names)
+        return [] if names is None else names.tolist()
 
     def _predictions_one(self, x: Mapping[Any, Any]) -> Array:
         """Returns predictions, (m,); unknown names are ignored."""
         rows = _padded(_row(x, self._names())[None], self._width)
-        found: Array = predictions(self.task_, self.model_, rows)[0]
+        found: Array = self._rules.predictions(self.task_, self.model_, rows)[0]
         return found
 
 
@@ -220,7 +229,11 @@ def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
     """Returns a row by name as numbers, in the order of ``names``; 0 for missing ones."""
     require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
     try:
-        row = np.array([x.get(name, 0.0) for name in names], dtype=np.float64)
+        in_order = list(x) == names
+        row = np.array(
+            list(x.values()) if in_order else [x.get(name, 0.0) for name in names],
+            dtype=np.float64,
+        )
     except (TypeError, ValueError) as error:
         for name in names:
             if not isinstance(x.get(name, 0.0), (int, float, np.number)):
@@ -231,9 +244,9 @@ def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
 
 
 def _check_rows(x: Array, names: Sequence[Any]) -> None:
-    bad = ~(np.abs(x) <= LARGEST)
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
+    good = np.abs(x) <= LARGEST
+    if not good.all():
+        row, column = (int(i) for i in np.argwhere(~good)[0])
         value = x[row, column]
         shown = "NaN" if np.isnan(value) else "infinity" if np.isinf(value) else value
         where = f" in row {row}" if len(x) > 1 else ""

@@ -24,7 +24,7 @@ from engram.states import to_arrays
 from tests.engram.bandits.test_contract import BANDITS, DIM, ENVIRONMENT
 from tests.engram.molar.bandits import POLICIES, generators, small_environments
 from tests.engram.molar.countries import classes, linear
-from tests.engram.online.streams import MODELS, rows
+from tests.engram.online.streams import ON_A_BALL, rows
 
 HORIZON, SIZE = 60, 3
 BALL = {"gradient_bound": 2.0, "horizon": HORIZON}
@@ -92,7 +92,7 @@ def tasks(name, model):
 
 def stream(name):
     """Learns 300 rows one after the other."""
-    model, target, options = MODELS[name]
+    model, target, options = ON_A_BALL[name]
     x, _ = rows(300)
     y = target(*rows(300))
     fitted = type(model)(**model.get_params())
@@ -178,7 +178,7 @@ CASES = {
         for name in POLICIES
         for model in ("C", "P")
     },
-    **{f"stream, {name}": lambda name=name: stream(name) for name in MODELS},
+    **{f"stream, {name}": lambda name=name: stream(name) for name in ON_A_BALL},
     **{f"learner, {name}": lambda make=make: learned(make) for name, make in LEARNERS.items()},
     **{f"experts, {name}": lambda make=make: weighed(make) for name, make in EXPERTS.items()},
     **{f"policy, {name}": lambda name=name: chosen(name) for name in BANDITS},

@@ -34,9 +34,28 @@ def same(one, other):
     return list(a) == list(b) and all(np.array_equal(a[k], b[k]) for k in a)
 
 
+def standardized(model):
+    """Coefficients for standardized columns and a column of ones, shape (outputs, d + 1)."""
+    return model._rules.coefficients(model.task_, model.model_)
+
+
+UNIVERSAL = {"learner": "universal"}
+CLASSES = {"classes": ["no", "yes"]}
+# Those of the universal ensemble, whose numbers are recorded.
+ON_A_BALL = {
+    "regressor": (OnlineRegressor(**UNIVERSAL), lambda x, y: y, {}),
+    "median": (OnlineRegressor(loss="absolute", **UNIVERSAL), lambda x, y: y, {}),
+    "classifier": (OnlineClassifier(radius=8.0, **UNIVERSAL), lambda x, y: labels(x), CLASSES),
+    "hinge": (
+        OnlineClassifier(loss="hinge", radius=8.0, **UNIVERSAL),
+        lambda x, y: labels(x),
+        CLASSES,
+    ),
+}
 MODELS = {
-    "regressor": (OnlineRegressor(), lambda x, y: y, {}),
-    "median": (OnlineRegressor(loss="absolute"), lambda x, y: y, {}),
-    "classifier": (OnlineClassifier(), lambda x, y: labels(x), {"classes": ["no", "yes"]}),
-    "hinge": (OnlineClassifier(loss="hinge"), lambda x, y: labels(x), {"classes": ["no", "yes"]}),
+    "mixture, regressor": (OnlineRegressor(), lambda x, y: y, {}),
+    "mixture, median": (OnlineRegressor(loss="absolute"), lambda x, y: y, {}),
+    "mixture, classifier": (OnlineClassifier(), lambda x, y: labels(x), CLASSES),
+    "mixture, hinge": (OnlineClassifier(loss="hinge"), lambda x, y: labels(x), CLASSES),
+    **ON_A_BALL,
 }

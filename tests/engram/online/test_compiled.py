@@ -5,7 +5,7 @@ import ast
 import pytest
 from numba.core import caching
 
-from engram.online import steps, surrogates, weights
+from engram.online import rows, steps, surrogates, weights
 from engram.online.compiled import compiled
 from federation.fingerprint import source_root
 
@@ -21,7 +21,9 @@ def test_without_a_place_for_what_is_compiled_it_is_compiled_all_the_same(monkey
 
 
 @pytest.mark.parametrize(
-    "module", [steps, surrogates, weights], ids=["steps", "surrogates", "weights"]
+    "module",
+    [rows, steps, surrogates, weights],
+    ids=["rows", "steps", "surrogates", "weights"],
 )
 def test_compiled_functions_call_those_of_their_own_file_only(module):
     # Numba would not see that another file has changed.

@@ -11,8 +11,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from engram.online.estimators import OnlineClassifier, OnlineRegressor
-from engram.online.linear import coefficients
-from tests.engram.online.streams import BETA, NAMES, by_name, labels, rows, same
+from tests.engram.online.streams import BETA, NAMES, by_name, labels, rows, same, standardized
 
 # --- What is learned -------------------------------------------------------------------------
 
@@ -43,9 +42,13 @@ def test_a_classification_in_any_units_is_logistic_regression():
 
 @pytest.mark.parametrize(("q", "loss"), [(0.5, "absolute"), (0.5, "quantile"), (0.9, "quantile")])
 def test_quantiles(q, loss):
-    x, y = rows(1500)
-    model = OnlineRegressor(loss=loss, quantile=q).fit(x, y)
-    assert np.mean(y <= model.predict(x)) == pytest.approx(q, abs=0.03)
+    x, y = rows(3000)
+    model, below = OnlineRegressor(loss=loss, quantile=q), []
+    for start in range(0, 3000, 10):
+        some = slice(start, start + 10)
+        below.append(np.mean(y[some] <= model.predict(x[some])) if start else q)
+        model.partial_fit(x[some], y[some])
+    assert np.mean(below[50:]) == pytest.approx(q, abs=0.03)
 
 
 @pytest.mark.parametrize("loss", ["absolute", "squared"])
@@ -94,10 +97,10 @@ def test_coefficients_are_of_columns_as_they_are():
     np.testing.assert_allclose(odds, scores, rtol=1e-6)
 
 
-def test_coefficients_stay_within_the_radius():
+def test_coefficients_stay_in_the_ball():
     x, y = rows(500)
-    model = OnlineRegressor(radius=0.25).fit(x, y)
-    w = coefficients(model.task_, model.model_)
+    model = OnlineRegressor(radius=0.25, learner="universal").fit(x, y)
+    w = standardized(model)
     assert np.linalg.norm(w) == pytest.approx(0.25, rel=0.02)  # 0.95 would be best
 
 
@@ -153,7 +156,9 @@ def test_parameters_count_from_the_first_row(case):
     model.partial_fit(x[:60], y[:60], **named)
     model.set_params(radius=0.1)
     assert same(model.partial_fit(x[60:], y[60:]), other.partial_fit(x[60:], y[60:]))
-    assert np.linalg.norm(coefficients(model.fit(x, y).task_, model.model_)) <= 0.1 + 1e-9
+    other = clone(model).partial_fit(x, y, **named)
+    assert same(model.fit(x, y), other)
+    assert other.task_.radius == 0.1
 
 
 def test_a_weight_multiplies_a_loss(case):
@@ -162,11 +167,7 @@ def test_a_weight_multiplies_a_loss(case):
     plain.partial_fit(x, y, **named)
     # All weights alike are none, as the first says what is usual; powers of two, for no rounding.
     scaled.partial_fit(x, y, sample_weight=np.full(120, 2.0**-20), **named)
-    np.testing.assert_allclose(
-        coefficients(plain.task_, plain.model_),
-        coefficients(scaled.task_, scaled.model_),
-        rtol=1e-9,
-    )
+    np.testing.assert_allclose(standardized(plain), standardized(scaled), rtol=1e-9)
     # Rows of weight 0 are not there.
     weights = np.arange(120) % 3 / 2.0
     none.partial_fit(x, y, sample_weight=weights, **named)
@@ -214,7 +215,7 @@ def test_new_names_become_columns_and_leave_the_others_alone():
 
 def test_many_names_make_the_ensemble_start_over_seldom():
     rng = np.random.default_rng(0)
-    model, widths = OnlineClassifier(exp_concave=False), set()
+    model, widths = OnlineClassifier(full_matrix=False), set()
     for t in range(400):
         word = int(rng.integers(0, 1 + t // 4))
         model.learn_one({f"word {word}": 1.0}, word % 2 == 0)
@@ -249,20 +250,23 @@ def test_classes_of_rows_are_false_and_true_or_named():
         OnlineClassifier().learn_one({"a": 1.0}, "x")
 
 
-def test_what_is_left_out_is_said():
-    x = np.random.default_rng(0).normal(size=(3, 64))
-    y = [1.0, 2.0, 0.0]
-    with pytest.warns(UserWarning, match="exp-concave losses are left out"):
-        wide = OnlineRegressor().fit(x, y)
-    assert not wide.exp_concave_
-    assert wide.model_.ensemble.newtons == ()
-    assert OnlineRegressor().fit(x[:, :63], y).exp_concave_  # 64 coefficients
-    assert OnlineRegressor(exp_concave=True).fit(x, y).exp_concave_
-    assert not OnlineRegressor(exp_concave=False).fit(x[:, :2], y).exp_concave_
-    rows_ = OnlineClassifier().learn_one(dict.fromkeys(range(40), 1.0), True)
-    with pytest.warns(UserWarning, match="exp-concave losses are left out"):
-        rows_.learn_one(dict.fromkeys(range(41), 1.0), False)
-    assert not rows_.exp_concave_
+@pytest.mark.parametrize(("learner", "most"), [("mixture", 127), ("universal", 63)])
+def test_what_is_left_out_is_said(learner, most):
+    x = np.random.default_rng(0).normal(size=(3, most + 1))
+    y, left_out = [1.0, 2.0, 0.0], "learners keep no d x d matrices"
+    with pytest.warns(UserWarning, match=left_out) as warned:
+        wide = OnlineRegressor(learner=learner).partial_fit(x, y)
+    assert warned[0].filename == __file__
+    assert not wide.full_matrix_
+    assert OnlineRegressor(learner=learner).fit(x[:, :most], y).full_matrix_
+    assert OnlineRegressor(learner=learner, full_matrix=True).fit(x, y).full_matrix_
+    assert not OnlineRegressor(learner=learner, full_matrix=False).fit(x[:, :2], y).full_matrix_
+    some = dict.fromkeys(range(most * 2 // 3), 1.0)
+    by_rows = OnlineClassifier(learner=learner).learn_one(some, True)
+    with pytest.warns(UserWarning, match=left_out) as warned:
+        by_rows.learn_one(some | {"new": 1.0}, False)
+    assert warned[0].filename == __file__
+    assert not by_rows.full_matrix_
 
 
 # --- scikit-learn's own ----------------------------------------------------------------------
@@ -275,6 +279,8 @@ ORDER = "two rounds with a row are not one round with twice its loss"
         OnlineRegressor(),
         OnlineClassifier(),
         OnlineClassifier(loss="hinge"),
+        OnlineRegressor(learner="universal"),
+        OnlineClassifier(learner="universal"),
     ],
     expected_failed_checks=lambda e: {"check_sample_weight_equivalence_on_dense_data": ORDER},
 )

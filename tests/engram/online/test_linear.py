@@ -5,16 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram.online.linear import (
-    LinearTask,
-    RunningMoments,
-    coefficients,
-    learned,
-    predictions,
-    started,
-    widened,
-)
+from engram.online import linear, mixture
+from engram.online.linear import coefficients, learned, predictions, started
 from engram.online.losses import LOGISTIC, SQUARED
+from engram.online.tasks import LinearTask, RunningMoments
 from tests.engram.online.streams import labels, rows
 
 
@@ -43,11 +37,11 @@ def test_the_first_rows_of_a_regression_by_hand():
     # Row 1: the mean is the target, columns do not vary, z = (0, 1), p = 0: no gradient at all.
     # Row 2: columns (2, 6) and targets (10, 14) become -1 and 1; W is still 0; the slope is
     # 2 (0 - 1) in both of z = (1, 1): coefficients go up, equally.
-    task = LinearTask(SQUARED, outputs=1, standardized=True, radius=3.0, most_exp_concave=np.inf)
-    one = learned(task, started(task, 1), np.array([2.0]), np.array([10.0]), 1.0)
+    task = LinearTask(SQUARED, outputs=1, standardized=True, radius=3.0, full_matrix=True)
+    one = learned(task, started(task, 1), np.array([[2.0]]), np.array([[10.0]]), np.ones(1))
     assert coefficients(task, one).tolist() == [[0.0, 0.0]]
     assert predictions(task, one, np.array([[2.0], [99.0]])).tolist() == [[10.0], [10.0]]
-    two = learned(task, one, np.array([6.0]), np.array([14.0]), 1.0)
+    two = learned(task, one, np.array([[6.0]]), np.array([[14.0]]), np.ones(1))
     ((coefficient, intercept),) = coefficients(task, two)
     assert 0 < coefficient == pytest.approx(intercept, rel=1e-12)
     at = predictions(task, two, np.array([[4.0], [6.0]]))[:, 0]  # z = 0 and 1; sd's are 2
@@ -56,25 +50,24 @@ def test_the_first_rows_of_a_regression_by_hand():
     )
 
 
-def test_a_column_that_comes_late_was_0_before():
-    task = LinearTask(LOGISTIC, outputs=2, standardized=False, radius=4.0, most_exp_concave=np.inf)
+@pytest.mark.parametrize("rules", [linear, mixture], ids=["universal", "mixture"])
+@pytest.mark.parametrize("full", [True, False])
+def test_a_column_that_comes_late_was_0_before(rules, full):
+    task = LinearTask(LOGISTIC, outputs=2, standardized=False, radius=4.0, full_matrix=full)
     x, _ = rows(60)
     signs = np.where(labels(x) == "yes", 1.0, -1.0)
     z = (x - [40, 5e4, 1.7]) / [10, 1e4, 0.1]
-    narrow, wide = started(task, 2), started(task, 3)
-    for row, sign in zip(z, signs, strict=True):
-        target = np.array([sign, -sign])
-        narrow = learned(task, narrow, row[:2], target, 1.0)
-        wide = learned(task, wide, np.append(row[:2], 0.0), target, 1.0)
-    widen = widened(task, narrow, 3)
+    targets, none = np.c_[signs, -signs], np.zeros((60, 1))
+    narrow = rules.learned(task, rules.started(task, 2), z[:, :2], targets, np.ones(60))
+    later = np.c_[z[:, :2], none]
+    wide = rules.learned(task, rules.started(task, 3), later, targets, np.ones(60))
+    widen = rules.widened(task, narrow, 3)
     for a, b in zip(widen.columns, wide.columns, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-12)
-    assert (
-        coefficients(task, widen)[:, 2].tolist()
-        == [0, 0]
-        == coefficients(task, wide)[:, 2].tolist()
-    )
-    before, after = coefficients(task, narrow), coefficients(task, widen)
+    before, after = rules.coefficients(task, narrow), rules.coefficients(task, widen)
+    assert after[:, 2].tolist() == [0, 0] == rules.coefficients(task, wide)[:, 2].tolist()
     np.testing.assert_allclose(after[:, [0, 1, 3]], before, rtol=1e-12)
-    found = predictions(task, widen, np.c_[z[:, :2], np.zeros(60)])
-    np.testing.assert_allclose(found, predictions(task, narrow, z[:, :2]), rtol=1e-12)
+    found = rules.predictions(task, widen, later)
+    np.testing.assert_allclose(found, rules.predictions(task, narrow, z[:, :2]), rtol=1e-12)
+    more = rules.learned(task, widen, z, targets, np.ones(60))
+    assert (rules.coefficients(task, more)[:, 2] != 0).all()
