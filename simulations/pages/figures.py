@@ -20,6 +20,7 @@ __all__ = ["clients", "curves", "gains"]
 
 _COLORS: Final = qualitative.D3
 _JITTER: Final = 0.25  # of a line's height
+_MARGIN: Final = {"t": 30, "b": 50}  # pixels
 
 
 def curves(runs: Runs, metric: Metric) -> Figure:
@@ -35,6 +36,7 @@ def curves(runs: Runs, metric: Metric) -> Figure:
                 band = Scatter(
                     x=[*rounds, *rounds[::-1]],
                     y=edges,
+                    mode="lines",
                     fill="toself",
                     opacity=0.2,
                     line={"width": 0, "color": color},
@@ -47,7 +49,8 @@ def curves(runs: Runs, metric: Metric) -> Figure:
                 x=rounds, y=values.mean(axis=0), name=label, legendgroup=label, line=line
             )
             figure.add_trace(mean)
-    figure.update_layout(xaxis_title="communication round", yaxis_title=_title(metric))
+    titles = {"xaxis_title": "communication round", "yaxis_title": _title(metric)}
+    figure.update_layout(margin=_MARGIN, **titles)
     return figure
 
 
@@ -151,7 +154,7 @@ def _dots(runs: Runs, values: Mapping[str, tuple[str, Sequence[Any]]]) -> Figure
     figure.update_yaxes(
         tickvals=list(range(len(values))), ticktext=list(values), autorange="reversed"
     )
-    figure.update_layout(height=160 + 45 * len(values))
+    figure.update_layout(height=100 + 45 * len(values), margin=_MARGIN)
     return figure
 
 

@@ -25,6 +25,7 @@ from simulations.rows import differences_from, figures_of, report_rows, tail
 
 __all__ = ["page"]
 
+_BAR: Final = {"displaylogo": False}
 _PAGE: Final = """<!doctype html>
 <html lang="en">
 <head>
@@ -141,7 +142,9 @@ def _of_networks(folder: Path, runs: Runs) -> tuple[list[dict[str, Any]], dict[s
         if (dots := clients(runs, metric)) is not None:
             named[f"{metric.name} of each client"] = dots
         for name, figure in named.items():
-            figures[name] = Markup(figure.to_html(full_html=False, include_plotlyjs=False))
+            figures[name] = Markup(
+                figure.to_html(full_html=False, include_plotlyjs=False, config=_BAR)
+            )
     return tables, figures
 
 
