@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from engram.arrays import Array
+from engram.arrays import Array, Ints
 from engram.bandits.meta_ban import MetaBan, MetaBanState
 from engram.bandits.play import RoundContext, play_policy
 from engram.bandits.policy import BatchedPolicy
@@ -29,7 +29,7 @@ _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
 RECOVERY: Final = ("exact", "precision", "recall")
 
 _TUNING: Final = (1000, 1001)  # seeds; reported ones count from 0
-_POINTS: Final = 100  # of a curve
+POINTS: Final = 100  # of a curve
 
 
 class Found(NamedTuple):
@@ -79,6 +79,11 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
     return Found(pool.run(final), ablated)
 
 
+def at_shares(horizon: int, shares: Sequence[int]) -> Ints:
+    """Returns the rounds in which these shares of T, in %, are over."""
+    return -(-np.array(shares) * horizon // POINTS)
+
+
 def choose(rows: Iterable[Row]) -> dict[str, Setting]:
     """Returns each method's setting with the least regret in the trials of tuning."""
     regrets: dict[str, dict[Any, float]] = {}
@@ -117,14 +122,14 @@ def run_trial(
     recovery = np.zeros((len(RECOVERY), len(seeds), horizon))
 
     def watch(context: RoundContext[Any]) -> None:
-        if context.t % max(1, horizon // _POINTS) == 0:
+        if context.t % max(1, horizon // POINTS) == 0:
             report(context.t, horizon)
         if recovered is not None:
             recovery[:, :, context.t] = recovered(context)
 
     played = play_policy(policy, worlds, seeds, watch)
     report(horizon, horizon)
-    rounds = np.unique(np.linspace(1, horizon, _POINTS).round().astype(int))
+    rounds = np.unique(at_shares(horizon, range(1, POINTS + 1)))
     starts = np.r_[0, rounds[:-1]]
     between = np.add.reduceat(recovery, starts, axis=2) / np.diff(np.r_[starts, horizon])
     return [
