@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from engram.arrays import Array
+from engram.arrays import Array, Bools
 from simulations.studies.figures import log_ticks
 
 __all__ = ["Curve", "draw_differences", "draw_multiples", "spread"]
@@ -70,7 +70,7 @@ def draw_multiples(
     for panels, (name, curves) in zip(rows, groups.items(), strict=True):
         for axes, mine in zip(panels, curves, strict=True):
             for other in curves:
-                look = {"color": _OTHERS, "lw": 0.8, "zorder": 1.5}
+                look: dict[str, Any] = {"color": _OTHERS, "lw": 0.8, "zorder": 1.5}
                 if other.title in styles:
                     look = {"color": "black", "lw": 1.0, "ls": styles[other.title], "zorder": 1.7}
                 axes.plot(other.x, other.mean, **look)
@@ -81,7 +81,7 @@ def draw_multiples(
             tenths = [np.interp(max(c.x) / 10, c.x, c.mean) for c in curves]
             log_ticks(panels[0], (1, 2, 5))
             panels[0].set_ylim(bottom=min((t for t in tenths if t > 0), default=None))
-    handles = [(Line2D([], [], color=_OWN, lw=1.3), Patch(color=_OWN, alpha=0.3, lw=0))]
+    handles: list[Any] = [(Line2D([], [], color=_OWN, lw=1.3), Patch(color=_OWN, alpha=0.3, lw=0))]
     lines = [Line2D([], [], color="black", lw=1, ls=style) for style in styles.values()]
     gray = Line2D([], [], color=_OTHERS)
     return _explained(figure, [*handles, *lines, gray], [own, *styles, "means of the others"])
@@ -110,7 +110,7 @@ def draw_differences(
                 axes.plot(mine.x, mine.mean, color="black", lw=1.2)
             axes.set_title(f"{mine.title}{name}", fontsize=10)
     said = {_LESS: "less", _MORE: "more", _ALIKE: "not told apart"}
-    handles = [Line2D([], [], color="black", lw=1.2)]
+    handles: list[Any] = [Line2D([], [], color="black", lw=1.2)]
     handles += [Patch(color=color, alpha=0.5, lw=0) for color in said]
     return _explained(figure, handles, [kind, *said.values()])
 
@@ -122,7 +122,7 @@ def _panels(
     count = len(next(iter(groups.values())))
     wide = count if len(groups) > 1 else min(count, _WIDEST)
     high = len(groups) if len(groups) > 1 else math.ceil(count / wide)
-    share = "row" if len(groups) > 1 else True
+    share: Literal["row", "all"] = "row" if len(groups) > 1 else "all"
     figure = Figure(figsize=(1.0 + 2.4 * wide, 1.0 + 2.1 * high), layout="constrained")
     grid = figure.subplots(high, wide, squeeze=False, sharex=True, sharey=share)
     axes = list(grid.ravel())
@@ -136,12 +136,12 @@ def _panels(
     return figure, [axes[start : start + count] for start in range(0, count * len(groups), count)]
 
 
-def _draw_band(axes: Axes, curve: Curve, color: str, where: Array | None = None) -> None:
+def _draw_band(axes: Axes, curve: Curve, color: str, where: Bools | None = None) -> None:
     if curve.low is not None and curve.high is not None:
         axes.fill_between(curve.x, curve.low, curve.high, where=where, color=color, alpha=0.3, lw=0)
 
 
-def _explained(figure: Figure, handles: Sequence[object], texts: Sequence[str]) -> Figure:
+def _explained(figure: Figure, handles: Sequence[Any], texts: Sequence[str]) -> Figure:
     """Puts a legend above all panels."""
     figure.legend(handles, texts, loc="outside upper center", ncols=len(texts), fontsize=9)
     return figure

@@ -1,6 +1,6 @@
 """Figures 1 to 4 of the Meta-Ban paper from measured runs, with tables of regrets."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -31,8 +31,8 @@ _LOOKS: Final = {"show_edge": False, "pad_edge": False}
 def report(settings: MetaBanSettings, found: Found) -> Report:
     """Makes the tables and plots."""
     rows, kinds = summarize(found.done), summarize_runs(found.ablated)
-    shown = [_caption(settings), _table(rows), _by_round(rows), _rounds_table(rows), said(rows)]
-    shown += recovery_lines(rows)
+    shown: list[str | Table] = [_caption(settings), _table(rows)]
+    shown += [_by_round(rows), _rounds_table(rows), said(rows), *recovery_lines(rows)]
     if kinds:
         shown.append(_ablation_table(kinds, settings.ablation or ""))
     pictures = _draw_all(found.done, found.ablated, settings.ablation or "")
@@ -141,7 +141,7 @@ def _gap(title: str, runs: Sequence[Row], own: Sequence[Row]) -> Curve:
     return Curve(title, runs[0]["rounds"], mean, *limits)
 
 
-def _draw(named: dict[str, Sequence[Row]], measure: str = "") -> bytes:
+def _draw(named: Mapping[str, Sequence[Row]], measure: str = "") -> bytes:
     """Plots each title's runs: their regret, or how well groups are recovered, by a measure."""
     curves = []
     for title, runs in named.items():
