@@ -15,6 +15,8 @@ from tests.support import write_npz
 
 ONE = ["--processes", "1"]
 SEED = ["--seeds", "1"]
+POLICIES = ["meta-ban", "neural-ucb-one", "neural-ucb-ind", "neural-ts", "club", "sclub", "cofiba"]
+POLICIES += ["locb", "linucb-one", "linucb-ind", "epsilon-greedy", "molar", "random"]
 
 
 def study(folder, *words):
@@ -87,6 +89,6 @@ CASES = {
         folder, "universal", "linear", "logistic", "bilinear-honest", "--horizon", 30, *SEED, *ONE
     ),
     "universal-stream": stream,
-    "meta-ban, linear groups": lambda folder: bandits(folder, "linear-groups"),
+    "meta-ban, linear groups": lambda folder: bandits(folder, "linear-groups", *POLICIES),
     "meta-ban, digits": lambda folder: bandits(folder, "digits", "meta-ban", "linucb-ind"),
 }

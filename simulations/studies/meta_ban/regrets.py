@@ -1,6 +1,6 @@
 """Regrets of policies in the same worlds: means, and paired differences with intervals."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,17 +12,29 @@ from simulations.studies.meta_ban.trials import RECOVERY, at_shares
 from simulations.studies.summaries import grouped
 from simulations.studies.verdict import REGRETS, Interval, in_words, paired
 
-__all__ = ["SHARES", "alike", "difference", "said", "summarize", "summarize_runs"]
+__all__ = [
+    "SHARES",
+    "alike",
+    "difference",
+    "said",
+    "simplest_first",
+    "summarize",
+    "summarize_runs",
+]
 
 SHARES: Final = (10, 20, 40, 100)
 """After which shares of the rounds, in %, regrets are shown."""
 
 
 def alike(done: Sequence[Row]) -> list[list[Row]]:
-    """Groups runs that differ only in their seeds, from the simplest method on."""
+    """Groups runs that differ only in their seeds."""
+    return list(grouped(done, "method", "setting").values())
+
+
+def simplest_first(rows: Iterable[Row]) -> list[Row]:
+    """Sorts rows by how simple their methods are, so that references come first."""
     order = list(METHODS)
-    rows = sorted(done, key=lambda run: order.index(run["method"]))
-    return list(grouped(rows, "method", "setting").values())
+    return sorted(rows, key=lambda row: order.index(row["method"]))
 
 
 def difference(own: Sequence[Row], other: Sequence[Row]) -> list[Interval]:
@@ -37,7 +49,7 @@ def difference(own: Sequence[Row], other: Sequence[Row]) -> list[Interval]:
 
 
 def summarize_runs(done: Sequence[Row]) -> list[Row]:
-    """Returns a row for each method and setting, from the simplest method on.
+    """Returns a row for each method and setting, in the order in which they came.
 
     It has ``method``, ``setting``, ``seeds``; ``rounds``, those of ``SHARES``, and ``regrets``
     after them; ``regret`` after all rounds, its ``sd`` (None for one seed), ``ms``, and, if group
@@ -64,9 +76,10 @@ def summarize(done: Sequence[Row]) -> list[Row]:
     """Returns the rows of ``summarize_runs`` for one setting of each method, with more keys.
 
     ``of-random`` is the mean regret relative to random play's (None without it, or if that is 0);
-    ``over-meta-ban`` is by how much the regret is above Meta-Ban's after each of ``rounds``, and
-    ``over-least`` by how much that after all rounds is above the least mean: (mean, lower limit,
-    upper limit) of level 0.95 over worlds, the former None without Meta-Ban.
+    ``meta-ban-less`` is in how many worlds Meta-Ban has less regret; ``over-meta-ban`` is by how
+    much the regret is above Meta-Ban's after each of ``rounds`` (both None without Meta-Ban); and
+    ``over-least`` by how much that after all rounds is above the least mean. The last two are
+    intervals of level 0.95 over worlds: (mean, lower limit, upper limit).
     """
     runs = {each[0]["method"]: each for each in alike(done)}
     rows = summarize_runs(done)
@@ -76,15 +89,20 @@ def summarize(done: Sequence[Row]) -> list[Row]:
         own = runs[row["method"]]
         row["of-random"] = row["regret"] / random if random else None
         row["over-least"] = difference(own, runs[least])[-1]
-        row["over-meta-ban"] = None
+        row |= {"meta-ban-less": None, "over-meta-ban": None}
         if META_BAN in runs:
             over = difference(own, runs[META_BAN])
             row["over-meta-ban"] = [over[point] for point in _points(own[0])]
+            row["meta-ban-less"] = int((_last(runs[META_BAN]) < _last(own)).sum())
     return rows
 
 
 def said(rows: Sequence[Row]) -> str:
-    """Says which policy is best, if one is shown to be, and how Meta-Ban compares with each."""
+    """Says which policy is best, if one is shown to be, and how Meta-Ban compares with each.
+
+    Args:
+        rows: Those of ``summarize``, from the simplest method on.
+    """
     named = {row["method"]: METHODS[row["method"]].title for row in rows}
     verdict = in_words(
         [

@@ -14,11 +14,12 @@ from simulations.studies.meta_ban.regrets import (
     alike,
     difference,
     said,
+    simplest_first,
     summarize,
     summarize_runs,
 )
 from simulations.studies.meta_ban.settings import MetaBanSettings
-from simulations.studies.meta_ban.trials import RECOVERY, Found, work
+from simulations.studies.meta_ban.trials import RECOVERY, TUNED_ROUNDS, Found, work
 from simulations.studies.meta_ban.worlds import WORLDS
 from simulations.studies.study import Report
 from simulations.studies.verdict import Interval
@@ -31,8 +32,9 @@ _LOOKS: Final = {"show_edge": False, "pad_edge": False}
 def report(settings: MetaBanSettings, found: Found) -> Report:
     """Makes the tables and plots."""
     rows, kinds = summarize(found.done), summarize_runs(found.ablated)
-    shown: list[str | Table] = [_caption(settings), _table(rows)]
-    shown += [_by_round(rows), _rounds_table(rows), said(rows), *recovery_lines(rows)]
+    ranked = simplest_first(rows)
+    shown: list[str | Table] = [_caption(settings), _table(ranked)]
+    shown += [_by_round(rows), _rounds_table(ranked), said(ranked), *recovery_lines(rows)]
     if kinds:
         shown.append(_ablation_table(kinds, settings.ablation or ""))
     pictures = _draw_all(found.done, found.ablated, settings.ablation or "")
@@ -45,7 +47,7 @@ def _caption(s: MetaBanSettings) -> str:
         f"{WORLDS[s.world].title}:\n"
         f"regret after {s.rounds} rounds, {over}; milliseconds of a\n"
         "core a round. Each policy has the best setting of as many in two worlds of\n"
-        "other seeds."
+        f"other seeds, of {min(s.rounds, TUNED_ROUNDS)} rounds."
     )
 
 
@@ -119,7 +121,7 @@ def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[s
     ``differences.png`` is drawn if there is another policy beside Meta-Ban, ``groups.png`` if
     groups are known, and ``NAME.png`` for the ablation of an argument.
     """
-    runs = {each[0]["method"]: each for each in alike(done)}
+    runs = {each[0]["method"]: each for each in alike(simplest_first(done))}
     found = {"regret.png": _draw({METHODS[name].title: each for name, each in runs.items()})}
     own = runs.pop(META_BAN, None)
     if own and runs:

@@ -1,7 +1,8 @@
 """Collaborative bandits (Section 7 of the Meta-Ban paper): all policies in the same worlds.
 
-All get about as many tuning trials, in worlds of other seeds than the reported ones. (The paper
-reports the best of its grid, which favors larger grids by chance alone.)
+All get about as many tuning trials, of at most ``TUNED_ROUNDS`` rounds, in worlds of other seeds
+than the reported ones. (The paper reports the best of its grid, which favors larger grids by chance
+alone.)
 """
 
 import functools
@@ -29,6 +30,7 @@ _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
 RECOVERY: Final = ("exact", "precision", "recall")
 
 _TUNING: Final = (1000, 1001)  # seeds; reported ones count from 0
+TUNED_ROUNDS: Final = 2000  # most rounds of a trial of tuning
 POINTS: Final = 100  # of a curve
 
 
@@ -50,7 +52,12 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
     first = world(place, s.rounds, 0)
 
     def trials(
-        title: str, name: str, grid: Sequence[Setting], seeds: Sequence[int], watched: bool
+        title: str,
+        name: str,
+        grid: Sequence[Setting],
+        seeds: Sequence[int],
+        watched: bool,
+        rounds: int = s.rounds,
     ) -> dict[str, Job]:
         """Returns jobs for all settings with all seeds, each with as many runs as fit in memory."""
         runs = [(setting, seed) for setting in grid for seed in seeds]
@@ -59,7 +66,7 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
         watched = watched and name == META_BAN
         return {
             title if len(parts) == 1 else f"{title}-{i + 1}": functools.partial(
-                run_trial, place, s.rounds, name, part, watched
+                run_trial, place, rounds, name, part, watched
             )
             for i, part in enumerate(parts)
         }
@@ -67,7 +74,8 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
     tuning, final, ablation = dict[str, Job](), dict[str, Job](), dict[str, Job]()
     for name in s.methods:
         if len(grid := METHODS[name].grid) > 1:
-            tuning |= trials(f"tune-{name}", name, grid, _TUNING, False)
+            rounds = min(s.rounds, TUNED_ROUNDS)
+            tuning |= trials(f"tune-{name}", name, grid, _TUNING, False, rounds)
     chosen = choose(pool.run(tuning))
     if s.ablation:
         values, fixed = _ABLATIONS[s.ablation]
