@@ -1,13 +1,16 @@
 """Every study of a paper, shortened: what its command records in results.json."""
 
 import json
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 from typer.testing import CliRunner
 
+from engram.bandits.meta_ban import meta_ban
 from simulations.cli import app
+from simulations.studies.meta_ban import methods as meta_ban_methods
 from simulations.studies.molar import regression as figures
 from simulations.studies.online import server_steps
 from tests.simulations.studies.molar.test_regression import SMALL
@@ -66,7 +69,8 @@ def stream(folder):
 
 def bandits(folder, world, *methods):
     chosen = [word for name in methods for word in ("--method", name)]
-    return study(folder, "meta-ban", world, "--rounds", 12, *SEED, *ONE, *chosen)
+    with patch.object(meta_ban_methods, "meta_ban", partial(meta_ban, group_cap=None)):
+        return study(folder, "meta-ban", world, "--rounds", 12, *SEED, *ONE, *chosen)
 
 
 CASES = {
