@@ -40,7 +40,7 @@ By number, as its ``train_meta`` has them: 0 on a group's rows, 1 on everybody's
 
 OURS: Final[Mapping[str, Mapping[str, Any]]] = {
     "ours": {},
-    "ours-groups-of-any-size": {"group_cap": None},
+    "ours-no-cap": {"group_cap": None},
     # As near as our options come to run.py. There is one step a round for ten every tenth round,
     # since Theta adapts where a user is served; half of a squared error takes twice the step size.
     "ours-published": {
