@@ -62,10 +62,10 @@ def draw_multiples(
         labels: Those of the two axes.
         own: What a panel's own line and band are, for the legend.
         marked: Titles of curves that are drawn in every panel as black broken lines.
-        log: Whether the vertical axis is logarithmic; it begins where the lowest mean is after a
-            tenth of ``x``.
+        log: Whether the vertical axis is logarithmic; it begins where the lowest curve or band is
+            after a tenth of ``x``.
     """
-    figure, rows = _panels(groups, labels)
+    figure, rows = _panels(groups, labels, "row" if len(groups) > 1 else "all")
     styles = dict(zip(marked, cycle(_MARKS), strict=False))
     for panels, (name, curves) in zip(rows, groups.items(), strict=True):
         for axes, mine in zip(panels, curves, strict=True):
@@ -78,7 +78,8 @@ def draw_multiples(
             axes.plot(mine.x, mine.mean, color=_OWN, lw=1.3)
             axes.set_title(f"{mine.title}{name}", fontsize=10)
         if log:  # panels of a row share their axis
-            tenths = [np.interp(max(c.x) / 10, c.x, c.mean) for c in curves]
+            lowest = [(c, c.mean if c.low is None else c.low) for c in curves]
+            tenths = [np.interp(max(c.x) / 10, c.x, low) for c, low in lowest]
             log_ticks(panels[0], (1, 2, 5))
             panels[0].set_ylim(bottom=min((t for t in tenths if t > 0), default=None))
     handles: list[Any] = [(Line2D([], [], color=_OWN, lw=1.3), Patch(color=_OWN, alpha=0.3, lw=0))]
@@ -92,12 +93,14 @@ def draw_differences(
 ) -> Figure:
     """Draws a panel for each difference, with its interval in color where it excludes zero.
 
+    Each has a vertical axis of its own, or small differences would be lost beside large ones.
+
     Args:
         groups: Differences, less being better, with their intervals; as in ``draw_multiples``.
         labels: Those of the two axes.
         kind: What the band is, for the legend.
     """
-    figure, rows = _panels(groups, labels)
+    figure, rows = _panels(groups, labels, "none")
     for panels, (name, curves) in zip(rows, groups.items(), strict=True):
         for axes, mine in zip(panels, curves, strict=True):
             axes.axhline(0, color="black", lw=0.8)
@@ -116,13 +119,14 @@ def draw_differences(
 
 
 def _panels(
-    groups: Mapping[str, Sequence[Curve]], labels: tuple[str, str]
+    groups: Mapping[str, Sequence[Curve]],
+    labels: tuple[str, str],
+    share: Literal["none", "row", "all"],
 ) -> tuple[Figure, list[list[Axes]]]:
     """Returns a figure, and each group's panels: a row of them, or as many as one group needs."""
     count = len(next(iter(groups.values())))
     wide = count if len(groups) > 1 else min(count, _WIDEST)
     high = len(groups) if len(groups) > 1 else math.ceil(count / wide)
-    share: Literal["row", "all"] = "row" if len(groups) > 1 else "all"
     figure = Figure(figsize=(1.0 + 2.4 * wide, 1.0 + 2.1 * high), layout="constrained")
     grid = figure.subplots(high, wide, squeeze=False, sharex=True, sharey=share)
     axes = list(grid.ravel())

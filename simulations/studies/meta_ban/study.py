@@ -34,7 +34,7 @@ def report(settings: MetaBanSettings, found: Found) -> Report:
     rows, kinds = summarize(found.done), summarize_runs(found.ablated)
     ranked = simplest_first(rows)
     shown: list[str | Table] = [_caption(settings), _table(ranked)]
-    shown += [_by_round(rows), _rounds_table(ranked), said(ranked), *recovery_lines(rows)]
+    shown += [*_by_round(ranked), said(ranked), *recovery_lines(rows)]
     if kinds:
         shown.append(_ablation_table(kinds, settings.ablation or ""))
     pictures = _draw_all(found.done, found.ablated, settings.ablation or "")
@@ -62,27 +62,22 @@ def _table(rows: Sequence[Row]) -> Table:
     return found
 
 
-def _by_round(rows: Sequence[Row]) -> str:
-    text = "Mean regret by round"
-    if rows[0]["over-meta-ban"]:
-        text += (
-            ", and in brackets by how much it is above Meta-Ban's in the same\nworlds (below: -)"
-        )
-        text += ", ± half the 95 % interval" if rows[0]["seeds"] > 1 else ""
-    return f"{text}:"
-
-
-def _rounds_table(rows: Sequence[Row]) -> Table:
-    """Returns regrets by round, and paired differences to Meta-Ban's."""
-    found = new_table(["policy"], [str(end) for end in rows[0]["rounds"]], **_LOOKS)
+def _by_round(rows: Sequence[Row]) -> list[str | Table]:
+    """Returns a table of regrets by round, and one of paired differences to Meta-Ban's."""
+    ends = [str(end) for end in rows[0]["rounds"]]
+    regrets = new_table(["policy"], ends, **_LOOKS)
     for row in rows:
-        gaps = row["over-meta-ban"] if row["method"] != META_BAN else None
-        cells = [
-            f"{regret:.0f}{f' ({_told(gaps[i])})' if gaps else ''}"
-            for i, regret in enumerate(row["regrets"])
-        ]
-        found.add_row(METHODS[row["method"]].title, *cells)
-    return found
+        cells = (f"{regret:.0f}" for regret in row["regrets"])
+        regrets.add_row(METHODS[row["method"]].title, *cells)
+    others = [row for row in rows if row["over-meta-ban"] and row["method"] != META_BAN]
+    if not others:
+        return ["Mean regret by round:", regrets]
+    half = ", ± half the 95 % interval" if rows[0]["seeds"] > 1 else ""
+    caption = f"By how much it is above Meta-Ban's in the same worlds (below: -){half}:"
+    gaps = new_table(["policy"], ends, **_LOOKS)
+    for row in others:
+        gaps.add_row(METHODS[row["method"]].title, *map(_told, row["over-meta-ban"]))
+    return ["Mean regret by round:", regrets, caption, gaps]
 
 
 def _told(gap: Interval) -> str:
