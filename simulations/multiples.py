@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from engram.arrays import Array, Bools
 from simulations.studies.figures import log_ticks
@@ -125,13 +126,14 @@ def _panels(
 ) -> tuple[Figure, list[list[Axes]]]:
     """Returns a figure, and each group's panels: a row of them, or as many as one group needs."""
     count = len(next(iter(groups.values())))
-    wide = count if len(groups) > 1 else min(count, _WIDEST)
-    high = len(groups) if len(groups) > 1 else math.ceil(count / wide)
+    high = len(groups) if len(groups) > 1 else math.ceil(count / _WIDEST)
+    wide = count if len(groups) > 1 else math.ceil(count / high)
     figure = Figure(figsize=(1.0 + 2.4 * wide, 1.0 + 2.1 * high), layout="constrained")
     grid = figure.subplots(high, wide, squeeze=False, sharex=True, sharey=share)
     axes = list(grid.ravel())
     for each in axes[: count * len(groups)]:
         each.grid(alpha=0.3)
+        each.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     for blank in axes[count * len(groups) :]:
         blank.set_axis_off()
         axes[axes.index(blank) - wide].tick_params(labelbottom=True)
