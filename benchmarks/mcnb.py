@@ -174,11 +174,12 @@ def main(
     for row in rows:
         gaps = row["over"] or [None] * len(row["regrets"])
         cells = [
-            f"{regret:.0f}" + (f" ({gap.mean:+.0f} ± {gap.high - gap.mean:.0f})" if gap else "")
+            f"{regret:.0f}"
+            + (f" ({round(gap.mean):+d} ± {gap.high - gap.mean:.0f})" if gap else "")
             for regret, gap in zip(row["regrets"], gaps, strict=True)
         ]
         table.add_row(row["method"], *cells, f"{row['ms']:.1f}")
-    Console().print(table)
+    Console(width=100).print(table)
 
 
 if __name__ == "__main__":
