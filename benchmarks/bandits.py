@@ -65,6 +65,7 @@ def policies(size: Size) -> dict[str, BatchedPolicy[Any]]:
             dim,
             hidden=hidden,
             gamma=_GAMMA,
+            group_cap=None,
             own_weight=_OWN_WEIGHT,
             user_steps=_USER_STEPS,
             meta_steps=_META_STEPS,
@@ -117,7 +118,7 @@ def late(state: Any, size: Size) -> Any:
 
 
 class PlainMetaBan:
-    """Meta-Ban with its defaults, one user and arm after the other, and gradients by autograd.
+    """Meta-Ban with groups of any size, one user and arm after the other, by autograd.
 
     It starts with the networks of ``late``, and changes them in place.
     """
@@ -223,7 +224,7 @@ def served(runs: BatchedPolicy[Any], size: Size) -> Callable[[int, Round], None]
 
 def plain(size: Size) -> Callable[[int, Round], None]:
     """Returns a function that plays a round by the plain loop."""
-    policy = meta_ban(size.dim, hidden=size.hidden, buffer=_BUFFER)
+    policy = meta_ban(size.dim, hidden=size.hidden, group_cap=None, buffer=_BUFFER)
     loop = PlainMetaBan(late(policy.init([generator(0, 0, INIT)]), size), size)
 
     def play(t: int, offer: Round) -> None:

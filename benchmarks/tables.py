@@ -27,7 +27,7 @@ from engram.molar.site import Rows, estimate_site
 from federation.data.npz import read_npz
 from federation.data.tables import Table
 from simulations.studies.molar.comparison import Score, Shares, compare_once
-from simulations.studies.molar.verdict import paired
+from simulations.studies.verdict import paired
 
 OURS: Final = ("MOLAR, hard", "MOLAR, soft", "MOLAR, adaptive")
 GAPS: Final = (0, 1, 2, 3, 4, 6, 10, 20)

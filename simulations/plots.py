@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import matplotlib as mpl
 import numpy as np
@@ -14,47 +14,62 @@ from matplotlib.ticker import MaxNLocator
 from engram.metrics import Metric
 from federation.data.federated import FederatedData
 from federation.errors import one_line
+from federation.methods import METHODS
 from federation.methods.local import COMMON, SERVED
+from server.record import RunRecord
 from simulations.comparison import Runs
+from simulations.multiples import Curve, draw_multiples, spread
 from simulations.rows import shown_models
 
 __all__ = ["draw_metric", "plot_clients", "plot_data", "tick_label"]
 
 _COLORS = list(mpl.color_sequences["tab10"])
+_TOGETHER: Final = 3  # most curves whose bands can be told apart in one panel
 
 
 def draw_metric(runs: Runs, metric: Metric) -> Figure:
-    """Plots a metric against rounds: the mean over seeds, and a band from lowest to highest."""
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.subplots()
+    """Plots a metric against rounds: the mean over seeds, and a band from lowest to highest.
+
+    More than ``_TOGETHER`` models have a panel each.
+    """
     models = {method: shown_models(method) for method in runs}
     if len(runs) == 1:
         models = {method: {method: SERVED, "common model": COMMON} for method in runs}
-    for color, (method, records) in zip(itertools.cycle(_COLORS), runs.items(), strict=False):
-        for label, which in models[method].items():
-            key, style = metric.name + which, "--" if which == COMMON else "-"
-            curves = [
-                {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
-                for record in records
-            ]
-            rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
-            values = _scaled([[curve[r] for r in rounds] for curve in curves], metric)
-            axes.plot(rounds, values.mean(axis=0), style, color=color, label=label)
-            if len(records) > 1:
-                axes.fill_between(
-                    rounds, values.min(axis=0), values.max(axis=0), color=color, alpha=0.15, lw=0
-                )
+    lines = [(m, label, which) for m, shown in models.items() for label, which in shown.items()]
+    curves = [_curve(runs[method], metric, label, which) for method, label, which in lines]
     seeds = max(len(records) for records in runs.values())
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""
-    axes.set(
-        xlabel="communication round",
-        ylabel=f"{metric.name}, mean over clients{' (%)' if metric.percent else ''}",
-        title=f"lines: mean over clients{band}",
-    )
+    x, unit = "communication round", " (%)" if metric.percent else ""
+    y, told = f"{metric.name}, mean over clients{unit}", f"mean over clients{band}"
+    if len(curves) > _TOGETHER:
+        marked = [label for m, label, _ in lines if getattr(METHODS[m], "reference", False)]
+        return draw_multiples({"": curves}, (x, y), own=told, marked=marked)
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
+    for (method, label, which), curve in zip(lines, curves, strict=True):
+        style = "--" if which == COMMON else "-"
+        axes.plot(curve.x, curve.mean, style, color=colors[method], label=label)
+        if curve.low is not None and curve.high is not None:
+            axes.fill_between(
+                curve.x, curve.low, curve.high, color=colors[method], alpha=0.15, lw=0
+            )
+    axes.set(xlabel=x, ylabel=y, title=f"lines: {told}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.legend(loc="best", framealpha=0.6)
     return figure
+
+
+def _curve(records: Sequence[RunRecord], metric: Metric, label: str, which: str) -> Curve:
+    """Returns a model's metric in the rounds in which every seed was evaluated."""
+    key = metric.name + which
+    found = [
+        {row["round"]: row[key] for row in record.rows() if row.get(key) is not None}
+        for record in records
+    ]
+    rounds = sorted(set.intersection(*(set(each) for each in found)))
+    return spread(label, rounds, _scaled([[each[r] for r in rounds] for each in found], metric))
 
 
 def _scaled(values: Sequence[Any], metric: Metric) -> npt.NDArray[np.float64]:

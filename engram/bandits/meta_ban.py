@@ -153,7 +153,7 @@ def meta_ban(
     theta: Theta = "last",
     meta_gradient: MetaGradient = "adapt",
     adapt_every: int = 1,
-    group_cap: int | None = None,
+    group_cap: int | None = 4,
     own_weight: float = 10.0,
     user_start: Start = "own",
     user_steps: int = 4,
@@ -165,8 +165,8 @@ def meta_ban(
     """Builds Meta-Ban. Numbers that may be arrays have shape (R,), one for each run.
 
     The defaults did well in our experiments. The paper's algorithm to the letter is
-    ``exploration="paper"``, ``theta="draw"``, ``meta_gradient="eq6"``, ``user_start="meta"``, with
-    ``own_weight=1`` in its experiments.
+    ``exploration="paper"``, ``theta="draw"``, ``meta_gradient="eq6"``, ``user_start="meta"`` and
+    ``group_cap=None``, with ``own_weight=1`` in its experiments.
 
     Args:
         dim: Features d of an arm, at least 1; arms are best of norm 1.
@@ -188,7 +188,9 @@ def meta_ban(
             (``adapt``); by their gradients at their own parameters, (6) and Algorithm 2
             (``eq6``), or the same row by row, Algorithm 4 (``alg4``).
         adapt_every: Theta adapts once in this many rounds, at least 1.
-        group_cap: Maximum number of users in a group, nearest first, at least 1; None: no limit.
+        group_cap: Maximum number of users in a group, at least 1: those whose predictions are
+            nearest; None: no limit, as in the paper. (The authors' code draws a fifth of all users
+            from a group that is larger.)
         own_weight: Weight w_u of the user who is served, > 0; other users have weight 1. ("Usually,
             we want it to be larger"; the paper's experiments have 1.) Algorithm 4 has none.
         user_start: What a user's network is trained from in each round: its ``own`` parameters, the

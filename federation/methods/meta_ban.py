@@ -36,6 +36,9 @@ class MetaBan(Method):
         description="the gap between groups: clients agree on an arm whose networks differ by "
         "(nu - 1) / nu gamma at most",
     )
+    group_cap: Int = Field(
+        4, ge=0, description="most clients in a group, those who agree best; 0: no limit"
+    )
     user_eta: Float = Field(1.0, gt=0, description="step size of a client's network (eta_1)")
     meta_eta: Float = Field(1.0, gt=0, description="step size of the server's (eta_2)")
     own_weight: Float = Field(
@@ -97,6 +100,7 @@ class MetaBan(Method):
             gamma=self.gamma,
             eta_user=self.user_eta,
             eta_meta=self.meta_eta,
+            group_cap=self.group_cap or None,
             own_weight=self.own_weight,
             user_steps=self.user_steps,
             meta_steps=self.meta_steps,

@@ -260,6 +260,8 @@ class Given(TypedDict, total=False):
     gamma: float
     """meta-ban: the gap between groups: clients agree on an arm whose networks differ by (nu -
     1) / nu gamma at most."""
+    group_cap: int
+    """meta-ban: most clients in a group, those who agree best; 0: no limit."""
     user_eta: float
     """meta-ban: step size of a client's network (eta_1)."""
     meta_eta: float

@@ -1,14 +1,26 @@
 """Report of Meta-Ban: total regret in the turns that clients have reported."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
+from engram.arrays import Array
+from engram.bandits.linucb import linucb
+from engram.bandits.play import play_policy
+from engram.bandits.policy import Policy, batched
+from engram.bandits.simple import random_play
+from federation.data.arrivals import drawn_environment
+from federation.errors import DataError
+from federation.experiment import Experiment
 from federation.methods.meta_ban import MetaBan
 from server.record import RunRecord
 from simulations.reports.base import reports
 from simulations.reports.sites import draw_curve, regret_table, show_sites
 from strategies import Row
 
-__all__: list[str] = []
+__all__ = ["references"]
+
+_MOST: Final = 20_000  # turns that references play: some seconds
 
 
 @reports(MetaBan.plug_in)
@@ -17,12 +29,35 @@ def _show(folder: Path, as_json: bool) -> None:
 
 
 def _draw(record: RunRecord, found: Row) -> list[str]:
-    del found
     rows = record.rows()
     if not rows:  # damaged, which has been warned of
         return []
     labels = {"xlabel": "turns that clients have reported", "ylabel": "cumulative regret"}
     path = record.folder / "regret.png"
-    told, regret = ([row[name] for row in rows] for name in ("told", "regret"))
-    draw_curve(path, told, regret, "-", labels)
+    told, regret = ([row[name] for row in (*rows, found)] for name in ("told", "regret"))
+    others = references(Experiment.from_config(record.config["settings"]))
+    draw_curve(path, told, regret, "-", labels, {t: own[: len(rows)] for t, own in others.items()})
     return [path.name]
+
+
+def references(experiment: Experiment) -> Mapping[str, Array]:
+    """Plays simple policies in the same turns; returns the regret of each after each turn.
+
+    They are LinUCB for each user alone, with settings that were not tuned, and random play. None
+    are played where turns are rows of the clients' tables, or too many, or data are elsewhere.
+    """
+    if experiment.of(MetaBan).holds_rows(experiment) or experiment.num_rounds > _MOST:
+        return {}
+    try:
+        environment = drawn_environment(experiment)
+    except DataError:
+        return {}
+    simple: dict[str, Policy[Any]] = {
+        "LinUCB, one each": linucb(environment.dim, alpha=0.1, lam=1.0),
+        "random": random_play(),
+    }
+    return {
+        f"{title}: {regret[-1]:.0f} in the end": regret
+        for title, policy in simple.items()
+        for regret in play_policy(batched([policy]), [environment], [experiment.seed]).regrets
+    }

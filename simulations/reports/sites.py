@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from matplotlib.figure import Figure
@@ -10,6 +12,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from engram.arrays import Array
 from federation.methods import METHODS
 from server.record import RunRecord
 from simulations.console import err, out
@@ -18,6 +21,7 @@ from strategies import STRATEGIES, Row
 __all__ = ["MANY", "draw_curve", "regret_table", "show_sites"]
 
 MANY: Final = 60  # rows that a table on the screen shows
+EMPTY: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def show_sites(
@@ -72,7 +76,12 @@ def regret_table(found: Mapping[str, Any]) -> Table:
 
 
 def draw_curve(
-    path: Path, x: Sequence[float], regret: Sequence[float], style: str, labels: Mapping[str, str]
+    path: Path,
+    x: Sequence[float],
+    regret: Sequence[float],
+    style: str,
+    labels: Mapping[str, str],
+    references: Mapping[str, Sequence[float] | Array] = EMPTY,
 ) -> None:
     """Plots cumulative regret against ``x``, from 0 on.
 
@@ -82,10 +91,15 @@ def draw_curve(
         regret: The regret at these turns.
         style: Matplotlib's style of the line.
         labels: Labels of the axes.
+        references: Others' regret after each turn, by their names.
     """
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
-    axes.plot([0, *x], [0, *regret], style, ms=4)
+    axes.plot([0, *x], [0, *regret], style, ms=4, label="this run")
+    for line, (name, values) in zip(cycle(("--", ":")), references.items(), strict=False):
+        axes.plot(range(len(values) + 1), [0, *values], line, color="black", lw=1, label=name)
+    if references:
+        axes.legend()
     axes.set(**labels)
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150)

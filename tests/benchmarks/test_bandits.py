@@ -23,7 +23,7 @@ def test_times_are_numbers(name):
 @pytest.mark.parametrize("hidden", [(6,), (6, 5)])
 def test_the_plain_loop_does_what_meta_ban_does(hidden):
     size = SMALL._replace(hidden=hidden)
-    policy = meta_ban(size.dim, hidden=hidden, buffer=bandits._BUFFER)
+    policy = meta_ban(size.dim, hidden=hidden, group_cap=None, buffer=bandits._BUFFER)
     state = bandits.late(policy.init([generator(0, 0, INIT)]), size)
     loop = bandits.PlainMetaBan(state, size)
     for t, offer in enumerate(bandits.offers(size, 20)):

@@ -14,7 +14,7 @@ PFEDME = {"method": "pfedme"}
 FEDAVG = {"method": "fedavg"}
 TABLE = {"num_clients": 12, "timeout": 5.0}
 BANDIT = {"hidden": "6,5", "replay_batch": 4, "replay_rows": 6, "meta_steps": 2, "num_clients": 6}
-TURNS = {"method": "meta-ban", "num_rounds": 40, "timeout": 5.0} | BANDIT
+TURNS = {"method": "meta-ban", "num_rounds": 40, "timeout": 5.0, "group_cap": 0} | BANDIT
 
 SETTINGS = {
     **{

@@ -1,13 +1,16 @@
 """Every study of a paper, shortened: what its command records in results.json."""
 
 import json
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 from typer.testing import CliRunner
 
+from engram.bandits.meta_ban import meta_ban
 from simulations.cli import app
+from simulations.studies.meta_ban import methods as meta_ban_methods
 from simulations.studies.molar import regression as figures
 from simulations.studies.online import server_steps
 from tests.simulations.studies.molar.test_regression import SMALL
@@ -15,6 +18,8 @@ from tests.support import write_npz
 
 ONE = ["--processes", "1"]
 SEED = ["--seeds", "1"]
+POLICIES = ["meta-ban", "neural-ucb-one", "neural-ucb-ind", "neural-ts", "club", "sclub", "cofiba"]
+POLICIES += ["locb", "linucb-one", "linucb-ind", "epsilon-greedy", "molar", "random"]
 
 
 def study(folder, *words):
@@ -64,7 +69,8 @@ def stream(folder):
 
 def bandits(folder, world, *methods):
     chosen = [word for name in methods for word in ("--method", name)]
-    return study(folder, "meta-ban", world, "--rounds", 12, *SEED, *ONE, *chosen)
+    with patch.object(meta_ban_methods, "meta_ban", partial(meta_ban, group_cap=None)):
+        return study(folder, "meta-ban", world, "--rounds", 12, *SEED, *ONE, *chosen)
 
 
 CASES = {
@@ -87,6 +93,6 @@ CASES = {
         folder, "universal", "linear", "logistic", "bilinear-honest", "--horizon", 30, *SEED, *ONE
     ),
     "universal-stream": stream,
-    "meta-ban, linear groups": lambda folder: bandits(folder, "linear-groups"),
+    "meta-ban, linear groups": lambda folder: bandits(folder, "linear-groups", *POLICIES),
     "meta-ban, digits": lambda folder: bandits(folder, "digits", "meta-ban", "linucb-ind"),
 }

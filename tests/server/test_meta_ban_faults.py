@@ -123,12 +123,13 @@ FAULTS = {
 @pytest.mark.parametrize(("question", "change", "reason"), FAULTS.values(), ids=list(FAULTS))
 def test_a_site_that_fails_or_lies_is_named_and_the_run_goes_on(tmp_path, question, change, reason):
     number, turns = 12, 15
-    run(tmp_path / "whole", num_rounds=turns)
+    same = {"num_rounds": turns, "group_cap": 0}  # so that gradients are asked of all
+    run(tmp_path / "whole", **same)
     served = rows_of(tmp_path / "whole")[number - 1]["served"]
     other = next(c for c in range(COUNT) if c != served)
     client = served if question in ("play", "offer") and "no arms" not in reason else other
     client = other if question == "offer" and reason == "its reply lacks" else client
-    run(tmp_path / "run", grid=in_round(number, question, change, client), num_rounds=turns)
+    run(tmp_path / "run", grid=in_round(number, question, change, client), **same)
     rows = rows_of(tmp_path / "run")
     assert [row["left-out"] for row in rows] == [0] * (number - 1) + [1] + [0] * (turns - number)
     assert reason in rows[number - 1]["absent"][str(client)]

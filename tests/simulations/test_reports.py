@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
 
+from engram.bandits.linucb import linucb
+from engram.bandits.play import play_policy
+from engram.bandits.policy import batched
 from engram.metrics import METRICS
+from federation.data.arrivals import drawn_environment
+from federation.experiment import Experiment
 from simulations.gains import draw_gains
+from simulations.reports.meta_ban import references
+from simulations.reports.sites import draw_curve
 from simulations.rows import client_scores, differences_from, report_rows, shown_models
 
 ACCURACY = METRICS["accuracy"]
@@ -91,3 +99,41 @@ def test_gains_are_drawn_over_each_reference():
     _, ditto = (c for c in figure.axes[0].collections if isinstance(c, PathCollection))
     assert ditto.get_offsets()[:, 0].tolist() == pytest.approx([30.0] * 2 * CLIENTS)
     assert draw_gains(runs(ditto=(0.9, 0.7)), ACCURACY) is None
+
+
+def turns(**settings):
+    return Experiment(
+        method="meta-ban", num_clients=6, num_rounds=40, hidden="4", timeout=5.0, **settings
+    )
+
+
+def test_simple_policies_play_the_turns_of_a_run():
+    e = turns(dataset="linear-groups", seed=3)
+    linear, random = references(e).items()
+    environment = drawn_environment(e)
+    policy = batched([linucb(environment.dim, alpha=0.1, lam=1.0)])
+    np.testing.assert_array_equal(linear[1], play_policy(policy, [environment], [3]).regrets[0])
+    assert [name.split(":")[0] for name, _ in (linear, random)] == ["LinUCB, one each", "random"]
+    assert random[0].endswith(f": {random[1][-1]:.0f} in the end")
+
+
+def test_no_simple_policy_plays_tables_or_too_many_turns():
+    table = {"dataset": "csv:offers.csv", "target_column": "bought", "task_column": "user"}
+    assert references(turns(**table)) == {}
+    long = turns(dataset="linear-groups").model_copy(update={"num_rounds": 10**6})
+    assert references(long) == {}
+
+
+def test_references_are_drawn_beside_a_runs_regret(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **how: drawn.append(figure))
+    others = {"linear": np.array([1.0, 1.5]), "random": np.array([1.0, 2.0])}
+    draw_curve(tmp_path / "regret.png", [1, 2], [1.0, 1.7], "-", {}, others)
+    (axes,) = drawn[0].axes
+    lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+    assert {name: [*values] for name, values in lines.items()} == {
+        "this run": [0, 1.0, 1.7],
+        "linear": [0, 1.0, 1.5],
+        "random": [0, 1.0, 2.0],
+    }
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(lines)

@@ -21,6 +21,7 @@ from engram.bandits.simple import epsilon_greedy, random_play
 Setting = Mapping[str, Any]  # arguments of a policy, numbers and words, by name
 
 META_BAN: Final = "meta-ban"
+LINEAR: Final = "linucb-ind"
 RANDOM: Final = "random"
 
 # Section 7 of the paper.
@@ -89,7 +90,27 @@ def _columns(settings: Sequence[Setting]) -> dict[str, Any]:
     return {name: np.array([setting[name] for setting in settings]) for name in settings[0]}
 
 
-METHODS: Final[Mapping[str, Method]] = {
+METHODS: Final[Mapping[str, Method]] = {  # from the simplest on
+    RANDOM: Method("random", ({},), lambda dim, settings: batched([random_play()] * len(settings))),
+    "epsilon-greedy": Method(
+        "e-greedy-IND",
+        _grid(epsilon=_ALPHA, lam=_LAM),
+        lambda dim, settings: batched([epsilon_greedy(dim, **setting) for setting in settings]),
+    ),
+    "linucb-one": _linear("LinUCB-ONE", linucb, shared=True),
+    LINEAR: _linear("LinUCB-IND", linucb, shared=False),
+    "club": _clusters("CLUB", club),
+    "sclub": _clusters("SCLUB", sclub),
+    "locb": _clusters("LOCB", locb),
+    "cofiba": _clusters("COFIBA", cofiba),
+    "molar": Method(
+        "MOLARB",
+        _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all")),
+        lambda dim, settings: batched([molar(dim, **setting) for setting in settings]),
+    ),
+    "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
+    "neural-ucb-ind": _neural("NeuUCB-IND", shared=False),
+    "neural-ts": _neural("NeuTS-ONE", shared=True, thompson=True),
     META_BAN: Method(
         "Meta-Ban",
         # lambda stays 0: gamma, the similarity threshold of a group, matters more.
@@ -97,26 +118,6 @@ METHODS: Final[Mapping[str, Method]] = {
         lambda dim, settings: meta_bans(dim, settings).batched,
         users=True,
     ),
-    "neural-ucb-one": _neural("NeuUCB-ONE", shared=True),
-    "neural-ucb-ind": _neural("NeuUCB-IND", shared=False),
-    "neural-ts": _neural("NeuTS-ONE", shared=True, thompson=True),
-    "club": _clusters("CLUB", club),
-    "sclub": _clusters("SCLUB", sclub),
-    "cofiba": _clusters("COFIBA", cofiba),
-    "locb": _clusters("LOCB", locb),
-    "linucb-one": _linear("LinUCB-ONE", linucb, shared=True),
-    "linucb-ind": _linear("LinUCB-IND", linucb, shared=False),
-    "epsilon-greedy": Method(
-        "e-greedy-IND",
-        _grid(epsilon=_ALPHA, lam=_LAM),
-        lambda dim, settings: batched([epsilon_greedy(dim, **setting) for setting in settings]),
-    ),
-    "molar": Method(
-        "MOLARB",
-        _grid(c=(0.1, 0.3, 1.0), option=("hard", "soft"), history=("batch", "all")),
-        lambda dim, settings: batched([molar(dim, **setting) for setting in settings]),
-    ),
-    RANDOM: Method("random", ({},), lambda dim, settings: batched([random_play()] * len(settings))),
 }
 
 

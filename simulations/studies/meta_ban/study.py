@@ -1,20 +1,28 @@
-"""Figures 1 to 4 of the Meta-Ban paper from measured runs, with tables of final values."""
+"""Figures 1 to 4 of the Meta-Ban paper from measured runs, with tables of regrets."""
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from rich.table import Table
 
-from engram.arrays import Array
+from simulations.multiples import Curve, draw_differences, draw_multiples, spread
 from simulations.pool import Row
-from simulations.studies.figures import COLORS, draw_band, finish, new_table, panels, plus_minus
-from simulations.studies.meta_ban.methods import META_BAN, METHODS, RANDOM
+from simulations.studies.figures import new_table, plus_minus, png
+from simulations.studies.meta_ban.methods import LINEAR, META_BAN, METHODS, RANDOM
+from simulations.studies.meta_ban.regrets import (
+    alike,
+    difference,
+    said,
+    simplest_first,
+    summarize,
+    summarize_runs,
+)
 from simulations.studies.meta_ban.settings import MetaBanSettings
-from simulations.studies.meta_ban.trials import RECOVERY, Found, work
+from simulations.studies.meta_ban.trials import RECOVERY, TUNED_ROUNDS, Found, work
 from simulations.studies.meta_ban.worlds import WORLDS
 from simulations.studies.study import Report
-from simulations.studies.summaries import grouped
+from simulations.studies.verdict import Interval
 
 __all__ = ["report", "work"]  # what a study's module has
 
@@ -24,12 +32,9 @@ _LOOKS: Final = {"show_edge": False, "pad_edge": False}
 def report(settings: MetaBanSettings, found: Found) -> Report:
     """Makes the tables and plots."""
     rows, kinds = summarize(found.done), summarize_runs(found.ablated)
-    shown: list[str | Table] = [
-        _caption(settings),
-        _table(rows),
-        in_words(rows),
-        *recovery_lines(rows),
-    ]
+    ranked = simplest_first(rows)
+    shown: list[str | Table] = [_caption(settings), _table(ranked)]
+    shown += [*_by_round(ranked), said(ranked), *recovery_lines(rows)]
     if kinds:
         shown.append(_ablation_table(kinds, settings.ablation or ""))
     pictures = _draw_all(found.done, found.ablated, settings.ablation or "")
@@ -42,74 +47,42 @@ def _caption(s: MetaBanSettings) -> str:
         f"{WORLDS[s.world].title}:\n"
         f"regret after {s.rounds} rounds, {over}; milliseconds of a\n"
         "core a round. Each policy has the best setting of as many in two worlds of\n"
-        "other seeds. *: the least."
+        f"other seeds, of {min(s.rounds, TUNED_ROUNDS)} rounds."
     )
-
-
-def summarize_runs(done: Sequence[Row]) -> list[Row]:
-    """Returns a row for each method and setting, in the order in which they came.
-
-    It has ``method``, ``setting``, ``seeds``, ``regret`` after all rounds, ``sd`` (None for one
-    seed), ``ms``, and, if group recovery was measured, each of ``RECOVERY`` in the ``first`` and in
-    the ``last`` tenth of rounds.
-    """
-    return [
-        {
-            "method": runs[0]["method"],
-            "setting": runs[0]["setting"],
-            "seeds": len(runs),
-            "regret": float(_last(runs).mean()),
-            "sd": float(_last(runs).std(ddof=1)) if len(runs) > 1 else None,
-            "ms": float(np.mean([run["ms"] for run in runs])),
-        }
-        | {name: _tenths(runs, name) for name in RECOVERY if name in runs[0]}
-        for runs in _alike(done)
-    ]
-
-
-def summarize(done: Sequence[Row]) -> list[Row]:
-    """Returns the rows of ``summarize_runs`` for one setting of each method, with two more keys.
-
-    ``of-random`` is the mean regret relative to random play's (None without it, or if that is 0),
-    and ``meta-ban-less`` is in how many worlds Meta-Ban has less regret (None without Meta-Ban).
-    """
-    last = {runs[0]["method"]: _last(runs) for runs in _alike(done)}
-    random, own = last.get(RANDOM, np.zeros(1)).mean(), last.get(META_BAN)
-    rows = summarize_runs(done)
-    for row in rows:
-        row["of-random"] = row["regret"] / float(random) if random else None
-        row["meta-ban-less"] = None if own is None else int((own < last[row["method"]]).sum())
-    return rows
-
-
-def _alike(done: Sequence[Row]) -> list[list[Row]]:
-    """Groups runs that differ only in their seeds."""
-    return list(grouped(done, "method", "setting").values())
-
-
-def _last(runs: Sequence[Row]) -> Array:
-    return np.array([run["errors"][-1] for run in runs])
-
-
-def _tenths(runs: Sequence[Row], name: str) -> dict[str, float]:
-    """Returns means over runs, and over the first and the last tenth of rounds."""
-    rounds = np.array(runs[0]["rounds"])
-    values, widths = np.mean([run[name] for run in runs], axis=0), np.diff(rounds, prepend=0)
-    tenth = max(1, rounds[-1] / 10)
-    parts = {"first": rounds <= tenth, "last": rounds > rounds[-1] - tenth}
-    return {part: float(np.average(values[at], weights=widths[at])) for part, at in parts.items()}
 
 
 def _table(rows: Sequence[Row]) -> Table:
     """Returns a row for each method; the caption says what is in it."""
     found = new_table(["policy", "setting"], ["regret", "of random", "ms"], **_LOOKS)
-    least = min(row["regret"] for row in rows)
     for row in rows:
-        regret = plus_minus(row["regret"], row["sd"], 0) + ("*" if row["regret"] == least else "")
+        regret = plus_minus(row["regret"], row["sd"], 0)
         setting = ", ".join(f"{name} {value}" for name, value in row["setting"].items()) or "-"
         ratio, title = plus_minus(row["of-random"], None), METHODS[row["method"]].title
         found.add_row(title, setting, regret, ratio, f"{row['ms']:.2f}")
     return found
+
+
+def _by_round(rows: Sequence[Row]) -> list[str | Table]:
+    """Returns a table of regrets by round, and one of paired differences to Meta-Ban's."""
+    ends = [str(end) for end in rows[0]["rounds"]]
+    regrets = new_table(["policy"], ends, **_LOOKS)
+    for row in rows:
+        cells = (f"{regret:.0f}" for regret in row["regrets"])
+        regrets.add_row(METHODS[row["method"]].title, *cells)
+    others = [row for row in rows if row["over-meta-ban"] and row["method"] != META_BAN]
+    if not others:
+        return ["Mean regret by round:", regrets]
+    half = ", ± half the 95 % interval" if rows[0]["seeds"] > 1 else ""
+    caption = f"By how much it is above Meta-Ban's in the same worlds (below: -){half}:"
+    gaps = new_table(["policy"], ends, **_LOOKS)
+    for row in others:
+        gaps.add_row(METHODS[row["method"]].title, *map(_told, row["over-meta-ban"]))
+    return ["Mean regret by round:", regrets, caption, gaps]
+
+
+def _told(gap: Interval) -> str:
+    half = gap.high - gap.mean
+    return f"{round(gap.mean):+d}" + (f" ± {half:.0f}" if np.isfinite(half) else "")
 
 
 def _ablation_table(rows: Sequence[Row], name: str) -> Table:
@@ -137,59 +110,46 @@ def recovery_lines(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def in_words(rows: Sequence[Row]) -> str:
-    """Names the policy with the least regret, and compares Meta-Ban with the others by worlds."""
-    best = min(rows, key=lambda row: float(row["regret"]))
-    text = f"The least regret is that of {METHODS[best['method']].title}."
-    own = next((row for row in rows if row["method"] == META_BAN), None)
-    others = [row for row in rows if row is not own]
-    if own is None or not others:
-        return text
-    if own is not best and best["regret"] > 0:
-        text += f" Meta-Ban's is {own['regret'] / best['regret']:.2f} times as much."
-    parts = []
-    for count in sorted({row["meta-ban-less"] for row in others}, reverse=True):
-        names = (METHODS[row["method"]].title for row in others if row["meta-ban-less"] == count)
-        parts.append(f"in {count} than {', '.join(names)}")
-    return f"{text} Of {own['seeds']} worlds Meta-Ban has less regret {'; '.join(parts)}."
-
-
 def _draw_all(done: Sequence[Row], ablation: Sequence[Row], name: str) -> dict[str, bytes]:
     """Plots regret and group recovery against rounds; returns PNGs by file name.
 
-    ``groups.png`` is drawn if groups are known, and ``NAME.png`` for the ablation of an argument.
+    ``differences.png`` is drawn if there is another policy beside Meta-Ban, ``groups.png`` if
+    groups are known, and ``NAME.png`` for the ablation of an argument.
     """
-    curves = [_curve(runs, METHODS[runs[0]["method"]].title) for runs in _alike(done)]
-    found = {"regret.png": _draw(curves, "regret")}
+    runs = {each[0]["method"]: each for each in alike(simplest_first(done))}
+    found = {"regret.png": _draw({METHODS[name].title: each for name, each in runs.items()})}
+    own = runs.pop(META_BAN, None)
+    if own and runs:
+        gaps = [_gap(METHODS[name].title, each, own) for name, each in runs.items()]
+        labels = "round", "regret above Meta-Ban's"
+        kind = "mean over worlds, and its 95 % interval:"
+        found["differences.png"] = png(draw_differences({"": gaps}, labels, kind=kind))
     if ablation:
-        kinds = [(runs, f"{name} = {runs[0]['setting'][name]:g}") for runs in _alike(ablation)]
-        found[f"{name}.png"] = _draw([_curve(*kind) for kind in kinds], "regret")
-    watched = [runs for runs in _alike(done) if RECOVERY[0] in runs[0]]
-    if watched:
-        curves = [_curve(watched[0], measure, of=measure) for measure in RECOVERY]
-        found["groups.png"] = _draw(curves, "of groups inferred by Meta-Ban", 1.02)
+        kinds = {f"{name} = {each[0]['setting'][name]:g}": each for each in alike(ablation)}
+        found[f"{name}.png"] = _draw(kinds)
+    if own and RECOVERY[0] in own[0]:
+        found["groups.png"] = _draw(dict.fromkeys(RECOVERY, own), "of Meta-Ban's groups")
     return found
 
 
-class _Curve(NamedTuple):
-    title: str
-    rounds: Sequence[int]
-    values: Array  # shape (seeds, r)
+def _gap(title: str, runs: Sequence[Row], own: Sequence[Row]) -> Curve:
+    mean, low, high = np.array(difference(runs, own)).T
+    limits = (low, high) if np.isfinite(low).all() else (None, None)
+    return Curve(title, runs[0]["rounds"], mean, *limits)
 
 
-def _curve(runs: Sequence[Row], title: str, of: str = "errors") -> _Curve:
-    return _Curve(title, runs[0]["rounds"], np.array([run[of] for run in runs]))
-
-
-def _draw(curves: Sequence[_Curve], label: str, most: float | None = None) -> bytes:
-    """Plots means over seeds, with bands of one standard deviation on either side."""
-    figure, (axes,) = panels(1, size=(8.5, 4.8))
-    for i, curve in enumerate(curves):
-        mean = curve.values.mean(axis=0)
-        sd = curve.values.std(axis=0, ddof=1) if len(curve.values) > 1 else np.zeros(len(mean))
-        color, style = COLORS[i % len(COLORS)], "-" if i < len(COLORS) else "--"
-        line: dict[str, Any] = {"color": color, "ls": style, "label": curve.title}
-        draw_band(axes, curve.rounds, mean, mean - sd, mean + sd, **line)
-    axes.set(xlabel="round", ylabel=f"{label}: mean of {len(curves[0].values)} seeds, s.d.")
-    axes.set_ylim(0, most)
-    return finish(figure, axes)
+def _draw(named: Mapping[str, Sequence[Row]], measure: str = "") -> bytes:
+    """Plots each title's runs: their regret, or how well groups are recovered, by a measure."""
+    curves = []
+    for title, runs in named.items():
+        values = np.array([run[title if measure else "errors"] for run in runs])
+        curves.append(spread(title, runs[0]["rounds"], values))
+    references = [METHODS[name].title for name in (LINEAR, RANDOM)]
+    figure = draw_multiples(
+        {"": curves},
+        ("round", measure or "regret"),
+        own="mean, and lowest to highest of the worlds",
+        marked=[title for title in references if title in named],
+        log=not measure,
+    )
+    return png(figure)

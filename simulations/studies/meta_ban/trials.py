@@ -1,7 +1,8 @@
 """Collaborative bandits (Section 7 of the Meta-Ban paper): all policies in the same worlds.
 
-All get about as many tuning trials, in worlds of other seeds than the reported ones. (The paper
-reports the best of its grid, which favors larger grids by chance alone.)
+All get about as many tuning trials, of at most ``TUNED_ROUNDS`` rounds, in worlds of other seeds
+than the reported ones. (The paper reports the best of its grid, which favors larger grids by chance
+alone.)
 """
 
 import functools
@@ -12,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from engram.arrays import Array
+from engram.arrays import Array, Ints
 from engram.bandits.meta_ban import MetaBan, MetaBanState
 from engram.bandits.play import RoundContext, play_policy
 from engram.bandits.policy import BatchedPolicy
@@ -29,7 +30,8 @@ _ABLATIONS: Final = {"nu": ((1.1, 2.0, 5.0, 10.0), {"gamma": 0.4})}
 RECOVERY: Final = ("exact", "precision", "recall")
 
 _TUNING: Final = (1000, 1001)  # seeds; reported ones count from 0
-_POINTS: Final = 100  # of a curve
+TUNED_ROUNDS: Final = 2000  # most rounds of a trial of tuning
+POINTS: Final = 100  # of a curve
 
 
 class Found(NamedTuple):
@@ -50,7 +52,12 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
     first = world(place, s.rounds, 0)
 
     def trials(
-        title: str, name: str, grid: Sequence[Setting], seeds: Sequence[int], watched: bool
+        title: str,
+        name: str,
+        grid: Sequence[Setting],
+        seeds: Sequence[int],
+        watched: bool,
+        rounds: int = s.rounds,
     ) -> dict[str, Job]:
         """Returns jobs for all settings with all seeds, each with as many runs as fit in memory."""
         runs = [(setting, seed) for setting in grid for seed in seeds]
@@ -59,7 +66,7 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
         watched = watched and name == META_BAN
         return {
             title if len(parts) == 1 else f"{title}-{i + 1}": functools.partial(
-                run_trial, place, s.rounds, name, part, watched
+                run_trial, place, rounds, name, part, watched
             )
             for i, part in enumerate(parts)
         }
@@ -67,7 +74,8 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
     tuning, final, ablation = dict[str, Job](), dict[str, Job](), dict[str, Job]()
     for name in s.methods:
         if len(grid := METHODS[name].grid) > 1:
-            tuning |= trials(f"tune-{name}", name, grid, _TUNING, False)
+            rounds = min(s.rounds, TUNED_ROUNDS)
+            tuning |= trials(f"tune-{name}", name, grid, _TUNING, False, rounds)
     chosen = choose(pool.run(tuning))
     if s.ablation:
         values, fixed = _ABLATIONS[s.ablation]
@@ -77,6 +85,11 @@ def work(s: MetaBanSettings, pool: Pool) -> Found:
     for name in s.methods:
         final |= trials(name, name, [chosen.get(name, METHODS[name].grid[0])], seeds, True)
     return Found(pool.run(final), ablated)
+
+
+def at_shares(horizon: int, shares: Sequence[int]) -> Ints:
+    """Returns the rounds in which these shares of T, in %, are over."""
+    return -(-np.array(shares) * horizon // POINTS)
 
 
 def choose(rows: Iterable[Row]) -> dict[str, Setting]:
@@ -117,14 +130,14 @@ def run_trial(
     recovery = np.zeros((len(RECOVERY), len(seeds), horizon))
 
     def watch(context: RoundContext[Any]) -> None:
-        if context.t % max(1, horizon // _POINTS) == 0:
+        if context.t % max(1, horizon // POINTS) == 0:
             report(context.t, horizon)
         if recovered is not None:
             recovery[:, :, context.t] = recovered(context)
 
     played = play_policy(policy, worlds, seeds, watch)
     report(horizon, horizon)
-    rounds = np.unique(np.linspace(1, horizon, _POINTS).round().astype(int))
+    rounds = np.unique(at_shares(horizon, range(1, POINTS + 1)))
     starts = np.r_[0, rounds[:-1]]
     between = np.add.reduceat(recovery, starts, axis=2) / np.diff(np.r_[starts, horizon])
     return [

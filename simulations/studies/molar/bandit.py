@@ -8,8 +8,9 @@ import numpy as np
 from rich.table import Table
 
 from engram.arrays import Array
+from simulations.multiples import Curve, draw_differences, draw_multiples
 from simulations.pool import Pool, Row
-from simulations.studies.figures import COLORS, draw_band, finish, new_table, panels, plus_minus
+from simulations.studies.figures import new_table, plus_minus, png
 from simulations.studies.molar.bandit_trials import (
     ACTIVATION,
     POLICIES,
@@ -37,10 +38,10 @@ def work(settings: MolarBanditSettings, pool: Pool) -> list[Row]:
 
 
 def report(settings: MolarBanditSettings, done: Sequence[Row]) -> Report:
-    """Makes the table and the plot."""
+    """Makes the table and the plots."""
     del settings
     rows = summarize(done)
-    return Report([_CAPTION, _table(rows)], {"rows": rows}, {"regret.png": _draw(done)})
+    return Report([_CAPTION, _table(rows)], {"rows": rows}, _draw_all(done))
 
 
 def summarize(done: Sequence[Row]) -> list[Row]:
@@ -84,19 +85,26 @@ def _table(rows: Sequence[Row]) -> Table:
     return found
 
 
-def _draw(done: Sequence[Row]) -> bytes:
-    """Plots regret against rounds, with 95 % intervals."""
-    figure, all_axes = panels(len(SHOWN), size=(13, 4.2))
-    policies = grouped(done, "policy")
-    for axes, (task, m) in zip(all_axes, SHOWN.items(), strict=True):
-        for color, ((name,), trials) in zip(COLORS, policies.items(), strict=False):
-            mean, half = mean_and_error(np.array([trial["curves"][task] for trial in trials]), 1.96)
-            limits = (None, None) if half is None else (mean - half, mean + half)
-            label = POLICIES[name].title
-            draw_band(axes, trials[0]["rounds"], mean, *limits, color=color, label=label)
-        axes.set(
-            xlabel="round", title=f"activation probability {ACTIVATION[m]:.3f}", ylim=(0, None)
-        )
-    count = len(policies["ols",])
-    all_axes[0].set_ylabel(f"cumulative regret: mean of {count} trials, 95 % interval")
-    return finish(figure, all_axes[0])
+def _draw_all(done: Sequence[Row]) -> dict[str, bytes]:
+    """Plots regret against rounds, and how much it differs from OLSB's, with 95 % intervals."""
+    regrets: dict[str, list[Curve]] = {}
+    gaps: dict[str, list[Curve]] = {}
+    runs = {name: trials for (name,), trials in grouped(done, "policy").items()}
+    for task, m in SHOWN.items():
+        row = f", p = {ACTIVATION[m]:.3f}"
+        for name, trials in runs.items():
+            own, ols = (np.array([t["curves"][task] for t in of]) for of in (trials, runs["ols"]))
+            title, rounds = POLICIES[name].title, trials[0]["rounds"]
+            regrets.setdefault(row, []).append(_curve(title, rounds, own))
+            if name != "ols":
+                gaps.setdefault(row, []).append(_curve(title, rounds, own - ols))
+    x, kind = "round (p: the task's probability of activation)", "mean of trials, and 95 % interval"
+    drawn = draw_multiples(regrets, (x, "regret"), own=kind, marked=[POLICIES["ols"].title])
+    apart = draw_differences(gaps, (x, "regret above OLSB's"), kind=f"{kind}:")
+    return {"regret.png": png(drawn), "differences.png": png(apart)}
+
+
+def _curve(title: str, rounds: Sequence[float], values: Array) -> Curve:
+    mean, half = mean_and_error(values, 1.96)
+    limits = (None, None) if half is None else (mean - half, mean + half)
+    return Curve(title, rounds, mean, *limits)

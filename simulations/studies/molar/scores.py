@@ -14,8 +14,8 @@ from simulations.pool import Row
 from simulations.studies.figures import COLORS, new_table, plus_minus, png
 from simulations.studies.molar.comparison import Score, Shares
 from simulations.studies.molar.contenders import GRID
-from simulations.studies.molar.verdict import paired
 from simulations.studies.summaries import mean_and_error
+from simulations.studies.verdict import paired
 
 _LOSSES: Final = {"linear": "squared error", "logistic": "deviance", "poisson": "deviance"}
 _PAPERS: Final = """

@@ -16,8 +16,8 @@ from simulations.studies.molar.contenders import adaptive, molar
 from simulations.studies.molar.heterogeneity import draw_heterogeneity, heterogeneity
 from simulations.studies.molar.preparation import complete, independent
 from simulations.studies.molar.settings import MolarTableSettings
-from simulations.studies.molar.verdict import in_words
 from simulations.studies.study import Report
+from simulations.studies.verdict import in_words
 
 _UNITS: Final = {"logistic": "log-odds", "poisson": "log of the mean"}
 _TOLD: Final = [  # in results.json

@@ -43,6 +43,7 @@ BANDITS = {  # by name, how to make it
             theta="draw",
             meta_gradient="eq6",
             user_start="meta",
+            group_cap=None,
         ).batched
     ),
     "molar, all rows": lambda: molar(DIM, history="all", c=0.3, c_rows=0.0, first=8),

@@ -16,14 +16,15 @@ from federation.errors import Refused
 from simulations.cli import app
 from simulations.studies.meta_ban import trials as bandits
 from simulations.studies.meta_ban.methods import META_BAN, METHODS, runs_at_once
-from simulations.studies.meta_ban.study import in_words, recovery_lines, summarize, summarize_runs
+from simulations.studies.meta_ban.regrets import said, simplest_first, summarize, summarize_runs
+from simulations.studies.meta_ban.study import recovery_lines
 from simulations.studies.meta_ban.trials import choose, run_trial
 from simulations.studies.meta_ban.worlds import WORLDS, Place, world
 
 COLUMNS = ("user", "item", "rating")
 
 LINEAR = Place("linear-groups", (), COLUMNS, "data")
-FEW = ("meta-ban", "linucb-ind", "random")
+FEW = ("random", "linucb-ind", "meta-ban")
 
 
 def invoke(folder, *arguments):
@@ -57,7 +58,6 @@ def test_a_trial_is_what_its_policy_does_alone():
         drawn = world(LINEAR, 150, row["seed"])
         played = play_policy(batched([linucb(drawn.dim, **row["setting"])]), [drawn], [row["seed"]])
         at = np.array(row["rounds"]) - 1
-        assert at[0] == 0
         assert at[-1] == 149
         np.testing.assert_allclose(row["errors"], played.regrets[0, at])
         assert row["ms"] > 0
@@ -139,24 +139,72 @@ def test_tables_by_hand():
     rows = [
         row("meta-ban", 0, 1, 2, 3.0, **groups),
         row("meta-ban", 1, 1, 2, 5.0, **groups),
-        row("random", 0, 1, 5, 10.0),
-        row("random", 1, 1, 4, 6.0),
         row("linucb-ind", 0, 1, 2, 2.0),
         row("linucb-ind", 1, 1, 2, 6.0),
+        row("random", 0, 1, 5, 10.0),
+        row("random", 1, 1, 4, 6.0),
     ]
-    own, random, linear = summarize(rows)
+    random, linear, own = simplest_first(summarize(rows))
+    assert [random["method"], linear["method"], own["method"]] == list(FEW)
+    assert (random["meta-ban-less"], linear["meta-ban-less"]) == (2, 1)
     assert (own["regret"], own["seeds"], own["of-random"]) == (4.0, 2, 0.5)
     assert own["sd"] == pytest.approx(2**0.5)
     assert own["exact"] == {"first": 1.0, "last": 0.25}
-    assert (random["meta-ban-less"], linear["meta-ban-less"]) == (2, 1)
-    words = in_words([own, random, linear])
-    assert words.startswith("The least regret is that of Meta-Ban.")
-    assert "Of 2 worlds Meta-Ban has less regret in 2 than random; in 1 than LinUCB-IND." in words
     (line,) = recovery_lines([own, random, linear])
     assert "exactly right 1.00, 0.25" in line
     assert summarize_runs(rows[:1])[0]["sd"] is None
-    less = in_words([{**own, "regret": 8.0}, linear])
-    assert "The least regret is that of LinUCB-IND. Meta-Ban's is 2.00 times as much." in less
+
+
+def test_paired_differences_by_hand():
+    """Gaps of 3, 5 and 7: mean 5, s.e. 2 / sqrt(3), and the t quantile of two degrees, 4.303."""
+    rows = [row("meta-ban", seed, 0, 10 * seed, 100.0 * seed) for seed in range(3)]
+    rows += [row("club", seed, 0, 10 * seed, 100.0 * seed + 3 + 2 * seed) for seed in range(3)]
+    own, club = summarize(rows)
+    assert club["rounds"] == [1, 5, 10]
+    assert club["regrets"] == pytest.approx([0, 10, 105])
+    *early, (mean, low, high) = club["over-meta-ban"]
+    assert [tuple(gap) for gap in early] == [(0, 0, 0)] * 2
+    assert (mean, high - mean, mean - low) == pytest.approx((5, *[4.3027 * 2 / 3**0.5] * 2), 1e-4)
+    assert club["over-least"] == club["over-meta-ban"][-1]
+    assert own["over-meta-ban"] == [(0, 0, 0)] * 3
+    (alone,) = summarize(rows[3:4])
+    assert (alone["over-meta-ban"], alone["regret"]) == (None, 3)
+
+
+def compared(**gaps):
+    """Rows of policies whose regret is that of Meta-Ban, 100, and gaps in ten worlds."""
+    rng = np.random.default_rng(0)
+    noise = rng.permutation(np.linspace(-1, 1, 10))
+    rows = [row("meta-ban", seed, 0, 1, 100.0) for seed in range(10)]
+    for name, gap in gaps.items():
+        rows += [
+            row(name.replace("_", "-"), seed, 0, 1, 100 + gap + noise[seed]) for seed in range(10)
+        ]
+    return said(simplest_first(summarize(rows)))
+
+
+def test_a_winner_is_named_only_where_intervals_exclude_zero():
+    words = compared(random=50, linucb_ind=5)
+    assert words.startswith("Meta-Ban is best: its mean regret is below every other policy's")
+    assert words.endswith("Meta-Ban regrets less than random, LinUCB-IND.")
+    words = compared(random=50, linucb_ind=0.2)
+    assert words.startswith("No policy is surely the best: Meta-Ban has the lowest mean regret")
+    assert (
+        "LinUCB-IND is simpler than Meta-Ban, and enough as far as these worlds can tell" in words
+    )
+    assert words.endswith("From LinUCB-IND nothing tells Meta-Ban apart.")
+    words = compared(random=50, linucb_ind=-5, club=-3)
+    assert words.startswith("LinUCB-IND is best")
+    assert "Meta-Ban regrets less than random; more than LinUCB-IND, CLUB." in words
+
+
+@pytest.mark.parametrize(("horizon", "rounds"), [(500, [50, 100, 200, 500]), (3, [1, 2, 3])])
+def test_regrets_are_shown_after_a_tenth_and_so_on(horizon, rounds):
+    (trial,) = run_trial(LINEAR, horizon, "random", [({}, 0)], False, tell)
+    (found,) = summarize([trial])
+    assert found["rounds"] == rounds
+    at = np.searchsorted(trial["rounds"], rounds)
+    assert found["regrets"] == np.array(trial["errors"])[at].tolist()
 
 
 # --- As it is typed ----------------------------------------------------------------------------
@@ -171,17 +219,20 @@ def test_it_gives_a_table_and_figures(tmp_path):
     assert found == json.loads((out / "results.json").read_text())
     assert [each["method"] for each in found["rows"]] == list(FEW)
     assert [each["setting"]["nu"] for each in found["ablation"]] == [1.1, 2.0, 5.0, 10.0]
-    for name in ("regret.png", "nu.png", "groups.png"):
+    for name in ("regret.png", "differences.png", "nu.png", "groups.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
     for text in ("Meta-Ban", "LinUCB-IND", "random", "core a round", "exactly right"):
         assert text in result.stdout
-    own = found["rows"][0]
+    own = found["rows"][-1]
+    assert own["rounds"] == [4, 8, 16, 40]
+    assert own["regrets"][-1] == own["regret"]
     chosen = {"alpha", "gamma"}
     assert own["setting"].keys() == chosen
     tuned = json.loads((out / "tune-linucb-ind-1.json").read_text())
     assert {each["seed"] for each in tuned} == {1000, 1001}  # others than those reported
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
     table = tmp_path / "ratings.csv"
     with table.open("w", newline="") as file:
@@ -197,6 +248,7 @@ def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
     assert not (tmp_path / "run" / "groups.png").exists()
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     size = ["linear-groups", "--rounds", 15, "--seeds", 1, *few()]
     assert invoke(tmp_path / "whole", *size).exit_code == 0
@@ -218,7 +270,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
         app, ["reproduce", "meta-ban", "--processes", "1", "--resume", str(part)]
     )
     assert done.exit_code == 0, done.output
-    assert kept == ["tune-linucb-ind-1.json", "tune-meta-ban.json"]
+    assert kept == ["tune-linucb-ind-1.json", "tune-linucb-ind-2.json"]
 
     def without_times(folder):
         rows = json.loads((folder / "results.json").read_text())["rows"]
@@ -236,7 +288,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
         (["ratings"], "ratings takes one CSV file, got nothing"),
         (["ratings", "no.csv"], "no.csv"),
         (["ratings", "no.csv", "--columns", "a,b"], "columns must be three"),
-        (["-m", "ucb"], "method must be one of meta-ban, "),
+        (["-m", "ucb"], "method must be one of random, "),
         ([*few("club", "club")], "methods must be named once each"),
         (["--rounds", "0"], r"rounds must be at least 1, got 0"),
         (["--seeds", "0"], r"seeds must be at least 1, got 0"),

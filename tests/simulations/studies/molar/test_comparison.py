@@ -22,7 +22,7 @@ from simulations.studies.molar.comparison import (
 from simulations.studies.molar.contenders import GRID, molar
 from simulations.studies.molar.preparation import complete, independent
 from simulations.studies.molar.scores import comparison, comparison_table, failures
-from simulations.studies.molar.verdict import in_words, paired
+from simulations.studies.verdict import in_words, paired
 
 HALF = Shares(0.5, 0.25)
 

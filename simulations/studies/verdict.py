@@ -1,4 +1,4 @@
-"""Which method predicts best, as far as the splits and tasks of a comparison can tell."""
+"""Which method is best, as far as a comparison can tell: paired intervals, and what they say."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from scipy.special import stdtrit
 from engram.arrays import Array
 from simulations.pool import Row
 
-__all__ = ["Interval", "in_words", "paired"]
+__all__ = ["PREDICTIONS", "REGRETS", "Interval", "Nouns", "in_words", "paired"]
 
 _LEVEL: Final = 0.95
 _NAMED: Final = 4  # most methods that are named as no worse
@@ -21,6 +21,24 @@ class Interval(NamedTuple):
     mean: float
     low: float
     high: float
+
+    @property
+    def shown(self) -> bool:
+        """Whether the interval excludes zero."""
+        return self.low > 0 or self.high < 0
+
+
+class Nouns(NamedTuple):
+    """What a comparison is about, for ``in_words``."""
+
+    one: str  # one of those compared
+    best: str  # says of one that it is the best
+    loss: str  # what is compared; less is better
+    all: str  # says what the comparison is made of
+
+
+PREDICTIONS: Final = Nouns("method", "predicts best", "mean loss", "this table")
+REGRETS: Final = Nouns("policy", "is best", "mean regret", "these worlds")
 
 
 def paired(own: Array, other: Array, ratio: float) -> Interval:
@@ -53,26 +71,31 @@ def paired(own: Array, other: Array, ratio: float) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def in_words(rows: Sequence[Row]) -> str:
+def in_words(rows: Sequence[Row], nouns: Nouns = PREDICTIONS) -> str:
     """Names the best method only if its losses are surely lower than every other's.
 
-    Otherwise, it names the methods that may do as well, and the simplest of them: ``rows`` come in
-    the order of their simplicity.
+    Otherwise, it names the methods that may do as well, and the simplest of them.
+
+    Args:
+        rows: The methods in the order of their simplicity, each with ``method``, its name;
+            ``loss``; ``gap-low``, the lower limit of by how much its loss is above the least; and
+            ``reason``, why it could not be fitted, or None.
+        nouns: What is compared.
     """
     fitted = [row for row in rows if row["reason"] is None]
     if not fitted:
-        return "No method could be fitted."
+        return f"No {nouns.one} could be fitted."
     best = min(fitted, key=lambda row: row["loss"])
     close = [row for row in fitted if row is not best and row["gap-low"] <= 0]
     near = [row["method"] for row in sorted(close, key=lambda row: row["loss"])]
     name = best["method"]
     if not near:
-        others = "every other method's" if len(fitted) > 1 else "no other method's"
-        return f"{name} predicts best: its mean loss is below {others}, beyond chance."
+        others = f"every other {nouns.one}'s" if len(fitted) > 1 else f"no other {nouns.one}'s"
+        return f"{name} {nouns.best}: its {nouns.loss} is below {others}, beyond chance."
     simplest = next(row["method"] for row in fitted if row["method"] in near or row is best)
-    text = f"No method is surely the best: {name} has the lowest mean loss, but "
+    text = f"No {nouns.one} is surely the best: {name} has the lowest {nouns.loss}, but "
     more = f" and {len(near) - _NAMED} others" if len(near) > _NAMED else ""
     text += f"{', '.join(near[:_NAMED])}{more} may do as well (the interval includes 0)."
     if simplest == name:
         return f"{text} {name} is the simplest of them."
-    return f"{text} {simplest} is simpler than {name}, and enough as far as this table can tell."
+    return f"{text} {simplest} is simpler than {name}, and enough as far as {nouns.all} can tell."

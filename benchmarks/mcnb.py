@@ -1,0 +1,186 @@
+"""Meta-Ban beside its authors' code: ``python -m benchmarks.mcnb --mcnb CHECKOUT``.
+
+CHECKOUT is the authors' repository, banyikun/MCNB. Its Meta-Ban plays with the settings and the
+training schedule of its ``run.py`` in the worlds of ``engram reproduce meta-ban``, and ours in the
+same ones: users, arms and rewards are alike in every round. Theirs takes about a minute of a core
+for 1000 rounds. With ``--out``, what has been played is kept, and is not played again.
+"""
+
+import functools
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+
+from engram.arrays import Array
+from engram.bandits.environments.environment import Environment
+from engram.bandits.meta_ban import meta_ban
+from engram.bandits.play import play_policy
+from simulations.pool import Job, Pool, Progress, Row
+from simulations.studies.figures import new_table
+from simulations.studies.meta_ban.regrets import difference, summarize_runs
+from simulations.studies.meta_ban.trials import POINTS, at_shares
+from simulations.studies.meta_ban.worlds import Place, world
+from simulations.studies.summaries import grouped
+
+_AUTHORS: Final = "authors"
+PARTS: Final = {_AUTHORS: (), "authors-no-groups": (0,), "authors-no-common": (1,)}
+"""The authors' code, and which of its kinds of steps of the meta-learner are left out.
+
+By number, as its ``train_meta`` has them: 0 on a group's rows, 1 on everybody's.
+"""
+
+OURS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ours": {},
+    "ours-no-cap": {"group_cap": None},
+    # As near as our options come to run.py. There is one step a round for ten every tenth round,
+    # since Theta adapts where a user is served; half of a squared error takes twice the step size.
+    "ours-published": {
+        "gamma": 0.4,
+        "nu": np.inf,
+        "alpha": 0.01,
+        "own_weight": 1.0,
+        "buffer": 10_000,
+        "adapt_every": 10,
+        "meta_steps": 100,
+        "eta_meta": 0.02,
+        "batch": 1,
+        "user_steps": 50,
+        "eta_user": 0.02,
+    },
+}
+"""Our Meta-Ban with its defaults, and with other settings."""
+
+
+def authors_regrets(checkout: Path, drawn: Environment, seed: int, without: Sequence[int]) -> Array:
+    """Plays the authors' Meta-Ban as their ``run.py`` does; returns its regret after each round.
+
+    Args:
+        checkout: Their repository.
+        drawn: The world.
+        seed: Seed of the global generators that it draws from.
+        without: Kinds of steps that are left out; see ``PARTS``.
+    """
+    if str(checkout) not in sys.path:
+        sys.path.append(str(checkout))
+    theirs: Any = import_module("mcnb").MCNB
+
+    class Played(theirs):  # type: ignore[misc] # a class of another system
+        def train_meta(self, users: Any, t: int, most: int, eta: float, kind: int = 1) -> None:
+            if kind not in without:
+                super().train_meta(users, t, most, eta, kind)
+
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    settings = {"n_arm": drawn.arms, "gamma": 0.4, "lr": 0.001, "nu": 1e-4}
+    policy = Played(drawn.dim, drawn.users, **settings)
+    regrets = np.empty(drawn.horizon)
+    for t in range(drawn.horizon):
+        offer = drawn.round(t)
+        arm, group, _ = policy.select(offer.user, offer.arms, t)
+        policy.update(offer.user, offer.arms[arm], float(offer.rewards[arm]), group)
+        if t % (10 if t < 1000 else 100) == 0:
+            policy.train_meta(policy.users, t, 1000, policy.lr)
+            policy.train(offer.user, t)
+        regrets[t] = offer.means.max() - offer.means[arm]
+    return np.asarray(regrets.cumsum())
+
+
+def play_authors(
+    checkout: Path, name: str, place: Place, horizon: int, seed: int, report: Progress
+) -> list[Row]:
+    """Plays the authors' code in one world; returns its row."""
+    begun = time.thread_time()
+    found = authors_regrets(checkout, world(place, horizon, seed), seed, PARTS[name])
+    report(horizon, horizon)
+    return _rows(name, [seed], found[None], time.thread_time() - begun)
+
+
+def play_ours(
+    name: str, place: Place, horizon: int, seeds: Sequence[int], report: Progress
+) -> list[Row]:
+    """Plays our Meta-Ban in all worlds at once; returns a row for each."""
+    begun, drawn = time.thread_time(), [world(place, horizon, seed) for seed in seeds]
+    settings = {**OURS[name]}
+    if name == "ours-published":
+        settings["group_cap"] = drawn[0].users // 5
+    policy = meta_ban(drawn[0].dim, runs=len(seeds), **settings)
+    found = play_policy(policy.batched, drawn, seeds).regrets
+    report(horizon, horizon)
+    return _rows(name, seeds, found, time.thread_time() - begun)
+
+
+def _rows(name: str, seeds: Sequence[int], regrets: Array, seconds: float) -> list[Row]:
+    """Returns rows as those of the study."""
+    rounds = np.unique(at_shares(regrets.shape[1], range(1, POINTS + 1)))
+    ms = 1e3 * seconds / regrets.size
+    row = {"method": name, "setting": {}, "rounds": rounds.tolist(), "ms": ms}
+    return [
+        {**row, "seed": seed, "errors": own[rounds - 1].tolist()}
+        for seed, own in zip(seeds, regrets, strict=True)
+    ]
+
+
+def compared(done: Iterable[Row]) -> list[Row]:
+    """Returns ``summarize_runs``' rows, each with ``over``, differences to the authors' code.
+
+    They are intervals of level 0.95 over worlds, after each of ``rounds``; None for the authors'
+    code itself, and without it.
+    """
+    runs = {name: own for (name,), own in grouped(done, "method").items()}
+    rows = summarize_runs([run for own in runs.values() for run in own])
+    for row in rows:
+        own, theirs = runs[row["method"]], runs.get(_AUTHORS)
+        row["over"] = None
+        if theirs is not None and own is not theirs:
+            gaps = dict(zip(own[0]["rounds"], difference(own, theirs), strict=True))
+            row["over"] = [gaps[end] for end in row["rounds"]]
+    return rows
+
+
+def main(
+    mcnb: Annotated[Path, typer.Option(exists=True, file_okay=False, help="Their repository.")],
+    name: Annotated[str, typer.Option("--world", help="A world without sources.")] = "digits",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds in each world.")] = 1000,
+    seeds: Annotated[int, typer.Option(min=1, help="Worlds.")] = 20,
+    parts: Annotated[bool, typer.Option(help="Also their code without parts of it.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Where to keep what has been played.")] = None,
+) -> None:
+    """Prints a table of regrets, and in brackets by how much they are above the authors'."""
+    torch.set_num_threads(1)
+    place = Place(name, (), ("user", "item", "rating"), "data")
+    jobs: dict[str, Job] = {}
+    for title in PARTS if parts else [_AUTHORS]:
+        for seed in range(seeds):
+            play = functools.partial(play_authors, mcnb, title, place, rounds, seed)
+            jobs[f"{name}-{rounds}-{title}-{seed}"] = play
+    for title in OURS:
+        job = functools.partial(play_ours, title, place, rounds, range(seeds))
+        jobs[f"{name}-{rounds}-{title}-of-{seeds}"] = job
+    with tempfile.TemporaryDirectory() as folder:
+        where = out or Path(folder)
+        rows = compared(
+            Pool(where, begin=lambda: where.mkdir(exist_ok=True), processes=1).run(jobs)
+        )
+    table = new_table(["regret"], [*map(str, rows[0]["rounds"]), "ms a round"])
+    for row in rows:
+        gaps = row["over"] or [None] * len(row["regrets"])
+        cells = [
+            f"{regret:.0f}"
+            + (f" ({round(gap.mean):+d} ± {gap.high - gap.mean:.0f})" if gap else "")
+            for regret, gap in zip(row["regrets"], gaps, strict=True)
+        ]
+        table.add_row(row["method"], *cells, f"{row['ms']:.1f}")
+    Console(width=100).print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

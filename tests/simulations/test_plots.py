@@ -1,0 +1,64 @@
+"""Plots of a metric against rounds: one panel for few models, small multiples for many."""
+
+import numpy as np
+import pytest
+
+from engram.metrics import METRICS
+from simulations.plots import draw_metric
+
+ACCURACY = METRICS["accuracy"]
+
+
+class Record:
+    """An evaluated run of two rounds; the common model is right half as often as what is served."""
+
+    def __init__(self, *served):
+        self.served = served
+
+    def rows(self):
+        return [
+            {"round": 5 * i, "accuracy-served": value, "accuracy-before": value / 2}
+            for i, value in enumerate(self.served)
+        ]
+
+
+def runs(*methods):
+    return {
+        method: [Record(0.2 + 0.1 * i, 0.4 + 0.1 * i), Record(0.4 + 0.1 * i, 0.6 + 0.1 * i)]
+        for i, method in enumerate(methods)
+    }
+
+
+def test_few_models_share_a_panel():
+    (axes,) = draw_metric(runs("ditto", "apfl"), ACCURACY).axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines) == ["ditto", "apfl"]
+    np.testing.assert_allclose(lines["apfl"].get_ydata(), [40, 60])
+    assert list(lines["apfl"].get_xdata()) == [0, 5]
+    assert len(axes.collections) == 2
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_only_method_is_shown_with_its_common_model(count):
+    (axes,) = draw_metric({"fedavg": runs("fedavg")["fedavg"] * count}, ACCURACY).axes
+    assert [line.get_label() for line in axes.lines] == ["fedavg", "common model"]
+    assert axes.lines[1].get_linestyle() == "--"
+
+
+def test_many_models_have_a_panel_each_with_the_references_in_all():
+    figure = draw_metric(runs("local", "fedavg", "ditto", "apfl"), ACCURACY)
+    panels = {axes.get_title(): axes for axes in figure.axes if axes.get_title()}
+    assert list(panels) == ["local", "fedavg", "fedavg + fine-tuning", "ditto", "apfl"]
+    own = panels["ditto"].lines[-1]
+    np.testing.assert_allclose(own.get_ydata(), [50, 70])
+    (band,) = panels["ditto"].collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((40, 80))
+    told = [text.get_text() for text in figure.legends[0].get_texts()]
+    references = ["local", "fedavg", "fedavg + fine-tuning"]
+    assert told == [
+        "mean over clients, band: lowest to highest of 2 seeds",
+        *references,
+        "means of the others",
+    ]
+    assert figure.get_supxlabel() == "communication round"
