@@ -17,7 +17,7 @@ from typer.main import get_group
 
 from federation.plugins import add_plugins, load_plugins, project_plugins
 
-__all__ = ["COMMANDS", "GROUPS", "app"]
+__all__ = ["COMMANDS", "GROUPS", "app", "examples_of"]
 
 _RUN, _SERVER, _CLIENT = "simulations.run_cli", "server.cli", "client.cli"
 _MODELS = "simulations.models_cli"
@@ -29,7 +29,7 @@ class Command(NamedTuple):
     Attributes:
         module: What has it, in its ``app``.
         line: The first line of its help.
-        examples: Commands that its help ends with.
+        examples: Commands that its help ends with; {0} and {1} stand for methods.
     """
 
     module: str
@@ -42,22 +42,22 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         "run": Command(
             _RUN,
             "Run one experiment, in this process or on a deployed federation.",
-            ("engram run fedavg --set num-rounds=50", "engram run --resume NAME"),
+            ("engram run {0} --set num-rounds=50", "engram run --resume NAME"),
         ),
         "compare": Command(
             _RUN,
             "Run methods and references side by side, over several seeds.",
             (
-                "engram compare fedavg ditto local-moml --seeds 5",
-                "engram compare fedavg ditto --tuned --trials 16",
+                "engram compare {0} {1} --seeds 5",
+                "engram compare {0} {1} --tuned --trials 16",
             ),
         ),
         "tune": Command(
             "simulations.tune_cli",
             "Find settings of methods that train networks, on rows held out for validation.",
             (
-                "engram tune ditto --trials 16 --seeds 3",
-                "engram tune ditto --search lambda=0.01..10:log --minutes 5",
+                "engram tune {0} --trials 16 --seeds 3",
+                "engram tune {0} --search adapt-lr=0.01..1:log --minutes 5",
             ),
         ),
         "reproduce": Command(
@@ -101,7 +101,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         "methods": Command(
             "simulations.methods_cli",
             "List the methods, or show one and its settings.",
-            ("engram methods", "engram methods pfedme"),
+            ("engram methods", "engram methods {0}"),
         ),
     },
     "Take home": {
@@ -136,7 +136,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "Run an experiment on a federation of processes on this machine, over gRPC.",
             (
                 "engram federation --clients 3 --set num-rounds=20",
-                "engram federation --clients 4 --set method=fedavg",
+                "engram federation --clients 4 --set method={0}",
             ),
         ),
         "init-federation": Command(
@@ -199,6 +199,14 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
 COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group.items()}
 
 
+def examples_of(command: Command) -> list[str]:
+    """Returns a command's examples, with names of methods."""
+    from federation.methods import family  # noqa: PLC0415 - not needed by every command
+
+    names = family("local", compared=True)
+    return [example.format(*names) for example in command.examples]
+
+
 class _Lazy(TyperGroup):
     """A group that knows its commands by name and first line, and imports the one called."""
 
@@ -219,7 +227,7 @@ class _Lazy(TyperGroup):
         group = get_group(import_module(one.module).app)
         command = group.commands.get(str(name), group)
         more = [command.epilog] if command.epilog else []
-        command.epilog = "\n\n".join(["Examples:", *one.examples, *more])
+        command.epilog = "\n\n".join(["Examples:", *examples_of(one), *more])
         return name, command, rest
 
 

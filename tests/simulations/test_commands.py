@@ -127,7 +127,7 @@ def test_help_is_one_screen_of_groups(engram):
     assert places == sorted(places)
 
 
-EXAMPLES = [(name, line) for name, one in COMMANDS.items() for line in one.examples]
+EXAMPLES = [(name, line) for name, one in COMMANDS.items() for line in cli.examples_of(one)]
 
 
 @pytest.mark.parametrize(("name", "line"), EXAMPLES)
