@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from engram.metrics import Metric
 from federation.methods import METHODS
-from federation.methods.local import PERSONALIZED, SERVED, VALIDATION, LocalMethod
+from federation.methods.local import COMMON, PERSONALIZED, SERVED, VALIDATION, LocalMethod
 from server.record import RunRecord
 from simulations.comparison import Runs
 from simulations.differences import Difference, Scores, paired_difference
@@ -19,7 +19,7 @@ __all__ = [
     "client_scores",
     "comparable",
     "differences_from",
-    "figures_of",
+    "others",
     "report_rows",
     "shown_models",
     "tail",
@@ -132,6 +132,30 @@ def figures_of(scores: Scores, metric: Metric) -> tuple[float, float, float, flo
     worse = np.percentile(everyone, int(tail(metric).removeprefix("-p")))
     worst = everyone.min() if metric.better == "higher" else everyone.max()
     return float(everyone.mean()), float(everyone.std()), float(worse), float(worst)
+
+
+def others(
+    runs: Runs, metric: Metric, references: Mapping[str, Scores]
+) -> dict[str, tuple[float, ...]]:
+    """Returns the figures of ``figures_of`` of all that no method has trained.
+
+    Args:
+        runs: The runs.
+        metric: Of which figures.
+        references: Scores of each client without a network, by name.
+
+    Returns:
+        By name: the references', and of the initial model, if it was scored, as means over seeds.
+    """
+    found: dict[str, tuple[float, ...]] = {
+        name: figures_of(scores, metric) for name, scores in references.items()
+    }
+    ends = ("", "-std", tail(metric), "-worst")
+    firsts = [record.rows()[0] for record in next(iter(runs.values()))]
+    initial = [[row.get(metric.name + COMMON + end) for end in ends] for row in firsts]
+    if not any(value is None for seed in initial for value in seed):
+        found["untrained model"] = tuple(np.mean(np.array(initial, float), axis=0).tolist())
+    return found
 
 
 def comparable(runs: Runs) -> bool:

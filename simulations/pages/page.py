@@ -18,10 +18,10 @@ from federation.methods import METHODS
 from federation.methods.local import COMMON, LocalMethod
 from server.record import RunRecord
 from simulations.comparison import PLAN, Runs, find_runs, read_plan
-from simulations.differences import Scores, in_words
+from simulations.differences import in_words
 from simulations.pages.figures import clients, curves, gains
 from simulations.references import read_references
-from simulations.rows import differences_from, figures_of, report_rows, tail
+from simulations.rows import differences_from, others, report_rows, tail
 
 __all__ = ["page"]
 
@@ -134,7 +134,8 @@ def _of_networks(folder: Path, runs: Runs) -> tuple[list[dict[str, Any]], dict[s
         known = read_references(folder, records, metric.name)
         told = differences_from(runs, rows, metric, known)
         tables.append(
-            _table(rows, metric, known) | {"words": in_words(*told, metric) if told else []}
+            _table(rows, metric, others(runs, metric, known))
+            | {"words": in_words(*told, metric) if told else []}
         )
         named = {f"{metric.name} against rounds": curves(runs, metric)}
         for reference, figure in gains(runs, metric).items():
@@ -149,7 +150,7 @@ def _of_networks(folder: Path, runs: Runs) -> tuple[list[dict[str, Any]], dict[s
 
 
 def _table(
-    rows: list[dict[str, Any]], metric: Metric, references: Mapping[str, Scores]
+    rows: list[dict[str, Any]], metric: Metric, beside: Mapping[str, tuple[float, ...]]
 ) -> dict[str, Any]:
     name, percent = metric.name, " in %" if metric.percent else ""
     keys = {"mean": "", "s.d.": "-std", tail(metric)[1:]: tail(metric), "worst": "-worst"}
@@ -158,8 +159,8 @@ def _table(
         own = name + row["model"]
         figures = [*(row.get(own + key) for key in keys.values()), row.get(name + COMMON)]
         told.append([row["method"], *(metric.in_words(figure, 1) for figure in figures)])
-    for reference, scores in references.items():
-        figures = [*figures_of(scores, metric), None]
+    for reference, known in beside.items():
+        figures = [*known, None]
         told.append([reference, *(metric.in_words(figure, 1) for figure in figures)])
     title = f"{name.capitalize()}{percent} of the clients, on test rows"
     return {"title": title, "heading": ["method", *keys, "common model"], "rows": told}

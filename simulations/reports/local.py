@@ -14,7 +14,7 @@ from federation.methods.local import COMMON, UNSEEN, LocalMethod
 from simulations import plots
 from simulations.comparison import PLAN, Runs, find_runs
 from simulations.console import err, out
-from simulations.differences import Scores, in_words
+from simulations.differences import in_words
 from simulations.gains import draw_gains
 from simulations.references import read_references
 from simulations.reports.base import reports
@@ -22,7 +22,7 @@ from simulations.rows import (
     SELECTED,
     comparable,
     differences_from,
-    figures_of,
+    others,
     report_rows,
     tail,
 )
@@ -33,9 +33,17 @@ _FIRST: Final = "gains.png"  # which says whether personalizing is worth it
 
 
 def report_table(
-    rows: Sequence[Mapping[str, Any]], metric: Metric, references: Mapping[str, Scores]
+    rows: Sequence[Mapping[str, Any]],
+    metric: Metric,
+    beside: Mapping[str, tuple[float, ...]],
 ) -> Table:
-    """Returns a table of a metric: of methods, and then of what needs no network."""
+    """Returns a table of a metric.
+
+    Args:
+        rows: As ``report_rows`` returns them.
+        metric: Which.
+        beside: What ``others`` returns.
+    """
     name, percent = metric.name, " in %" if metric.percent else ""
     th = tail(metric).removeprefix("-p")
     unseen = any(UNSEEN + name in row for row in rows)
@@ -64,8 +72,8 @@ def report_table(
             "-" if row["client-bytes"] is None else f"{row['client-bytes'] / 1024:.0f}",
             *("-" if row[k] is None else f"{row[k]:.1f}" for k in ("ms-per-round", "client-ms")),
         )
-    for reference, scores in references.items():
-        mean, spread, *ends = (metric.in_words(value, 1) for value in figures_of(scores, metric))
+    for reference, figures in beside.items():
+        mean, spread, *ends = (metric.in_words(value, 1) for value in figures)
         table.add_row(reference, f"{mean} ± {spread}", *ends, *["-"] * (len(headings) - 3))
     return table
 
@@ -87,7 +95,7 @@ def show(folder: Path, as_json: bool) -> None:
             replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())
         for metric in chosen:
             known = read_references(folder, next(iter(runs.values())), metric.name)
-            out.print(report_table(rows, metric, known))
+            out.print(report_table(rows, metric, others(runs, metric, known)))
             if found := differences_from(runs, rows, metric, known):
                 out.print("\n".join(in_words(*found, metric)), soft_wrap=True, highlight=False)
     _warn(runs, rows)
