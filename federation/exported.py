@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import pickle
+import struct
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,8 @@ FORMATS: Final[dict[Format, str]] = {
 """The formats of a model's file, and what it is called."""
 
 _ABOUT: Final = "model.json"
+_UNFIT: Final = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""What a file raises that is another one than this module writes."""
 
 
 class Exported(NamedTuple):
@@ -129,12 +132,13 @@ class Exported(NamedTuple):
             "format": format_,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
+        text_of_about = json.dumps(summed(about), indent=2).encode()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            replace_file(folder / FORMATS[format_], data)
+            replace_file(folder / FORMATS[format_], data, shared=True)
             for name, text in beside.items():
-                replace_file(folder / name, text.encode())
-            replace_file(folder / _ABOUT, json.dumps(summed(about), indent=2).encode())
+                replace_file(folder / name, text.encode(), shared=True)
+            replace_file(folder / _ABOUT, text_of_about, shared=True)
         except OSError as error:
             raise Refused(f"{folder} cannot be written: {error.strerror}") from error
 
@@ -171,7 +175,7 @@ def read_exported(folder: str | Path) -> tuple[Exported, Format, bytes]:
         data = read_file(path)
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except _UNFIT as error:
         raise Refused(f"{folder / _ABOUT} is of another version: {brief(error)}") from error
     if hashlib.sha256(data).hexdigest() != about.get("sha256"):
         raise Refused(f"{path} has been altered: its checksum is not the one in {_ABOUT}")
@@ -224,7 +228,9 @@ def rebuilt(exported: Exported, state: Params) -> nn.Module:
     try:
         module = _blank(exported, state)
         module.load_state_dict(state)
-    except (KeyError, RuntimeError) as error:  # in torch's words, of several lines
+    except Refused:
+        raise
+    except _UNFIT as error:  # in torch's words, of several lines
         why = " ".join(str(error).split())
         raise Refused(f"the network is not the one that was exported: {one_line(why)}") from error
     return module.eval()
@@ -265,6 +271,8 @@ def _tensors(format_: Format, data: bytes) -> Params:
         if format_ == "safetensors":
             return tensors_from_bytes(data)
         found: Params = torch.load(io.BytesIO(data), weights_only=True)
-    except (ValueError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        if all(isinstance(leaf, torch.Tensor) for leaf in found.values()):
+            return found
+        raise ValueError("it holds something else")
+    except (*_UNFIT, EOFError, pickle.UnpicklingError, struct.error) as error:
         raise Refused(f"{FORMATS[format_]} holds no tensors: {one_line(str(error))}") from error
-    return found

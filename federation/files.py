@@ -67,10 +67,16 @@ def read_json(path: Path) -> dict[str, Any]:
     return contents
 
 
-def replace_file(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes, *, shared: bool = False) -> None:
     """Replaces a file atomically, and waits until the bytes are on the disk.
 
-    Only the file's owner may read it. Its folder must exist.
+    Its folder must exist.
+
+    Args:
+        path: The file.
+        data: Its contents.
+        shared: Whether others may read it, as far as the process's mask allows; else, only its
+            owner may.
 
     Raises:
         OSError: If the bytes could not be written; the old file stays.
@@ -80,6 +86,10 @@ def replace_file(path: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
+            if shared:
+                mask = os.umask(0)
+                os.umask(mask)
+                os.fchmod(file.fileno(), 0o666 & ~mask)
             os.fsync(file.fileno())
         Path(new).replace(path)
     except BaseException:

@@ -85,7 +85,10 @@ def session(data: bytes) -> Runs:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
-    found = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    try:
+        found = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of any kind: they are the runtime's own
+        raise Refused(f"the file holds no ONNX model: {one_line(str(error))}") from error
 
     def run(inputs: Any) -> Tensor:
         arrays = [leaf.numpy() for leaf in tree_leaves(inputs)]

@@ -87,6 +87,8 @@ class Learned:
         count, names = self.experiment.num_clients, self.record.names
         if isinstance(client, str):
             numbers = {names.get(number, str(number)): number for number in range(count)}
+            if client.isdecimal() and client not in numbers:
+                return self.number(int(client))
             if client not in numbers:
                 raise Refused(must("client", client, f"one of {few_names(numbers)}"))
             return numbers[client]

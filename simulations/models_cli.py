@@ -3,6 +3,7 @@
 What loads torch is imported by the functions that use it, once all is in order.
 """
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -124,4 +125,6 @@ def _tell(written: "Written") -> None:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     rows = "rows.csv" if about.columns or about.kind.columns else "rows.npz"
     console.print(f"{about.what}: see {folder / 'card.md'}", markup=False, soft_wrap=True)
-    console.print(f"next: engram predict {folder} {rows}", markup=False, soft_wrap=True)
+    console.print(
+        f"next: engram predict {shlex.quote(str(folder))} {rows}", markup=False, soft_wrap=True
+    )

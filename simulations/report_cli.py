@@ -29,10 +29,10 @@ def report(
     """Write a page about a run, or a comparison: one HTML file with interactive figures."""
     folder = find_run(run)
     path = html or folder / "report.html"
-    if path.suffix != ".html" or not path.parent.is_dir():
+    if path.suffix != ".html" or path.is_dir() or not path.parent.is_dir():
         raise Refused(f"--html must be the name of an .html file in a folder, got {path}")
     need("plotly", "report")
     with end_at_once():
         from simulations.pages.page import page
-    replace_file(path, page(folder).encode())
+    replace_file(path, page(folder).encode(), shared=True)
     out.print(f"page: {path}", soft_wrap=True)

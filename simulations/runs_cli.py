@@ -1,6 +1,7 @@
 """``engram runs``: lists what a folder of runs holds."""
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -140,7 +141,7 @@ def runs(
         out.print(table)
     else:
         out.print(f"There is no run in {folder}.", soft_wrap=True)
-    shown = [f"show {folder / one.name}" for one in found if one.kind != "study"]
+    shown = [f"show {shlex.quote(str(folder / one.name))}" for one in found if one.kind != "study"]
     if not as_json:
         tell_next([*shown, "run"][0])
     if as_json:

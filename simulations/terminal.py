@@ -1,5 +1,6 @@
 """Shows the progress of commands, and their results."""
 
+import shlex
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -214,12 +215,13 @@ def tell_next(command: str) -> None:
 
 def _after(folder: Path) -> str:
     """Returns what one does after a run or a comparison: go on with it, or use its results."""
+    place = shlex.quote(str(folder))
     if (folder / PLAN).is_file():
         runs = [folder / name for name in read_plan(folder)["runs"]]
         finished = all((run / "results.json").is_file() for run in runs)
-        return f"report {folder}" if finished else f"compare --resume {folder}"
+        return f"report {place}" if finished else f"compare --resume {place}"
     record = RunRecord.open(folder)
     if record.results is None:
-        return f"run --resume {folder}"
+        return f"run --resume {place}"
     exported = "clients" in record.results and record.config["engine"] != "flower"
-    return f"export {folder} --client 0" if exported else f"report {folder}"
+    return f"export {place} --client 0" if exported else f"report {place}"

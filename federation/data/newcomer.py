@@ -11,14 +11,14 @@ from torch import Tensor
 from engram.models.base import Inputs
 from engram.tasks import TASKS
 from federation.data.arrays import Own
-from federation.data.csv_rows import check_there, typed, usual
+from federation.data.csv_rows import check_there, typed
 from federation.data.federated import FederatedData, Split
 from federation.data.images import CLASS
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.partitions import Rows
 from federation.data.tables import numbers, read_frame
-from federation.data.unlabeled import InputColumn, read_unlabeled
+from federation.data.unlabeled import InputColumn, fill_of, read_unlabeled
 from federation.data.values import Columns, Values
 from federation.errors import DataError
 from federation.experiment import Experiment
@@ -101,9 +101,10 @@ def _filled(path: Path, columns: Sequence[InputColumn], e: Experiment) -> list[I
     def filled(column: InputColumn) -> InputColumn:
         if column.name not in frame.columns:  # which is refused further on
             return column
-        fill = usual(typed(column.name, frame[column.name], known))
-        text = column.values is not None
-        return column._replace(fill=fill if text else float(np.nan_to_num(fill)))
+        own = typed(column.name, frame[column.name], known)
+        if own.isna().all():  # the run's stands for it
+            return column
+        return column._replace(fill=fill_of(own, text=column.values is not None))
 
     return list(map(filled, columns))
 

@@ -204,20 +204,22 @@ def read_table(
     )
 
 
-def read_frame(path: Path, columns: Collection[str] = ()) -> Any:
+def read_frame(path: Path, columns: Collection[str] = (), *, text: bool = False) -> Any:
     """Reads a CSV file with a header, as pandas has it.
 
     Args:
         path: The file.
         columns: Which it must have, and which alone are read; all of them if none is named.
+        text: Whether values are read as they are written, and none as a number.
 
     Raises:
         DataError: If the file cannot be read, is not a table, or lacks a column.
     """
+    how = {"dtype": str} if text else {}
     if not columns:
-        return _frame(path)
+        return _frame(path, **how)
     check_columns(path, columns, _frame(path, nrows=0).columns)
-    return _frame(path, usecols=list(columns))
+    return _frame(path, usecols=list(columns), **how)
 
 
 def _frame(path: Path, **how: Any) -> Any:

@@ -64,12 +64,13 @@ class Unlabeled(NamedTuple):
     others: Mapping[str, Sequence[Any]]
 
 
-def input_columns(experiment: Experiment, owner: str = "") -> list[InputColumn]:
+def input_columns(experiment: Experiment, client: int | None = None) -> list[InputColumn]:
     """Returns the columns of inputs of an experiment's CSV file; none of other data.
 
     Args:
         experiment: The settings.
-        owner: Whose training rows missing values are taken from; by default, everybody's.
+        client: Whose training rows missing values are taken from, where clients are tasks of the
+            file; by default, everybody's.
 
     Raises:
         DataError: If the file cannot be read.
@@ -81,7 +82,7 @@ def input_columns(experiment: Experiment, owner: str = "") -> list[InputColumn]:
     frame = read_frame(path)
     split = partial(held_out, fraction=e.test_fraction, seed=e.seed)
     _, owners, learned = kinds_of(path, frame, columns, TASKS[e.task].targets, split)
-    known = learned & ((owners.astype(str) == owner) if owner else True)
+    known = learned if client is None else learned & (owners == np.unique(owners)[client])
     found = []
     for name in inputs_of(path, columns, frame.columns):
         column, values, fill = typed(name, frame[name], columns), None, None
@@ -89,10 +90,16 @@ def input_columns(experiment: Experiment, owner: str = "") -> list[InputColumn]:
             there = column.notna().to_numpy()
             values = columns.values.of(path, name, column[there].to_numpy(dtype=str))
         if columns.missing == "median":
-            fill = usual(column[known])
-            fill = fill if values is not None else float(np.nan_to_num(fill))
+            fill = fill_of(column[known], text=values is not None)
         found.append(InputColumn(name, values, fill))
     return found
+
+
+def fill_of(column: Any, *, text: bool) -> float | str | None:
+    """Returns what stands for missing values: 0, or nothing, where there is no value at all."""
+    if column.isna().all():
+        return None if text else 0.0
+    return str(usual(column)) if text else float(usual(column))
 
 
 def class_names(experiment: Experiment, outputs: int) -> list[str]:
@@ -157,6 +164,7 @@ def _table(
     path: Path, columns: Sequence[InputColumn], dtype: Any, missing: str = "refuse"
 ) -> Unlabeled:
     frame = read_frame(path)
+    raw = read_frame(path, text=True)  # as numbers, 01 would be 1
     wanted = [column.name for column in columns]
     others = [str(name) for name in frame.columns if name not in wanted]
     lacking = [name for name in wanted if name not in frame.columns]
@@ -167,7 +175,7 @@ def _table(
     faults = []
     for column in columns:
         try:
-            parts += _inputs(path, frame[column.name], column, missing)
+            parts += _inputs(path, frame[column.name], raw[column.name], column, missing)
         except DataError as error:
             faults.append(str(error))
     if faults:
@@ -176,14 +184,18 @@ def _table(
     return Unlabeled(torch.from_numpy(x), len(frame), {n: frame[n].tolist() for n in others})
 
 
-def _inputs(path: Path, given: Any, column: InputColumn, missing: str) -> list[npt.NDArray[Any]]:
-    """Returns what a column is to a network."""
+def _inputs(
+    path: Path, given: Any, raw: Any, column: InputColumn, missing: str
+) -> list[npt.NDArray[Any]]:
+    """Returns what a column, as pandas has it and as it is written, is to a network."""
     name, lacks = column.name, given.isna().to_numpy()
     if missing == "refuse":
         check_there(path, name, lacks, _LACKING)
     flags = [lacks] if missing == "indicator" else []
     if column.values is not None:
-        text = given.convert_dtypes().astype("string").fillna(column.fill)
+        text = given.convert_dtypes().astype("string")
+        text = text.mask(raw.isin(column.values) & ~lacks, raw)
+        text = text if column.fill is None else text.fillna(column.fill)
         columns = Columns(values=Values({name: column.values}))
         return [*indicators(path, name, text, columns), *flags]
     values = numbers(path, name, given, "the model has learned from numbers")

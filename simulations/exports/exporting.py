@@ -59,12 +59,12 @@ def _network(learned: Learned, client: int | None) -> Package:
     if client is None:
         rows = f"{e.dataset}, partition {e.partition}, {e.num_clients} clients"
         scores = _means(learned)
-        classes, columns = named_here(learned, "")
+        classes, columns = named_here(learned, None)
     else:
         name = learned.called(client)
         rows = f"{e.dataset}, partition {e.partition}: rows of client {name}, and others'"
         scores = _scores(learned, module, client)
-        classes, columns = named_here(learned, name if e.partition == "natural" else "")
+        classes, columns = named_here(learned, client if e.partition == "natural" else None)
     form = form_of(module)
     exported = exported_as(learned, form, client, classes=classes, columns=columns)
     return with_card(learned, exported, module, rows, scores, notes)
@@ -79,7 +79,7 @@ def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
     return notes
 
 
-def named_here(learned: Learned, owner: str) -> tuple[list[str], list[InputColumn]]:
+def named_here(learned: Learned, owner: int | None) -> tuple[list[str], list[InputColumn]]:
     """Returns what classes and columns of inputs are called, as far as this machine knows."""
     e, outputs = learned.experiment, learned.kind.outputs
     try:

@@ -79,7 +79,7 @@ def adapted_into(
 
 def newcomer_of(learned: Learned, path: Path) -> Newcomer:
     """Reads a newcomer's rows."""
-    classes, columns = named_here(learned, "")
+    classes, columns = named_here(learned, None)
     return read_newcomer(path, learned.kind, columns, classes, learned.experiment)
 
 
@@ -93,7 +93,7 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
         module = adapted(learned, newcomer, everything, number)
         scores = _scores(learned, newcomer, number)
         notes = notes_on(learned, module, common=False)
-    classes, _ = named_here(learned, "")
+    classes, _ = named_here(learned, None)
     form = form_of(module)
     exported = exported_as(learned, form, name, classes=classes, columns=newcomer.columns)
     rows = f"{newcomer.size} rows of {path}, and the run's"

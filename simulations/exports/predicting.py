@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from federation.data.unlabeled import read_unlabeled
-from federation.errors import Refused
+from federation.errors import Refused, few_names, one_line
 from federation.exported import runner
 from federation.files import replace_file
 from federation.predicted import columns_of, outputs_of
@@ -31,12 +31,18 @@ def predict(model: Path, rows: Path, out: Path) -> "pd.DataFrame":
     exported, runs = runner(model)
     missing = exported.settings.get("missing", "refuse")
     found = read_unlabeled(rows, exported.kind, exported.columns, missing)
-    outputs = outputs_of(runs, found.x, found.size)
-    table = pd.DataFrame(
-        {**found.others, **columns_of(exported.outputs, outputs, exported.classes)}
-    )
     try:
-        replace_file(out, table.to_csv(index=False).encode())
+        outputs = outputs_of(runs, found.x, found.size)
+        predicted = columns_of(exported.outputs, outputs, exported.classes)
+    except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        why = one_line(" ".join(str(error).split()))
+        raise Refused(f"{model} does not fit what {model}/model.json says: {why}") from error
+    taken = [name for name in predicted if name in found.others]
+    if taken:
+        raise Refused(f"{rows} has the columns {few_names(taken)}, which predictions are called")
+    table = pd.DataFrame({**found.others, **predicted})
+    try:
+        replace_file(out, table.to_csv(index=False).encode(), shared=True)
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
     return table

@@ -15,7 +15,14 @@ from engram.models.plain import layered
 from engram.molar.families import FAMILIES
 from engram.molar.site import Rows
 from engram.types import Params
-from federation.data.tables import Table, TableData, read_frame, read_table, table_data
+from federation.data.tables import (
+    Table,
+    TableData,
+    check_columns,
+    read_frame,
+    read_table,
+    table_data,
+)
 from federation.errors import DataError, Refused, few_names, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
@@ -101,7 +108,8 @@ def transferred(
             "joins its federation instead"
         )
     e, columns = learned.experiment, list(learned.kind.columns)
-    if path.suffix == ".csv" and e.target_column not in read_frame(path):
+    if path.suffix == ".csv" and e.target_column not in (frame := read_frame(path)):
+        check_columns(path, columns, frame.columns)
         return _common(learned), {}, [UNLABELED]
     table = read_table(f"{path.suffix[1:]}:{path}", e.target_column, e.task_column, one_task=True)
     if table.columns != columns:

@@ -185,9 +185,23 @@ def _command(folder: Path, settings: Mapping[str, Any], defaults: Mapping[str, A
     methods = dict.fromkeys(own["method"] for own in plan.values())
     seeds = {own["seed"] for own in plan.values()}
     given = dict.fromkeys(
-        word for own in plan.values() for word in _sets(own | {"seed": min(seeds)}, defaults)
+        word
+        for own in plan.values()
+        for word in _sets(_named_apart(own | {"seed": min(seeds)}, plan), defaults)
     )
     return " ".join(["engram compare", *methods, f"--seeds {len(seeds)}", *given])
+
+
+def _named_apart(own: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a run's settings: what other methods of its comparison have otherwise, as its own."""
+    method = own["method"]
+    others = [run for run in plan.values() if run["method"] != method]
+    return {
+        key
+        if key == "seed" or all(run.get(key, value) == value for run in others)
+        else f"{method}.{key}": value
+        for key, value in own.items()
+    }
 
 
 def _sets(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
@@ -196,7 +210,7 @@ def _sets(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]
     return [
         f"--set {shlex.quote(f'{key}={_text(value)}')}"
         for key, value in settings.items()
-        if key not in passed and value != defaults.get(key)
+        if key.rpartition(".")[2] not in passed and value != defaults.get(key)
     ]
 
 

@@ -1,5 +1,6 @@
 """MLflow: a run of the experiment ``engram``, where MLFLOW_TRACKING_URI says."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,10 @@ __all__ = ["MLflow"]
 _EXPERIMENT: Final = "engram"
 _KEY, _GROUP, _ROUND = "engram.run", "engram.group", "engram.round"  # tags
 _MOST: Final = 100  # settings in a request
+
+# Else a server that does not answer holds up a run for minutes.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 
 
 class MLflow:

@@ -14,7 +14,7 @@ from server.record import RunRecord
 from simulations.comparison import find_runs
 from simulations.front import compare, simulate
 from simulations.pages.figures import clients, curves, gains
-from simulations.pages.page import page
+from simulations.pages.page import _command, page
 from simulations.rows import client_scores
 from tests.support import small
 
@@ -129,3 +129,17 @@ def test_what_cannot_be_reported_is_refused(engram, tmp_path, compared):
     assert status == 2
     assert said.startswith("engram: --html must be the name of an .html file in a folder, got ")
     assert json.loads((compared / "comparison.json").read_text())["engine"]
+
+
+def test_settings_that_methods_have_otherwise_are_given_for_each(tmp_path):
+    plan = {
+        f"{method}-seed{seed}": {"method": method, "seed": seed, "adapt-lr": lr, "num-rounds": 4}
+        for method, lr in (("fedavg", 0.1), ("ditto", 0.02))
+        for seed in (3, 4)
+    }
+    text = json.dumps({"engine": "vectorized", "runs": plan})
+    (tmp_path / "comparison.json").write_text(text)
+    assert _command(tmp_path, {}, {"adapt-lr": 0.02, "num-rounds": 100, "seed": 0}) == (
+        "engram compare fedavg ditto --seeds 2 --set seed=3 --set fedavg.adapt-lr=0.1 "
+        "--set num-rounds=4 --set ditto.adapt-lr=0.02"
+    )

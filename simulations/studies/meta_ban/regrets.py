@@ -127,7 +127,7 @@ def said(rows: Sequence[Row]) -> str:
     parts = [f"{how} {', '.join(names)}" for how, names in kinds.items() if names]
     text = f"Meta-Ban regrets {'; '.join(parts)}." if parts else ""
     if near := [name for name, gap in last.items() if not gap.shown]:
-        text += f" From {', '.join(near)} nothing tells Meta-Ban apart."
+        text += f" Meta-Ban and {', '.join(near)} cannot be told apart."
     return f"{verdict} {text.strip()}"
 
 

@@ -222,3 +222,12 @@ def test_rows_that_are_others_are_refused_in_one_line(tmp_path, tables):
     (tmp_path / "run" / "results.json").unlink()
     with pytest.raises(Refused, match="run is not finished: resume it first"):
         load_run(tmp_path / "run").adapt("odd.csv")
+
+
+def test_a_client_is_found_by_its_number_where_it_has_a_name(tmp_path):
+    learned = run_on(hospitals(), tmp_path, method="fedavg").learned
+    assert learned.number("s2") == learned.number("2") == learned.number(2) == 2
+    with pytest.raises(Refused, match=r"client must be in 0\.\.5, got 6"):
+        learned.number("6")
+    with pytest.raises(Refused, match="client must be one of s0, s1, .*, got 's6'"):
+        learned.number("s6")

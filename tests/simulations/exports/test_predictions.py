@@ -1,11 +1,15 @@
 """Predictions of rows: the same as the model's, and refusals of rows that it does not know."""
 
+import hashlib
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 import engram
+from federation.checksums import summed
 from federation.errors import DataError, Refused
 from federation.exported import load_model
 from simulations.__main__ import main
@@ -145,3 +149,55 @@ def test_from_a_run_to_a_prediction_by_commands_alone(tmp_path, monkeypatch, cap
     last = engram_("adapt mine --data elm.csv --format torch")[-1]
     assert last == "next: engram predict elm-model rows.csv"
     engram_("predict elm-model patient.csv --out other.csv")
+
+
+def test_text_is_taken_as_it_is_written(tmp_path):
+    # By itself, a column of "01" would be read as numbers, and "1" is another value.
+    frame = hospitals().assign(zip=["01", "1", "02", "A"] * (len(hospitals()) // 4))
+    model = run_on(frame, tmp_path, method="fedavg").export(0, out="model")
+    frame.iloc[:4].to_csv("rows.csv", index=False)
+    frame.iloc[:1].to_csv("row.csv", index=False)
+    several = predict(model, tmp_path / "rows.csv", tmp_path / "several.csv")
+    alone = predict(model, tmp_path / "row.csv", tmp_path / "alone.csv")
+    assert alone["probability ill"][0] == pytest.approx(several["probability ill"][0], abs=1e-7)
+    assert several["probability ill"][0] != several["probability ill"][1]
+
+
+def test_clients_whose_values_all_lack_are_exported(tmp_path):
+    frame = hospitals()
+    frame.loc[frame["site"] == "s1", ["age", "sex"]] = None
+    run = run_on(frame, tmp_path, method="fedavg", missing="median")
+    model = run.export("s1", out="model")
+    frame[frame["site"] == "s1"].to_csv("rows.csv", index=False)
+    found = predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
+    assert np.isfinite(found["probability ill"]).all()
+    adapted = run.adapt(tmp_path / "rows.csv", out="new")
+    assert len(predict(adapted, tmp_path / "rows.csv", tmp_path / "other.csv")) == len(found)
+
+
+def test_predictions_take_no_columns_place_and_may_be_read_by_others(model, tmp_path):
+    rows = hospitals().iloc[:4].drop(columns=["site", "state"])
+    rows.assign(predicted=1).to_csv("rows.csv", index=False)
+    with pytest.raises(Refused, match=r"rows\.csv has the columns predicted, which predictions"):
+        predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
+    rows.to_csv("rows.csv", index=False)
+    predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert (tmp_path / "out.csv").stat().st_mode == plain.stat().st_mode
+
+
+@pytest.mark.parametrize("data", [b"", b"junk", {"a": [1]}, [1, 2]])
+def test_a_file_of_something_else_is_refused_in_one_line(data, tmp_path):
+    model = run_on(hospitals(), tmp_path, method="fedavg").export(0, out="model", format="torch")
+    if not isinstance(data, bytes):
+        torch.save(data, model / "model.pt")
+        data = (model / "model.pt").read_bytes()
+    (model / "model.pt").write_bytes(data)
+    about = json.loads((model / "model.json").read_text())
+    about["sha256"] = hashlib.sha256(data).hexdigest()
+    about.pop("crc32", None)
+    (model / "model.json").write_text(json.dumps(summed(about)))
+    with pytest.raises(Refused, match=r"model\.pt holds no tensors") as error:
+        load_model(model)
+    assert "\n" not in str(error.value)
