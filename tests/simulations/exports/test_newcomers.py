@@ -229,5 +229,5 @@ def test_a_client_is_found_by_its_number_where_it_has_a_name(tmp_path):
     assert learned.number("s2") == learned.number("2") == learned.number(2) == 2
     with pytest.raises(Refused, match=r"client must be in 0\.\.5, got 6"):
         learned.number("6")
-    with pytest.raises(Refused, match="client must be one of s0, s1, .*, got 's6'"):
+    with pytest.raises(Refused, match=r"client must be one of s0, s1, .*, got 's6'"):
         learned.number("s6")
