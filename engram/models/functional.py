@@ -187,6 +187,28 @@ class Pure(TorchFunctionMode):
         mean_, var_ = found or (None, None)
         return functional.batch_norm(x, mean_, var_, weight, bias, training, momentum, eps)
 
+    def group_norm(
+        self,
+        x: Tensor,
+        num_groups: int,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        """See ``torch.nn.functional.group_norm``; under ``vmap``, in plain operations.
+
+        Its kernel asks how images lie in memory, which ``vmap`` does not tell.
+        """
+        if not decomposes() or not isinstance(x, Tensor):
+            return functional.group_norm(x, num_groups, weight, bias, eps)
+        groups = x.reshape(len(x), num_groups, -1)
+        gaps = groups - groups.mean(-1, keepdim=True)
+        found = (gaps * (gaps.square().mean(-1, keepdim=True) + eps).rsqrt()).reshape(x.shape)
+        shape = [-1, *[1] * (x.ndim - 2)]  # of a number for each channel
+        if weight is not None:
+            found = found * weight.reshape(shape)
+        return found if bias is None else found + bias.reshape(shape)
+
     # --- Embeddings ------------------------------------------------------------------------
 
     def embedding(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -357,6 +379,7 @@ _OTHERS: Final[dict[Any, Callable[..., Any]]] = {
     functional.embedding: Pure.embedding,
     functional.max_pool2d: Pure.max_pool2d,
     functional.batch_norm: Pure.batch_norm,
+    functional.group_norm: Pure.group_norm,
     torch.lstm: Pure.lstm,
     torch.gru: Pure.gru,
     torch.rnn_tanh: Pure.rnn_tanh,
