@@ -192,7 +192,7 @@ def test_a_winner_is_named_only_where_intervals_exclude_zero():
     assert (
         "LinUCB-IND is simpler than Meta-Ban, and enough as far as these worlds can tell" in words
     )
-    assert words.endswith("From LinUCB-IND nothing tells Meta-Ban apart.")
+    assert words.endswith("Meta-Ban and LinUCB-IND cannot be told apart.")
     words = compared(random=50, linucb_ind=-5, club=-3)
     assert words.startswith("LinUCB-IND is best")
     assert "Meta-Ban regrets less than random; more than LinUCB-IND, CLUB." in words
