@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["About", "Tracker"]
+__all__ = ["About", "Ending", "Tracker"]
 
 
 class About(NamedTuple):
@@ -25,6 +25,22 @@ class About(NamedTuple):
     settings: Mapping[str, Any]
 
 
+class Ending(NamedTuple):
+    """What a finished run has found.
+
+    Attributes:
+        server_round: The last round.
+        results: Numbers by name.
+        clients: Each client's value, by metric: for a histogram.
+        files: Files to be kept with the run.
+    """
+
+    server_round: int
+    results: Mapping[str, float]
+    clients: Mapping[str, Sequence[float]]
+    files: Sequence[Path]
+
+
 class Tracker(Protocol):
     """One run at a tracker. It is made of an ``About``, and of the last round that it was told."""
 
@@ -38,21 +54,8 @@ class Tracker(Protocol):
     def flush(self) -> None:
         """Hands over what is still held back."""
 
-    def finish(
-        self,
-        server_round: int,
-        results: Mapping[str, float],
-        clients: Mapping[str, Sequence[float]],
-        files: Sequence[Path],
-    ) -> None:
-        """Adds the results, after the last round.
-
-        Args:
-            server_round: The last round.
-            results: Numbers by name.
-            clients: Each client's value, by metric: for a histogram.
-            files: Files to be kept with the run.
-        """
+    def finish(self, end: Ending) -> None:
+        """Adds the results, after the last round."""
 
     def close(self) -> None:
         """Ends it; another process may go on."""

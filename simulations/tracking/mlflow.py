@@ -2,15 +2,14 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final
 
 import matplotlib.pyplot as plt
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
-from simulations.tracking.base import About
+from simulations.tracking.base import About, Ending
 
 __all__ = ["MLflow"]
 
@@ -58,27 +57,20 @@ class MLflow:
     def flush(self) -> None:
         """See ``Tracker.flush``: nothing is held back."""
 
-    def finish(
-        self,
-        server_round: int,
-        results: Mapping[str, float],
-        clients: Mapping[str, Sequence[float]],
-        files: Sequence[Path],
-    ) -> None:
+    def finish(self, end: Ending) -> None:
         """See ``Tracker.finish``. Histograms are figures, and clients' values in a file."""
-        del server_round
-        for name, value in results.items():
+        for name, value in end.results.items():
             self._client.log_metric(self._run, f"results/{name}", value, step=0)
         self._client.log_dict(
-            self._run, {name: list(each) for name, each in clients.items()}, "clients.json"
+            self._run, {name: list(each) for name, each in end.clients.items()}, "clients.json"
         )
-        for name, values in clients.items():
+        for name, values in end.clients.items():
             figure, axes = plt.subplots()
             axes.hist(values)
             axes.set(xlabel=name, ylabel="clients")
             self._client.log_figure(self._run, figure, f"clients/{name}.png")
             plt.close(figure)
-        for path in files:
+        for path in end.files:
             self._client.log_artifact(self._run, str(path))
         self._client.set_terminated(self._run)
 

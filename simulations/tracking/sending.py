@@ -16,7 +16,7 @@ from federation.errors import Refused, one_line
 from federation.files import read_json, replace_file
 from server.record import RunRecord
 from simulations.extras import need
-from simulations.tracking.base import About, Tracker
+from simulations.tracking.base import About, Ending, Tracker
 
 __all__ = ["TRACKERS", "check_tracker", "follow", "send"]
 
@@ -94,7 +94,7 @@ def follow(folder: Path, kind: str, group: str = "") -> Iterator[Callable[[Row],
             return
         try:
             act()
-        except Exception as error:
+        except Exception as error:  # of any kind: no tracker ends a run
             failed = True
             said = one_line(str(error))
             _log.warning(
@@ -162,7 +162,7 @@ class _Sending:
                 name: _finite(values) for name, values in columns.items() if name not in _NOT_SCORES
             }
             shown = {name: values for name, values in clients.items() if values}
-            self._tracker.finish(self._told, _numbers(results), shown, self._files())
+            self._tracker.finish(Ending(self._told, _numbers(results), shown, self._files()))
             self._finished = True
         self._tracker.close()
         self._note()

@@ -1,12 +1,11 @@
 """TensorBoard: event files in the folder ``tensorboard`` of a run."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
-from simulations.tracking.base import About
+from simulations.tracking.base import About, Ending
 
 __all__ = ["TensorBoard"]
 
@@ -33,17 +32,10 @@ class TensorBoard:
         """See ``Tracker.flush``."""
         self._writer.flush()
 
-    def finish(
-        self,
-        server_round: int,
-        results: Mapping[str, float],
-        clients: Mapping[str, Sequence[float]],
-        files: Sequence[Path],
-    ) -> None:
+    def finish(self, end: Ending) -> None:
         """See ``Tracker.finish``. Results are the last round's; files are beside it."""
-        del results, files
-        for name, values in clients.items():
-            self._writer.add_histogram(f"clients/{name}", np.asarray(values), server_round)
+        for name, values in end.clients.items():
+            self._writer.add_histogram(f"clients/{name}", np.asarray(values), end.server_round)
         lines = [f"| {key} | {value} |" for key, value in self._settings.items()]
         self._writer.add_text("settings", "\n".join(["| setting | value |", "|---|---|", *lines]))
 

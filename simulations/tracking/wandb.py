@@ -1,12 +1,11 @@
 """Weights & Biases: a run of the project ``engram``; with WANDB_MODE=offline, in its folder."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
 import wandb
 
-from simulations.tracking.base import About
+from simulations.tracking.base import About, Ending
 
 __all__ = ["WeightsAndBiases"]
 
@@ -43,20 +42,13 @@ class WeightsAndBiases:
     def flush(self) -> None:
         """See ``Tracker.flush``: a process of its own has all that it was told."""
 
-    def finish(
-        self,
-        server_round: int,
-        results: Mapping[str, float],
-        clients: Mapping[str, Sequence[float]],
-        files: Sequence[Path],
-    ) -> None:
+    def finish(self, end: Ending) -> None:
         """See ``Tracker.finish``."""
-        del server_round
         drawn: dict[str, Any] = {
-            f"clients/{name}": wandb.Histogram(values) for name, values in clients.items()
+            f"clients/{name}": wandb.Histogram(values) for name, values in end.clients.items()
         }
-        self._run.summary.update({**results, **drawn})
-        for path in files:
+        self._run.summary.update({**end.results, **drawn})
+        for path in end.files:
             self._run.save(str(path), base_path=str(self._folder), policy="now")
 
     def close(self) -> None:

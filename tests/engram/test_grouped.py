@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from engram.derivatives import all_at_once, by_cohorts, gradient, hessian_product
 from engram.models import cohort_losses, from_module, mean_loss
+from engram.models.functional import Pure
 from engram.tasks import TASKS
 
 C, K = 3, 4
@@ -183,3 +184,20 @@ def test_what_drops_at_random_is_left_to_others():
     dropping = from_module(lambda: nn.Sequential(nn.Dropout(0.5), *sequential()), x)
 
     assert dropping.together is None
+
+
+def test_group_norm_of_many_networks_is_that_of_each():
+    # torch's own fails under vmap on images whose channels come last in memory.
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(15, 4, 6, 6, generator=generator)
+    x = x.contiguous(memory_format=torch.channels_last).unflatten(0, (3, 5))
+    scale, shift = torch.randn(2, 3, 4, generator=generator)
+
+    def norm(x, scale, shift):
+        with Pure(None):
+            return functional.group_norm(x, 2, scale, shift, 1e-5)
+
+    expected = [
+        functional.group_norm(*one, 1e-5) for one in zip(x, [2] * 3, scale, shift, strict=True)
+    ]
+    torch.testing.assert_close(vmap(norm)(x, scale, shift), torch.stack(expected))

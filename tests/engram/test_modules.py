@@ -383,20 +383,3 @@ def test_a_module_without_parameters_is_refused():
 def test_what_makes_no_module_is_refused():
     with pytest.raises(ValueError, match=r"a network must be a torch.nn.Module, got 'int'"):
         from_module(lambda: 3, rows(4, 3))
-
-
-def test_group_norm_of_many_networks_is_that_of_each():
-    # torch's own fails under vmap on images whose channels come last in memory.
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(15, 4, 6, 6, generator=generator)
-    x = x.contiguous(memory_format=torch.channels_last).unflatten(0, (3, 5))
-    scale, shift = torch.randn(2, 3, 4, generator=generator)
-
-    def norm(x, scale, shift):
-        with Pure(None):
-            return functional.group_norm(x, 2, scale, shift, 1e-5)
-
-    expected = [
-        functional.group_norm(*one, 1e-5) for one in zip(x, [2] * 3, scale, shift, strict=True)
-    ]
-    torch.testing.assert_close(vmap(norm)(x, scale, shift), torch.stack(expected))
