@@ -5,13 +5,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from logging import getLogger
-from typing import Any, NamedTuple
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from federation.bundle import bundle, bundled_size, unbundle
-from federation.errors import BUSY, UNFINISHED, UNUSABLE, Refused, one_line
+from federation.bundle import bundle, bundled_size
+from federation.errors import UNFINISHED, UNUSABLE, one_line
 from federation.flower import (
     CHUNK,
     PUSH_SESSION,
@@ -19,13 +19,14 @@ from federation.flower import (
     ErrorCode,
     Run,
     activations,
-    instead,
     simulated,
 )
 from federation.inbox import Limits, replies
 from federation.pause import Pauses
-from federation.wire import CLIENTS, CONFIG, ROSTER_QUERY, SECONDS, TRAINING, config_of, read_list
+from federation.wire import CONFIG, ROSTER_QUERY, TRAINING
+from server.asked import Asked, is_busy, opened, trained_for
 from server.costs import Exchange
+from server.ledger import Ledger
 from server.membership import Membership
 from server.suspensions import Suspensions
 
@@ -39,15 +40,6 @@ _PARTS = 100  # objects that a reply may consist of: _PARTS, and _TIMES the mode
 _LOOK = 1.0  # seconds between polls of which nodes are online
 _SOON = 5.0  # seconds until a node that is busy is asked again
 _AWAY = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
-
-
-class _Asked(NamedTuple):
-    """A message in transit, what was in it, and its node's activation time when it was sent."""
-
-    message: Message
-    clients: int
-    training: str
-    activated: str
 
 
 class PatientGrid(Grid):
@@ -71,6 +63,7 @@ class PatientGrid(Grid):
         said: Answers to roster queries from nodes that had missed a round.
         busy: What busy nodes say that they are doing.
         suspensions: Nodes that are left out because their replies were unusable.
+        ledger: What each node was sent, has sent back and took. Set it to one that keeps a file.
     """
 
     def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
@@ -88,9 +81,10 @@ class PatientGrid(Grid):
         self._pauses: dict[str, Pauses] = {}  # until the first reply, by kind of message
         self._limits = _limits(_SPARE, _PARTS)
         self.suspensions = Suspensions()
+        self.ledger = Ledger()
         self._hosted: dict[int, list[int]] = {}  # each node's clients in its last message
         self._gone: set[str] = set()  # messages that the SuperLink reports as deleted
-        self._absent: dict[int, _Asked] = {}  # nodes that missed a round, and their roster queries
+        self._absent: dict[int, Asked] = {}  # nodes that missed a round, and their roster queries
         self._again: dict[int, float] = {}  # when busy ones among them are asked again
         self.last = Exchange(0.0, {}, {}, 0, 0, {})
         """Cost of the last ``send_and_receive``."""
@@ -137,12 +131,12 @@ class PatientGrid(Grid):
         present = list(present)
         out = self.suspensions.current()
         missed = {n: self._absent[n] for n in present if n in self._absent and n not in out}
-        silent = {_name(asked): asked for n, asked in missed.items() if n not in self._again}
+        silent = {asked.id: asked for n, asked in missed.items() if n not in self._again}
         for sealed in self._arrived(silent):
-            asked, reply = silent[sealed.metadata.reply_to_message_id], _opened(sealed)
-            node = _node(asked)
+            asked, reply = silent[sealed.metadata.reply_to_message_id], opened(sealed)
+            node = asked.node
             del missed[node]
-            if _is_busy(reply):
+            if is_busy(reply):
                 self._note_busy(node, reply)
             elif self._is_usable(reply, asked):
                 self.said[node] = reply
@@ -162,20 +156,20 @@ class PatientGrid(Grid):
         self.busy[node] = reason
         self._again[node] = time.monotonic() + _SOON
 
-    def _due(self, busy: list[_Asked]) -> list[_Asked]:
+    def _due(self, busy: list[Asked]) -> list[Asked]:
         """Removes and returns the entries of a list that are due to be asked again."""
         now = time.monotonic()
-        due = [asked for asked in busy if self._again[_node(asked)] <= now]
-        busy[:] = [asked for asked in busy if self._again[_node(asked)] > now]
+        due = [asked for asked in busy if self._again[asked.node] <= now]
+        busy[:] = [asked for asked in busy if self._again[asked.node] > now]
         return due
 
-    def _note_missing(self, waiting: Iterable[_Asked], busy: Iterable[_Asked]) -> set[int]:
+    def _note_missing(self, waiting: Iterable[Asked], busy: Iterable[Asked]) -> set[int]:
         """Notes which nodes missed the round or were busy; returns the barred nodes."""
         barred = self._barred()
         for asked in waiting:
-            if _node(asked) not in barred:
-                self._absent[_node(asked)] = self._question(asked)
-        self._absent |= {_node(asked): asked for asked in busy}  # asked again when due
+            if asked.node not in barred:
+                self._absent[asked.node] = self._question(asked)
+        self._absent |= {asked.node: asked for asked in busy}  # asked again when due
         return barred
 
     def on_line(self) -> set[int]:
@@ -195,16 +189,11 @@ class PatientGrid(Grid):
         start = time.monotonic()
         end = start + (timeout if timeout is not None else math.inf)
         self._sent = 0
-        asked_for = [
-            _Asked(m, _clients(m), str(config_of(m.content).get(TRAINING, "")), "")
-            for m in messages
-        ]
-        self._hosted |= {_node(asked): named for asked in asked_for if (named := _named(asked))}
-        kind = asked_for[0].message.metadata.message_type if asked_for else ""
+        asked_for, kind = self._opened_by(messages)
         waiting = self._send(asked_for, end)
         wanted = min(self._least, sum(asked.clients for asked in waiting.values()))
         found: list[Message] = []
-        busy: list[_Asked] = []
+        busy: list[Asked] = []
         latencies: dict[int, float] = {}
         training: dict[int, float] = {}
         received = 0
@@ -217,9 +206,9 @@ class PatientGrid(Grid):
             patience = max(_SHORTEST, (end - start) / 2) if late else math.inf
             for sealed in self._arrived(waiting, patience):
                 asked = waiting.pop(sealed.metadata.reply_to_message_id)
-                received += bundled_size(sealed.content) if sealed.has_content() else 0
-                reply, node = _opened(sealed), _node(asked)
-                if _is_busy(reply) and kind != ROSTER_QUERY:  # there, "busy" is an answer
+                received += self._weigh(sealed, asked.node)
+                reply, node = opened(sealed), asked.node
+                if is_busy(reply) and kind != ROSTER_QUERY:  # there, "busy" is an answer
                     self._note_busy(node, reply)
                     busy.append(asked)
                     continue
@@ -229,7 +218,8 @@ class PatientGrid(Grid):
                 self.busy.pop(node, None)
                 wanted -= asked.clients
                 latencies[node] = time.monotonic() - start
-                training[node] = _training(reply, latencies[node])
+                training[node] = trained_for(reply, latencies[node])
+                self.ledger.answered(node, latencies[node], training[node])
                 if len(latencies) == 1:
                     pauses.found()
             if due := self._due(busy):
@@ -239,6 +229,7 @@ class PatientGrid(Grid):
                 break
             if time.monotonic() - self._looked > _LOOK:
                 waiting = self._send_again(waiting, end)
+        self.ledger.end(late.node for late in [*waiting.values(), *busy])
         barred = self._note_missing(waiting.values(), busy)
         found = [reply for reply in found if reply.metadata.src_node_id not in barred]
         self._gone.clear()
@@ -248,16 +239,30 @@ class PatientGrid(Grid):
         self.spent.update(self.last.costs())
         return found
 
+    def _opened_by(self, messages: Iterable[Message]) -> tuple[list[Asked], str]:
+        """Returns what an exchange asks, and its kind, and enters it in the ledger."""
+        asked = [Asked.by(message) for message in messages]
+        self._hosted |= {each.node: each.named for each in asked if each.named}
+        kind = asked[0].message.metadata.message_type if asked else ""
+        self.ledger.begin(kind, {each.node: self._hosted.get(each.node, []) for each in asked})
+        return asked, kind
+
+    def _weigh(self, reply: Message, node: int) -> int:
+        """Returns the bytes of a node's reply, and enters them in the ledger."""
+        size = bundled_size(reply.content) if reply.has_content() else 0
+        self.ledger.received(node, size)
+        return size
+
     def _look(self) -> Mapping[int, str]:
         """Returns online nodes' activation times, at most a second old."""
         if time.monotonic() - self._looked > _LOOK:
             self._activated, self._looked = activations(self._grid), time.monotonic()
         return self._activated
 
-    def _send(self, asked: list[_Asked], end: float) -> dict[str, _Asked]:
+    def _send(self, asked: list[Asked], end: float) -> dict[str, Asked]:
         left = end - time.monotonic()
         joined: dict[int, list[ConfigRecord]] = {}
-        for message, clients, _, _ in asked:
+        for message, clients, *_ in asked:
             if left < math.inf:
                 message.metadata.ttl = max(left, 1.0)
             message.metadata.created_at = time.time()  # a message sent again needs a new id
@@ -265,13 +270,12 @@ class PatientGrid(Grid):
             message.content = bundle(message.content, joined)
             size = bundled_size(message.content)
             self._sent += size
+            self.ledger.sent(message.metadata.dst_node_id, size)
             self._allow(size * max(1, clients), arrays)
         if asked:
             self._grid.push_messages([item.message for item in asked])
         present = self._look()
-        return {
-            _name(item): item._replace(activated=present.get(_node(item), "")) for item in asked
-        }
+        return {item.id: item._replace(activated=present.get(item.node, "")) for item in asked}
 
     def _allow(self, size: int, arrays: int) -> None:
         """Raises the limits of replies to suit a model of so many bytes and arrays."""
@@ -279,25 +283,25 @@ class PatientGrid(Grid):
         parts = _PARTS + _TIMES * arrays + largest // CHUNK
         self._limits = _limits(largest, max(self._limits.parts, parts))
 
-    def _send_again(self, waiting: dict[str, _Asked], end: float) -> dict[str, _Asked]:
+    def _send_again(self, waiting: dict[str, Asked], end: float) -> dict[str, Asked]:
         """Resends lost messages, and drops those to nodes that were unregistered."""
         self._look()
         barred = self._barred()
-        waiting = {name: asked for name, asked in waiting.items() if _node(asked) not in barred}
+        waiting = {name: asked for name, asked in waiting.items() if asked.node not in barred}
         lost = [name for name, asked in waiting.items() if self._is_lost(asked)]
         return waiting | self._send([waiting.pop(name) for name in lost], end)
 
     def _barred(self) -> set[int]:
         return self.membership.barred() if self.membership else set()
 
-    def _question(self, missed: _Asked) -> _Asked:
+    def _question(self, missed: Asked) -> Asked:
         """Sends a roster query, which a node answers only once it is free."""
         content = RecordDict({CONFIG: ConfigRecord({TRAINING: missed.training})})
-        message = Message(content, dst_node_id=_node(missed), message_type=ROSTER_QUERY)
+        message = Message(content, dst_node_id=missed.node, message_type=ROSTER_QUERY)
         (asked,) = self._send([missed._replace(message=message)], math.inf).values()
         return asked
 
-    def _arrived(self, asked: Mapping[str, _Asked], patience: float = math.inf) -> list[Message]:
+    def _arrived(self, asked: Mapping[str, Asked], patience: float = math.inf) -> list[Message]:
         """Returns the replies that have come, except errors that say that a node is away.
 
         ``patience`` bounds the seconds that a reply may be in transit, if less than usual.
@@ -312,18 +316,18 @@ class PatientGrid(Grid):
                 found.append(reply)
         return found
 
-    def _was_away(self, reply: Message, asked: _Asked) -> bool:
+    def _was_away(self, reply: Message, asked: Asked) -> bool:
         """Whether a reply is an error because its node went away: its message is sent again."""
         if not reply.has_error():
             return False
         if reply.error.code == UNFINISHED:
-            return self._tells and self._look().get(_node(asked)) != asked.activated
+            return self._tells and self._look().get(asked.node) != asked.activated
         # A node's own claim does not count: it could have the message resent for ever.
         return reply.error.code in _AWAY and reply.metadata.src_node_id == SUPERLINK
 
-    def _is_usable(self, reply: Message, asked: _Asked) -> bool:
+    def _is_usable(self, reply: Message, asked: Asked) -> bool:
         """Whether a reply can be read; if not, its node has to answer a roster query first."""
-        node = _node(asked)
+        node = asked.node
         if not reply.has_error() or reply.error.code not in (UNUSABLE, UNFINISHED):
             self.suspensions.note_good(node)
             return True
@@ -332,59 +336,16 @@ class PatientGrid(Grid):
         self.suspensions.note_fault(node, self._hosted.get(node, []), reason)
         return False
 
-    def _is_lost(self, asked: _Asked) -> bool:
+    def _is_lost(self, asked: Asked) -> bool:
         """Whether an online node never got a message, or lost it."""
-        activated = self._activated.get(_node(asked))
+        activated = self._activated.get(asked.node)
         if activated is None:
             return False
-        return activated != asked.activated or _name(asked) in self._gone
+        return activated != asked.activated or asked.id in self._gone
 
-    def _is_off_line(self, asked: _Asked) -> bool:
-        return self._tells and _node(asked) not in self._activated
-
-
-def _is_busy(reply: Message) -> bool:
-    return reply.has_error() and reply.error.code == BUSY
+    def _is_off_line(self, asked: Asked) -> bool:
+        return self._tells and asked.node not in self._activated
 
 
 def _limits(size: int, parts: int) -> Limits:
     return Limits(size, parts, PUSH_SESSION + size / _SLOWEST)
-
-
-def _opened(reply: Message) -> Message:
-    """Unbundles a reply; returns an error in place of one that cannot be unbundled."""
-    if not reply.has_content():
-        return reply
-    try:
-        reply.content = unbundle(reply.content)
-    except Refused as error:
-        return instead(reply, UNUSABLE, str(error))
-    return reply
-
-
-def _training(reply: Message, latency: float) -> float:
-    """Returns how long the node says it trained; 0 if that is impossible."""
-    if not reply.has_content() or CLIENTS not in reply.content.config_records:
-        return 0.0
-    seconds = reply.content.config_records[CLIENTS].get(SECONDS, 0.0)
-    return seconds if isinstance(seconds, float) and 0 <= seconds <= latency else 0.0
-
-
-def _name(asked: _Asked) -> str:
-    return asked.message.metadata.message_id
-
-
-def _node(asked: _Asked) -> int:
-    return asked.message.metadata.dst_node_id
-
-
-def _clients(message: Message) -> int:
-    """Returns how many clients a message asks; 1 if it does not say."""
-    clients = config_of(message.content).get(CLIENTS, [0])
-    return len(clients) if isinstance(clients, list) else 1
-
-
-def _named(asked: _Asked) -> list[int]:
-    """Returns which clients a message names."""
-    config = config_of(asked.message.content)
-    return read_list(config, CLIENTS, int) if CLIENTS in config else []

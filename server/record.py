@@ -1,14 +1,13 @@
 """A run's folder: its configuration, metrics, checkpoints and results.
 
-``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round),
-``checkpoints/round-N/`` (the last two), ``results.json`` (once it is finished); if the run is
-private and on real nodes, ``clients-asked.txt`` (see ``server.accountant``). The first four have
-checksums.
+``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round), ``scores.jsonl``
+(each client's, one line an evaluation), ``checkpoints/round-N/`` (the last two), ``results.json``
+(once it is finished). These have checksums. Of a run on nodes there is ``progress.json``, too (see
+``server.ledger``), and if it is private, ``clients-asked.txt`` (see ``server.accountant``).
 """
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
@@ -18,10 +17,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from engram.metrics import Metric
-from federation.checksums import Row, checked, read_row, summed
-from federation.errors import Refused, brief, few
+from federation.checksums import Row, checked, summed
+from federation.errors import Refused, brief
 from federation.experiment import Experiment
-from federation.files import NEW, locked, read_file, read_json, replace_file
+from federation.files import NEW, locked, read_json, replace_file
 from federation.fingerprint import fingerprint
 from federation.methods import METHODS
 from server.checkpoints import (
@@ -33,6 +32,7 @@ from server.checkpoints import (
     there,
     write_checkpoint,
 )
+from server.journal import Journal
 
 if TYPE_CHECKING:
     from engram.types import Params
@@ -78,7 +78,8 @@ class RunRecord:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._told: list[int] = []  # damaged lines of metrics already warned of
+        self._metrics = Journal(folder / "metrics.jsonl")
+        self._scores = Journal(folder / "scores.jsonl")
 
     @classmethod
     def create(
@@ -256,32 +257,27 @@ class RunRecord:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a round's metrics."""
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(summed(row)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._metrics.append(row)
 
     def rows(self) -> list[Row]:
         """Returns the metrics of all rounds so far.
 
-        A last line that a crash cut off is left out; so are other damaged lines, with a warning.
+        Raises:
+            Refused: If they cannot be read.
+        """
+        return self._metrics.rows()
+
+    def append_scores(self, server_round: int, scores: Mapping[str, Any]) -> None:
+        """Adds the clients' scores after a round, in columns."""
+        self._scores.append({"round": server_round, **scores})
+
+    def scores(self) -> list[Row]:
+        """Returns the clients' scores of all evaluations so far, in columns.
 
         Raises:
             Refused: If they cannot be read.
         """
-        path = self.folder / "metrics.jsonl"
-        if not path.exists():
-            return []
-        try:
-            lines = read_file(path).split(b"\n")
-        except OSError as error:
-            raise Refused(f"{path} cannot be read: {error.strerror}") from error
-        rows = [read_row(line) for line in lines]
-        damaged = [number for number, row in enumerate(rows[:-1], 1) if row is None]
-        if damaged != self._told:
-            self._told = damaged
-            _log.warning("%s: lines %s are damaged, and left out", path, few(damaged))
-        return [row for row in rows if row is not None]
+        return self._scores.rows()
 
     @property
     def names(self) -> dict[int, str]:
@@ -304,8 +300,9 @@ class RunRecord:
         for number, path in self.checkpoints().items():
             if number > server_round:
                 drop_checkpoint(path)
-        rows = [row for row in self.rows() if row["round"] <= server_round]
-        self._write("metrics.jsonl", "".join(json.dumps(summed(row)) + "\n" for row in rows))
+        for journal in (self._metrics, self._scores):
+            if journal.path.exists():
+                journal.replace(row for row in journal.rows() if row["round"] <= server_round)
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Writes the results."""

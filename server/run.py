@@ -19,6 +19,7 @@ from federation.roster import Kind, Roster
 from federation.wire import TRAINING, to_params, to_record
 from server.accountant import PrivacyAccountant
 from server.grid import PatientGrid
+from server.ledger import PROGRESS, Ledger
 from server.record import Checkpoint, Memories, RunRecord
 from server.roster import Attendance, attendance_of
 from strategies import STRATEGIES, Row, RunStrategy
@@ -77,6 +78,8 @@ def run(
     strategy = STRATEGIES[e.own.plug_in].build(e, attendance.roster(), noise)
     if not e.resume:
         record = RunRecord.create(folder, e, engine=engine, training=training)
+    if isinstance(grid, PatientGrid):
+        grid.ledger = Ledger(folder / PROGRESS)
     with record.hold():
         if e.resume:  # with a larger num-rounds, perhaps
             record.write_config(e, engine=engine, training=training)
@@ -204,7 +207,11 @@ class _Run(NamedTuple):
         messages = self.strategy.configure_evaluate(number, arrays, self._config(), self.grid)
         replies = self.grid.send_and_receive(messages, timeout=self.experiment.timeout)
         self.strategy.aggregate_evaluate(number, replies)
-        return self.strategy.scores() if self.strategy.evaluated else {}
+        if not self.strategy.evaluated:
+            return {}
+        if each := self.strategy.client_scores():
+            self.record.append_scores(number, each)
+        return self.strategy.scores()
 
     def _config(self, **more: bool) -> ConfigRecord:
         return ConfigRecord({TRAINING: self.training, "durable": self.record.durable, **more})

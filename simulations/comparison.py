@@ -7,11 +7,14 @@ from typing import Any, Final
 
 from federation.errors import Refused
 from federation.methods import METHODS, family
+from federation.methods.base import Method
 from federation.methods.local import LocalMethod
 from server.record import RunRecord
 from simulations.several import trained_methods
 
-Runs = dict[str, list[RunRecord]]  # by method, one record per seed
+Runs = dict[str, list[RunRecord]]
+"""One record per seed, by label: a method's name, and after a comma what else tells it apart."""
+
 SEARCHED: Final = "tuning.json"  # the file of a folder of searches: what is searched
 PLAN: Final = "comparison.json"  # a comparison's file: the engine, and each run's settings by name
 
@@ -29,6 +32,11 @@ def contestants(methods: Sequence[str]) -> list[str]:
     chosen = list(methods) or family(LocalMethod.plug_in, compared=True)
     references = [name for name in trained if getattr(METHODS[name], "reference", False)]
     return [*(name for name in references if name not in chosen), *chosen]
+
+
+def method_of(label: str) -> type[Method]:
+    """Returns the method of a label of ``Runs``."""
+    return METHODS[label.partition(",")[0]]
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

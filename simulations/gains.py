@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from engram.metrics import Metric
-from federation.methods import METHODS
-from simulations.comparison import Runs
+from simulations.comparison import Runs, method_of
 from simulations.differences import Scores, paired_difference
 from simulations.rows import client_scores, shown_models
 
@@ -57,7 +56,7 @@ def gain_lines(runs: Runs) -> tuple[list[_Line], list[_Line]]:
     others: list[_Line] = []
     for method in runs:
         first, *rest = ((method, label, which) for label, which in shown_models(method).items())
-        (references if getattr(METHODS[method], "reference", False) else others).append(first)
+        (references if getattr(method_of(method), "reference", False) else others).append(first)
         others += rest
     return references, others
 

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.metrics import Metric
-from federation.methods import METHODS
 from federation.methods.local import COMMON, PERSONALIZED, SERVED, VALIDATION, LocalMethod
 from server.record import RunRecord
-from simulations.comparison import Runs
+from simulations.comparison import Runs, method_of
 from simulations.differences import Difference, Scores, paired_difference
 
 __all__ = [
@@ -28,12 +27,12 @@ __all__ = [
 SELECTED: Final = "selected-"  # before a metric's name: in the round that validation rows pick
 
 
-def shown_models(method: str) -> dict[str, str]:
-    """Returns what rows of a method are called, and which model each is of."""
-    known = METHODS[method]
+def shown_models(label: str) -> dict[str, str]:
+    """Returns what rows of a label of ``Runs`` are called, and which model each is of."""
+    known = method_of(label)
     shows = known.shows if issubclass(known, LocalMethod) else (SERVED,)
-    tuned = f"{method} + fine-tuning" if len(shows) > 1 else method
-    return {tuned if which == SERVED else method: which for which in shows}
+    tuned = f"{label} + fine-tuning" if len(shows) > 1 else label
+    return {tuned if which == SERVED else label: which for which in shows}
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:
@@ -53,8 +52,8 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     """
     return [
         _row(label, which, records)
-        for method, records in runs.items()
-        for label, which in shown_models(method).items()
+        for name, records in runs.items()
+        for label, which in shown_models(name).items()
     ]
 
 

@@ -81,6 +81,10 @@ class RunStrategy(Strategy):
         """Returns the summary of the last evaluation, for the record of its round."""
         return {}
 
+    def client_scores(self) -> Row:
+        """Returns each client's main scores in the last evaluation, in columns; may be empty."""
+        return {}
+
     @property
     def over(self) -> bool:
         """Whether the run is to end before its last round."""

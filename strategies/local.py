@@ -192,6 +192,10 @@ class Federated(RunStrategy):
         """Returns the summary of the last evaluation."""
         return self._scores.scores()
 
+    def client_scores(self) -> Row:
+        """Returns each client's main scores in the last evaluation, in columns."""
+        return self._scores.main()
+
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
         """Returns the last evaluation's summary, each client's scores, and the server's step.
 

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple, Self
 
+import numpy as np
+
 from engram.metrics import METRICS, Metric
 from engram.tasks import CLASSIFICATION
 from engram.types import Params
@@ -104,6 +106,21 @@ class Scorekeeper:
         if self.evaluation is None:
             return {}
         return summary(self.evaluation, self.scoring.metrics, self.scoring.unseen)
+
+    def main(self) -> Row:
+        """Returns each client's scores by the first metric, on test rows; empty if none was scored.
+
+        Rounded to six digits, since there is a line of them for each evaluation.
+        """
+        if self.evaluation is None:
+            return {}
+        name, columns = self.scoring.metrics[0].name, self.evaluation.columns
+        kept = [name + which for which in (COMMON, SERVED) if name + which in columns]
+        found: Row = {"ids": self.evaluation.clients}
+        for column in kept:
+            values = columns[column].tolist()
+            found[column] = [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
+        return found
 
     def results(self) -> Row:
         """Returns the last evaluation's summary, each client's scores, and those of the best.

@@ -1,0 +1,76 @@
+"""A message to a node that is in transit, and what is read from it and from its reply."""
+
+from typing import NamedTuple, Self
+
+from flwr.app import Message
+
+from federation.bundle import unbundle
+from federation.errors import BUSY, UNUSABLE, Refused
+from federation.flower import instead
+from federation.wire import CLIENTS, SECONDS, TRAINING, config_of, read_list
+
+__all__ = ["Asked", "is_busy", "opened", "trained_for"]
+
+
+class Asked(NamedTuple):
+    """A message in transit.
+
+    Attributes:
+        message: The message.
+        clients: How many clients it asks; 1 if it does not say.
+        named: Which clients it names.
+        training: The name that clients keep memories of the run under.
+        activated: Its node's activation time when it was sent.
+    """
+
+    message: Message
+    clients: int
+    named: list[int]
+    training: str
+    activated: str = ""
+
+    @classmethod
+    def by(cls, message: Message) -> Self:
+        """Returns what a message asks."""
+        config = config_of(message.content)
+        clients = config.get(CLIENTS, [0])
+        return cls(
+            message,
+            len(clients) if isinstance(clients, list) else 1,
+            read_list(config, CLIENTS, int) if CLIENTS in config else [],
+            str(config.get(TRAINING, "")),
+        )
+
+    @property
+    def id(self) -> str:
+        """The message's id, by which its reply names it."""
+        return self.message.metadata.message_id
+
+    @property
+    def node(self) -> int:
+        """The node that it is sent to."""
+        return self.message.metadata.dst_node_id
+
+
+def is_busy(reply: Message) -> bool:
+    """Whether a reply says that its node is training for another run."""
+    return reply.has_error() and reply.error.code == BUSY
+
+
+def opened(reply: Message) -> Message:
+    """Unbundles a reply; returns an error in place of one that cannot be unbundled."""
+    if not reply.has_content():
+        return reply
+    try:
+        reply.content = unbundle(reply.content)
+    except Refused as error:
+        return instead(reply, UNUSABLE, str(error))
+    return reply
+
+
+def trained_for(reply: Message, latency: float) -> float:
+    """Returns how long the node says it trained; 0 if that is impossible."""
+    if not reply.has_content() or CLIENTS not in reply.content.config_records:
+        return 0.0
+    seconds = reply.content.config_records[CLIENTS].get(SECONDS, 0.0)
+    return seconds if isinstance(seconds, float) and 0 <= seconds <= latency else 0.0

@@ -1,0 +1,62 @@
+"""A file of rows, one a line, each with a checksum: what a run records while it goes on."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from federation.checksums import Row, read_row, summed
+from federation.errors import Refused, few
+from federation.files import read_file, replace_file
+
+_log = getLogger("flwr.engram")
+
+
+class Journal:
+    """A file of rows, to which a process appends and others may read at the same time.
+
+    Args:
+        path: The file; it need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._told: list[int] = []  # damaged lines already warned of
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Adds a row, and waits until it is on the disk."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(row))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rows(self) -> list[Row]:
+        """Returns the rows so far; none if there is no file.
+
+        A last line that a crash cut off is left out; so are other damaged lines, with a warning.
+
+        Raises:
+            Refused: If they cannot be read.
+        """
+        if not self.path.exists():
+            return []
+        try:
+            lines = read_file(self.path).split(b"\n")
+        except OSError as error:
+            raise Refused(f"{self.path} cannot be read: {error.strerror}") from error
+        rows = [read_row(line) for line in lines]
+        damaged = [number for number, row in enumerate(rows[:-1], 1) if row is None]
+        if damaged != self._told:
+            self._told = damaged
+            _log.warning("%s: lines %s are damaged, and left out", self.path, few(damaged))
+        return [row for row in rows if row is not None]
+
+    def replace(self, rows: Iterable[Row]) -> None:
+        """Replaces all rows at once."""
+        replace_file(self.path, "".join(map(_line, rows)).encode())
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(summed(row)) + "\n"

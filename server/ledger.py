@@ -1,0 +1,103 @@
+"""What each node of a run is sent, sends back, and takes: ``progress.json``, for those who watch.
+
+The file says what the run waits for at this moment. Nothing in it is needed to resume the run.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from federation.errors import Refused
+from federation.files import NEW, read_json
+
+__all__ = ["PROGRESS", "Ledger"]
+
+PROGRESS: Final = "progress.json"
+_EVERY: Final = 0.5  # least seconds between two writes while replies come in
+_ZEROS: Final[dict[str, float]] = {
+    "bytes-sent": 0,
+    "bytes-received": 0,
+    "seconds-training": 0.0,
+    "seconds-transfer": 0.0,
+    "replies": 0,
+    "late": 0,
+}
+
+
+class Ledger:
+    """Counts by node, from the run's begin on, and what is being waited for.
+
+    Args:
+        path: The file that is kept up to date, which may be there from before the run was resumed;
+            None to keep none.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._nodes: dict[str, dict[str, Any]] = {}
+        self._now: dict[str, Any] = {"kind": "", "since": 0.0, "waiting": [], "answered": []}
+        self._written = 0.0
+        if path is not None and path.is_file():
+            with contextlib.suppress(Refused):
+                self._nodes = dict(read_json(path).get("nodes", {}))
+
+    def begin(self, kind: str, asked: Mapping[int, Sequence[int]]) -> None:
+        """Notes whom an exchange asks.
+
+        Args:
+            kind: The messages' type.
+            asked: Each node's clients; none if its message asks for no client in particular.
+        """
+        for node, clients in asked.items():
+            own = self._of(node)
+            own["clients"] = sorted({*own["clients"], *clients})
+        self._now = {"kind": kind, "since": time.time(), "waiting": list(asked), "answered": []}
+        self._write()
+
+    def sent(self, node: int, size: int) -> None:
+        """Adds the bytes of a message to a node."""
+        self._of(node)["bytes-sent"] += size
+
+    def received(self, node: int, size: int) -> None:
+        """Adds the bytes of a node's reply."""
+        self._of(node)["bytes-received"] += size
+
+    def answered(self, node: int, seconds: float, training: float) -> None:
+        """Adds a node's usable reply.
+
+        Args:
+            node: The node.
+            seconds: From the begin of the exchange until the reply was there.
+            training: How many of these the node trained or evaluated.
+        """
+        own = self._of(node)
+        own["seconds-training"] += training
+        own["seconds-transfer"] += seconds - training
+        own["replies"] += 1
+        if node in self._now["waiting"]:
+            self._now["waiting"].remove(node)
+            self._now["answered"].append(node)
+        if time.monotonic() - self._written > _EVERY:
+            self._write()
+
+    def end(self, late: Iterable[int]) -> None:
+        """Notes the end of an exchange, and which nodes did not answer in time."""
+        for node in late:
+            self._of(node)["late"] += 1
+        self._now |= {"kind": "", "since": time.time(), "waiting": []}
+        self._write()
+
+    def _of(self, node: int) -> dict[str, Any]:
+        return self._nodes.setdefault(str(node), {"clients": [], **_ZEROS})
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        self._written = time.monotonic()
+        new = self._path.with_name(f"{NEW}{self._path.name}")
+        with contextlib.suppress(OSError):  # the run goes on without anybody watching
+            new.write_text(json.dumps({**self._now, "nodes": self._nodes}), encoding="utf-8")
+            new.replace(self._path)
