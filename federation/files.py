@@ -121,6 +121,21 @@ def locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock of a file at this moment; nothing is made or changed."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def sync(path: Path) -> None:
     """Waits until a file's contents, or a folder's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

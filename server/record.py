@@ -20,7 +20,7 @@ from engram.metrics import Metric
 from federation.checksums import Row, checked, summed
 from federation.errors import Refused, brief
 from federation.experiment import Experiment
-from federation.files import NEW, locked, read_json, replace_file
+from federation.files import NEW, is_locked, locked, read_json, replace_file
 from federation.fingerprint import fingerprint
 from federation.methods import METHODS
 from server.checkpoints import (
@@ -247,11 +247,7 @@ class RunRecord:
     @property
     def held(self) -> bool:
         """Whether a living process runs this run."""
-        try:
-            with self.hold(patience=0.0):
-                return False
-        except Refused:
-            return True
+        return is_locked(self.folder / _LOCK)
 
     # --- Metrics ---------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from federation.methods.local import COMMON, SERVED
 from server.record import RunRecord
 from simulations.comparison import Runs
 from simulations.multiples import Curve, draw_multiples, spread
-from simulations.rows import shown_models
+from simulations.rows import curves_of
 
 __all__ = ["draw_metric", "plot_clients", "plot_data", "tick_label"]
 
@@ -32,10 +32,7 @@ def draw_metric(runs: Runs, metric: Metric) -> Figure:
 
     More than ``_TOGETHER`` models have a panel each.
     """
-    models = {method: shown_models(method) for method in runs}
-    if len(runs) == 1:
-        models = {method: {method: SERVED, "common model": COMMON} for method in runs}
-    lines = [(m, label, which) for m, shown in models.items() for label, which in shown.items()]
+    lines = curves_of(runs)
     curves = [_curve(runs[method], metric, label, which) for method, label, which in lines]
     seeds = max(len(records) for records in runs.values())
     band = f", band: lowest to highest of {seeds} seeds" if seeds > 1 else ""

@@ -17,6 +17,7 @@ __all__ = [
     "SELECTED",
     "client_scores",
     "comparable",
+    "curves_of",
     "differences_from",
     "others",
     "report_rows",
@@ -33,6 +34,17 @@ def shown_models(label: str) -> dict[str, str]:
     shows = known.shows if issubclass(known, LocalMethod) else (SERVED,)
     tuned = f"{label} + fine-tuning" if len(shows) > 1 else label
     return {tuned if which == SERVED else label: which for which in shows}
+
+
+def curves_of(runs: Runs) -> list[tuple[str, str, str]]:
+    """Returns what is drawn against rounds: a label of the runs, a curve's, and which model.
+
+    Of runs of one method it is what clients are served by, and the common model.
+    """
+    models = {name: shown_models(name) for name in runs}
+    if len(runs) == 1:
+        models = {name: {name: SERVED, "common model": COMMON} for name in runs}
+    return [(name, label, which) for name, own in models.items() for label, which in own.items()]
 
 
 def report_rows(runs: Runs) -> list[dict[str, Any]]:

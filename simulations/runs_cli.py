@@ -2,127 +2,21 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from federation.errors import Refused, few_names, one_line
-from federation.files import read_json
-from federation.settings.shared import SharedSettings
-from server.record import RunRecord
-from simulations.comparison import PLAN, SEARCHED, read_plan
 from simulations.console import out
+from simulations.entries import entries
 from simulations.options import Json
 from simulations.terminal import tell_next
 
-__all__ = ["Entry", "app", "entries"]
-
-_STUDY: Final = "plan.json"  # the file of a folder of engram reproduce
+__all__ = ["app"]
 
 app = typer.Typer()
-
-
-class Entry(NamedTuple):
-    """A folder of a run, a comparison, a search or a study.
-
-    Attributes:
-        name: The folder's.
-        kind: What it is of.
-        about: Its methods; a study's name.
-        data: Its data sets.
-        state: ``finished``, how far it is, or what is wrong with it.
-        score: The main metric of a finished run, in words; "" if there is none.
-        begun: When it began.
-    """
-
-    name: str
-    kind: str
-    about: str
-    data: str
-    state: str
-    score: str
-    begun: str
-
-
-def entries(folder: Path) -> list[Entry]:
-    """Returns what is in a folder, the newest first; anything else in it is passed over.
-
-    Raises:
-        Refused: If there is no such folder.
-    """
-    if not folder.is_dir():
-        raise Refused(f"FOLDER must be a folder of runs, got {folder}: there is none")
-    found = []
-    for path in folder.iterdir():
-        for kind, (name, read) in _KINDS.items():
-            if (path / name).is_file():
-                begun = datetime.fromtimestamp((path / name).stat().st_mtime)
-                try:
-                    told = read(path)
-                except Refused as error:
-                    told = ("", "", one_line(str(error)), "")
-                found.append(Entry(path.name, kind, *told, f"{begun:%Y-%m-%d %H:%M:%S}"))
-    return sorted(found, key=lambda entry: (entry.begun, entry.name), reverse=True)
-
-
-_Told = tuple[str, str, str, str]  # an entry's ``about``, ``data``, ``state`` and ``score``
-
-
-def _run(path: Path) -> _Told:
-    record = RunRecord.open(path)
-    settings, results = record.config["settings"], record.results
-    about = settings["method"], settings["dataset"]
-    if results is None:
-        rows = record.rows()
-        state = "running" if record.held else "stopped"
-        return *about, f"{state}, {rows[-1]['round'] if rows else 0} rounds are done", ""
-    main = record.metrics[0]
-    value = results.get(main.name)
-    score = "" if value is None else f"{main.name} {main.in_words(value, 1)}"
-    return *about, "finished", score + (" %" if score and main.percent else "")
-
-
-def _comparison(path: Path) -> _Told:
-    runs = read_plan(path)["runs"]
-    done = sum((path / name / "results.json").is_file() for name in runs)
-    methods = (settings["method"] for settings in runs.values())
-    state = "finished" if done == len(runs) else f"{done} of {len(runs)} runs are done"
-    return _several(methods), _datasets(runs), state, ""
-
-
-def _search(path: Path) -> _Told:
-    fixed = read_json(path / SEARCHED).get("fixed", {})
-    done = sum((path / name / "best.toml").is_file() for name in fixed)
-    state = "finished" if done == len(fixed) else f"{done} of {len(fixed)} methods are done"
-    return _several(fixed), _datasets(fixed), state, ""
-
-
-def _study(path: Path) -> _Told:
-    state = "finished" if (path / "results.json").is_file() else "stopped"
-    return str(read_json(path / _STUDY).get("experiment", "")), "", state, ""
-
-
-_KINDS: Final = {
-    "run": ("config.json", _run),
-    "comparison": (PLAN, _comparison),
-    "search": (SEARCHED, _search),
-    "study": (_STUDY, _study),
-}
-"""What an entry may be of: the file that tells, and what reads it."""
-
-
-def _datasets(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    default = SharedSettings.model_fields["dataset"].default
-    return _several(settings.get("dataset", default) for settings in runs.values())
-
-
-def _several(names: Iterable[str]) -> str:
-    return few_names(dict.fromkeys(names))
 
 
 @app.command()

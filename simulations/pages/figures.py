@@ -7,48 +7,46 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from plotly.colors import qualitative
-from plotly.graph_objects import Figure, Scatter
+from plotly.graph_objects import Figure, Scatter, Scattergl
 
 from engram.metrics import Metric
 from federation.methods.local import COMMON
 from server.record import RunRecord
 from simulations.comparison import Runs
 from simulations.gains import gain_lines
-from simulations.rows import client_scores, comparable, shown_models
+from simulations.rows import client_scores, comparable, curves_of, shown_models
 
 __all__ = ["clients", "curves", "gains"]
 
 _COLORS: Final = qualitative.D3
 _JITTER: Final = 0.25  # of a line's height
+_MANY: Final = 2000  # dots from which on a browser is faster with WebGL
 _MARGIN: Final = {"t": 30, "b": 50}  # pixels
 
 
 def curves(runs: Runs, metric: Metric) -> Figure:
     """Draws a metric against rounds: the mean over seeds, and a band from lowest to highest."""
     figure = Figure()
-    for color, (method, records) in zip(itertools.cycle(_COLORS), runs.items(), strict=False):
-        for label, which in shown_models(method).items():
-            rounds, values = _curve(records, metric, which)
-            dash = "dash" if which == COMMON else "solid"
-            line = {"color": color, "dash": dash}
-            if len(records) > 1:
-                edges = np.concatenate([values.max(axis=0), values.min(axis=0)[::-1]])
-                band = Scatter(
-                    x=[*rounds, *rounds[::-1]],
-                    y=edges,
-                    mode="lines",
-                    fill="toself",
-                    opacity=0.2,
-                    line={"width": 0, "color": color},
-                    legendgroup=label,
-                    showlegend=False,
-                    hoverinfo="skip",
-                )
-                figure.add_trace(band)
-            mean = Scatter(
-                x=rounds, y=values.mean(axis=0), name=label, legendgroup=label, line=line
+    colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
+    for method, label, which in curves_of(runs):
+        rounds, values = _curve(runs[method], metric, which)
+        line = {"color": colors[method], "dash": "dash" if which == COMMON else "solid"}
+        if len(runs[method]) > 1:
+            edges = np.concatenate([values.max(axis=0), values.min(axis=0)[::-1]])
+            band = Scatter(
+                x=[*rounds, *rounds[::-1]],
+                y=edges,
+                mode="lines",
+                fill="toself",
+                opacity=0.2,
+                line={"width": 0, "color": colors[method]},
+                legendgroup=label,
+                showlegend=False,
+                hoverinfo="skip",
             )
-            figure.add_trace(mean)
+            figure.add_trace(band)
+        mean = Scatter(x=rounds, y=values.mean(axis=0), name=label, legendgroup=label, line=line)
+        figure.add_trace(mean)
     titles = {"xaxis_title": "communication round", "yaxis_title": _title(metric)}
     figure.update_layout(margin=_MARGIN, **titles)
     return figure
@@ -135,11 +133,9 @@ def _dots(runs: Runs, values: Mapping[str, tuple[str, Sequence[Any]]]) -> Figure
         y = line + rng.uniform(-_JITTER, _JITTER, len(x))
         marker = {"color": _COLORS[line % len(_COLORS)], "opacity": 0.5}
         hover = "%{text}: %{x:.4g}<extra></extra>"
-        figure.add_trace(
-            Scatter(
-                x=x, y=y, text=names, mode="markers", marker=marker, name=label, hovertemplate=hover
-            )
-        )
+        told = {"text": names, "name": label, "hovertemplate": hover}
+        draw = Scattergl if len(x) > _MANY else Scatter
+        figure.add_trace(draw(x=x, y=y, mode="markers", marker=marker, **told))
         if x:
             mean = {"color": "black", "symbol": "line-ns-open", "size": 18}
             figure.add_trace(

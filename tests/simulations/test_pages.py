@@ -14,7 +14,7 @@ from server.record import RunRecord
 from simulations.comparison import find_runs
 from simulations.front import compare, simulate
 from simulations.pages.figures import clients, curves, gains
-from simulations.pages.page import _command, page
+from simulations.pages.page import page
 from simulations.rows import client_scores
 from tests.support import small
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.record import RunRecord
-from simulations.runs_cli import entries
+from simulations.entries import entries
 from tests.support import small
 
 

@@ -1,0 +1,160 @@
+"""The runs of a folder, read again only when they have changed."""
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from federation.errors import Refused
+from server.ledger import PROGRESS
+from server.record import RunRecord
+from simulations.comparison import PLAN, SEARCHED, Runs, read_plan
+from simulations.entries import Entry, entry_of
+
+__all__ = ["Shelf", "Shelved", "differing"]
+
+_PARTS: Final = ("config.json", "metrics.jsonl", "results.json", PROGRESS, PLAN, SEARCHED)
+_APART: Final = frozenset({"seed", "resume", "method", "dataset"})  # shown in columns of their own
+
+Stamp = tuple[Any, ...]
+
+
+class Shelved(NamedTuple):
+    """What is in one folder.
+
+    Attributes:
+        name: The folder, below the shelf's, such as ``demo/fedavg-seed0``.
+        entry: What it is.
+        settings: A run's settings; empty of others.
+        stamp: Differs when its files have changed.
+    """
+
+    name: str
+    entry: Entry
+    settings: Mapping[str, Any]
+    stamp: Stamp
+
+
+class Shelf:
+    """The runs, comparisons and searches of a folder, and the runs of its comparisons.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        Refused: If there is no such folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise Refused(f"FOLDER must be a folder of runs, got {folder}: there is none")
+        self.folder = folder
+        self._known: dict[str, Shelved] = {}
+
+    def everything(self) -> list[Shelved]:
+        """Returns all that is there, the newest first; a comparison before its runs."""
+        found = []
+        for path in sorted(self.folder.iterdir()):
+            one = self._look(path.name) if path.is_dir() else None
+            if one is not None:
+                found.append(one)
+                found += self._inside(one)
+        self._known = {one.name: one for one in found}
+        return sorted(found, key=lambda one: one.entry.begun, reverse=True)
+
+    def _inside(self, one: Shelved) -> list[Shelved]:
+        """Returns the runs of a comparison that have begun."""
+        if one.entry.kind != "comparison":
+            return []
+        with contextlib.suppress(Refused):
+            names = [f"{one.name}/{run}" for run in read_plan(self.folder / one.name)["runs"]]
+            return [run for name in names if (run := self._look(name)) is not None]
+        return []
+
+    def _look(self, name: str) -> Shelved | None:
+        stamp = self.stamp(name)
+        known = self._known.get(name)
+        if known is not None and known.stamp == stamp:
+            return known
+        path = self.folder / name
+        entry = entry_of(path)
+        if entry is None:
+            return None
+        settings: Mapping[str, Any] = {}
+        if entry.kind == "run":
+            with contextlib.suppress(Refused):
+                settings = RunRecord.open(path).config["settings"]
+        return Shelved(name, entry, settings, stamp)
+
+    def stamp(self, name: str) -> Stamp:
+        """Returns what differs when the files of a folder have changed."""
+        path, found = self.folder / name, []
+        for part in _PARTS:
+            with contextlib.suppress(OSError):
+                now = (path / part).stat()
+                found.append((part, now.st_mtime_ns, now.st_size))
+        if found and not (path / "results.json").exists():
+            found.append(("held", int(RunRecord(path).held), 0))
+        return tuple(found)
+
+    # --- One of them -------------------------------------------------------------------------
+
+    def path(self, name: str) -> Path:
+        """Returns the folder of a name that a page was asked for.
+
+        Raises:
+            Refused: If it is none in this folder.
+        """
+        path = self.folder / name
+        if not path.resolve().is_relative_to(self.folder.resolve()) or not path.is_dir():
+            raise Refused(f"there is no {name} in {self.folder}")
+        return path
+
+    def record(self, name: str) -> RunRecord:
+        """Returns a run's record.
+
+        Raises:
+            Refused: If there is no such run.
+        """
+        return RunRecord.open(self.path(name))
+
+    def runs(self, names: Iterable[str]) -> Runs:
+        """Returns runs by method, and by whatever settings tell those of a method apart.
+
+        Runs that have not been evaluated yet are left out.
+
+        Raises:
+            Refused: If one of them is not there.
+        """
+        records = [self.record(name) for name in names]
+        records = [r for r in records if any(r.metrics[0].name in row for row in r.rows())]
+        settings = [record.config["settings"] for record in records]
+        found: Runs = {}
+        for record, own in zip(records, settings, strict=True):
+            like = [one for one in settings if one["method"] == own["method"]]
+            apart = [f"{key}={own.get(key)}" for key in differing(like)]
+            found.setdefault(", ".join([own["method"], *apart]), []).append(record)
+        for label, same in found.items():
+            found[label] = sorted(same, key=lambda record: record.config["settings"]["seed"])
+        return found
+
+    def around(self, name: str) -> Runs:
+        """Returns the runs of the comparison that a run belongs to; itself alone if to none."""
+        parent = self.path(name).parent
+        if (parent / PLAN).is_file():
+            runs = read_plan(parent)["runs"]
+            return self.runs(
+                f"{parent.relative_to(self.folder)}/{run}"
+                for run in runs
+                if (parent / run / "metrics.jsonl").is_file()
+            )
+        return self.runs([name])
+
+
+def differing(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns the keys whose values differ among runs that have them, without the seed."""
+    values: dict[str, set[str]] = {}
+    for own in settings:
+        for key, value in own.items():
+            values.setdefault(key, set()).add(str(value))
+    return [key for key, found in values.items() if len(found) > 1 and key not in _APART]

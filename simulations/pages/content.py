@@ -1,0 +1,68 @@
+"""What a page says about runs that train networks: their tables, words and figures."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plotly.graph_objects import Figure
+
+from engram.metrics import Metric
+from federation.methods.local import COMMON
+from simulations.comparison import Runs
+from simulations.differences import in_words
+from simulations.pages.figures import clients, curves, gains
+from simulations.references import read_references
+from simulations.rows import differences_from, others, report_rows, tail
+
+__all__ = ["Table", "figures_of", "table_of"]
+
+
+class Table(NamedTuple):
+    """A table, and what it shows, in words."""
+
+    title: str
+    heading: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    words: Sequence[str] = ()
+
+
+def table_of(folder: Path, runs: Runs, metric: Metric) -> Table:
+    """Returns what each method reaches, and how far the best is from the others.
+
+    Args:
+        folder: Of the comparison, which holds the references' scores.
+        runs: Its runs; at least one.
+        metric: By what they are scored.
+    """
+    rows = report_rows(runs)
+    known = read_references(folder, next(iter(runs.values())), metric.name)
+    told = differences_from(runs, rows, metric, known)
+    found = _table(rows, metric, others(runs, metric, known))
+    return found._replace(words=in_words(*told, metric) if told else ())
+
+
+def figures_of(runs: Runs, metric: Metric) -> dict[str, Figure]:
+    """Returns the figures of runs by title."""
+    found = {f"{metric.name} against rounds": curves(runs, metric)}
+    for reference, figure in gains(runs, metric).items():
+        found[f"What each client gains over {reference}"] = figure
+    if (dots := clients(runs, metric)) is not None:
+        found[f"{metric.name} of each client"] = dots
+    return found
+
+
+def _table(
+    rows: list[dict[str, Any]], metric: Metric, beside: Mapping[str, tuple[float, ...]]
+) -> Table:
+    name, percent = metric.name, " in %" if metric.percent else ""
+    keys = {"mean": "", "s.d.": "-std", tail(metric)[1:]: tail(metric), "worst": "-worst"}
+    told = []
+    for row in rows:
+        own = name + row["model"]
+        figures = [*(row.get(own + key) for key in keys.values()), row.get(name + COMMON)]
+        told.append([row["method"], *(metric.in_words(figure, 1) for figure in figures)])
+    for reference, known in beside.items():
+        figures = [*known, None]
+        told.append([reference, *(metric.in_words(figure, 1) for figure in figures)])
+    title = f"{name.capitalize()}{percent} of the clients, on test rows"
+    return Table(title, ["method", *keys, "common model"], told)
