@@ -14,7 +14,7 @@ from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from engram.metrics import Metric
 from federation.checksums import Row, checked, summed
@@ -104,7 +104,7 @@ class RunRecord:
         return record
 
     @classmethod
-    def open(cls, folder: Path) -> "RunRecord":
+    def open(cls, folder: Path) -> Self:
         """Opens the folder of an existing run.
 
         Raises:

@@ -93,6 +93,11 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
             "Write a page about a run, or a comparison: one HTML file with interactive figures.",
             ("engram report NAME", "engram report NAME --html results.html"),
         ),
+        "board": Command(
+            "simulations.board_cli",
+            "Serve a web page over a folder of runs, and over a live federation.",
+            ("engram board", "engram board results --federation fed/server"),
+        ),
         "track": Command(
             "simulations.track_cli",
             "Send what a run, or a comparison, has recorded to TensorBoard, MLflow or W&B.",

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from federation.errors import Refused, few_names, one_line
 from federation.files import read_json
+from federation.methods.local import SERVED
 from federation.settings.shared import SharedSettings
 from server.record import RunRecord
 from simulations.comparison import PLAN, SEARCHED, read_plan
@@ -25,7 +26,8 @@ class Entry(NamedTuple):
         about: Its methods; a study's name.
         data: Its data sets.
         state: ``finished``, how far it is, or what is wrong with it.
-        score: The main metric of a finished run, in words; "" if there is none.
+        score: The main metric of a finished run, of the models that clients are served by, in
+            words; "" if there is none.
         begun: When it began.
     """
 
@@ -76,7 +78,7 @@ def _run(path: Path) -> _Told:
         state = "running" if record.held else "stopped"
         return *about, f"{state}, {rows[-1]['round'] if rows else 0} rounds are done", ""
     main = record.metrics[0]
-    value = results.get(main.name)
+    value = results.get(main.name + SERVED, results.get(main.name))
     score = "" if value is None else f"{main.name} {main.in_words(value, 1)}"
     return *about, "finished", score + (" %" if score and main.percent else "")
 

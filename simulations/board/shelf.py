@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from federation.checksums import Row
 from federation.errors import Refused
 from server.ledger import PROGRESS
 from server.record import RunRecord
@@ -35,6 +37,25 @@ class Shelved(NamedTuple):
     stamp: Stamp
 
 
+class _Snapshot(RunRecord):
+    """A run as it was at one moment: each of its files is read once."""
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return super().config
+
+    @cached_property
+    def results(self) -> dict[str, Any] | None:
+        return super().results
+
+    @cached_property
+    def _rows(self) -> list[Row]:
+        return super().rows()
+
+    def rows(self) -> list[Row]:
+        return self._rows
+
+
 class Shelf:
     """The runs, comparisons and searches of a folder, and the runs of its comparisons.
 
@@ -50,6 +71,7 @@ class Shelf:
             raise Refused(f"FOLDER must be a folder of runs, got {folder}: there is none")
         self.folder = folder
         self._known: dict[str, Shelved] = {}
+        self._read: dict[str, tuple[Stamp, _Snapshot]] = {}
 
     def everything(self) -> list[Shelved]:
         """Returns all that is there, the newest first; a comparison before its runs."""
@@ -97,6 +119,20 @@ class Shelf:
             found.append(("held", int(RunRecord(path).held), 0))
         return tuple(found)
 
+    def stamps_around(self, name: str) -> list[Stamp]:
+        """Returns the stamps of a folder, and of the runs of the comparison that it is, or is of.
+
+        Raises:
+            Refused: If there is no such folder.
+        """
+        path = self.path(name)
+        names = [name]
+        for folder in (path, path.parent):
+            if (folder / PLAN).is_file():
+                below = folder.relative_to(self.folder)
+                names += [f"{below}/{run}" for run in read_plan(folder)["runs"]]
+        return [self.stamp(one) for one in dict.fromkeys(names)]
+
     # --- One of them -------------------------------------------------------------------------
 
     def path(self, name: str) -> Path:
@@ -111,12 +147,15 @@ class Shelf:
         return path
 
     def record(self, name: str) -> RunRecord:
-        """Returns a run's record.
+        """Returns a run's record, as it is now; it does not change afterwards.
 
         Raises:
             Refused: If there is no such run.
         """
-        return RunRecord.open(self.path(name))
+        path, stamp = self.path(name), self.stamp(name)
+        if name not in self._read or self._read[name][0] != stamp:
+            self._read[name] = stamp, _Snapshot.open(path)
+        return self._read[name][1]
 
     def runs(self, names: Iterable[str]) -> Runs:
         """Returns runs by method, and by whatever settings tell those of a method apart.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from plotly.graph_objects import Figure
 
@@ -14,7 +14,10 @@ from simulations.pages.figures import clients, curves, gains
 from simulations.references import read_references
 from simulations.rows import differences_from, others, report_rows, tail
 
-__all__ = ["Table", "figures_of", "table_of"]
+__all__ = ["BAR", "Table", "figures_of", "table_of"]
+
+BAR: Final[Any] = {"displaylogo": False, "showSendToCloud": False}
+"""What plotly shows above a figure: no button that would send its data away."""
 
 
 class Table(NamedTuple):

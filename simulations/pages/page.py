@@ -13,12 +13,11 @@ from federation.methods import METHODS
 from federation.methods.local import LocalMethod
 from server.record import RunRecord
 from simulations.comparison import Runs, find_runs
-from simulations.pages.content import Table, figures_of, table_of
+from simulations.pages.content import BAR, Table, figures_of, table_of
 from simulations.pages.repeat import repeating, settings_of
 
 __all__ = ["page"]
 
-_BAR: Final = {"displaylogo": False}
 _PAGE: Final = """<!doctype html>
 <html lang="en">
 <head>
@@ -119,7 +118,7 @@ def _pictures(folder: Path) -> dict[str, str]:
 def _of_networks(folder: Path, runs: Runs) -> tuple[list[Table], dict[str, Markup]]:
     *chosen, _ = next(iter(runs.values()))[0].metrics  # the last is the loss
     figures = {
-        name: Markup(figure.to_html(full_html=False, include_plotlyjs=False, config=_BAR))
+        name: Markup(figure.to_html(full_html=False, include_plotlyjs=False, config=BAR))
         for metric in chosen
         for name, figure in figures_of(runs, metric).items()
     }

@@ -15,6 +15,7 @@ from simulations.comparison import find_runs
 from simulations.front import compare, simulate
 from simulations.pages.figures import clients, curves, gains
 from simulations.pages.page import page
+from simulations.pages.repeat import repeating
 from simulations.rows import client_scores
 from tests.support import small
 
@@ -121,6 +122,11 @@ def test_runs_of_other_families_have_their_pictures(engram, tmp_path, monkeypatc
     assert Reader(text).loaded == []
 
 
+def test_no_button_sends_the_figures_away(compared):
+    text = page(compared)
+    assert text.count('displaylogo": false') == text.count('showSendToCloud": false') > 0
+
+
 def test_what_cannot_be_reported_is_refused(engram, tmp_path, compared):
     record = RunRecord.create(tmp_path / "new", small(), engine="vectorized", training="a")
     with pytest.raises(Refused, match="nothing to report yet"):
@@ -139,7 +145,7 @@ def test_settings_that_methods_have_otherwise_are_given_for_each(tmp_path):
     }
     text = json.dumps({"engine": "vectorized", "runs": plan})
     (tmp_path / "comparison.json").write_text(text)
-    assert _command(tmp_path, {}, {"adapt-lr": 0.02, "num-rounds": 100, "seed": 0}) == (
+    assert repeating(tmp_path, {}) == (
         "engram compare fedavg ditto --seeds 2 --set seed=3 --set fedavg.adapt-lr=0.1 "
         "--set num-rounds=4 --set ditto.adapt-lr=0.02"
     )

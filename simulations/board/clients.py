@@ -1,0 +1,99 @@
+"""Each client's score and gains, as rows of a grid."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from engram.metrics import Metric
+from federation.methods.local import COMMON
+from server.record import RunRecord
+from server.status import participation
+from simulations.board.pieces import address, linked, number
+from simulations.comparison import Runs
+from simulations.gains import gain_lines
+from simulations.rows import client_scores, shown_models
+
+__all__ = ["client_columns", "client_rows", "unit"]
+
+_WHOLE: Final = ("seed", "asked", "took part")
+_RULES: Final = {"gain": "params.value > 0", "loss": "params.value < 0"}
+
+
+def unit(metric: Metric) -> int:
+    """Returns by what scores are multiplied to be shown."""
+    return 100 if metric.percent else 1
+
+
+def client_rows(
+    name: str, label: str, record: RunRecord, beside: Runs, metric: Metric
+) -> list[dict[str, Any]]:
+    """Returns a row for each client that a run has scored.
+
+    Args:
+        name: The run's folder below the board's.
+        label: Of the run among ``beside``.
+        record: The run, which is finished.
+        beside: The runs of its comparison, whose references the gains are over.
+        metric: By what clients are scored.
+    """
+    which = list(shown_models(label).values())[-1]
+    (mine,) = client_scores([record], metric.name + which)
+    bases = _references(record, beside, metric) | _common(label, record, metric)
+    sign = 1 if metric.better == "higher" else -1
+    called, seed = record.names, record.config["settings"]["seed"]
+    parts = {share.client: share for share in participation(record.rows())}
+    rows = []
+    for client in np.flatnonzero(np.isfinite(mine)).tolist():
+        page = address("/client", name=name, client=client)
+        part = parts.get(client)
+        row = {
+            "client": linked(called.get(client, f"client {client}"), page),
+            "seed": seed,
+            metric.name: _figure(mine[client], metric),
+        }
+        for base, scores in bases.items():
+            row[f"gain over {base}"] = _figure(sign * (mine[client] - scores[client]), metric)
+        row |= {"asked": part.asked if part else 0, "took part": part.took_part if part else 0}
+        rows.append(row)
+    return rows
+
+
+def client_columns(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[dict[str, Any]]:
+    """Returns the columns of ``client_rows``."""
+    digits = 2 if metric.percent else 4
+    return [
+        {"field": key, "link": True}
+        if key == "client"
+        else number(
+            key, 0 if key in _WHOLE else digits, cellClassRules=_RULES if "gain" in key else {}
+        )
+        for key in rows[0]
+    ]
+
+
+def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, Any]:
+    """Returns each client's score by the references of the same seed."""
+    seed = record.config["settings"]["seed"]
+    found = {}
+    for label, title, which in gain_lines(beside)[0]:
+        same = [
+            other
+            for other in beside[label]
+            if other.config["settings"]["seed"] == seed and other.results is not None
+        ]
+        if same and same[0].folder != record.folder:
+            (found[title],) = client_scores(same[:1], metric.name + which)
+    return found
+
+
+def _common(label: str, record: RunRecord, metric: Metric) -> dict[str, Any]:
+    """Returns each client's score by the run's own common model, if clients have another."""
+    if list(shown_models(label).values())[-1] == COMMON:
+        return {}
+    (scores,) = client_scores([record], metric.name + COMMON)
+    return {"its common model": scores}
+
+
+def _figure(value: float, metric: Metric) -> float | None:
+    return round(unit(metric) * float(value), 4) if np.isfinite(value) else None

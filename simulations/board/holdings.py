@@ -1,0 +1,74 @@
+"""The page that shows which client holds which rows."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from dash import html
+from dash.development.base_component import Component
+from plotly.graph_objects import Figure, Heatmap
+
+from federation.errors import EngramError
+from federation.experiment import Experiment
+from federation.methods.local import LocalMethod
+from server.record import RunRecord
+from simulations.board.pieces import graph, grid, number
+from simulations.board.shelf import Shelf
+
+__all__ = ["holdings"]
+
+_LOCAL = ("digits", "npz", "npy", "csv", "images")  # kinds of data that are never downloaded
+
+
+def holdings(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+    """Shows how many rows of each class, or of each kind, every client of a run holds."""
+    name = query["name"][0]
+    record = shelf.record(name)
+    settings, title = record.config["settings"], html.H1(f"Who holds which rows in {name}")
+    kind = settings["dataset"].partition(":")[0]
+    if record.config["engine"] == "network" or kind not in _LOCAL:
+        words = "The rows are with the clients, or elsewhere: engram data shows those of settings."
+        return [title, html.P(words)]
+    try:
+        counts, names = _counts(str(record.folder), shelf.stamp(name))
+    except EngramError as error:
+        return [title, html.P(f"Its data cannot be read here: {error}")]
+    classes = counts.shape[1]
+    called = [names.get(client, f"client {client}") for client in range(len(counts))]
+    labels = [f"class {label}" for label in range(classes)] if classes > 1 else ["rows"]
+    hover = "%{y}, %{x}: %{z} rows<extra></extra>"
+    figure = Figure(Heatmap(z=counts, x=labels, y=called, colorscale="Blues", hovertemplate=hover))
+    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_layout(height=int(min(900, 160 + 18 * len(called))))
+    rows = [
+        {
+            "client": who,
+            "training rows": int(own.sum()),
+            **dict(zip(labels, own.tolist(), strict=True)),
+        }
+        for who, own in zip(called, counts, strict=True)
+    ]
+    columns = [{"field": "client"}, *(number(key, digits=0) for key in list(rows[0])[1:])]
+    words = f"{len(called)} clients hold {int(counts.sum())} training rows."
+    return [title, html.P(words), graph("holdings", figure), grid("holdings", rows, columns)]
+
+
+@lru_cache(maxsize=4)
+def _counts(folder: str, stamp: object) -> tuple[np.ndarray, Mapping[int, str]]:
+    """Returns each client's training rows, (clients, classes), and the clients' names."""
+    from federation.data.federated import federated_data  # noqa: PLC0415 - loads torch
+
+    del stamp
+    experiment = Experiment.from_config(RunRecord.open(Path(folder)).config["settings"])
+    if not isinstance(experiment.own, LocalMethod):
+        raise EngramError("it trains no network")
+    data = federated_data(experiment)
+    if data.outputs > 1 and not data.train.y.is_floating_point():
+        counts = [
+            np.bincount(data.train.y[rows].cpu(), minlength=data.outputs)
+            for rows in data.train.rows
+        ]
+    else:
+        counts = [np.array([len(rows)]) for rows in data.train.rows]
+    return np.stack(counts), data.names

@@ -1,0 +1,113 @@
+"""The page of a live federation: who is on line, and what the runs on it do now."""
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dash import dcc, html
+from dash.development.base_component import Component
+
+from federation.errors import EngramError
+from server.record import RunRecord
+from server.status import Member, members
+from simulations.board.nodes import absences, node_rows, progress
+from simulations.board.pieces import address, facts, graph, grid
+from simulations.board.shelf import Shelf
+from simulations.pages.figures import curves
+
+__all__ = ["Federation", "federation"]
+
+_FRESH: Final = 10.0  # seconds for which the SuperLink's answer is shown
+
+
+class Federation:
+    """Asks a SuperLink for its nodes, while somebody looks, and at most every ten seconds.
+
+    Args:
+        server: The folder ``server`` of the federation.
+        control: Where its Control API is reached; None for the usual address.
+    """
+
+    def __init__(self, server: Path, control: str | None) -> None:
+        self.server = server
+        self._control = control
+        self._lock = threading.Lock()
+        self._asked = -_FRESH
+        self._busy = False
+        self._found: list[Member] | EngramError | None = None
+
+    @property
+    def nodes(self) -> list[Member] | EngramError | None:
+        """The nodes, or why they are unknown; None before the first answer."""
+        with self._lock:
+            due = not self._busy and time.monotonic() - self._asked > _FRESH
+            self._busy |= due
+        if due:
+            threading.Thread(target=self._ask, daemon=True).start()
+        return self._found
+
+    def _ask(self) -> None:
+        try:
+            self._found = members(self.server, control=self._control)
+        except EngramError as error:
+            self._found = error
+        finally:
+            self._asked, self._busy = time.monotonic(), False
+
+
+def federation(shelf: Shelf, live: Federation) -> list[Component]:
+    """Shows the nodes of a federation, and the runs on nodes that go on at this moment."""
+    found: list[Component] = [html.H1(f"Federation {live.server}"), *_nodes(live)]
+    going = [
+        one.name
+        for one in shelf.everything()
+        if one.entry.kind == "run" and one.entry.state.startswith("running")
+    ]
+    records = {name: shelf.record(name) for name in going}
+    records = {name: r for name, r in records.items() if r.config["engine"] == "flower"}
+    if not records:
+        return [*found, html.P(f"No run of {shelf.folder} goes on at this moment.")]
+    for name, record in records.items():
+        found += _run(shelf, name, record)
+    return found
+
+
+def _nodes(live: Federation) -> list[Component]:
+    nodes = live.nodes
+    if nodes is None:
+        return [html.P("The SuperLink is being asked who is there.")]
+    if isinstance(nodes, EngramError):
+        return [html.P(str(nodes))]
+    there = sum(node.status == "online" for node in nodes)
+    rows = [
+        {
+            "client": node.name or "?",
+            "status": node.status,
+            "since (UTC)": node.since,
+            "node": str(node.node_id),
+        }
+        for node in nodes
+    ]
+    counts = facts({"nodes": len(nodes), "on line": there})
+    return (
+        [counts, grid("members", rows, [{"field": key} for key in rows[0]])] if rows else [counts]
+    )
+
+
+def _run(shelf: Shelf, name: str, record: RunRecord) -> list[Component]:
+    found = [html.H2(dcc.Link(name, href=address("/run", name=name))), progress(record)]
+    if (epsilon := next(reversed(record.rows()), {}).get("epsilon")) is not None:
+        found.append(facts({"privacy spent": f"epsilon {epsilon:.3g}"}))
+    if nodes := node_rows(record):
+        found.append(grid(f"nodes-{name}", nodes, _columns(nodes)))
+    if away := absences(record):
+        found += [html.H3("Had no part"), grid(f"absent-{name}", away, _columns(away))]
+    if runs := shelf.runs([name]):
+        found.append(graph(f"curve-{name}", curves(runs, record.metrics[0])))
+    return found
+
+
+def _columns(rows: Sequence[dict[str, object]]) -> list[dict[str, str]]:
+    return [{"field": key} for key in rows[0]]

@@ -1,0 +1,148 @@
+"""The page of one client: its score after each round, by each method, and its part in the run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from dash import dcc, html
+from dash.development.base_component import Component
+from plotly.graph_objects import Figure, Scatter
+
+from federation.errors import Refused
+from federation.experiment import Experiment
+from federation.methods.local import COMMON, SERVED
+from federation.protection import spent
+from server.record import RunRecord
+from server.status import ClientShare, participation
+from simulations.board.clients import client_columns, client_rows, unit
+from simulations.board.one_run import label_of
+from simulations.board.pieces import address, facts, graph, grid
+from simulations.board.shelf import Shelf
+
+__all__ = ["one_client"]
+
+
+def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+    """Shows what a run has done for one client."""
+    name, record = query["name"][0], shelf.record(query["name"][0])
+    client = _number(record, query)
+    called = record.names.get(client, f"client {client}")
+    share = next((one for one in participation(record.rows()) if one.client == client), None)
+    title = html.H1([called, " of ", dcc.Link(name, href=address("/run", name=name))])
+    found = [title, facts(_facts(record, client, share)), html.H2("Its score after each round")]
+    beside = [
+        other
+        for records in shelf.around(name).values()
+        for other in records
+        if other.config["settings"]["seed"] == record.config["settings"]["seed"]
+    ]
+    if record.scores():
+        note = "Thin lines: the same client under the other methods. Dots: rounds it trained in."
+        found += [graph("history", _history(record, client, beside)), html.P(note)]
+    else:
+        found.append(html.P("The run has not recorded clients' scores."))
+    return found + _gains(shelf, name, record, called)
+
+
+def _number(record: RunRecord, query: Mapping[str, Sequence[str]]) -> int:
+    text, count = query.get("client", ["0"])[0], record.config["settings"]["num-clients"]
+    if not (text.isdecimal() and int(text) < count):
+        raise Refused(f"client must be in 0..{count - 1}, got {text}")
+    return int(text)
+
+
+def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[str, object]:
+    rows = record.scores()
+    told: dict[str, object] = {}
+    main = record.metrics[0]
+    if rows and client in rows[-1]["ids"]:
+        at = rows[-1]["ids"].index(client)
+        for title, which in ((main.name, SERVED), ("of the common model", COMMON)):
+            value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
+            told[title] = f"{main.in_words(value, 1)}{' %' if main.percent else ''}"
+    if share is not None:
+        why = "; ".join(f"{reason} ({times})" for reason, times in share.reasons.items())
+        told |= {"asked in": f"{share.asked} rounds", "took part in": f"{share.took_part} rounds"}
+        told |= {"why not": why, "privacy spent": _epsilon(record, share.asked)}
+    return told
+
+
+def _epsilon(record: RunRecord, asked: int) -> str:
+    experiment = Experiment.from_config(record.config["settings"])
+    if experiment.privacy == "none":
+        return ""
+    return f"epsilon {spent(experiment, asked):.3g} at delta {experiment.delta:g}"
+
+
+def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Figure:
+    main, figure = record.metrics[0], Figure()
+    for other in beside:
+        if other.folder != record.folder and (points := _curve(other, client, SERVED)):
+            method = other.config["settings"]["method"]
+            thin = {"width": 1, "color": "#bbb"}
+            figure.add_trace(_line(points, method, line=thin, opacity=0.8, hoverinfo="name+y"))
+    everyone = [
+        (row["round"], _mean(row[main.name + SERVED]))
+        for row in record.scores()
+        if main.name + SERVED in row
+    ]
+    lines = {"mean of all clients": (everyone, "#888", "dot")}
+    lines["common model"] = (_curve(record, client, COMMON), "#1f77b4", "dash")
+    lines["its own"] = (_curve(record, client, SERVED), "#1f77b4", "solid")
+    for name, (points, color, dash) in lines.items():
+        if points:
+            figure.add_trace(_line(points, name, line={"color": color, "dash": dash, "width": 2.5}))
+    took = [
+        row["round"]
+        for row in record.rows()
+        if client in row.get("cohort", ()) and str(client) not in row.get("absent", {})
+    ]
+    low = min([y for points, *_ in lines.values() for _, y in points], default=0.0)
+    marks = {"symbol": "circle", "size": 4, "color": "#1f77b4"}
+    figure.add_trace(
+        Scatter(
+            x=took,
+            y=[low * unit(main)] * len(took),
+            mode="markers",
+            marker=marks,
+            name="trained",
+            hovertemplate="trained in round %{x}<extra></extra>",
+        )
+    )
+    percent = " (%)" if main.percent else ""
+    figure.update_layout(xaxis_title="communication round", yaxis_title=f"{main.name}{percent}")
+    for trace in figure.data[:-1]:
+        trace.y = [unit(main) * y for y in trace.y]
+    return figure
+
+
+def _line(points: Sequence[tuple[int, float]], name: str, **more: Any) -> Scatter:
+    return Scatter(x=[x for x, _ in points], y=[y for _, y in points], name=name, **more)
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    return float(np.mean([value for value in values if value is not None]))
+
+
+def _curve(record: RunRecord, client: int, which: str) -> list[tuple[int, float]]:
+    """Returns a client's main score on test rows, after each round that was evaluated."""
+    column, found = record.metrics[0].name + which, []
+    for row in record.scores():
+        if client in row["ids"] and column in row:
+            value = row[column][row["ids"].index(client)]
+            if value is not None:
+                found.append((row["round"], value))
+    return found
+
+
+def _gains(shelf: Shelf, name: str, record: RunRecord, called: str) -> list[Component]:
+    """Shows each metric of the client, and its gains."""
+    if record.results is None:
+        return []
+    beside = shelf.around(name)
+    label, found = label_of(record, beside), []
+    for metric in record.metrics:
+        rows = client_rows(name, label, record, beside, metric)
+        own = [row for row in rows if row["client"].startswith(f"[{called}]")]
+        found += [grid(f"own-{metric.name}", own, client_columns(own, metric))] if own else []
+    return [html.H2("In the end"), *found]

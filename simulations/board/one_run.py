@@ -1,0 +1,134 @@
+"""The page of one run."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dash import dcc, html
+from dash.development.base_component import Component
+from plotly.graph_objects import Figure, Scatter
+
+from engram.metrics import Metric
+from federation.methods import METHODS
+from federation.methods.local import LocalMethod
+from server.record import RunRecord
+from simulations.board.clients import client_columns, client_rows
+from simulations.board.nodes import node_rows, progress
+from simulations.board.pieces import address, choices, facts, graph, grid, plain_table
+from simulations.board.shelf import Shelf
+from simulations.comparison import Runs
+from simulations.entries import entry_of
+from simulations.pages.content import Table
+from simulations.pages.figures import clients, curves
+from simulations.pages.repeat import repeating, settings_of
+
+__all__ = ["label_of", "metric_of", "one_run"]
+
+
+def one_run(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
+    """Shows a run: how far it is, its curve, its clients, its nodes and its settings."""
+    name = query["name"][0]
+    record = shelf.record(name)
+    config = record.config
+    found = [html.H1(name), progress(record), facts(_facts(record)), _links(name)]
+    if issubclass(METHODS[config["settings"]["method"]], LocalMethod):
+        found += _of_network(shelf, name, record, query)
+    else:
+        found += _of_others(name, record, query)
+    if nodes := node_rows(record):
+        found += [html.H2("Nodes"), grid("nodes", nodes, [{"field": key} for key in nodes[0]])]
+    settings = [row for row in settings_of(record.folder, config["settings"]) if row[1] != row[2]]
+    table = Table("Settings that differ from their defaults", ("", "value", "default"), settings)
+    again = html.Pre(repeating(record.folder, config["settings"]))
+    return [*found, plain_table(table), html.H2("Repeat it"), again]
+
+
+def _facts(record: RunRecord) -> dict[str, object]:
+    config, results = record.config, record.results or {}
+    settings, entry = config["settings"], entry_of(record.folder)
+    last = next(reversed(record.rows()), {})
+    epsilon = results.get("epsilon", last.get("epsilon"))
+    delta = results.get("delta", last.get("delta"))
+    speed = results.get("ms-per-round")
+    size = results.get("client-bytes")
+    return {
+        "method": settings["method"],
+        "data": settings["dataset"],
+        "seed": settings["seed"],
+        "engine": config["engine"],
+        "state": entry.state if entry else "",
+        "score": entry.score if entry else "",
+        "a round": speed and f"{speed:.1f} ms",
+        "a client's bytes in a round": size and f"{size:,}",
+        "privacy spent": "" if epsilon is None else f"epsilon {epsilon:.3g} at delta {delta:g}",
+    }
+
+
+def _links(name: str) -> Component:
+    links = [dcc.Link("who holds which rows", href=address("/data", name=name))]
+    parent, _, _ = name.rpartition("/")
+    if parent:
+        links.append(dcc.Link(f"its comparison, {parent}", href=address("/compare", name=parent)))
+    return html.P(list(_between(links, " · ")))
+
+
+def _between(parts: Sequence[Any], mark: str) -> list[Any]:
+    return [piece for part in parts for piece in (mark, part)][1:]
+
+
+def metric_of(record: RunRecord, query: Mapping[str, Sequence[str]]) -> Metric:
+    """Returns the metric that a page was asked for; the main one if it was asked for none."""
+    wanted = query.get("metric", [""])[0]
+    return next((m for m in record.metrics if m.name == wanted), record.metrics[0])
+
+
+def _of_network(
+    shelf: Shelf, name: str, record: RunRecord, query: Mapping[str, Sequence[str]]
+) -> list[Component]:
+    runs = shelf.runs([name])
+    if not runs:
+        return [html.P("It has not been evaluated yet.")]
+    metric = metric_of(record, query)
+    links = {m.name: address("/run", name=name, metric=m.name) for m in record.metrics}
+    found = [choices(links, metric.name), graph("curve", curves(runs, metric))]
+    if record.results is None:
+        return [*found, html.P("Each client's scores are shown when it is finished.")]
+    beside = shelf.around(name)
+    label = label_of(record, beside)
+    rows = client_rows(name, label, record, beside, metric)
+    words = "Scores are of test rows, in the round that validation rows pick. Gains are in points."
+    found += [html.H2(f"{len(rows)} clients"), html.P(words)]
+    if rows:
+        found.append(grid("clients", rows, client_columns(rows, metric)))
+    if (dots := clients(runs, metric)) is not None:
+        found.append(graph("clients", dots))
+    return found
+
+
+def label_of(record: RunRecord, runs: Runs) -> str:
+    """Returns the label that a run has among others."""
+    folders = {label: [one.folder for one in records] for label, records in runs.items()}
+    return next(label for label, those in folders.items() if record.folder in those)
+
+
+def _of_others(name: str, record: RunRecord, query: Mapping[str, Sequence[str]]) -> list[Component]:
+    """Shows a run that trains no network: its results, and any column of its record."""
+    rows = record.rows()
+    columns = list(dict.fromkeys(key for row in rows for key in row if _is_number(row[key])))
+    columns = [column for column in columns if column != "round"]
+    found: list[Component] = []
+    if columns:
+        main = [metric.name for metric in record.metrics if metric.name in columns]
+        chosen = query.get("column", [*main, *columns])[0]
+        links = {column: address("/run", name=name, column=column) for column in columns}
+        points = [(row["round"], row[chosen]) for row in rows if _is_number(row.get(chosen))]
+        figure = Figure(Scatter(x=[x for x, _ in points], y=[y for _, y in points]))
+        figure.update_layout(xaxis_title="round", yaxis_title=chosen)
+        found += [choices(links, chosen), graph("column", figure)]
+    if record.results is not None:
+        told = {k: v for k, v in record.results.items() if isinstance(v, int | float | str)}
+        found.append(plain_table(Table("Results", ("", ""), list(told.items()))))
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

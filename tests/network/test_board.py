@@ -1,0 +1,43 @@
+"""The board over a federation of real processes: who is there, and what the run waits for."""
+
+import threading
+
+import pytest
+
+from server.record import RunRecord
+from simulations.board.live import Federation, federation
+from simulations.board.shelf import Shelf
+from simulations.deployed import run_deployed
+from simulations.local import LocalFederation
+from tests.network.support import wait_for
+from tests.network.test_federation import CLIENTS, settings
+from tests.simulations.board.test_board import said
+
+pytestmark = pytest.mark.network
+
+
+def test_the_page_of_a_live_federation_says_who_is_there_and_how_far_it_is(tmp_path):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    with LocalFederation(tmp_path / "fed", clients=CLIENTS) as there:
+        experiment = settings(**{"num-rounds": 40, "eval-every": 10})
+        going = threading.Thread(
+            target=run_deployed,
+            args=(experiment, runs / "live", there.server),
+            kwargs={"control": there.control, "on_trouble": print},
+        )
+        going.start()
+        live, shelf = Federation(there.server, there.control), Shelf(runs)
+
+        def page():
+            return said(federation(shelf, live))
+
+        wait_for(lambda: "of 40 rounds are done" in page(), 120, "a run that goes on")
+        wait_for(lambda: page().count('"online"') == CLIENTS, 60, "nodes on line")
+        wait_for(lambda: "nodes have answered" in page(), 60, "a round in progress")
+        text = page()
+        assert all(f"client {client}" in text for client in range(CLIENTS))
+        going.join(300)
+    record = RunRecord.open(runs / "live")
+    assert record.results is not None
+    assert "No run of" in page()

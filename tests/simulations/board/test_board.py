@@ -1,0 +1,270 @@
+"""What the board's pages say, and who may look at them."""
+
+import json
+import shutil
+import socket
+
+import numpy as np
+import pytest
+from dash import Dash
+from flask import Flask
+
+from federation.addresses import Address
+from federation.errors import Refused
+from server.ledger import PROGRESS, Ledger
+from server.record import RunRecord
+from simulations.board.app import board
+from simulations.board.clients import client_rows
+from simulations.board.comparing import comparing
+from simulations.board.holdings import holdings
+from simulations.board.listing import chosen_runs, listing
+from simulations.board.nodes import absences, node_rows, progress
+from simulations.board.one_client import one_client
+from simulations.board.one_run import one_run
+from simulations.board.pieces import linked
+from simulations.board.serving import guard, server_of
+from simulations.board.shelf import Shelf, differing
+from simulations.board.trials import trials
+from tests.support import small
+
+TOKEN = "a token of some length"
+
+
+def said(parts):
+    """Returns all that components hold, as one text."""
+    return json.dumps([part.to_plotly_json() for part in parts], default=plain)
+
+
+def plain(value):
+    return value.to_plotly_json() if hasattr(value, "to_plotly_json") else str(value)
+
+
+def grid_of(parts, name):
+    """Returns the rows of a grid."""
+    (found,) = [part for part in parts if getattr(part, "id", "") == f"grid-{name}"]
+    return found.rowData
+
+
+@pytest.fixture
+def going(tmp_path):
+    """A run on nodes that has not finished."""
+    record = RunRecord.create(tmp_path / "going", small(), engine="flower", training="a")
+    names = {"0": "park", "1": "hill"}
+    record.append({"round": 0, "names": names})
+    record.append({"round": 1, "cohort": [0, 1], "absent": {}})
+    for number in (2, 3):
+        record.append({"round": number, "cohort": [0, 1], "absent": {"1": "no reply"}})
+    record.append({"round": 4, "cohort": [0], "absent": {"1": "off line"}})
+    return record
+
+
+def test_the_first_page_lists_runs_of_comparisons_and_what_tells_them_apart(folder):
+    parts = listing(Shelf(folder), {})
+    names = [row["id"] for row in grid_of(parts, "runs")]
+    assert {"alone", "both/ditto-seed1", "both/fedavg-seed0", "tables"} <= set(names)
+    row = next(row for row in grid_of(parts, "runs") if row["id"] == "alone")
+    assert (row["method"], row["ditto.eta"], row["state"]) == ("ditto", 0.3, "finished")
+    assert {row["kind"] for row in grid_of(parts, "groups")} == {"comparison", "search"}
+
+
+def test_settings_that_all_runs_share_are_not_shown():
+    found = differing([{"seed": 0, "a": 1, "b": 2}, {"seed": 1, "a": 1, "b": 3}, {"seed": 2}])
+    assert found == ["b"]
+
+
+def test_runs_are_read_again_only_when_they_have_changed(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder / "alone", tmp_path / "alone")
+    shelf, reads = Shelf(tmp_path), []
+    opened = RunRecord.open.__func__
+    monkeypatch.setattr(
+        RunRecord, "open", classmethod(lambda cls, path: reads.append(path) or opened(cls, path))
+    )
+    shelf.everything()
+    before = len(reads)
+    assert before > 0
+    shelf.everything()
+    assert len(reads) == before
+    (tmp_path / "alone" / "results.json").unlink()
+    (one,) = shelf.everything()
+    assert len(reads) > before
+    assert one.entry.state.startswith("stopped")
+
+
+def test_gains_are_differences_of_the_same_clients_scores(folder):
+    shelf = Shelf(folder)
+    runs = shelf.around("both/ditto-seed1")
+    record = shelf.record("both/ditto-seed1")
+    rows = client_rows("both/ditto-seed1", "ditto", record, runs, record.metrics[0])
+    mine, base = (shelf.record(f"both/{method}-seed1").results for method in ("ditto", "local"))
+    mine, base = (found.get("selected", found)["clients"] for found in (mine, base))
+    expected = 100 * (np.array(mine["accuracy-served"]) - np.array(base["accuracy-served"]))
+    assert [row["gain over local"] for row in rows] == pytest.approx(expected, abs=1e-3)
+    assert [row["accuracy"] for row in rows] == pytest.approx(
+        100 * np.array(mine["accuracy-served"]), abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "query", "told"),
+    [
+        (one_run, {"name": ["alone"]}, ["communication round", "ditto.eta", "6 clients"]),
+        (one_run, {"name": ["both/ditto-seed0"], "metric": ["loss"]}, ["its comparison, both"]),
+        (one_run, {"name": ["tables"]}, ["Results"]),
+        (comparing, {"name": ["both"]}, ["fedavg + fine-tuning", "gain over local"]),
+        (comparing, {"run": ["alone", "both/ditto-seed0"]}, ["ditto, ", "eta=0.3"]),
+        (comparing, {"run": ["tables"]}, ["Not of methods that train networks: tables"]),
+        (one_client, {"name": ["both/ditto-seed0"], "client": ["1"]}, ["<b>hill</b>", "its own"]),
+        (holdings, {"name": ["alone"]}, ["6 clients hold", "class 9"]),
+        (holdings, {"name": ["both/ditto-seed0"]}, ["The rows are with the clients"]),
+        (trials, {"name": ["search"]}, ["eta", "validation", "fedavg"]),
+    ],
+)
+def test_each_page_says_what_it_is_for(folder, page, query, told):
+    text = said(page(Shelf(folder), query))
+    for words in told:
+        assert words in text
+
+
+def test_pages_of_what_is_not_there_are_refused(folder):
+    shelf = Shelf(folder)
+    with pytest.raises(Refused, match="there is no nothing in"):
+        one_run(shelf, {"name": ["nothing"]})
+    with pytest.raises(Refused, match="there is no"):
+        one_run(shelf, {"name": ["../"]})
+    with pytest.raises(Refused, match=r"client must be in 0\.\.2, got 7"):
+        one_client(shelf, {"name": ["both/ditto-seed0"], "client": ["7"]})
+    with pytest.raises(Refused, match="must be a folder of runs"):
+        Shelf(folder / "none")
+
+
+def test_chosen_rows_are_compared():
+    assert chosen_runs([]) == ("/", "off")
+    assert chosen_runs([{"id": "a b"}, {"id": "c"}]) == ("/compare?run=a+b&run=c", "")
+
+
+def test_links_in_cells_keep_their_text():
+    assert linked("a](b)", "/run?name=x(1)") == r"[a\]\(b\)](/run?name=x%281%29)"
+
+
+# --- Nodes -----------------------------------------------------------------------------------
+
+
+def test_a_run_on_nodes_says_whom_it_waits_for(going):
+    ledger = Ledger(going.folder / PROGRESS)
+    ledger.begin("train", {11: [0], 12: [1]})
+    ledger._written = float("-inf")
+    ledger.answered(11, 2.0, 1.5)
+    assert "it has stopped" in said([progress(going)])
+    with going.hold():
+        text = said([progress(going)])
+    assert "4 of " in text
+    assert "now it trains: 1 of 2 nodes have answered" in text
+    rows = {row["node"]: row for row in node_rows(going)}
+    assert (rows["11"]["clients"], rows["11"]["now"]) == ("park", "has answered")
+    assert (rows["12"]["clients"], rows["12"]["now"]) == ("hill", "at work")
+    assert (rows["12"]["asked"], rows["12"]["took part"]) == (3, 1)
+    assert rows["12"]["why not"] == "no reply (2); off line (1)"
+
+
+def test_rounds_without_a_client_are_told_as_spells_the_latest_first(going):
+    assert absences(going) == [
+        {"client": "hill", "because": "off line", "from round": 4, "to round": 4},
+        {"client": "hill", "because": "no reply", "from round": 2, "to round": 3},
+    ]
+
+
+def test_a_damaged_progress_file_is_no_error(going):
+    (going.folder / PROGRESS).write_text("{")
+    assert node_rows(going) == []
+
+
+def test_looking_changes_nothing(folder, going):
+    def files(of):
+        return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in of.rglob("*")}
+
+    before = files(folder), files(going.folder)
+    shelf = Shelf(folder)
+    listing(shelf, {})
+    comparing(shelf, {"name": ["both"]})
+    listing(Shelf(going.folder.parent), {})
+    assert (files(folder), files(going.folder)) == before
+
+
+# --- Who may look ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def app():
+    found = Flask("board")
+    found.route("/")(lambda: "the board")
+    return found
+
+
+def test_another_sites_name_for_this_machine_is_refused(app):
+    guard(app, Address("127.0.0.1", 8765), None)
+    client = app.test_client()
+    assert client.get("/", headers={"Host": "localhost:8765"}).status_code == 200
+    assert client.get("/", headers={"Host": "[::1]:8765"}).status_code == 200
+    assert client.get("/", headers={"Host": "evil.example:8765"}).status_code == 403
+
+
+def test_a_token_is_asked_for_once_and_kept_in_a_cookie(app):
+    guard(app, Address("0.0.0.0", 8765), TOKEN)
+    client = app.test_client()
+    assert client.get("/").status_code == 403
+    assert client.get("/?token=wrong").status_code == 403
+    answer = client.get("/", query_string={"token": TOKEN}, base_url="https://x")
+    assert answer.status_code == 302
+    cookie = answer.headers["Set-Cookie"]
+    assert all(word in cookie for word in ("HttpOnly", "Secure", "SameSite=Strict"))
+    assert client.get("/", base_url="https://x").text == "the board"
+
+
+def test_nothing_is_loaded_from_other_machines(folder):
+    dash = board(Shelf(folder), None)
+    assert isinstance(dash, Dash)
+    guard(dash.server, Address("127.0.0.1", 8765), None)
+    answer = dash.server.test_client().get("/", base_url="http://localhost:8765")
+    assert answer.headers["Content-Security-Policy"].startswith("default-src 'self';")
+    assert "https://" not in answer.text.replace("http://www.w3.org", "")
+
+
+def test_other_machines_need_tls(app, tmp_path):
+    away = Address("0.0.0.0", 8765)
+    with pytest.raises(Refused, match="can be reached from other machines"):
+        server_of(app, away, None, TOKEN)
+    (tmp_path / "cert").write_text("none")
+    with pytest.raises(Refused, match="are no certificate and its key"):
+        server_of(app, away, (tmp_path / "cert", tmp_path / "cert"), TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["{none}"], "FOLDER must be a folder of runs"),
+        (["--listen", "0.0.0.0:0"], "--listen must be HOST:PORT with a port in 1..65535"),
+        (["--key", "x"], "--certificate and --key must be given together"),
+        (["--token-file", "{none}"], "cannot be read"),
+        (["--federation", "{none}"], "is not there: engram init-federation makes such folders"),
+    ],
+)
+def test_what_the_command_refuses(engram, tmp_path, words, told):
+    words = [word.replace("{none}", str(tmp_path / "none")) for word in words]
+    folder = [] if words[0].startswith(str(tmp_path)) else [str(tmp_path)]
+    status, _, err = engram("board", *folder, *words)
+    assert status == 2
+    assert told in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_port_in_use_and_a_short_token_are_refused(engram, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, _, err = engram("board", tmp_path, "--listen", f"127.0.0.1:{port}")
+    assert status == 2
+    assert f"port {port} is taken" in err
+    (tmp_path / "token").write_text("short")
+    status, _, err = engram("board", tmp_path, "--token-file", tmp_path / "token")
+    assert "at least 16 characters, got 5" in err
