@@ -17,6 +17,10 @@ __all__ = ["Score", "card", "cells", "mean_of", "scored"]
 
 _DRAWS: Final = 500  # of the bootstrap
 _LEVEL: Final = 0.95
+_RANGES: Final = (
+    "`model.json` says of each input between which values it lies in eight of ten of the rows, "
+    "rounded. Whoever has the file knows that of them."
+)
 
 
 class Score(NamedTuple):
@@ -117,6 +121,7 @@ def card(
     lines += ["", "## Scores", ""]
     lines += _table(cells(scores)) if scores else ["None: there are no scores of this model here."]
     lines += ["", "## Privacy", "", _privacy(privacy), ""]
+    lines += [_RANGES, ""] if exported.ranges else []
     lines += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
     lines += ["## Settings", "", "| setting | value |", "|---|---|"]
     aside = {*MachineSettings.all_keys(), "out", "resume", "timeout"}

@@ -9,7 +9,7 @@ import io
 import json
 import pickle
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -25,6 +25,7 @@ from engram.tree import part
 from engram.types import Params
 from federation.checksums import checked, summed
 from federation.data.federated import model_for
+from federation.data.ranges import Range
 from federation.data.unlabeled import InputColumn
 from federation.errors import Refused, brief, one_line
 from federation.experiment import Experiment
@@ -75,6 +76,8 @@ class Exported(NamedTuple):
         columns: The inputs, where rows are those of a table with a header.
         client: Whose it is; empty if it is nobody's.
         source: Fingerprint of the source that trained it.
+        ranges: Where most values of each input lie in the rows that it has learned from, as far as
+            these are known where it is exported.
     """
 
     what: str
@@ -86,6 +89,7 @@ class Exported(NamedTuple):
     columns: list[InputColumn]
     client: str
     source: str
+    ranges: Sequence[Range] = ()
 
     @property
     def experiment(self) -> Experiment:
@@ -98,8 +102,11 @@ class Exported(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Returns what ``from_json`` reads."""
-        columns = [column._asdict() for column in self.columns]
-        return self._asdict() | {"kind": self.kind._asdict(), "columns": columns}
+        lists = {
+            "columns": [column._asdict() for column in self.columns],
+            "ranges": [each._asdict() for each in self.ranges],
+        }
+        return self._asdict() | {"kind": self.kind._asdict()} | lists
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
@@ -108,10 +115,14 @@ class Exported(NamedTuple):
         Raises:
             KeyError, TypeError, ValueError: If it is something else.
         """
-        known = {name: found[name] for name in cls._fields}
+        # What has a default, earlier versions did not write.
+        known = {n: found[n] for n in cls._fields if n in found or n not in cls._field_defaults}
         kind = Kind(**known["kind"] | {"columns": tuple(known["kind"]["columns"])})
-        columns = [InputColumn.from_json(column) for column in known["columns"]]
-        return cls(**known | {"kind": kind, "columns": columns})
+        lists = {
+            "columns": [InputColumn.from_json(column) for column in known["columns"]],
+            "ranges": [Range.from_json(each) for each in known.get("ranges", ())],
+        }
+        return cls(**known | {"kind": kind} | lists)
 
     def write(
         self, folder: Path, module: nn.Module, format_: Format, beside: Mapping[str, str]

@@ -4,6 +4,7 @@ What loads torch is imported by the functions that use it, once all is in order.
 """
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,15 +102,17 @@ def predict(
     """Predict rows by an exported model, into a CSV file.
 
     There is a line for each row: the columns that are no inputs of the model, the likeliest class
-    and the probability of each, or the value.
+    and the probability of each, or the value. If inputs lie far from those that the model has
+    learned from, a note says which.
     """
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
     with end_at_once():
         from simulations.exports.predicting import predict as predicted
-    found = predicted(model, rows, out)
-    columns = ", ".join(found.columns)
-    console.print(f"{out}: {len(found)} rows of {columns}", markup=False, soft_wrap=True)
+    table, notes = predicted(model, rows, out)
+    columns = ", ".join(table.columns)
+    console.print(f"{out}: {len(table)} rows of {columns}", markup=False, soft_wrap=True)
+    _note(notes)
 
 
 def _tell(written: "Written") -> None:
@@ -121,10 +124,14 @@ def _tell(written: "Written") -> None:
         table.add_row(*map(escape, cells))
     if package.scores:
         console.print(table)
-    for note in package.notes:
-        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    _note(package.notes)
     rows = "rows.csv" if about.columns or about.kind.columns else "rows.npz"
     console.print(f"{about.what}: see {folder / 'card.md'}", markup=False, soft_wrap=True)
     console.print(
         f"next: engram predict {shlex.quote(str(folder))} {rows}", markup=False, soft_wrap=True
     )
+
+
+def _note(notes: Sequence[str]) -> None:
+    for note in notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)

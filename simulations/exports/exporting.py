@@ -2,33 +2,28 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from client.card import Score, card, cells, scored
+from client.card import Score, card, cells
 from client.coefficients import Coefficients
 from client.packages import Package, check_free
 from client.serving import plain_module
-from client.training.scoring import Scoring
 from engram.models.plain import Mixture, Recalling, layered
-from engram.models.skeleton import called
 from engram.tasks import TASKS
 from engram.tree import part
 from engram.types import Candidates
 from federation.data.unlabeled import InputColumn, class_names, input_columns
 from federation.errors import DataError, Refused
 from federation.exported import Exported, Form, check_format
-from federation.methods.local import COMMON, SERVED, LocalMethod
-from federation.predicted import outputs_of
 from federation.roster import Kind
-from simulations.exports.tables import coefficients_of, scores_of
+from simulations.exports.evidence import Evidence, of_coefficients, of_network
+from simulations.exports.tables import coefficients_of
 from simulations.learned import Learned
-from strategies.scorekeeping import Scoring as Scores
 
-__all__ = ["Written", "exported_into", "free_folder", "package_of"]
+__all__ = ["Written", "exported_into", "free_folder", "of_table", "package_of"]
 
 _RECALLS = (
     "It holds representations and targets of the client's training rows, by which it predicts: "
@@ -58,16 +53,15 @@ def _network(learned: Learned, client: int | None) -> Package:
     notes = notes_on(learned, module, common=client is None)
     if client is None:
         rows = f"{e.dataset}, partition {e.partition}, {e.num_clients} clients"
-        scores = _means(learned)
         classes, columns = named_here(learned, None)
     else:
         name = learned.called(client)
         rows = f"{e.dataset}, partition {e.partition}: rows of client {name}, and others'"
-        scores = _scores(learned, module, client)
         classes, columns = named_here(learned, client if e.partition == "natural" else None)
-    form = form_of(module)
-    exported = exported_as(learned, form, client, classes=classes, columns=columns)
-    return with_card(learned, exported, module, rows, scores, notes)
+    found = of_network(learned, module, client, columns)
+    known = {"classes": classes, "columns": columns, "ranges": found.ranges}
+    exported = exported_as(learned, form_of(module), client, **known)
+    return with_card(learned, exported, module, rows, found.scores, notes)
 
 
 def notes_on(learned: Learned, module: nn.Module, *, common: bool) -> list[str]:
@@ -144,14 +138,14 @@ def exported_as(learned: Learned, form: Form, client: int | str | None, **more: 
 
 def _table(learned: Learned, client: int | None) -> Package:
     found = coefficients_of(learned, client)
-    return of_coefficients(learned, found, client)
+    return of_table(learned, found, client, of_coefficients(learned, found, client))
 
 
-def of_coefficients(
+def of_table(
     learned: Learned,
     found: Coefficients,
     client: int | str | None,
-    scores: Mapping[str, list[Score]] | None = None,
+    evidence: Evidence,
     notes: Sequence[str] = (),
 ) -> Package:
     """Returns a model of columns, with its card.
@@ -160,16 +154,15 @@ def of_coefficients(
         learned: What the run has learned.
         found: The model.
         client: Whose it is, by number or name; None for the common one.
-        scores: Figures for the card; by default, the run's.
+        evidence: What rows say of it.
         notes: What its users should know.
     """
     e = learned.experiment
     module = layered(found.state, getattr(e.own, "family", "linear"))
     kind = Kind(columns=tuple(found.columns))
-    exported = exported_as(learned, "layers", client, kind=kind, classes=found.outputs, columns=[])
-    if scores is None and isinstance(client, int):
-        scores = scores_of(learned, client, found)
-    package = with_card(learned, exported, module, e.dataset, scores or {}, notes)
+    known = {"kind": kind, "classes": found.outputs, "columns": [], "ranges": evidence.ranges}
+    exported = exported_as(learned, "layers", client, **known)
+    package = with_card(learned, exported, module, e.dataset, evidence.scores, notes)
     return package._replace(table=found.table)
 
 
@@ -191,35 +184,6 @@ def with_card(
     }
     text = card(exported, made=made, rows=rows, scores=scores, privacy=results, notes=notes)
     return Package(exported, module, text, cells(scores), notes)
-
-
-def _scores(learned: Learned, module: nn.Module, client: int) -> dict[str, list[Score]]:
-    """Scores a client's model on the rows that the run's scores are of.
-
-    If they are elsewhere, these are the run's scores, without intervals.
-    """
-    e = learned.experiment
-    metrics = e.of(LocalMethod).metrics(e)
-    try:
-        data = learned.data
-    except DataError:
-        found = (learned.record.results or {})["clients"]
-        at = found["ids"].index(client)
-        values = {metric.name: found[metric.name + SERVED][at] for metric in metrics}
-        return {"its test rows, as the run says": [Score(*each) for each in values.items()]}
-    rows = Scoring(e, learned.network, data, vectorized=False).queries([client]).rows[0]
-    x, y = data.test.take(rows)
-    outputs = outputs_of(partial(called, module), x, len(y))
-    return {f"its {len(y)} test rows": scored(metrics, outputs, y)}
-
-
-def _means(learned: Learned) -> dict[str, list[Score]]:
-    """Returns what the run says of its common model; of several, it says nothing of all."""
-    if learned.network.candidates is not None:
-        return {}
-    results, metrics = learned.record.results or {}, Scores.of(learned.experiment).metrics
-    found = [Score(metric.name, results.get(metric.name + COMMON)) for metric in metrics]
-    return {"mean over clients": found}
 
 
 class Written(NamedTuple):

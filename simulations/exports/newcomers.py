@@ -18,6 +18,7 @@ from engram.models.skeleton import called
 from federation.data.federated import model_for
 from federation.data.newcomer import Newcomer, read_newcomer
 from federation.data.partitions import Rows
+from federation.data.ranges import inputs_in, ranges_of
 from federation.errors import Refused
 from federation.experiment import Experiment, read_by
 from federation.exported import check_format
@@ -28,6 +29,7 @@ from federation.settings.fields import key_of
 from federation.settings.model import ModelSettings
 from federation.settings.training import TrainingSettings
 from federation.streams import Stream, generator, torch_generator
+from simulations.exports.evidence import of_network
 from simulations.exports.exporting import (
     Written,
     common_model,
@@ -36,7 +38,7 @@ from simulations.exports.exporting import (
     free_folder,
     named_here,
     notes_on,
-    of_coefficients,
+    of_table,
     with_card,
 )
 from simulations.exports.tables import FOLDS, UNLABELED, transferred
@@ -71,8 +73,8 @@ def adapted_into(
     if learned.trains_network:
         found = _network(learned, path, name)
     else:
-        coefficients, scores, notes = transferred(learned, path)
-        found = of_coefficients(learned, coefficients, name, scores, notes)
+        coefficients, evidence, notes = transferred(learned, path)
+        found = of_table(learned, coefficients, name, evidence, notes)
     found.write(folder, checked)
     return Written(folder, found)
 
@@ -88,14 +90,17 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
     everything = np.arange(newcomer.size)
     if newcomer.y is None:
         module, scores = common_model(learned), {}
+        ranges = of_network(learned, module, None, newcomer.columns).ranges
         notes = [UNLABELED, *notes_on(learned, module, common=True)]
     else:
         module = adapted(learned, newcomer, everything, number)
         scores = _scores(learned, newcomer, number)
+        missing = learned.experiment.missing
+        ranges = ranges_of(inputs_in(newcomer.x, learned.kind, newcomer.columns, missing))
         notes = notes_on(learned, module, common=False)
     classes, _ = named_here(learned, None)
-    form = form_of(module)
-    exported = exported_as(learned, form, name, classes=classes, columns=newcomer.columns)
+    known = {"classes": classes, "columns": newcomer.columns, "ranges": ranges}
+    exported = exported_as(learned, form_of(module), name, **known)
     rows = f"{newcomer.size} rows of {path}, and the run's"
     return with_card(learned, exported, module, rows, scores, notes)
 

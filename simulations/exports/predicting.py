@@ -1,8 +1,9 @@
 """Predicts rows by an exported model."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from federation.data.ranges import far_away, inputs_in
 from federation.data.unlabeled import read_unlabeled
 from federation.errors import Refused, few_names, one_line
 from federation.exported import runner
@@ -12,10 +13,26 @@ from federation.predicted import columns_of, outputs_of
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["predict"]
+__all__ = ["Predictions", "predict"]
+
+_ELSEWHERE: Final = (
+    "{} lies far from the rows that the model has learned from ({}): are the units the same?"
+)
 
 
-def predict(model: Path, rows: Path, out: Path) -> "pd.DataFrame":
+class Predictions(NamedTuple):
+    """What a model says of rows.
+
+    Attributes:
+        table: The predictions.
+        notes: What is strange about the rows.
+    """
+
+    table: "pd.DataFrame"
+    notes: list[str]
+
+
+def predict(model: Path, rows: Path, out: Path) -> Predictions:
     """Writes a model's predictions of rows to a CSV file, and returns them.
 
     Args:
@@ -45,4 +62,6 @@ def predict(model: Path, rows: Path, out: Path) -> "pd.DataFrame":
         replace_file(out, table.to_csv(index=False).encode(), shared=True)
     except OSError as error:
         raise Refused(f"{out} cannot be written: {error.strerror}") from error
-    return table
+    inputs = inputs_in(found.x, exported.kind, exported.columns, missing)
+    strange = far_away(exported.ranges, inputs)
+    return Predictions(table, [_ELSEWHERE.format(rows, few_names(strange))] if strange else [])

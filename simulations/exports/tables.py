@@ -6,13 +6,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from client.card import Score, mean_of
+from client.card import Score
 from client.coefficients import Coefficients, linear, remembered
 from client.hosts.molar import TableSites
 from client.memory import RamStore
 from engram.arrays import Ints
-from engram.models.plain import layered
-from engram.molar.families import FAMILIES
 from engram.molar.site import Rows
 from engram.types import Params
 from federation.data.tables import (
@@ -21,16 +19,16 @@ from federation.data.tables import (
     check_columns,
     read_frame,
     read_table,
-    table_data,
 )
 from federation.errors import DataError, Refused, few_names, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
 from federation.streams import Stream, generator
 from federation.wire import to_record
+from simulations.exports.evidence import Evidence, of_coefficients
 from simulations.learned import Learned
 
-__all__ = ["FOLDS", "UNLABELED", "coefficients_of", "scores_of", "transferred"]
+__all__ = ["FOLDS", "UNLABELED", "coefficients_of", "transferred"]
 
 FOLDS: Final = 5
 """Of cross-validation on a newcomer's rows."""
@@ -67,37 +65,12 @@ def _common(learned: Learned) -> Coefficients:
     return linear(shared["names"], torch.tensor(shared["coef"], dtype=torch.float64), limits)
 
 
-def scores_of(learned: Learned, client: int, coefficients: Coefficients) -> dict[str, list[Score]]:
-    """Returns what the run says of a client; and its model's loss on its test rows, if it has some.
-
-    The loss has an interval, where the rows are on this machine.
-    """
-    e, clients = learned.experiment, (learned.record.results or {}).get("clients", {})
-    at = clients.get("ids", range(e.num_clients)).index(client)
-    figures = {key: column[at] for key, column in clients.items() if key not in ("ids", "names")}
-    found = {"the run's": [Score(name, value) for name, value in figures.items()]}
-    if e.own.plug_in != Molar.plug_in:
-        return found
-    try:
-        test = table_data(e).test[client]
-    except DataError:
-        return found
-    if test is not None:
-        with torch.no_grad():
-            eta = layered(coefficients.state)(torch.from_numpy(test.x))[:, 0].numpy()
-        rows = FAMILIES[e.of(Molar).family].loss(eta, test.y)
-        found[f"its {len(rows)} test rows"] = [mean_of("loss", torch.from_numpy(rows))]
-    return found
-
-
 def _number(value: float | None) -> float:
     return torch.nan if value is None else value
 
 
-def transferred(
-    learned: Learned, path: Path
-) -> tuple[Coefficients, dict[str, list[Score]], list[str]]:
-    """Returns a newcomer's model, its scores by cross-validation, and notes for its card.
+def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, list[str]]:
+    """Returns a newcomer's model, what its rows say of it, and notes for its card.
 
     Raises:
         Refused: If the method is none of regressions, or the rows cannot be used.
@@ -110,7 +83,8 @@ def transferred(
     e, columns = learned.experiment, list(learned.kind.columns)
     if path.suffix == ".csv" and e.target_column not in (frame := read_frame(path)):
         check_columns(path, columns, frame.columns)
-        return _common(learned), {}, [UNLABELED]
+        common = _common(learned)
+        return common, of_coefficients(learned, common, None), [UNLABELED]
     table = read_table(f"{path.suffix[1:]}:{path}", e.target_column, e.task_column, one_task=True)
     if table.columns != columns:
         raise DataError(
@@ -121,7 +95,7 @@ def transferred(
     memory, _ = _at_a_site(learned, table, every, None)
     order = generator(e.seed, Stream.FOLDS).permutation(len(table.y))
     folds = np.array_split(order, min(FOLDS, len(order))) if len(order) > 1 else []
-    found = [
+    losses = [
         _at_a_site(learned, table, np.sort(np.setdiff1d(every, fold)), fold)[1] for fold in folds
     ]
     sizes = [len(fold) for fold in folds]
@@ -131,11 +105,12 @@ def transferred(
         "the common model": "loss-shared",
     }
     scores = {
-        what: [Score("loss", float(np.average([own[name] for own in found], weights=sizes)))]
+        what: [Score("loss", float(np.average([own[name] for own in losses], weights=sizes)))]
         for what, name in called.items()
-        if found
+        if losses
     }
-    return remembered(e, learned.kind, memory), scores, []
+    found = Evidence.of_table(scores, table.x, columns)
+    return remembered(e, learned.kind, memory), found, []
 
 
 def _at_a_site(

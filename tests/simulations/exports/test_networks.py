@@ -241,7 +241,7 @@ def test_an_onnx_file_needs_no_network_of_the_users(tmp_path, monkeypatch):
     expected = run.learned.network.apply(run.learned.common, x).softmax(-1)
     np.savez("rows.npz", x=x.numpy())
     monkeypatch.delitem(networks.NETWORKS, "convolutions")
-    found = predict(folder, tmp_path / "rows.npz", tmp_path / "found.csv")
+    found = predict(folder, tmp_path / "rows.npz", tmp_path / "found.csv").table
     np.testing.assert_allclose(found["probability 2"], expected[:, 2], atol=1e-6)
     with pytest.raises(Refused, match="must be safetensors or torch to be loaded as a module"):
         load_model(folder)

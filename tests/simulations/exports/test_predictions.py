@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,7 @@ def test_rows_of_the_run_are_predicted_as_it_saw_them(tmp_path):
         run = run_on(frame, folder, method="fedavg", missing=missing)
         model = run.export("s2", out=folder / "model")
         frame[frame["site"] == "s2"].to_csv("rows.csv", index=False)
-        found = predict(model, tmp_path / "rows.csv", folder / "found.csv")
+        found = predict(model, tmp_path / "rows.csv", folder / "found.csv").table
         data, client = run.learned.data, run.learned.number("s2")
         rows = np.concatenate([data.train.rows[client], data.validation.rows[client]])
         x, _ = data.train.take(torch.from_numpy(rows))
@@ -108,9 +109,9 @@ def test_what_is_not_a_class_is_predicted_too(task, targets, columns, tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "x.npy").rename(tmp_path / "rows" / "x.npy")
     np.savez("rows.npz", x=x)
-    found = predict(model, tmp_path / "rows", tmp_path / "one.csv")
+    found = predict(model, tmp_path / "rows", tmp_path / "one.csv").table
     pd.testing.assert_frame_equal(
-        found, predict(model, tmp_path / "rows.npz", tmp_path / "two.csv")
+        found, predict(model, tmp_path / "rows.npz", tmp_path / "two.csv").table
     )
     assert found.columns.tolist() == columns
     outputs = load_model(model)(torch.from_numpy(x)).detach().reshape(30, -1)
@@ -157,8 +158,8 @@ def test_text_is_taken_as_it_is_written(tmp_path):
     model = run_on(frame, tmp_path, method="fedavg").export(0, out="model")
     frame.iloc[:4].to_csv("rows.csv", index=False)
     frame.iloc[:1].to_csv("row.csv", index=False)
-    several = predict(model, tmp_path / "rows.csv", tmp_path / "several.csv")
-    alone = predict(model, tmp_path / "row.csv", tmp_path / "alone.csv")
+    several = predict(model, tmp_path / "rows.csv", tmp_path / "several.csv").table
+    alone = predict(model, tmp_path / "row.csv", tmp_path / "alone.csv").table
     assert alone["probability ill"][0] == pytest.approx(several["probability ill"][0], abs=1e-7)
     assert several["probability ill"][0] != several["probability ill"][1]
 
@@ -169,10 +170,10 @@ def test_clients_whose_values_all_lack_are_exported(tmp_path):
     run = run_on(frame, tmp_path, method="fedavg", missing="median")
     model = run.export("s1", out="model")
     frame[frame["site"] == "s1"].to_csv("rows.csv", index=False)
-    found = predict(model, tmp_path / "rows.csv", tmp_path / "out.csv")
+    found = predict(model, tmp_path / "rows.csv", tmp_path / "out.csv").table
     assert np.isfinite(found["probability ill"]).all()
     adapted = run.adapt(tmp_path / "rows.csv", out="new")
-    assert len(predict(adapted, tmp_path / "rows.csv", tmp_path / "other.csv")) == len(found)
+    assert len(predict(adapted, tmp_path / "rows.csv", tmp_path / "other.csv").table) == len(found)
 
 
 def test_predictions_take_no_columns_place_and_may_be_read_by_others(model, tmp_path):
@@ -201,3 +202,38 @@ def test_a_file_of_something_else_is_refused_in_one_line(data, tmp_path):
     with pytest.raises(Refused, match=r"model\.pt holds no tensors") as error:
         load_model(model)
     assert "\n" not in str(error.value)
+
+
+def test_rows_in_other_units_are_predicted_with_a_note(tmp_path):
+    frame = hospitals()
+    frame["age"] = 50 + 10 * frame["age"]
+    frame.loc[::9, "dose"] = None
+    run = run_on(frame, tmp_path, method="fedavg", missing="indicator")
+    ours = frame[frame["site"] == "s1"]
+    ours.to_csv("rows.csv", index=False)
+    months = ours.assign(age=12 * ours["age"], dose=None)
+    months.to_csv("months.csv", index=False)
+    for number, model in enumerate([run.export("s1"), run.export(), run.adapt("rows.csv")]):
+        assert predict(model, tmp_path / "rows.csv", tmp_path / f"{number}.csv").notes == []
+        table, (note,) = predict(model, tmp_path / "months.csv", tmp_path / f"{number}m.csv")
+        assert len(table) == 40
+        assert re.search(r"months\.csv lies far from .*\(age: \d+ against \d\d to \d\d\): ", note)
+        assert "`model.json` says of each input between which" in (model / "card.md").read_text()
+
+
+def test_models_of_earlier_versions_predict_without_a_note(model, tmp_path):
+    about = json.loads((model / "model.json").read_text())
+    about.pop("crc32", None)
+    assert about.pop("ranges")
+    (model / "model.json").write_text(json.dumps(summed(about)))
+    hospitals().assign(age=1e6).to_csv("rows.csv", index=False)
+    assert predict(model, tmp_path / "rows.csv", tmp_path / "out.csv").notes == []
+
+
+def test_sites_columns_have_ranges_too(tmp_path):
+    settings = {"dataset": "sparse-linear", "num_clients": 4, "progress": False}
+    run = engram.simulate(method="molar", out="run", **settings)
+    np.savez("rows.npz", x=np.full((3, 20), 99.0))
+    for model in (run.export(1), run.export()):
+        (note,) = predict(model, tmp_path / "rows.npz", tmp_path / f"{model.name}.csv").notes
+        assert "(x0: 99 against -1." in note

@@ -1,0 +1,162 @@
+"""Where the inputs lie that a model has learned from, so that others are noticed.
+
+Rows in other units, such as pixels of 0 to 255 where a model has seen 0 to 1, are valid numbers,
+and its predictions of them mean nothing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils._pytree import tree_leaves
+
+from engram.models.base import Inputs
+from federation.data.federated import Split
+from federation.data.partitions import Rows
+from federation.data.unlabeled import InputColumn
+from federation.roster import Kind
+
+__all__ = ["SIZE", "Range", "far_away", "inputs_in", "ranges_of", "some_of"]
+
+SIZE: Final = "root mean square"
+"""What is looked at of a row that is no list of columns, such as an image."""
+
+_SHARE: Final = 0.1  # of the rows on either side that may be anywhere
+_FEWEST: Final = 10  # rows: with fewer, the ends of a range would be single rows' values
+_WIDER: Final = 3  # times a range's width that is still near
+_TIMES: Final = 10  # the factor by which a number is of another order
+_SEVERAL: Final = 5  # rows whose median tells the order of a column
+_MOST: Final = 10_000  # rows that are looked at
+_NUMBERS: Final = 2**24  # likewise
+
+_Array = npt.NDArray[np.float64]
+
+
+class Range(NamedTuple):
+    """Where an input lies in eight of ten rows, rounded outward to a few digits.
+
+    Attributes:
+        name: What the input is called.
+        low: A tenth of the rows is below.
+        high: A tenth of the rows is above.
+    """
+
+    name: str
+    low: float
+    high: float
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Reads what JSON makes of ``_asdict``."""
+        return cls(str(found["name"]), float(found["low"]), float(found["high"]))
+
+
+def some_of(split: Split, rows: Rows) -> Inputs:
+    """Returns inputs of rows as models see them: of many, evenly spaced ones."""
+    most = max(_FEWEST, min(_MOST, _NUMBERS // max(1, split.numbers)))
+    step = -(-len(rows) // most) or 1
+    device = split.y.device
+    return split.take(torch.from_numpy(rows[::step]).to(device))[0]
+
+
+def inputs_in(
+    x: Inputs, kind: Kind, columns: Sequence[InputColumn], missing: str
+) -> dict[str, _Array]:
+    """Returns the values of each input of numbers, by its name; of what is missing, none.
+
+    Args:
+        x: Rows as a model sees them.
+        kind: What they are like.
+        columns: The inputs of a table, where it has some.
+        missing: What is done where a value of a table is missing, as the setting says.
+    """
+    found: dict[str, _Array] = {}
+    leaves = tree_leaves(x)
+    for number, leaf in enumerate(leaves):
+        if leaf.dtype == torch.int64:  # tokens
+            continue
+        values = leaf.detach().cpu().double().numpy()
+        prefix = f"x{number} " if len(leaves) > 1 else ""
+        if values.ndim != 2:
+            size = np.sqrt(np.square(values).mean(axis=tuple(range(1, values.ndim))))
+            found[prefix + SIZE] = size
+        elif columns:
+            found |= _of_table(values, columns, missing)
+        else:
+            names = kind.columns or [f"{prefix}column {k}" for k in range(values.shape[1])]
+            found |= dict(zip(names, values.T, strict=True))
+    return {name: values[np.isfinite(values)] for name, values in found.items()}
+
+
+def _of_table(values: _Array, columns: Sequence[InputColumn], missing: str) -> dict[str, _Array]:
+    found, at = {}, 0
+    for column in columns:
+        width = 1 if column.values is None else len(column.values)
+        flagged = missing == "indicator"
+        if column.values is None:
+            there = values[:, at + 1] == 0 if flagged else slice(None)
+            found[column.name] = values[there, at]
+        at += width + flagged
+    return found
+
+
+def ranges_of(inputs: Mapping[str, _Array]) -> list[Range]:
+    """Returns the range of each input that varies, if there are rows enough.
+
+    Args:
+        inputs: As ``inputs_in`` returns them.
+    """
+    found = []
+    for name, values in inputs.items():
+        if len(values) >= _FEWEST:
+            low, high = np.quantile(values, [_SHARE, 1 - _SHARE]).tolist()
+            if high > low:
+                found.append(Range(name, *_rounded(low, high)))
+    return found
+
+
+def _rounded(low: float, high: float) -> tuple[float, float]:
+    """Rounds the ends of a range outward, to two digits of its width."""
+    digits = 1 - math.floor(math.log10(high - low))
+    unit = 10.0**-digits
+    ends = math.floor(low / unit) * unit, math.ceil(high / unit) * unit
+    return round(ends[0], digits), round(ends[1], digits)
+
+
+def far_away(ranges: Sequence[Range], inputs: Mapping[str, _Array]) -> list[str]:
+    """Returns in words which inputs lie far from their ranges: "height: 171 against 1.5 to 1.9".
+
+    It is their median that is looked at. It is far from a range if it is more than three times the
+    range's width away; or, of numbers of one sign, a tenth or ten times what they were. Rows that
+    are no lists of columns are compared by their size, which light and shade change: for them only
+    the latter counts.
+
+    Args:
+        ranges: As ``ranges_of`` returns them.
+        inputs: As ``inputs_in`` returns them; those without a range are left out.
+    """
+    found = []
+    for name, low, high in ranges:
+        values = inputs.get(name)
+        if values is None or not len(values):
+            continue
+        median = float(np.median(values))
+        least, most = _near(low, high, name.endswith(SIZE), len(values))
+        if not least <= median <= most:
+            found.append(f"{name}: {median:.3g} against {low:g} to {high:g}")
+    return found
+
+
+def _near(low: float, high: float, size: bool, rows: int) -> tuple[float, float]:
+    """Returns the ends of what is near a range."""
+    if size:
+        return low / _TIMES, high * _TIMES
+    least, most = low - _WIDER * (high - low), high + _WIDER * (high - low)
+    if rows >= _SEVERAL and low > 0:
+        least = max(least, low / _TIMES)
+    if rows >= _SEVERAL and high < 0:
+        most = min(most, high / _TIMES)
+    return least, most
