@@ -21,6 +21,11 @@ _RANGES: Final = (
     "`model.json` says of each input between which values it lies in eight of ten of the rows, "
     "rounded. Whoever has the file knows that of them."
 )
+_INTERVALS: Final = (
+    "So far from the prediction lie the targets of new rows that are as those which the scores are "
+    "of, with at least this probability over all such rows (split conformal prediction); where the "
+    "scores are by cross-validation, with about this probability."
+)
 
 
 class Score(NamedTuple):
@@ -120,6 +125,7 @@ def card(
     lines += [f"| {name} | {_cell(value)} |" for name, value in about.items()]
     lines += ["", "## Scores", ""]
     lines += _table(cells(scores)) if scores else ["None: there are no scores of this model here."]
+    lines += ["", "## Intervals", "", *_intervals(exported)] if exported.intervals else []
     lines += ["", "## Privacy", "", _privacy(privacy), ""]
     lines += [_RANGES, ""] if exported.ranges else []
     lines += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
@@ -139,6 +145,15 @@ def cells(scores: Mapping[str, Sequence[Score]]) -> list[tuple[str, ...]]:
             ends = "-" if score.low is None else f"{score.low:.4g} to {score.high:.4g}"
             found.append((what, score.metric, "-" if none else f"{score.value:.4g}", ends))
     return found
+
+
+def _intervals(exported: Exported) -> list[str]:
+    """Returns how far targets lie from predictions, as a table, and what that means."""
+    rows = [
+        f"| {level:.0%} | {', '.join(f'{radius:.4g}' for radius in radii)} |"
+        for level, radii in exported.intervals
+    ]
+    return [_INTERVALS, "", "| probability | within |", "|---|---|", *rows]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -32,6 +32,7 @@ from federation.experiment import Experiment
 from federation.files import read_file, read_json, replace_file
 from federation.methods.local import LocalMethod
 from federation.onnx import check_onnx, session, to_onnx
+from federation.predicted import Interval
 from federation.roster import Kind
 from federation.tensors import tensors_from_bytes, tensors_to_bytes
 
@@ -78,6 +79,7 @@ class Exported(NamedTuple):
         source: Fingerprint of the source that trained it.
         ranges: Where most values of each input lie in the rows that it has learned from, as far as
             these are known where it is exported.
+        intervals: Of its predictions, where these are values, by rows it has not learned from.
     """
 
     what: str
@@ -90,6 +92,7 @@ class Exported(NamedTuple):
     client: str
     source: str
     ranges: Sequence[Range] = ()
+    intervals: Sequence[Interval] = ()
 
     @property
     def experiment(self) -> Experiment:
@@ -105,6 +108,7 @@ class Exported(NamedTuple):
         lists = {
             "columns": [column._asdict() for column in self.columns],
             "ranges": [each._asdict() for each in self.ranges],
+            "intervals": [each._asdict() for each in self.intervals],
         }
         return self._asdict() | {"kind": self.kind._asdict()} | lists
 
@@ -121,6 +125,7 @@ class Exported(NamedTuple):
         lists = {
             "columns": [InputColumn.from_json(column) for column in known["columns"]],
             "ranges": [Range.from_json(each) for each in known.get("ranges", ())],
+            "intervals": [Interval.from_json(each) for each in known.get("intervals", ())],
         }
         return cls(**known | {"kind": kind} | lists)
 

@@ -1,23 +1,65 @@
 """What a model's outputs say, as columns of a table for people."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from engram.conformal import radii
 from engram.models.base import Inputs
 from federation.errors import Refused
 
-__all__ = ["PREDICTED", "columns_of", "outputs_of"]
+__all__ = ["PREDICTED", "Interval", "columns_of", "ends_of", "intervals_of", "outputs_of"]
 
 PREDICTED: Final = "predicted"
 """The column of the likeliest class, or of the value."""
+LOW: Final = "low"
+HIGH: Final = "high"
 
 _BLOCK: Final = 1024  # rows at once
 
 Columns = dict[str, list[Any]]
+
+
+class Interval(NamedTuple):
+    """How far targets may lie from predictions, with some probability.
+
+    Attributes:
+        level: The probability.
+        radii: How far, of each value that is predicted.
+    """
+
+    level: float
+    radii: tuple[float, ...]
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Self:
+        """Reads what JSON makes of ``_asdict``."""
+        return cls(float(found["level"]), tuple(map(float, found["radii"])))
+
+
+def intervals_of(outputs: Tensor, targets: Tensor) -> list[Interval]:
+    """Returns what a model's outputs (n, ...) on rows that it has not learned from say of others.
+
+    There is none for a probability for which there are too few rows; see ``engram.conformal``.
+    """
+    shape = (len(targets), -1 if len(targets) else 0)
+    errors = (outputs.double().reshape(shape) - targets.double().reshape(shape)).abs()
+    if not errors.isfinite().all():
+        return []
+    return [Interval(level, tuple(r.tolist())) for level, r in radii(errors.numpy()).items()]
+
+
+def ends_of(outputs: Tensor, interval: Interval, classes: Sequence[str]) -> Columns:
+    """Returns the ends of intervals as columns, by name; for the arguments see ``columns_of``."""
+    values = outputs.double().reshape(len(outputs), -1)
+    radius = torch.tensor(interval.radii, dtype=values.dtype)
+    ends = {LOW: values - radius, HIGH: values + radius}
+    if len(radius) == 1:
+        return {name: end[:, 0].tolist() for name, end in ends.items()}
+    return {name: c for what, end in ends.items() for name, c in _each(what, end, classes).items()}
 
 
 def outputs_of(runs: Callable[[Inputs], Any], x: Inputs, count: int) -> Tensor:

@@ -98,18 +98,22 @@ def predict(
     out: Annotated[Path, typer.Option(metavar="FILE", help="A new CSV file.")] = Path(
         "predictions.csv"
     ),
+    interval: Annotated[
+        float | None,
+        typer.Option(metavar="LEVEL", help="Probability of intervals of values; default: 0.9."),
+    ] = None,
 ) -> None:
     """Predict rows by an exported model, into a CSV file.
 
     There is a line for each row: the columns that are no inputs of the model, the likeliest class
-    and the probability of each, or the value. If inputs lie far from those that the model has
-    learned from, a note says which.
+    and the probability of each, or the value and, where the model has intervals, their ends. If
+    inputs lie far from those that the model has learned from, a note says which.
     """
     if out.exists():
         raise Refused(f"{out} is there already: name another --out")
     with end_at_once():
         from simulations.exports.predicting import predict as predicted
-    table, notes = predicted(model, rows, out)
+    table, notes = predicted(model, rows, out, interval)
     columns = ", ".join(table.columns)
     console.print(f"{out}: {len(table)} rows of {columns}", markup=False, soft_wrap=True)
     _note(notes)

@@ -1,4 +1,4 @@
-"""What the rows at hand say of a model: how well it does, and where its inputs lie."""
+"""What the rows at hand say of a model: its scores, its intervals, and where its inputs lie."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from client.card import Score, mean_of, scored
 from client.coefficients import Coefficients
@@ -15,18 +15,19 @@ from engram.arrays import Array
 from engram.models.plain import layered
 from engram.models.skeleton import called
 from engram.molar.families import FAMILIES
+from engram.tasks import TASKS
 from federation.data.ranges import Range, inputs_in, ranges_of, some_of
 from federation.data.tables import table_data
 from federation.data.unlabeled import InputColumn
 from federation.errors import DataError
 from federation.methods.local import COMMON, SERVED, LocalMethod
 from federation.methods.molar import Molar
-from federation.predicted import outputs_of
+from federation.predicted import Interval, intervals_of, outputs_of
 from federation.roster import Kind
 from simulations.learned import Learned
 from strategies.scorekeeping import Scoring as Scores
 
-__all__ = ["Evidence", "of_coefficients", "of_network"]
+__all__ = ["Evidence", "intervals_on", "of_coefficients", "of_network"]
 
 
 class Evidence(NamedTuple):
@@ -35,16 +36,24 @@ class Evidence(NamedTuple):
     Attributes:
         scores: By what they are of, figures.
         ranges: Where the inputs lie in the rows that it has learned from.
+        intervals: Of predictions, where these are values.
     """
 
     scores: dict[str, list[Score]]
     ranges: Sequence[Range] = ()
+    intervals: Sequence[Interval] = ()
 
     @classmethod
-    def of_table(cls, scores: dict[str, list[Score]], x: Array, names: Sequence[str]) -> Self:
-        """Returns figures, and the ranges of a table's columns."""
+    def of_table(
+        cls,
+        scores: dict[str, list[Score]],
+        x: Array,
+        names: Sequence[str],
+        intervals: Sequence[Interval],
+    ) -> Self:
+        """Returns figures, the ranges of a table's columns, and intervals."""
         found = inputs_in(torch.from_numpy(x), Kind(columns=tuple(names)), [], "refuse")
-        return cls(scores, ranges_of(found))
+        return cls(scores, ranges_of(found), intervals)
 
 
 def of_network(
@@ -68,7 +77,18 @@ def of_network(
     x, y = data.test.take(rows)
     outputs = outputs_of(partial(called, module), x, len(y))
     metrics = e.of(LocalMethod).metrics(e)
-    return Evidence({f"its {len(y)} test rows": scored(metrics, outputs, y)}, ranges)
+    scores = {f"its {len(y)} test rows": scored(metrics, outputs, y)}
+    return Evidence(scores, ranges, intervals_on(learned, outputs, y))
+
+
+def intervals_on(learned: Learned, outputs: Tensor, targets: Tensor) -> list[Interval]:
+    """Returns intervals of predictions, if these are values, by rows that are new to the model."""
+    e = learned.experiment
+    if learned.trains_network:
+        values = TASKS[e.task].targets == "values"
+    else:
+        values = e.of(Molar).family != "logistic"
+    return intervals_of(outputs, targets) if values else []
 
 
 def _means(learned: Learned) -> dict[str, list[Score]]:
@@ -103,10 +123,13 @@ def of_coefficients(learned: Learned, found: Coefficients, client: int | None) -
     except DataError:
         return Evidence(scores)
     test = None if client is None else data.test[client]
+    intervals: list[Interval] = []
     if test is not None:
+        family = FAMILIES[e.of(Molar).family]
         with torch.no_grad():
             eta = layered(found.state)(torch.from_numpy(test.x))[:, 0].numpy()
-        rows = FAMILIES[e.of(Molar).family].loss(eta, test.y)
+        rows, means = family.loss(eta, test.y), family.mean(eta)
         scores[f"its {len(rows)} test rows"] = [mean_of("loss", torch.from_numpy(rows))]
+        intervals = intervals_on(learned, torch.from_numpy(means), torch.from_numpy(test.y))
     train = [own.x for own in (data.train if client is None else [data.train[client]]) if own]
-    return Evidence.of_table(scores, np.concatenate(train), found.columns)
+    return Evidence.of_table(scores, np.concatenate(train), found.columns, intervals)

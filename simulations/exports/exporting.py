@@ -59,7 +59,8 @@ def _network(learned: Learned, client: int | None) -> Package:
         rows = f"{e.dataset}, partition {e.partition}: rows of client {name}, and others'"
         classes, columns = named_here(learned, client if e.partition == "natural" else None)
     found = of_network(learned, module, client, columns)
-    known = {"classes": classes, "columns": columns, "ranges": found.ranges}
+    known: dict[str, Any] = {"classes": classes, "columns": columns}
+    known |= {"ranges": found.ranges, "intervals": found.intervals}
     exported = exported_as(learned, form_of(module), client, **known)
     return with_card(learned, exported, module, rows, found.scores, notes)
 
@@ -160,7 +161,8 @@ def of_table(
     e = learned.experiment
     module = layered(found.state, getattr(e.own, "family", "linear"))
     kind = Kind(columns=tuple(found.columns))
-    known = {"kind": kind, "classes": found.outputs, "columns": [], "ranges": evidence.ranges}
+    known: dict[str, Any] = {"kind": kind, "classes": found.outputs, "columns": []}
+    known |= {"ranges": evidence.ranges, "intervals": evidence.intervals}
     exported = exported_as(learned, "layers", client, **known)
     package = with_card(learned, exported, module, e.dataset, evidence.scores, notes)
     return package._replace(table=found.table)

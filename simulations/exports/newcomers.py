@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,12 +25,12 @@ from federation.experiment import Experiment, read_by
 from federation.exported import check_format
 from federation.methods import METHODS
 from federation.methods.local import KEPT, LocalMethod
-from federation.predicted import outputs_of
+from federation.predicted import Interval, outputs_of
 from federation.settings.fields import key_of
 from federation.settings.model import ModelSettings
 from federation.settings.training import TrainingSettings
 from federation.streams import Stream, generator, torch_generator
-from simulations.exports.evidence import of_network
+from simulations.exports.evidence import intervals_on, of_network
 from simulations.exports.exporting import (
     Written,
     common_model,
@@ -89,17 +90,19 @@ def _network(learned: Learned, path: Path, name: str) -> Package:
     newcomer, number = newcomer_of(learned, path), learned.experiment.num_clients
     everything = np.arange(newcomer.size)
     if newcomer.y is None:
-        module, scores = common_model(learned), {}
+        module = common_model(learned)
+        scores, intervals = dict[str, list[Score]](), list[Interval]()
         ranges = of_network(learned, module, None, newcomer.columns).ranges
         notes = [UNLABELED, *notes_on(learned, module, common=True)]
     else:
         module = adapted(learned, newcomer, everything, number)
-        scores = _scores(learned, newcomer, number)
+        scores, intervals = _scores(learned, newcomer, number)
         missing = learned.experiment.missing
         ranges = ranges_of(inputs_in(newcomer.x, learned.kind, newcomer.columns, missing))
         notes = notes_on(learned, module, common=False)
     classes, _ = named_here(learned, None)
-    known = {"classes": classes, "columns": newcomer.columns, "ranges": ranges}
+    known: dict[str, Any] = {"classes": classes, "columns": newcomer.columns}
+    known |= {"ranges": ranges, "intervals": intervals}
     exported = exported_as(learned, form_of(module), name, **known)
     rows = f"{newcomer.size} rows of {path}, and the run's"
     return with_card(learned, exported, module, rows, scores, notes)
@@ -175,8 +178,13 @@ def cross_validated(newcomer: Newcomer, fit: Fit, seed: int) -> Tensor:
     return torch.stack([outputs[row] for row in range(newcomer.size)])
 
 
-def _scores(learned: Learned, newcomer: Newcomer, number: int) -> dict[str, list[Score]]:
-    """Scores the newcomer's model by cross-validation, beside what else it could have."""
+def _scores(
+    learned: Learned, newcomer: Newcomer, number: int
+) -> tuple[dict[str, list[Score]], list[Interval]]:
+    """Scores the newcomer's model by cross-validation, beside what else it could have.
+
+    Its intervals are of the same predictions.
+    """
     e, y = learned.experiment, newcomer.y
     assert y is not None  # for mypy: only labeled rows are scored
     metrics = e.of(LocalMethod).metrics(e)
@@ -184,13 +192,14 @@ def _scores(learned: Learned, newcomer: Newcomer, number: int) -> dict[str, list
         "adapted, cross-validated": lambda rows: adapted(learned, newcomer, rows, number),
         "these rows alone, cross-validated": lambda rows: alone(learned, newcomer, rows),
     }
-    found = {}
+    found, intervals = {}, list[Interval]()
     if newcomer.size > 1:
-        for what, fit in fits.items():
-            found[what] = scored(metrics, cross_validated(newcomer, fit, e.seed), y)
+        outputs = {what: cross_validated(newcomer, fit, e.seed) for what, fit in fits.items()}
+        found = {what: scored(metrics, each, y) for what, each in outputs.items()}
+        intervals = intervals_on(learned, next(iter(outputs.values())), y)
     try:
         common = common_model(learned)
     except Refused:  # a method with several, of which rows choose one
-        return found
-    outputs = outputs_of(partial(called, common), newcomer.x, newcomer.size)
-    return found | {"the common model": scored(metrics, outputs, y)}
+        return found, intervals
+    shared = outputs_of(partial(called, common), newcomer.x, newcomer.size)
+    return found | {"the common model": scored(metrics, shared, y)}, intervals

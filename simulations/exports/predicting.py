@@ -1,20 +1,23 @@
 """Predicts rows by an exported model."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from engram.checks import must
 from federation.data.ranges import far_away, inputs_in
 from federation.data.unlabeled import read_unlabeled
 from federation.errors import Refused, few_names, one_line
 from federation.exported import runner
 from federation.files import replace_file
-from federation.predicted import columns_of, outputs_of
+from federation.predicted import Interval, columns_of, ends_of, outputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Predictions", "predict"]
 
+_USUAL: Final = 0.9  # the probability of intervals
 _ELSEWHERE: Final = (
     "{} lies far from the rows that the model has learned from ({}): are the units the same?"
 )
@@ -32,13 +35,14 @@ class Predictions(NamedTuple):
     notes: list[str]
 
 
-def predict(model: Path, rows: Path, out: Path) -> Predictions:
+def predict(model: Path, rows: Path, out: Path, level: float | None = None) -> Predictions:
     """Writes a model's predictions of rows to a CSV file, and returns them.
 
     Args:
         model: The folder of an exported model.
         rows: As for ``read_unlabeled``.
         out: The file.
+        level: The probability of intervals; by default 0.9, if the model has such.
 
     Raises:
         Refused: If the model cannot be used, or the rows are others than it knows.
@@ -46,11 +50,13 @@ def predict(model: Path, rows: Path, out: Path) -> Predictions:
     import pandas as pd  # noqa: PLC0415 - slow to import
 
     exported, runs = runner(model)
+    interval = _interval(model, exported.intervals, level)
     missing = exported.settings.get("missing", "refuse")
     found = read_unlabeled(rows, exported.kind, exported.columns, missing)
     try:
         outputs = outputs_of(runs, found.x, found.size)
         predicted = columns_of(exported.outputs, outputs, exported.classes)
+        predicted |= ends_of(outputs, interval, exported.classes) if interval else {}
     except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         why = one_line(" ".join(str(error).split()))
         raise Refused(f"{model} does not fit what {model}/model.json says: {why}") from error
@@ -65,3 +71,18 @@ def predict(model: Path, rows: Path, out: Path) -> Predictions:
     inputs = inputs_in(found.x, exported.kind, exported.columns, missing)
     strange = far_away(exported.ranges, inputs)
     return Predictions(table, [_ELSEWHERE.format(rows, few_names(strange))] if strange else [])
+
+
+def _interval(model: Path, known: Sequence[Interval], level: float | None) -> Interval | None:
+    """Returns the interval of a probability, or the usual one, if there is one."""
+    found = {each.level: each for each in known}
+    if level is None:
+        return found.get(_USUAL)
+    if not found:
+        raise Refused(
+            f"{model} has no intervals: they need a client's model that predicts values, and rows "
+            "that it has not learned from"
+        )
+    if level not in found:
+        raise Refused(must("interval", level, f"one of {few_names(found)}"))
+    return found[level]

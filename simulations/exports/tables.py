@@ -5,12 +5,14 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from client.card import Score
 from client.coefficients import Coefficients, linear, remembered
 from client.hosts.molar import TableSites
 from client.memory import RamStore
 from engram.arrays import Ints
+from engram.models.plain import layered
 from engram.molar.site import Rows
 from engram.types import Params
 from federation.data.tables import (
@@ -23,9 +25,10 @@ from federation.data.tables import (
 from federation.errors import DataError, Refused, few_names, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
+from federation.predicted import Interval
 from federation.streams import Stream, generator
 from federation.wire import to_record
-from simulations.exports.evidence import Evidence, of_coefficients
+from simulations.exports.evidence import Evidence, intervals_on, of_coefficients
 from simulations.learned import Learned
 
 __all__ = ["FOLDS", "UNLABELED", "coefficients_of", "transferred"]
@@ -91,13 +94,12 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
             f"{path} must have the columns {few_names(columns)}, in this order, got "
             f"{few_names(table.columns)}"
         )
-    every = np.arange(len(table.y))
+    every, x, y = np.arange(len(table.y)), torch.from_numpy(table.x), torch.from_numpy(table.y)
     memory, _ = _at_a_site(learned, table, every, None)
     order = generator(e.seed, Stream.FOLDS).permutation(len(table.y))
     folds = np.array_split(order, min(FOLDS, len(order))) if len(order) > 1 else []
-    losses = [
-        _at_a_site(learned, table, np.sort(np.setdiff1d(every, fold)), fold)[1] for fold in folds
-    ]
+    sites = [_at_a_site(learned, table, np.sort(np.setdiff1d(every, fold)), fold) for fold in folds]
+    losses = [own for _, own in sites]
     sizes = [len(fold) for fold in folds]
     called = {
         "adapted, cross-validated": "loss-personal",
@@ -109,8 +111,20 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
         for what, name in called.items()
         if losses
     }
-    found = Evidence.of_table(scores, table.x, columns)
+    intervals: list[Interval] = []
+    if folds:
+        means = [_means(learned, sites[k][0], x[fold]) for k, fold in enumerate(folds)]
+        intervals = intervals_on(learned, torch.cat(means), y[np.concatenate(folds)])
+    found = Evidence.of_table(scores, table.x, columns, intervals)
     return remembered(e, learned.kind, memory), found, []
+
+
+def _means(learned: Learned, memory: Params, x: Tensor) -> Tensor:
+    """Returns what a site's coefficients predict of rows."""
+    found = remembered(learned.experiment, learned.kind, memory)
+    with torch.no_grad():
+        means: Tensor = layered(found.state, learned.experiment.of(Molar).family)(x)
+    return means
 
 
 def _at_a_site(

@@ -113,7 +113,8 @@ def test_what_is_not_a_class_is_predicted_too(task, targets, columns, tmp_path):
     pd.testing.assert_frame_equal(
         found, predict(model, tmp_path / "rows.npz", tmp_path / "two.csv").table
     )
-    assert found.columns.tolist() == columns
+    assert [name for name in found if name.partition(" ")[0] not in ("low", "high")] == columns
+    found = found[columns]
     outputs = load_model(model)(torch.from_numpy(x)).detach().reshape(30, -1)
     outputs = outputs.sigmoid() if task == "multi-label" else outputs
     np.testing.assert_allclose(found.to_numpy(), outputs, rtol=1e-5)
@@ -237,3 +238,59 @@ def test_sites_columns_have_ranges_too(tmp_path):
     for model in (run.export(1), run.export()):
         (note,) = predict(model, tmp_path / "rows.npz", tmp_path / f"{model.name}.csv").notes
         assert "(x0: 99 against -1." in note
+
+
+def test_intervals_hold_the_targets_of_new_rows(tmp_path):
+    # The simulated sites' rows of other seeds of noise would have other coefficients: so the data
+    # are our own, of which most rows are new.
+    rng = np.random.default_rng(0)
+    sites, truth = {}, rng.normal(size=(4, 3))
+    for site, beta in enumerate(truth):
+        x = rng.normal(size=(2000, 3))
+        sites[f"s{site}"] = (x, x @ beta + rng.standard_t(3, size=2000))
+    few = {name: (x[:100], y[:100]) for name, (x, y) in sites.items()}
+    settings = {"test_fraction": 0.4, "progress": False}
+    run = engram.simulate(few, method="molar", out="run", **settings)
+    held = []
+    for name, (x, y) in sites.items():
+        model = run.export(name)
+        np.savez("rows.npz", x=x[100:])
+        out = tmp_path / f"{name}.csv"
+        found = predict(model, tmp_path / "rows.npz", out, 0.8).table
+        assert found.columns.tolist() == ["predicted", "low", "high"]
+        inside = (found["low"] <= y[100:]) & (y[100:] <= found["high"])
+        held.append(inside.mean())
+        assert "| 80% | " in (model / "card.md").read_text()
+    # The share that a calibration of 40 rows holds is Beta(33, 8): 0.80, give or take 0.06.
+    assert np.mean(held) == pytest.approx(33 / 41, abs=4 * 0.06 / 2)
+    with pytest.raises(Refused, match=r"interval must be one of 0.5, 0.8, 0.9, 0.95, got 0.97"):
+        predict(model, tmp_path / "rows.npz", tmp_path / "out.csv", 0.97)
+    with pytest.raises(Refused, match="has no intervals: they need a client's model that"):
+        predict(run.export(), tmp_path / "rows.npz", tmp_path / "out.csv", 0.9)
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_networks_that_predict_values_have_intervals(width, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [(x, x[:, :width]) for x in rng.normal(size=(3, 60, 4)).astype(np.float32)]
+    settings = QUICK | {"task": "regression", "method": "fedavg", "clients_per_round": 3}
+    run = engram.simulate(rows, out="run", **settings)
+    np.savez("new.npz", x=rows[1][0], y=rows[1][1])
+    for model in (run.export(1), run.adapt("new.npz")):
+        found = predict(model, tmp_path / "new.npz", tmp_path / f"{model.name}.csv").table
+        about = json.loads((model / "model.json").read_text())
+        radius = next(i["radii"] for i in about["intervals"] if i["level"] == 0.9)
+        of = [""] if width == 1 else [" 0", " 1"]
+        for k, value in enumerate(of):
+            middle, high = found[f"predicted{value}"], found[f"high{value}"]
+            np.testing.assert_allclose(high - middle, radius[k])
+            np.testing.assert_allclose(middle - found[f"low{value}"], radius[k])
+
+
+def test_models_of_classes_have_none(model, tmp_path):
+    about = json.loads((model / "model.json").read_text())
+    assert about["intervals"] == []
+    settings = {"dataset": "sparse-logistic", "num_clients": 4, "progress": False}
+    run = engram.simulate(method="molar", family="logistic", out="other", **settings)
+    assert "## Intervals" not in (run.export(1) / "card.md").read_text()
