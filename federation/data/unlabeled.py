@@ -16,6 +16,7 @@ from federation.data.arrays import Own, held_out
 from federation.data.csv_rows import check_there, indicators, inputs_of, kinds_of, typed, usual
 from federation.data.federated import seen_as
 from federation.data.images import CLASS, decoded_images, images_in
+from federation.data.lazy import Lazy
 from federation.data.npy import read_npy
 from federation.data.npz import read_npz
 from federation.data.tables import numbers, read_frame
@@ -145,7 +146,7 @@ def read_unlabeled(
             expected = "an .npz file or a folder, since the model's inputs have no names"
             raise DataError(f"{path} must be {expected}")
         return _table(path, columns, np.float32, missing)
-    if path.is_dir() and not any(path.glob("x*.npy")):
+    if path.is_dir() and not kind.columns and not any(path.glob("x*.npy")):
         files = images_in(path)
         found: Mapping[str, Any] = {"x": decoded_images(files)}
         others = {"file": [str(file) for file in files]}
@@ -205,8 +206,15 @@ def _inputs(
 
 
 def _matrix(path: Path, found: Mapping[str, Any], kind: Kind) -> Unlabeled:
-    """Returns rows of columns that have no names, as arrays have them."""
-    x, width = np.asarray(found.get("x", np.zeros(0))), len(kind.columns)
+    """Returns rows of columns, as arrays have them: those without names are in the run's order."""
+    if "x" not in found:
+        raise DataError(f"{path} must hold x; it holds {few_names(found) or 'no arrays'}")
+    x, width = found["x"], len(kind.columns)
+    x = x.take(np.arange(len(x))) if isinstance(x, Lazy) else x
+    names = tuple(map(str, found.get("x_names", kind.columns)))
+    if names != kind.columns:
+        expected = f"the columns {few_names(kind.columns)}, in this order"
+        raise DataError(f"{path} must have {expected}, got {few_names(names)}")
     if x.ndim != 2 or x.shape[1] != width or x.dtype.kind not in "buif":
         expected = f"x of numbers, of shape (rows, {width})"
         raise DataError(f"{path} must hold {expected}, got {x.dtype} of shape {x.shape}")

@@ -1,5 +1,6 @@
 """Models of methods that train no network of the user's: coefficients, and users' networks."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,18 +12,15 @@ from client.card import Score
 from client.coefficients import Coefficients, linear, remembered
 from client.hosts.molar import TableSites
 from client.memory import RamStore
-from engram.arrays import Ints
+from engram.arrays import Array, Ints
 from engram.models.plain import layered
 from engram.molar.site import Rows
 from engram.types import Params
-from federation.data.tables import (
-    Table,
-    TableData,
-    check_columns,
-    read_frame,
-    read_table,
-)
-from federation.errors import DataError, Refused, few_names, one_line
+from federation.data.npy import read_npy
+from federation.data.npz import read_npz
+from federation.data.tables import Table, TableData, numbers, read_frame
+from federation.data.unlabeled import Unlabeled, read_unlabeled
+from federation.errors import DataError, Refused, one_line
 from federation.estimates import read_shared, read_told
 from federation.methods.molar import Molar
 from federation.predicted import Interval
@@ -83,17 +81,16 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
             f"{learned.experiment.method} learns by acting, and adapts to no rows: a newcomer "
             "joins its federation instead"
         )
-    e, columns = learned.experiment, list(learned.kind.columns)
-    if path.suffix == ".csv" and e.target_column not in (frame := read_frame(path)):
-        check_columns(path, columns, frame.columns)
+    e, rows = learned.experiment, read_unlabeled(path, learned.kind, [], "refuse")
+    if not rows.size:
+        raise DataError(f"{path} must hold some rows")
+    targets = _targets(path, rows, e.target_column)
+    if targets is None:
         common = _common(learned)
         return common, of_coefficients(learned, common, None), [UNLABELED]
-    table = read_table(f"{path.suffix[1:]}:{path}", e.target_column, e.task_column, one_task=True)
-    if table.columns != columns:
-        raise DataError(
-            f"{path} must have the columns {few_names(columns)}, in this order, got "
-            f"{few_names(table.columns)}"
-        )
+    columns = list(learned.kind.columns)
+    assert isinstance(rows.x, Tensor)  # for mypy: rows of columns are one matrix
+    table = Table(rows.x.numpy(), targets, None, columns)
     every, x, y = np.arange(len(table.y)), torch.from_numpy(table.x), torch.from_numpy(table.y)
     memory, _ = _at_a_site(learned, table, every, None)
     order = generator(e.seed, Stream.FOLDS).permutation(len(table.y))
@@ -117,6 +114,27 @@ def transferred(learned: Learned, path: Path) -> tuple[Coefficients, Evidence, l
         intervals = intervals_on(learned, torch.cat(means), y[np.concatenate(folds)])
     found = Evidence.of_table(scores, table.x, columns, intervals)
     return remembered(e, learned.kind, memory), found, []
+
+
+def _targets(path: Path, rows: Unlabeled, name: str) -> Array | None:
+    """Returns the targets of a newcomer's rows; None if they have none.
+
+    Raises:
+        DataError: If they are no numbers, or not one for each row.
+    """
+    if path.suffix == ".csv":
+        if name not in rows.others:
+            return None
+        return numbers(path, name, read_frame(path, [name])[name], "code it by numbers")
+    arrays: Mapping[str, Any] = read_npy(path) if path.is_dir() else read_npz(path)
+    if "y" not in arrays:
+        return None
+    y, names = arrays["y"], list(map(str, arrays.get("y_names", ())))
+    y = y[:, names.index(name)] if name in names and y.ndim == 2 else y
+    if y.shape != (rows.size,) or y.dtype.kind not in "buif":
+        expected = f"numbers of shape ({rows.size},)"
+        raise DataError(f"{path}: y must be {expected}, got {y.dtype} of shape {y.shape}")
+    return np.asarray(y, dtype=np.float64)
 
 
 def _means(learned: Learned, memory: Params, x: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Models for clients that never took part: what the protocol says of unseen ones, and honestly."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from federation.data.tables import table_data
 from federation.errors import DataError, Refused
 from federation.exported import load_model
 from simulations.exports.newcomers import adapted, adapted_into, cross_validated, newcomer_of
+from simulations.exports.predicting import predict
 from simulations.front import load_run
 
 QUICK = {"num_rounds": 3, "local_steps": 2, "hidden": "6", "progress": False, "adapt_steps": 4}
@@ -202,6 +204,30 @@ def test_a_table_of_a_newcomer_is_cross_validated(tables, settings):
     assert coef == run.results["shared"]["coef"][:2]
 
 
+def test_a_newcomers_table_comes_in_any_format(tables):
+    run = regress()
+    new = tables.iloc[100:130]
+    x, y = new[["age", "dose"]].to_numpy(), new["pressure"].to_numpy()
+    new[["site", "pressure", "dose", "age"]].to_csv("mixed.csv", index=False)  # by name
+    np.savez("plain.npz", x=x, y=y)
+    wide = {"x_names": ["age", "dose"], "y_names": ["pulse", "pressure"]}
+    np.savez("named.npz", x=x, y=np.stack([0 * y, y], axis=1), **wide)
+    Path("folder").mkdir()
+    np.save("folder/x.npy", x)
+    np.save("folder/y.npy", y)
+    found = []
+    for name in ("mixed.csv", "plain.npz", "named.npz", "folder"):
+        model = run.adapt(name, out=f"of-{name}")
+        rows = predict(model, Path(name), Path(f"{name}-predictions.csv")).table
+        found.append((load_model(model).layer0.weight[0].tolist(), rows["predicted"].tolist()))
+    for weights, values in found:
+        np.testing.assert_allclose(weights, found[0][0], rtol=1e-9)
+        np.testing.assert_allclose(values, found[0][1], rtol=1e-9)
+    (Path("folder") / "y.npy").unlink()
+    _, bare = adapted_into(run.learned, "folder", None, "torch")
+    assert bare.module.layer0.weight[0].tolist() == run.results["shared"]["coef"][:2]
+
+
 # --- Refusals -----------------------------------------------------------------------------------
 
 
@@ -231,3 +257,25 @@ def test_a_client_is_found_by_its_number_where_it_has_a_name(tmp_path):
         learned.number("6")
     with pytest.raises(Refused, match=r"client must be one of s0, s1, .*, got 's6'"):
         learned.number("s6")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x_names": ["dose", "age"]}, "must have the columns age, dose, in this order, got dose"),
+        ({"x": np.zeros((4, 3))}, r"must hold x of numbers, of shape \(rows, 2\), got float64"),
+        ({"x": np.full((4, 2), np.nan)}, "x must be finite, got NaN or infinity in some rows"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0)}, "must hold some rows"),
+        ({"y": np.zeros(3)}, r"y must be numbers of shape \(4,\), got float64 of shape \(3,\)"),
+        ({"y": np.array(["a"] * 4)}, r"y must be numbers of shape \(4,\), got <U1"),
+    ],
+)
+@pytest.mark.usefixtures("tables")
+def test_arrays_that_are_other_tables_are_refused(arrays, message):
+    run = regress()
+    np.savez("odd.npz", **({"x": np.zeros((4, 2)), "y": np.zeros(4)} | arrays))
+    with pytest.raises(DataError, match=message):
+        run.adapt("odd.npz")
+    Path("empty").mkdir()
+    with pytest.raises(DataError, match="empty must hold x; it holds no arrays"):
+        run.adapt("empty")
