@@ -231,7 +231,10 @@ def export(
     """
     if out.exists():
         raise Refused(f"{out} is there already: name a new one")
-    memory = _newest(folder, state, training, client, memory_key)
+    from client.remembered import ADAPT_THERE
+
+    nothing = f"; if the method keeps nothing on clients, {ADAPT_THERE}"
+    memory = _newest(folder, state, training, client, memory_key, nothing)
     if out.suffix == ".safetensors":
         _write_memory(out, memory)
         print(f"{out}: memory of client {client}")
@@ -316,7 +319,7 @@ def _root(folder: Path, state: Path | None) -> Path:
 
 
 def _newest(
-    folder: Path, state: Path | None, training: str, client: int, key: Path | None
+    folder: Path, state: Path | None, training: str, client: int, key: Path | None, advice: str = ""
 ) -> dict[str, Any]:
     from client.memory import DiskStore
 
@@ -324,5 +327,5 @@ def _newest(
     store = DiskStore(root / training, key=read_key(key) if key else None)
     versions = store.versions(client)
     if not versions:
-        raise Refused(f"{root} has no memory of client {client} in training {training}")
+        raise Refused(f"{root} has no memory of client {client} in training {training}{advice}")
     return store.read(client, max(versions))

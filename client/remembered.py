@@ -6,7 +6,7 @@ writes when it opens the training. So a client's model leaves its node without t
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
@@ -30,7 +30,13 @@ from federation.methods.local import LocalMethod
 from federation.roster import Kind
 from federation.streams import Stream, torch_generator
 
-__all__ = ["Training", "note_training", "read_training", "remembered_package"]
+__all__ = ["ADAPT_THERE", "Training", "note_training", "read_training", "remembered_package"]
+
+ADAPT_THERE: Final = (
+    "copy the run's folder from the coordinator to the node, and make a model of the node's rows "
+    "by engram adapt RUN --data ROWS"
+)
+"""What to do where the common model is with the coordinator, and rows are with the node."""
 
 _ABOUT = "training.json"
 
@@ -122,8 +128,8 @@ def _network(training: Training, client: int, memory: Params) -> nn.Module:
     start = network.init(torch_generator(e.seed, Stream.MODEL))
     elsewhere = Refused(
         f"client {client} remembers no whole model: it is served by what is made of the common "
-        "one, which the coordinator has; export it there by engram export, or the memory as it is "
-        "to a .safetensors file"
+        f"one, which the coordinator has; {ADAPT_THERE}; or export the memory as it is to a "
+        ".safetensors file"
     )
 
     def no_rows() -> FederatedData:

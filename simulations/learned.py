@@ -3,6 +3,7 @@
 from functools import cached_property
 
 from client.memory import DiskStore, RamStore
+from client.remembered import ADAPT_THERE
 from client.serving import Client, serving
 from engram.aggregates import sent
 from engram.checks import must
@@ -10,9 +11,9 @@ from engram.models import Model
 from engram.types import Candidates, Params
 from federation.aggregation import aggregate_of
 from federation.data.federated import FederatedData, federated_data, model_for
-from federation.errors import Refused, few_names
+from federation.errors import DataError, Refused, few_names
 from federation.experiment import Experiment
-from federation.methods.local import LocalMethod
+from federation.methods.local import KEPT, LocalMethod
 from federation.roster import Kind
 from federation.streams import Stream, torch_generator
 from server.record import Checkpoint, RunRecord
@@ -60,9 +61,29 @@ class Learned:
         """The clients' rows.
 
         Raises:
-            DataError: If they cannot be read.
+            DataError: If they cannot be read, or are others: nodes may have had data of their own.
         """
-        return federated_data(self.experiment)
+        found = federated_data(self.experiment)
+        if self._on_nodes and not self._trained_on(found):
+            dataset = self.experiment.dataset
+            raise DataError(f"{dataset} has other rows here than on the run's nodes")
+        return found
+
+    @property
+    def _on_nodes(self) -> bool:
+        """Whether clients were nodes' of Flower, whose rows and memories may be elsewhere."""
+        return bool(self.record.config["engine"] == "flower")
+
+    def _trained_on(self, data: FederatedData) -> bool:
+        """Returns whether rows are like those of the run, and its clients have as many to test."""
+        recorded = Kind.from_row(next(iter(self.record.rows()), {}))
+        if recorded is not None and recorded != data.kind:
+            return False
+        clients = (self.record.results or {}).get("clients", {})
+        if self.experiment.protocol != "standard" or not {"ids", "queries"} <= clients.keys():
+            return True
+        sizes = [len(data.test.rows[client]) for client in clients["ids"]]
+        return sizes == [int(count) for count in clients["queries"]]
 
     @cached_property
     def network(self) -> Model:
@@ -108,10 +129,20 @@ class Learned:
         """
         checkpoint = self.checkpoint
         if checkpoint.memories is None:
-            return self._beside(client)
+            return self._beside(client) if self._clients_keep else {}
         store = RamStore()
         store.restore(checkpoint.memories)
         return store.load(client, None, before=checkpoint.server_round + 2) or {}
+
+    @property
+    def _clients_keep(self) -> bool:
+        """Whether what clients keep is a model that they are served by, or a part of one."""
+        own = self.experiment.own
+        if not isinstance(own, LocalMethod) or (own.keeps_memory and own.serves == KEPT):
+            return True
+        # What a rule has beside the network's parameters serves nobody.
+        parts = any("/" not in name for name in self.network.personal)
+        return self.network.kept is not None or parts
 
     def _beside(self, client: int) -> Params:
         """Returns what a client remembers of a run on Ray, whose nodes keep it in the run's folder.
@@ -146,7 +177,23 @@ class Learned:
         received = self.common | {name: leaf[0] for name, leaf in own.items()}
         unseen = client in Scoring.of(e).unseen
         served = Client.of(client, received, memory, unseen=unseen)
-        return serving(e, self.network, lambda: self.data, served)
+        return serving(e, self.network, lambda: self._rows_of(client), served)
+
+    def _rows_of(self, client: int) -> FederatedData:
+        """Returns the rows, for a client that is served by what is made of them.
+
+        Raises:
+            Refused: If they are on its node.
+        """
+        try:
+            return self.data
+        except DataError as error:
+            if not self._on_nodes:
+                raise
+            raise Refused(
+                f"client {self.called(client)} is served by the common model after fine-tuning on "
+                f"its rows, which are not here ({error}): {ADAPT_THERE}"
+            ) from error
 
     def named(self, model: Params) -> Params:
         """Returns a network's arrays by the names that its module has for them."""

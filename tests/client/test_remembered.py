@@ -1,5 +1,8 @@
 """Models that leave a node, without the coordinator."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 
@@ -7,8 +10,10 @@ import engram
 from client import app as module
 from client.memory import DiskStore, RamStore
 from client.remembered import note_training, read_training, remembered_package
+from federation.checksums import checked, summed
 from federation.errors import Refused
 from federation.exported import load_model
+from federation.files import read_json
 from federation.flower import local_run
 from simulations.__main__ import main
 from simulations.engine import simulate
@@ -94,3 +99,54 @@ def test_a_run_on_ray_has_its_memories_in_its_folder(tmp_path):
     (run.folder / "memory").rename(tmp_path / "elsewhere")
     with pytest.raises(Refused, match="memories are on the nodes, where engram memory export"):
         ray.personal_model(1)
+
+
+def on_flower(run):
+    """The run as if Flower's nodes had trained it, whose memories are not in its checkpoint."""
+    config = run.folder / "config.json"
+    about = checked(read_json(config))
+    about.pop("crc32", None)
+    config.write_text(json.dumps(summed(about | {"engine": "flower"})))
+    there = engram.load_run(run.folder)
+    there.learned.checkpoint = there.learned.checkpoint._replace(memories=None)
+    return there
+
+
+@pytest.mark.parametrize("method", ["fedavg", "per-fedavg", "scaffold", "ifca", "knn-per"])
+def test_what_is_served_without_memories_is_made_of_data_at_hand(method, tmp_path):
+    run = finished(tmp_path / "run", method=method)
+    expected = load_model(run.export(1, out="model")).state_dict()
+    found = load_model(on_flower(run).export(1, out="other")).state_dict()
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(leaf, found[name]) for name, leaf in expected.items())
+
+
+def test_rows_of_nodes_own_are_not_taken_from_the_coordinators_data(tmp_path):
+    run = finished(tmp_path / "run", method="fedavg")
+    data, there = run.learned.data, on_flower(run)
+    results = run.folder / "results.json"
+    about = checked(read_json(results))
+    about.pop("crc32", None)
+    about["clients"]["queries"][2] += 1
+    results.write_text(json.dumps(summed(about)))
+    what = r"client 1 is served by .* not here \(.* has other rows here than on the run's nodes\): "
+    with pytest.raises(Refused, match=what + "copy the run's folder from the coordinator to the"):
+        there.export(1, out="model")
+    # The common model needs no rows, and says nothing of these.
+    common = there.export(out="common")
+    assert json.loads((common / "model.json").read_text())["ranges"] == []
+    # What the line advises: the node has the folder, and its rows.
+    x, y = data.train.take(torch.from_numpy(data.train.rows[1]))
+    np.savez("own.npz", x=x, y=y)
+    assert load_model(there.adapt("own.npz"))(x).shape == (len(y), run.learned.kind.outputs)
+
+
+def test_a_node_says_what_to_do_where_clients_remember_nothing(tmp_path, monkeypatch, capsys):
+    words = ["memory", "export", str(tmp_path / "client-1"), TRAINING, "1", "model"]
+    (tmp_path / "client-1" / "state" / "memory").mkdir(parents=True)
+    monkeypatch.setattr("sys.argv", ["engram", *words])
+    with pytest.raises(SystemExit):
+        main()
+    said = capsys.readouterr().err
+    assert "has no memory of client 1" in said
+    assert "make a model of the node's rows by engram adapt RUN --data ROWS" in said
