@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from importlib import import_module
 from logging import getLogger
 from pathlib import Path
@@ -122,13 +123,13 @@ def follow(folder: Path, kind: str, group: str = "") -> Iterator[Callable[[Row],
 
 
 class _Sending:
-    """A run's way to a tracker."""
+    """A run's way to a tracker, which is asked for once there is something to tell."""
 
     def __init__(self, record: RunRecord, kind: str, group: str) -> None:
         self._record, self._kind = record, kind
         self._path = record.folder / _SENT
         config = record.config
-        about = About(
+        self._about = About(
             config["training"],
             record.folder.name,
             group,
@@ -137,19 +138,27 @@ class _Sending:
         )
         sent = self._sent().get(kind, {})
         self._finished = bool(sent.get("finished", False))
-        module = import_module(f"{__package__}.{kind}")
-        self._tracker: Tracker = getattr(module, TRACKERS[kind])(about, sent.get("round", -1))
-        self._told = max(sent.get("round", -1), self._tracker.known)
+        self._told: int = sent.get("round", -1)
         self._main = record.metrics[0].name
+
+    @cached_property
+    def _tracker(self) -> Tracker:
+        module = import_module(f"{__package__}.{self._kind}")
+        tracker: Tracker = getattr(module, TRACKERS[self._kind])(self._about, self._told)
+        self._told = max(self._told, tracker.known)
+        return tracker
 
     def row(self, row: Row) -> bool:
         """Tells a round that has not been told; returns whether it was one."""
         if row["round"] <= self._told:
             return False
-        self._tracker.tell(row["round"], _numbers(row))
+        tracker = self._tracker
+        if row["round"] <= self._told:  # which it knows better
+            return False
+        tracker.tell(row["round"], _numbers(row))
         self._told, self._finished = row["round"], False
         if self._main in row:
-            self._tracker.flush()
+            tracker.flush()
             self._note()
         return True
 
@@ -164,8 +173,9 @@ class _Sending:
             shown = {name: values for name, values in clients.items() if values}
             self._tracker.finish(Ending(self._told, _numbers(results), shown, self._files()))
             self._finished = True
-        self._tracker.close()
-        self._note()
+        if "_tracker" in vars(self):
+            self._tracker.close()
+            self._note()
 
     def _files(self) -> list[Path]:
         names = ("config.json", "results.json", "metrics.jsonl")

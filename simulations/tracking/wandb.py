@@ -24,6 +24,8 @@ class WeightsAndBiases:
     def __init__(self, about: About, told: int) -> None:
         del told
         self._folder = about.folder
+        # Else each file that is saved is told on the terminal, whatever the run's own settings say.
+        wandb.setup(settings=wandb.Settings(silent=True))
         self._run = wandb.init(
             project=_PROJECT,
             id=about.key,

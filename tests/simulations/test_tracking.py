@@ -101,7 +101,7 @@ def chunks(data):
 
 
 @pytest.mark.parametrize("kind", TRACKERS)
-def test_a_tracker_has_each_round_once_whatever_happens_to_the_run(kind, record):
+def test_a_tracker_has_each_round_once_whatever_happens_to_the_run(kind, record, capfd):
     # A process that is killed has told four rounds, and recorded that three are told.
     with follow(record.folder, kind) as tell:
         lost = record.rows()[4:]
@@ -116,12 +116,19 @@ def test_a_tracker_has_each_round_once_whatever_happens_to_the_run(kind, record)
         record.append(one)
     record.finish({"accuracy": 0.5, "clients": {"ids": [0, 1, 2], "accuracy": [0.25, 0.75, None]}})
     assert send(record.folder, kind) == (2 if kind == "mlflow" else 3)  # which knows by itself
+    written = files_of(record.folder)
     assert send(record.folder, kind) == 0
+    assert files_of(record.folder) == written
+    assert "into the W&B run directory" not in capfd.readouterr().err
     told = read(kind, record.folder)
     assert sorted(set(told)) == [(k, 1 - k / 8) for k in range(6)]
     if kind != "wandb":  # whose server takes no step again; its files are two, of one run
         assert len(told) == 6
     CHECKS[kind](record.folder)
+
+
+def files_of(folder):
+    return {path.relative_to(folder) for path in folder.rglob("*")}
 
 
 def check_tensorboard(folder):
