@@ -79,6 +79,11 @@ class OnlineRegressor(RegressorMixin, StreamModel):
             raise ValueError(f"y must be finite, and at most {LARGEST:g}, got {targets[bad][0]}")
         return targets[:, None]
 
+    def _target(self, y: Any, classes: Any) -> Array:
+        if isinstance(y, (int, float)) and abs(y) <= LARGEST:  # the usual case, as below
+            return np.array([[y]], dtype=np.float64)
+        return super()._target(y, classes)
+
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Starts anew, and learns the rows once, in order; see ``partial_fit``."""
         return self._fit(X, y, sample_weight)

@@ -43,7 +43,6 @@ _DRIFTS: Final = np.array([0.0, 1e-4, 1e-3, 1e-2, 1e-1])  # q
 _MOST_CELLS: Final = 2**14  # of a filter's matrices, if it is for ``full_matrix`` to be None
 _OUTLIER: Final = 5.0  # standard deviations from the mean, beyond which a number counts as nearer
 _DOUBT: Final = 0.1  # standard deviation of the calibration's scale and shift before the first row
-_HEAVIEST: Final = 1e30  # in units of the first row's weight: numbers stay finite
 _BY_COLUMN: Final = ("coefficients", "bets", "covariances")  # what grows with the columns
 _KINDS: Final = {
     "squared": SQUARED,
@@ -108,15 +107,32 @@ def predictions(task: LinearTask, model: Mixture, x: Array) -> Array:
     """Returns p of each row, in units of the target, shape (n, m)."""
     columns, targets = model.columns, model.targets
     w = coefficients(task, model)
-    return predict_rows(_own(x), w, _OUTLIER, columns[1:], targets[1:], columns.weight)
+    return predict_rows(_by_rows(x), w, _OUTLIER, columns[1:], targets[1:], columns.weight)
 
 
-def _own(array: Array) -> Array:
-    """Returns a copy by rows, for which alone functions are compiled."""
-    return np.array(array, order="C")
+def _by_rows(array: Array) -> Array:
+    """Returns an array in C order that may be written, for which alone functions are compiled."""
+    return array if array.flags.carray else np.array(array, order="C")
 
 
-def learned(task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array) -> Mixture:
+@lru_cache(maxsize=256)
+def _drifts(radius: float) -> Array:
+    """Returns the variance by which coefficients drift a row, in parts of the prior: (K,)."""
+    return _DRIFTS / radius**2
+
+
+def _copied(model: Mixture) -> Mixture:
+    columns, targets = (
+        RunningMoments(of.weight, of.mean.copy(), of.squares.copy())
+        for of in (model.columns, model.targets)
+    )
+    experts = Experts(*(array.copy() for array in model.experts))
+    return Mixture(columns, targets, model.unit, experts)
+
+
+def learned(
+    task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array, *, spent: bool = False
+) -> Mixture:
     """Returns the model after more rows, one after the other.
 
     Args:
@@ -125,33 +141,31 @@ def learned(task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array
         x: Rows, shape (n, d); squares times weights must be finite.
         y: Their targets, shape (n, m), likewise; -1 and 1 for classes.
         weights: Factors of the rows' losses, > 0, shape (n,).
+        spent: Whether nobody uses the given model again, so that its arrays may be changed.
     """
     if len(x) == 0:
         return model
-    columns, targets, unit, experts = model
+    columns, targets, unit, experts = model if spent else _copied(model)
     unit = unit or float(weights[0])
-    experts = Experts(*(array.copy() for array in experts))
-    columns, targets = (
-        RunningMoments(of.weight, of.mean.copy(), of.squares.copy()) for of in (columns, targets)
-    )
     learn_rows(
         _KINDS[task.loss.name],
         task.loss.level,
-        _own(x),
-        _own(y),
-        _own(weights),
-        np.minimum(weights / unit, _HEAVIEST),
+        _by_rows(x),
+        _by_rows(y),
+        _by_rows(weights),
+        unit,
         _OUTLIER,
         columns[1:],
         targets[1:],
         task.standardized,
         columns.weight,
-        _DRIFTS / task.radius**2,
+        _drifts(task.radius),
         _prior(task.radius, x.shape[1]),
         experts,
     )
-    total = columns.weight + float(weights.sum())
-    return Mixture(columns._replace(weight=total), targets._replace(weight=total), unit, experts)
+    total = columns.weight + float(weights.sum() if len(weights) > 1 else weights[0])
+    columns, targets = (RunningMoments(total, *of[1:]) for of in (columns, targets))
+    return Mixture(columns, targets, unit, experts)
 
 
 def widened(task: LinearTask, model: Mixture, dim: int) -> Mixture:

@@ -22,6 +22,7 @@ from engram.checks import require
 from engram.online import linear, mixture
 from engram.online.learner import positive
 from engram.online.losses import Loss
+from engram.online.rows import within
 from engram.online.tasks import LinearState, LinearTask, Rules
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
@@ -38,7 +39,7 @@ class StreamModel(BaseEstimator):
     Attributes:
         learner_: The learner.
         task_: The learning task.
-        model_: State of the model.
+        model_: State of the model, which ``learn_one`` changes in place.
         n_features_in_, feature_names_in_: As in scikit-learn; ``learn_one`` extends them.
     """
 
@@ -161,6 +162,14 @@ class StreamModel(BaseEstimator):
 
     # --- Rows by name ------------------------------------------------------------------------
 
+    _unshared = False  # whether the state's arrays are of this object alone, and may be changed
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a copy is made of, which shares the state's arrays from now on."""
+        self.__dict__.pop("_unshared", None)
+        state: dict[str, Any] = super().__getstate__()
+        return state
+
     def _learn_one(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any = None) -> Self:
         if hasattr(self, "model_"):
             self._take_row(x, y, w, classes)
@@ -175,7 +184,8 @@ class StreamModel(BaseEstimator):
         require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
         weighs = isinstance(w, (int, float, np.number)) and 0 <= w <= LARGEST
         require(weighs, "w", w, "finite and at least 0")
-        require(np.ndim(y) == 0, "y", y, "one number or label")
+        one = isinstance(y, (float, int, str)) or np.ndim(y) == 0  # which is slow to ask
+        require(one, "y", y, "one number or label")
         names = self._names()
         new = []
         if list(x) != names:  # seldom, so that no time is lost
@@ -195,7 +205,12 @@ class StreamModel(BaseEstimator):
         if new or not hasattr(self, "feature_names_in_"):
             self.n_features_in_ = len(names)
             self.feature_names_in_ = np.fromiter(names, dtype=object, count=len(names))
-        self._learn(row[None], targets, np.array([w], dtype=np.float64))
+        if w > 0:
+            rows, weights = _padded(row[None], self._width), np.array([w], dtype=np.float64)
+            self.model_ = self._rules.learned(
+                self.task_, self.model_, rows, targets, weights, spent=self._unshared
+            )
+            self._unshared = True
 
     def _target(self, y: Any, classes: Any) -> Array:
         """Returns the targets of one row, shape (1, m)."""
@@ -229,17 +244,15 @@ def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
     """Returns a row by name as numbers, in the order of ``names``; 0 for missing ones."""
     require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
     try:
-        in_order = list(x) == names
-        row = np.array(
-            list(x.values()) if in_order else [x.get(name, 0.0) for name in names],
-            dtype=np.float64,
-        )
+        values = x.values() if list(x) == names else [x.get(name, 0.0) for name in names]
+        row = np.array(list(values), dtype=np.float64)
     except (TypeError, ValueError) as error:
         for name in names:
             if not isinstance(x.get(name, 0.0), (int, float, np.number)):
                 raise ValueError(f"column {name!r} must be a number, got {x[name]!r}") from error
         raise
-    _check_rows(row[None], names)
+    if not within(row, LARGEST):
+        _check_rows(row[None], names)
     return row
 
 

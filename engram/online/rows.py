@@ -18,6 +18,7 @@ HINGE: Final = 3
 _LONGEST_BET: Final = 4.0  # bettors cut a derivative times a column's value to this
 _SWITCHING: Final = 1e-3  # share of the weights that is spread evenly after each row
 _LEAST_NOISE: Final = 1e-6  # of losses, in units in which the target has standard deviation 1
+_HEAVIEST: Final = 1e30  # in units of the first row's weight: numbers stay finite
 _CONSTANT: Final = (
     1e-12  # a column that varies by less than this, in parts of its mean, is constant
 )
@@ -36,6 +37,15 @@ class Experts(NamedTuple):
     noise: Array  # sums of weights of rows, losses, and squared derivatives: (m, 3)
     calibration: Array  # scale and shift of the mixture's log-odds, shape (m, 2)
     doubt: Array  # their covariance, shape (m, 2, 2)
+
+
+@compiled
+def within(x: Array, limit: float) -> bool:
+    """Returns whether all numbers (n,) are in [-limit, limit]; NaN is not."""
+    good = True
+    for value in x:
+        good &= abs(value) <= limit
+    return good
 
 
 @compiled
@@ -259,7 +269,7 @@ def learn_rows(
     x: Array,
     y: Array,
     weights: Array,
-    units: Array,
+    unit: float,
     reach: float,
     columns: tuple[Array, Array],
     targets: tuple[Array, Array],
@@ -277,7 +287,7 @@ def learn_rows(
         x: Rows, shape (T, d).
         y: Their targets, shape (T, m).
         weights: Their weights > 0, shape (T,).
-        units: The same in units of the first row's, shape (T,).
+        unit: The first row's weight: weights count in units of it, up to a bound.
         reach: Standard deviations beyond which a number counts as nearer.
         columns: Mean and sum of squares of columns, shapes (d,).
         targets: The same of targets, shapes (m,).
@@ -297,4 +307,5 @@ def learn_rows(
         standardize(columns[0], columns[1], before, x[t], reach, z[:d])
         standardize(targets[0], targets[1], before, y[t], reach, target)
         for k in range(len(target)):
-            _learn_output(kind, level, z, target[k], units[t], drifts, prior, k, experts)
+            share = min(weights[t] / unit, _HEAVIEST)
+            _learn_output(kind, level, z, target[k], share, drifts, prior, k, experts)

@@ -79,8 +79,17 @@ class Rules(Protocol):
     def predictions(self, task: LinearTask, model: Any, x: Array) -> Array:
         """Returns predictions for rows, in units of the target, shape (n, m)."""
 
-    def learned(self, task: LinearTask, model: Any, x: Array, y: Array, weights: Array) -> Any:
-        """Returns the model after more rows."""
+    def learned(
+        self,
+        task: LinearTask,
+        model: Any,
+        x: Array,
+        y: Array,
+        weights: Array,
+        *,
+        spent: bool = False,
+    ) -> Any:
+        """Returns the model after more rows; if the given one is spent, of the same arrays."""
 
     def widened(self, task: LinearTask, model: Any, dim: int) -> Any:
         """Returns the model with more columns, which were 0 in all rows so far."""
