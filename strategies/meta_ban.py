@@ -4,7 +4,7 @@ A round is a turn. The server asks whose turn it is, what clients' networks pred
 and in each of J_2 steps for gradients; its last message says which arm to play.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -43,9 +43,10 @@ from federation.predictions import (
 from federation.roster import Roster, Sites
 from federation.wire import ARRAYS, CLIENTS, read_float, read_int, read_list
 from strategies.base import Row, strategies
+from strategies.gradients import summed
 from strategies.sites import Read, Records, SiteStrategy, regret_in_words
 
-__all__ = ["TOTALS", "MetaBanTurns", "summed"]
+__all__ = ["TOTALS", "MetaBanTurns"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -382,25 +383,6 @@ class MetaBanTurns(SiteStrategy):
 
     def _there(self) -> set[int]:
         return set(self.sites.nodes) - self.left_out.keys()
-
-
-def summed(
-    weights: Weights, drawn: Drawn, heard: Collection[int], parts: Sequence[Weights]
-) -> Weights:
-    """Sums sites' gradients, rescaled to a mean over the rows of the clients that answered.
-
-    Args:
-        weights: Weights of M networks, shapes (M, out, in), which are the gradient's shapes.
-        drawn: All rows that were asked about; users are clients.
-        heard: The clients of the parts.
-        parts: The gradient of each site that answered.
-    """
-    lost = np.where(np.isin(drawn.users, list(heard)), 0.0, drawn.shares).sum(axis=1)
-    scale = torch.from_numpy(1 / np.where(lost < 1 - _ROUNDING, 1 - lost, 1.0))[:, None, None]
-    zeros = tuple(map(torch.zeros_like, weights))
-    return tuple(
-        scale * torch.stack(layers).sum(dim=0) for layers in zip(zeros, *parts, strict=True)
-    )
 
 
 def _outcome(content: RecordDict, most: float) -> tuple[int, float, float]:

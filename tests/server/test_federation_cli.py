@@ -1,38 +1,19 @@
 """The coordinator's subcommands, as a user types them; nothing is started."""
 
-import json
 import os
-import shlex
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from federation.credentials import read_node, read_server
-from server import control, folders, registration
+from server import folders, registration
 from simulations.__main__ import main
 
 FED, SERVER = Path("fed"), Path("fed/server")
-
-
-@pytest.fixture
-def engram(monkeypatch, capfd):
-    """Runs the command in this process; returns exit status, standard output and error."""
-
-    def call(line):
-        monkeypatch.setattr(sys, "argv", ["engram", *shlex.split(line)])
-        try:
-            main()
-            status = 0
-        except SystemExit as end:
-            status = end.code
-        return status, *capfd.readouterr()
-
-    return call
 
 
 def refused(result, says):
@@ -233,24 +214,6 @@ def test_superlink_refuses(engram, started):
 # --- register --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def answers(monkeypatch):
-    """What Flower's command would say, one answer a call; and what it was asked."""
-    said, asked = [], []
-
-    def run(argv, **options):
-        asked.append((argv, options))
-        answer = said.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        text = answer if isinstance(answer, str) else json.dumps(answer)
-        return SimpleNamespace(stdout=text, stderr="", returncode=0)
-
-    monkeypatch.setattr(control.subprocess, "run", run)
-    monkeypatch.setattr(registration, "_STARTING", 0.0)
-    return said, asked
-
-
 def failure(message):
     return {"success": False, "error-message": f"Using SuperLink: fed\n\n{message}"}
 
@@ -302,6 +265,11 @@ def test_register_refuses(engram):
 
 
 # --- unregister ------------------------------------------------------------------------------
+
+
+def node(number, status, **times):
+    never = {"online-at": "N/A", "offline-at": "N/A"}
+    return {"node-id": str(number), "status": status, **never, **times}
 
 
 def registered(engram, said, clients=2):
@@ -372,76 +340,3 @@ def test_a_client_has_one_key(engram, answers):
     assert asked[-1][0][1:4] == ["supernode", "unregister", "18"]
     assert registration.unregistered(SERVER) == {18: "client-1"}
     assert registration.names(SERVER) == {17: "client-0", 18: "client-1", 30: "client-1"}
-
-
-# --- status ----------------------------------------------------------------------------------
-
-
-def node(number, status, **times):
-    never = {"online-at": "N/A", "offline-at": "N/A"}
-    return {"node-id": str(number), "status": status, **never, **times}
-
-
-def test_status_names_who_is_there(engram, answers):
-    said, _ = answers
-    engram("init-federation fed --clients 2")
-    said += [{"success": True, "node-id": 17}, {"success": True, "node-id": 4}]
-    engram("register fed/server")
-    nodes = [node(17, "online", **{"online-at": "2026-01-02 03:04:05Z"}), node(4, "registered")]
-    said += [{"success": True, "nodes": [*nodes, node(9, "offline")]}] * 2
-    status, out, err = engram("status fed/server")
-    assert (status, err) == (0, "")
-    (line,) = (line for line in out.splitlines() if "online" in line)
-    assert all(word in line for word in ("client-0", "17", "2026-01-02"))
-    _, out, _ = engram("status fed/server --json")
-    found = json.loads(out)
-    assert [(m["name"], m["status"]) for m in found] == [
-        ("", "offline"),
-        ("client-0", "online"),
-        ("client-1", "registered"),
-    ]
-    assert found[1]["since"] == "2026-01-02 03:04:05Z"
-
-
-def test_status_of_a_federation_without_a_superlink_is_one_line(engram, answers):
-    engram("init-federation fed --clients 1")
-    answers[0].append(failure("Connection to the SuperLink is unavailable. Please check"))
-    status, out, err = engram("status fed/server")
-    assert (status, out) == (1, "")
-    assert err.startswith("engram: no SuperLink of this federation answers at 127.0.0.1:8000")
-
-
-def test_status_of_a_run_counts_who_took_part(engram):
-    folder = Path("run")
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    rows = [
-        {"round": 0, "names": {"2": "park [red]"}},
-        {"round": 1, "cohort": [0, 1], "bytes-sent": 2**20, "seconds-waiting": 1.5},
-        {
-            "round": 2,
-            "cohort": [1, 2],
-            "absent": {"0": "off line", "2": "no reply"},
-            "bytes-sent": 2**20,
-        },
-        {
-            "round": 3,
-            "cohort": [1, 2],
-            "absent": {"0": "off line", "1": "no reply", "2": "shapes", "3": "no node hosts it"},
-        },
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, out, _ = engram("status run --json")
-    found = json.loads(out)
-    assert [list(share.values()) for share in found["clients"]] == [
-        [0, "0", 1, 1, {"off line": 2}],
-        [1, "1", 3, 2, {"no reply": 1}],
-        [2, "park [red]", 2, 0, {"no reply": 1, "shapes": 1}],
-        [3, "3", 0, 0, {"no node hosts it": 1}],
-    ]
-    assert (found["costs"]["bytes-sent"], found["costs"]["seconds-waiting"]) == (2**21, 1.5)
-    status, out, _ = engram("status run")
-    assert status == 0
-    assert "shapes: 1" in out
-    assert "park [red]" in out
-    assert "2.00 MiB" in out

@@ -1,185 +1,29 @@
 """What a round waits for, what is sent again, and who is not asked: on a clock of our own."""
 
-import copy
 import logging
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, Error, Message, MessageType, RecordDict
 
-import server.grid
-import server.suspensions
-from federation.bundle import bundle, is_bundled, unbundle
+from federation.bundle import is_bundled
 from federation.errors import UNFINISHED
-from federation.flower import SUPERLINK, ErrorCode, instead, local_run, name_message
-from federation.wire import ARRAYS, BUSY, CLIENTS, CONFIG, ROSTER_QUERY
+from federation.flower import ErrorCode, instead, local_run, name_message
+from federation.wire import ARRAYS, ROSTER_QUERY
 from server.answers import Answers
 from server.grid import PatientGrid
 from server.membership import Membership
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def monotonic(self):
-        return self.now
-
-    time = monotonic
-
-    def sleep(self, seconds):
-        self.now += seconds
-
-
-class Node:
-    """Takes ``work`` seconds for a message. ``away``: from when till when it is down.
-
-    What it was at when it went down is lost; what it had not fetched by then waits for it. What it
-    says, it says in one reply after another, and then its usual answer.
-    """
-
-    def __init__(self, work=1.0, away=(), busy_until=0.0, says=()):
-        self.work = work
-        self.busy_until = busy_until  # with another run, of which it says so
-        self.says = list(says)
-        self.away = list(away)
-        self.free = 0.0
-        self.handled = []
-
-    def take(self, now, message):
-        """Returns when the message is answered; infinity for never."""
-        start = max(now, self.free)
-        start = max([start, *(end for begin, end in self.away if begin <= start < end)])
-        if start > message.metadata.created_at + message.metadata.ttl:
-            return np.inf
-        kind = message.metadata.message_type
-        self.handled.append(kind)
-        work = 0.1 if kind == ROSTER_QUERY else self.work
-        for begin, end in self.away:
-            if start < begin < start + work:
-                self.free = end
-                return np.inf
-        self.free = start + work
-        return self.free
-
-    def is_there(self, now):
-        return not any(begin <= now < end for begin, end in self.away)
-
-    def activated(self, now):
-        return str(sum(end <= now for _, end in self.away))
-
-
-class Link(Grid):
-    """A SuperLink and its nodes, behind the public methods of Flower's grid and its get_nodes."""
-
-    run = None
-
-    def __init__(self, clock, nodes):
-        self.clock = clock
-        self.nodes = nodes
-        self.messages = {}
-        local_run()
-
-    def set_run(self, run):
-        raise NotImplementedError
-
-    create_message = send_and_receive = set_run
-
-    def get_nodes(self):
-        return [
-            SimpleNamespace(node_id=name, last_activated_at=node.activated(self.clock.now))
-            for name, node in self.nodes.items()
-            if node.is_there(self.clock.now)
-        ]
-
-    def get_node_ids(self):
-        return [node.node_id for node in self.get_nodes()]
-
-    def push_messages(self, messages):
-        for message in messages:
-            name_message(message, message.object_id)
-            name = message.metadata.message_id
-            assert name not in self.messages, "a SuperLink would take it for the same message"
-            assert is_bundled(message.content)
-            names = [CONFIG] if message.metadata.message_type == ROSTER_QUERY else [ARRAYS, CONFIG]
-            assert list(unbundle(message.content)) == names  # sent again, too
-            assert unbundle(message.content)[CONFIG]["training"] == TRAINING
-            when = self.nodes[message.metadata.dst_node_id].take(self.clock.now, message)
-            expires = message.metadata.created_at + message.metadata.ttl
-            node = message.metadata.dst_node_id
-            said = ANSWER
-            if self.clock.now < self.nodes[node].busy_until:
-                said = Error(BUSY, "round 7 of run 5")
-            elif message.metadata.message_type != ROSTER_QUERY and self.nodes[node].says:
-                said = self.nodes[node].says.pop(0)
-            reply = Message(said if isinstance(said, Error) else bundle(said), reply_to=message)
-            self.messages[name] = (node, when, expires, reply)
-        return [message.metadata.message_id for message in messages]
-
-    def pull_messages(self, message_ids):
-        now, found = self.clock.now, []
-        for name in message_ids:
-            node, when, expires, reply = self.messages[name]
-            if not self.nodes[node].is_there(now):
-                found.append(_off_line(reply))
-            elif when <= min(now, expires):
-                found.append(reply)
-                self.messages[name] = (node, np.inf, expires, reply)
-        return found
-
-
-def _off_line(reply):
-    """What a SuperLink says in place of a reply of a node that is away."""
-    found = instead(copy.deepcopy(reply), ErrorCode.NODE_UNAVAILABLE, "off line")
-    found.metadata.__dict__["_src_node_id"] = SUPERLINK
-    return found
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    for module in (server.grid, server.suspensions):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
-
-
-TRAINING = "0123456789abcdef"
-ANSWER = RecordDict({ARRAYS: ArrayRecord([np.ones(2)])})
-RUBBISH = RecordDict({"engram.all": ConfigRecord({"engram.all": b"\xff\xff"})})
-CUT_OFF = Error(UNFINISHED, "3 of its 4 parts did not come")
-
-
-def ask(clients, kind=MessageType.TRAIN, several=1):
-    """A message to each node, for clients of the same number."""
-    return [
-        Message(
-            RecordDict(
-                {
-                    ARRAYS: ArrayRecord([np.zeros((3, 4))]),
-                    CONFIG: ConfigRecord({CLIENTS: [client] * several, "training": TRAINING}),
-                }
-            ),
-            dst_node_id=client,
-            message_type=kind,
-        )
-        for client in clients
-    ]
-
-
-def answered(replies):
-    return sorted(reply.metadata.src_node_id for reply in replies)
-
-
-def exchange(clock, nodes, *, least=1, timeout=60.0, grid=None):
-    """One round with every node; returns who answered, how long it took, and the grid."""
-    grid = grid or PatientGrid(Link(clock, nodes), least=least)
-    start = clock.now
-    replies = list(grid.send_and_receive(ask(grid.get_node_ids()), timeout=timeout))
-    good = [reply for reply in replies if not reply.has_error()]
-    assert all(ARRAYS in reply.content.array_records for reply in good)
-    return answered(good), clock.now - start, grid
+from tests.server.links import (
+    ANSWER,
+    CUT_OFF,
+    RUBBISH,
+    Link,
+    Node,
+    answered,
+    ask,
+    exchange,
+    off_line,
+)
 
 
 def test_returns_when_the_slowest_has_answered(clock):
@@ -217,7 +61,7 @@ def test_a_node_that_is_gone_costs_one_timeout_and_later_rounds_nothing(clock):
         assert took < 2
 
 
-def test_a_round_with_enough_replies_does_not_wait_for_who_is_off_line(clock):
+def test_a_round_with_enough_replies_does_not_wait_for_who_isoff_line(clock):
     nodes = {1: Node(1.0), 2: Node(1.0), 3: Node(5.0, away=[(clock.now + 2, np.inf)])}
     who, took, _ = exchange(clock, nodes, least=2, timeout=30)
     assert who == [1, 2]
@@ -295,7 +139,7 @@ def test_what_a_superlink_deleted_is_sent_again(clock):
     class Forgetful(Link):
         def pull_messages(self, message_ids):
             if self.clock.now < begin + 2:
-                return [_off_line(self.messages[name][3]) for name in message_ids]
+                return [off_line(self.messages[name][3]) for name in message_ids]
             return super().pull_messages(message_ids)
 
     begin = clock.now

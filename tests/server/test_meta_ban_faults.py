@@ -15,7 +15,7 @@ from federation.errors import RunStopped
 from federation.predictions import ARMS, PREDICTIONS, Question, question_for
 from federation.wire import ARRAYS, CLIENTS, to_record
 from simulations.grid import InProcessGrid
-from strategies.meta_ban import summed
+from strategies.gradients import summed
 from tests.server.late import Late
 from tests.server.sites import Odd, error_instead
 from tests.server.turns import COUNT, DISCREET, T, rows_of, run, settings

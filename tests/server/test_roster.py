@@ -11,12 +11,10 @@ from federation.errors import RunStopped
 from federation.fingerprint import fingerprint, source_root
 from federation.roster import Kind, describe_node
 from federation.wire import BUSY, REFUSED
-from server import answers, membership
+from server import answers
 from server.grid import PatientGrid
-from server.identity import init_federation
 from server.membership import Membership
 from server.roster import Attendance, query_roster
-from server.status import Member
 from simulations.grid import InProcessGrid
 from tests.support import grid, small, trainer
 
@@ -347,77 +345,6 @@ def test_nobody_is_waited_for_when_all_who_are_registered_have_answered():
     assert attendance.left_out([], {}) == {1: "its node cannot serve this run: no such file"}
     with pytest.raises(RunStopped, match=r"client-1 \(node 2\) cannot serve this run: no such"):
         begun(named(NAMES, *nodes), 3, patience=60)
-
-
-# --- What a run knows that gives up ----------------------------------------------------------
-
-
-def listed(*statuses):
-    return lambda folder, control: [
-        Member(f"client-{i}", i, status, "") for i, status in enumerate(statuses)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("statuses", "insecure", "says"),
-    [
-        (
-            (),
-            False,
-            "the SuperLink knows 0 of the federation's 3 nodes (on line: 0); register the others' "
-            "keys: `engram register fed/server`",
-        ),
-        (
-            ("online", "unregistered"),
-            False,
-            "the SuperLink knows 1 of the federation's 3 nodes (on line: 1, unregistered: 1); "
-            "register the others' keys: `engram register fed/server`",
-        ),
-        (
-            ("online", "offline", "registered"),
-            False,
-            "the SuperLink knows 3 of the federation's 3 nodes (on line: 1); start the missing "
-            "nodes, or lower min-clients",
-        ),
-        (
-            (),
-            True,
-            "the SuperLink knows 0 of the federation's 3 nodes (on line: 0); start the missing "
-            "nodes, or lower min-clients",
-        ),
-    ],
-)
-def test_says_what_the_superlink_knows(monkeypatch, statuses, insecure, says):
-    monkeypatch.setattr(membership, "members", listed(*statuses))
-    g = named(("client-0",), *[entry([0])] * ("online" in statuses), insecure=insecure)
-    with pytest.raises(RunStopped) as caught:
-        begun(g, 3)
-    assert str(caught.value).endswith(says)
-    assert "\n" not in str(caught.value)
-
-
-def test_says_nothing_of_a_superlink_that_does_not_say(monkeypatch):
-    def declines(folder, control):
-        raise RunStopped("no SuperLink answers")
-
-    monkeypatch.setattr(membership, "members", declines)
-    with pytest.raises(RunStopped) as caught:
-        begun(named(()), 3)
-    assert str(caught.value) == (
-        "0 of 3 clients can take part, but 3 are needed; clients [0, 1, 2]: no node hosts it; "
-        "start the missing nodes, or lower min-clients"
-    )
-
-
-def test_finds_the_federation_whose_superlink_started_it(monkeypatch):
-    found = membership.membership_of(SimpleNamespace(_addr="127.0.0.1:8001"))
-    assert found is None
-    init_federation(Path("fed"), clients=3, hosts=[], superlink="127.0.0.1:9092", days=1)
-    monkeypatch.setenv("FLWR_HOME", str(Path("fed/server/flwr")))
-    found = membership.membership_of(SimpleNamespace(_addr="127.0.0.1:8001"))
-    assert found == (Path("fed/server"), 3, False, "127.0.0.1:8001")
-    Path("fed/server/clients/client-1.71.unregistered").touch()
-    assert found.barred() == {71}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from federation.wire import to_record
 from server.roster import query_roster
 from strategies.local import Federated
 from strategies.screening import Kind
-from tests.strategies.forgeries import EVALUATE, NASTY, TRAIN, Draft, alter, clutter, exploded, pick
+from tests.strategies.drafts import EVALUATE, NASTY, TRAIN, Draft, pick
+from tests.strategies.forgeries import alter, clutter, exploded
 from tests.support import grid, initial_model, small, trainer
 
 NODES, HOSTILE, OUTSIDERS, ROUNDS = 10, 4, 1, 5  # two clients a node: less than half are hostile

@@ -1,0 +1,33 @@
+"""The gradient of a batch of rows, of the parts that sites have computed."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+
+from engram.bandits.networks import Weights
+from engram.bandits.replay import Drawn
+
+__all__ = ["summed"]
+
+_LEAST: Final = 1e-6  # share of the rows by which a gradient may be divided
+
+
+def summed(
+    weights: Weights, drawn: Drawn, heard: Collection[int], parts: Sequence[Weights]
+) -> Weights:
+    """Sums sites' gradients, rescaled to a mean over the rows of the clients that answered.
+
+    Args:
+        weights: Weights of M networks, shapes (M, out, in), which are the gradient's shapes.
+        drawn: All rows that were asked about; users are clients.
+        heard: The clients of the parts.
+        parts: The gradient of each site that answered.
+    """
+    lost = np.where(np.isin(drawn.users, list(heard)), 0.0, drawn.shares).sum(axis=1)
+    scale = torch.from_numpy(1 / np.where(lost < 1 - _LEAST, 1 - lost, 1.0))[:, None, None]
+    zeros = tuple(map(torch.zeros_like, weights))
+    return tuple(
+        scale * torch.stack(layers).sum(dim=0) for layers in zip(zeros, *parts, strict=True)
+    )

@@ -1,0 +1,71 @@
+"""`engram status`: of a federation, and of a run."""
+
+import json
+from pathlib import Path
+
+from tests.server.test_federation_cli import failure, node
+
+
+def test_status_names_who_is_there(engram, answers):
+    said, _ = answers
+    engram("init-federation fed --clients 2")
+    said += [{"success": True, "node-id": 17}, {"success": True, "node-id": 4}]
+    engram("register fed/server")
+    nodes = [node(17, "online", **{"online-at": "2026-01-02 03:04:05Z"}), node(4, "registered")]
+    said += [{"success": True, "nodes": [*nodes, node(9, "offline")]}] * 2
+    status, out, err = engram("status fed/server")
+    assert (status, err) == (0, "")
+    (line,) = (line for line in out.splitlines() if "online" in line)
+    assert all(word in line for word in ("client-0", "17", "2026-01-02"))
+    _, out, _ = engram("status fed/server --json")
+    found = json.loads(out)
+    assert [(m["name"], m["status"]) for m in found] == [
+        ("", "offline"),
+        ("client-0", "online"),
+        ("client-1", "registered"),
+    ]
+    assert found[1]["since"] == "2026-01-02 03:04:05Z"
+
+
+def test_status_of_a_federation_without_a_superlink_is_one_line(engram, answers):
+    engram("init-federation fed --clients 1")
+    answers[0].append(failure("Connection to the SuperLink is unavailable. Please check"))
+    status, out, err = engram("status fed/server")
+    assert (status, out) == (1, "")
+    assert err.startswith("engram: no SuperLink of this federation answers at 127.0.0.1:8000")
+
+
+def test_status_of_a_run_counts_who_took_part(engram):
+    folder = Path("run")
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    rows = [
+        {"round": 0, "names": {"2": "park [red]"}},
+        {"round": 1, "cohort": [0, 1], "bytes-sent": 2**20, "seconds-waiting": 1.5},
+        {
+            "round": 2,
+            "cohort": [1, 2],
+            "absent": {"0": "off line", "2": "no reply"},
+            "bytes-sent": 2**20,
+        },
+        {
+            "round": 3,
+            "cohort": [1, 2],
+            "absent": {"0": "off line", "1": "no reply", "2": "shapes", "3": "no node hosts it"},
+        },
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, out, _ = engram("status run --json")
+    found = json.loads(out)
+    assert [list(share.values()) for share in found["clients"]] == [
+        [0, "0", 1, 1, {"off line": 2}],
+        [1, "1", 3, 2, {"no reply": 1}],
+        [2, "park [red]", 2, 0, {"no reply": 1, "shapes": 1}],
+        [3, "3", 0, 0, {"no node hosts it": 1}],
+    ]
+    assert (found["costs"]["bytes-sent"], found["costs"]["seconds-waiting"]) == (2**21, 1.5)
+    status, out, _ = engram("status run")
+    assert status == 0
+    assert "shapes: 1" in out
+    assert "park [red]" in out
+    assert "2.00 MiB" in out
