@@ -20,8 +20,9 @@ def test_the_page_of_a_live_federation_says_who_is_there_and_how_far_it_is(tmp_p
     runs = tmp_path / "runs"
     runs.mkdir()
     with LocalFederation(tmp_path / "fed", clients=CLIENTS) as there:
-        experiment = settings(**{"num-rounds": 40, "eval-every": 10})
+        experiment = settings(**{"num-rounds": 100, "eval-every": 10})
         going = threading.Thread(
+            daemon=True,
             target=run_deployed,
             args=(experiment, runs / "live", there.server),
             kwargs={"control": there.control, "on_trouble": print},
@@ -32,11 +33,15 @@ def test_the_page_of_a_live_federation_says_who_is_there_and_how_far_it_is(tmp_p
         def page():
             return said(federation(shelf, live))
 
-        wait_for(lambda: "of 40 rounds are done" in page(), 120, "a run that goes on")
-        wait_for(lambda: page().count('"online"') == CLIENTS, 60, "nodes on line")
-        wait_for(lambda: "nodes have answered" in page(), 60, "a round in progress")
-        text = page()
-        assert all(f"client {client}" in text for client in range(CLIENTS))
+        words = ["of 100 rounds are done", "nodes have answered", "at work"]
+        words += [f"client {client}" for client in range(CLIENTS)]
+
+        def all_told():
+            text = page()
+            online = text.count('"online"') == CLIENTS
+            return online and all(word in text for word in words)
+
+        wait_for(all_told, 120, "a page of nodes on line, and of a round in progress")
         going.join(300)
     record = RunRecord.open(runs / "live")
     assert record.results is not None
