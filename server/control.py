@@ -14,7 +14,7 @@ from federation.launch import Launch
 from server.launch import flwr_command
 
 _PATIENCE = 60.0
-_COLOR = re.compile(r"\x1b\[[\d;]*m")
+_COLOR = re.compile(r"\x1b\[[\d;]*m")  # which FORCE_COLOR asks for, as notebooks set it
 _BOX = re.compile(r"((?:^[│|].*[│|]\n)+)[╰+]", re.MULTILINE)  # its lines, down to the lower edge
 
 
@@ -77,7 +77,7 @@ def _run(launch: Launch, what: str) -> dict[str, Any]:
             timeout=_PATIENCE,
             check=False,
         )
-        answer: dict[str, Any] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(_COLOR.sub("", done.stdout))
     except subprocess.TimeoutExpired as error:
         raise RunStopped(f"{what}: no answer for {_PATIENCE:.0f} seconds") from error
     except ValueError as error:

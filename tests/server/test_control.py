@@ -1,11 +1,15 @@
 """What Flower's command says, in one line."""
 
 import io
+import os
+import sys
 
 import pytest
 from rich.console import Console
 from rich.panel import Panel
 
+from federation.launch import Launch
+from server import control
 from server.control import reason
 
 LONG = "Connection to the SuperLink is unavailable. " * 3 + "See /etc/engram for its address."
@@ -41,3 +45,10 @@ def test_a_reason_is_one_line_of_bounded_length():
     found = reason(boxed("word " * 1000))
     assert len(found) <= 300
     assert "\n" not in found
+
+
+def test_an_answer_may_be_colored(tmp_path, monkeypatch):
+    program = r'print("\x1b[1m{\x1b[0m\"success\": true\x1b[1m}\x1b[0m")'
+    launch = Launch([sys.executable, "-c", program], dict(os.environ), tmp_path)
+    monkeypatch.setattr(control, "flwr_command", lambda *words, control: launch)
+    assert control.ask(tmp_path, "supernode", "list", what="the nodes") == {"success": True}
