@@ -1,6 +1,7 @@
 """README and docs/: every command and every example runs, and what they name is there."""
 
 import importlib
+import importlib.util
 import itertools
 import json
 import re
@@ -27,8 +28,12 @@ from tests.support import write_npz
 pytestmark = pytest.mark.usefixtures("blank_figures")
 
 ROOT = source_root()
-SITE = sorted((ROOT / "docs").rglob("*.md"))
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+SITE = sorted([*(ROOT / "docs").rglob("*.md"), *TUTORIALS])
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *SITE]
+_spec = importlib.util.spec_from_file_location("methods_tool", ROOT / "docs/tools/methods.py")
+TOOL = importlib.util.module_from_spec(_spec)  # what completes the pages of methods
+_spec.loader.exec_module(TOOL)
 RULE = "class SignSGD(engram.LocalMethod)"  # the example of a plug-in
 ROOT_FOLDERS = {*ROOMS, "benchmarks", "docker", "docs", "tests"}
 
@@ -37,8 +42,25 @@ def name_of(page):
     return page.relative_to(ROOT).as_posix()
 
 
-def blocks(page, language):
+def text_of(page):
+    """Returns a page as Markdown: of a tutorial, what its cells of text say."""
     text = page.read_text(encoding="utf-8")
+    if page.suffix == ".md":
+        return text
+    cells = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)+)", text, flags=re.MULTILINE)
+    return "\n".join(re.sub(r"^# ?", "", cell, flags=re.MULTILINE) for cell in cells)
+
+
+def commands_of(tutorial):
+    """Returns the commands of a tutorial's cells of shell, and those that it has in Python."""
+    text = tutorial.read_text(encoding="utf-8")
+    cells = re.findall(r'^# %%.*language="bash"\n((?:# .*\n)+)', text, flags=re.MULTILINE)
+    lines = [line.removeprefix("# ") for cell in cells for line in cell.splitlines()]
+    return [line.removeprefix("engram ") for line in lines]
+
+
+def blocks(page, language):
+    text = text_of(page)
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
@@ -59,7 +81,7 @@ def commands():
 
 def headings(page):
     """Returns the anchors of a page, as the site makes them."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.DOTALL | re.M)
     titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
     return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", t).strip().lower()) for t in titles}
 
@@ -73,7 +95,7 @@ def test_the_readme_is_short():
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_what_a_page_names_is_there(page):
-    text = page.read_text(encoding="utf-8")
+    text = text_of(page)
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
         path, _, anchor = link.partition("#")
         target = page.parent / path if path else page
@@ -102,7 +124,7 @@ def source(path):
 
 def test_every_page_is_in_the_sites_navigation():
     config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    named = re.findall(r": ([\w/-]+\.md)$", config, flags=re.MULTILINE)
+    named = re.findall(r": ([\w/-]+\.(?:md|py))$", config, flags=re.MULTILINE)
     assert sorted(named) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in SITE)
 
 
@@ -113,15 +135,28 @@ def test_pages_list_every_method():
     readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/methods.md"))
     table = readme.partition("## Methods")[2].partition("\n\n[")[0]
     assert sorted(re.findall(r"`([\w-]+)`", table)) == sorted(METHODS)
-    rows = re.findall(r"^\| `([\w-]+)` \| ", page, re.MULTILINE)
-    assert set(rows[: len(METHODS)]) == set(METHODS)
+    rows = re.findall(r"^\| \[`([\w-]+)`\]\(methods/\1\.md\) \| ", page, re.MULTILINE)
+    assert sorted(rows) == sorted(METHODS)
+    assert {path.stem for path in (ROOT / "docs" / "methods").iterdir()} == set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_methods_settings_are_listed_with_their_defaults(method):
-    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    (section,) = re.findall(rf"^### {method}\n(.*?)(?=^###? |\Z)", text, re.DOTALL | re.MULTILINE)
-    assert listed_settings(section) == written(METHODS[method].defaults())
+def test_a_methods_page_has_its_rule_and_gets_its_settings(method):
+    page = text_of(ROOT / "docs" / "methods" / f"{method}.md")
+    for part in (f"# {method}\n", "## Update rule\n", "## When to use it\n", "## Try it\n"):
+        assert part in page
+    assert listed_settings(TOOL.settings(method)) == written(METHODS[method].defaults())
+    assert METHODS[method].source in TOOL.described(method)
+
+
+def test_a_methods_page_shows_what_results_have_of_it():
+    results = text_of(ROOT / "docs" / "results.md")
+    shown = TOOL.measured("ditto", results)
+    rows = set(re.findall(r"^\| `ditto` \|.*$", results, re.MULTILINE))
+    assert rows
+    assert rows <= set(shown.splitlines())
+    assert "`apfl`" not in shown
+    assert not TOOL.measured("meta-ban", results)  # its page links the section
 
 
 def test_the_shared_settings_are_listed_with_their_defaults():
@@ -202,11 +237,21 @@ def test_the_commands_run(line, own_data, tmp_path, monkeypatch, capsys):
         for block in blocks(page, "console")
         for line in block.splitlines()
         if line.startswith("$ engram ")
-    ],
+    ]
+    + [line for page in TUTORIALS for line in commands_of(page)],
     ids=str,
 )
 def test_commands_for_other_machines_are_valid(line):
     parse(shlex.split(line))
+
+
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=name_of)
+def test_a_tutorial_says_what_it_is_about_and_can_be_read(tutorial):
+    """It runs when the site is built, where a cell that fails is a failure."""
+    source = tutorial.read_text(encoding="utf-8")
+    compile(source, tutorial.name, "exec")
+    assert source.startswith("# %% [markdown]\n# # ")
+    assert re.findall(r"\]\(\.\./[\w-]+\.md", source), "no page to go on with"
 
 
 def test_the_server_answers_with_probabilities(tmp_path, monkeypatch, own_data):

@@ -1,0 +1,64 @@
+"""Completes each method's page: what it is, its settings and its figures, from code and results."""
+
+import re
+from typing import Any
+
+from federation.methods import METHODS
+from federation.settings.fields import key_of
+from federation.settings.shared import SharedSettings
+from simulations.options import settings_rows
+
+TABLE = re.compile(r"^(\|.*\n)(\|[-|]+\n)((?:\|.*\n)+)", re.MULTILINE)
+REFERENCES = ("local`", "fedavg` |", "fedavg` + fine-tuning", "fedavg`, the common model")
+
+
+def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
+    """Adds to the page of a method what is known of it elsewhere."""
+    room, _, name = page.file.src_uri.removesuffix(".md").rpartition("/")
+    if room != "methods" or name not in METHODS:
+        return markdown
+    results = files.get_file_from_path("results.md").content_string
+    title, _, text = markdown.partition("\n")
+    parts = [title, described(name), text.strip(), settings(name), measured(name, results)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def described(name: str) -> str:
+    """Says what a method is, and where its equations stand."""
+    method = METHODS[name]
+    source = f" *Source: {method.source}.*" if method.source else ""
+    return f"**`{name}`**: {method.meaning}.{source}"
+
+
+def settings(name: str) -> str:
+    """Returns the table of a method's own settings, and the shared ones that it does not read."""
+    method = METHODS[name]
+    rows = [
+        f"| `{key}` | `{default}` | {span} | {meaning} |"
+        for key, default, span, meaning in settings_rows(method)
+    ]
+    table = ["| setting | default | range | meaning |", "|---|---|---|---|", *rows]
+    unread = [f"`{key_of(key)}`" for key in SharedSettings.model_fields if key in method.unread]
+    words = ["## Settings", "\n".join(table)]
+    if unread:
+        words.append(f"Shared settings that it does not read: {', '.join(unread)}.")
+    words.append("[Settings](../settings.md) has those that methods share.")
+    return "\n\n".join(words)
+
+
+def measured(name: str, results: str) -> str:
+    """Returns the rows about a method in the tables of the page of results, by their sections."""
+    found = []
+    for section in re.split(r"^(?=##+ )", results, flags=re.MULTILINE)[1:]:
+        title = section.partition("\n")[0].strip("# ")
+        anchor = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower())
+        for head, line, body in TABLE.findall(section):
+            rows = body.splitlines()
+            own = [row for row in rows if row.startswith(f"| `{name}`")]
+            others = [row for row in rows if row.startswith(tuple(f"| `{r}" for r in REFERENCES))]
+            if own:
+                kept = [row for row in rows if row in own or row in others]
+                table = head + line + "\n".join(kept)
+                link = f"[{title}](../results.md#{anchor})"
+                found.append(f"From {link}, which says what was measured:\n\n{table}")
+    return "\n\n".join(["## Measured here", *found]) if found else ""

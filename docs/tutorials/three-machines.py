@@ -1,0 +1,137 @@
+# %% [markdown]
+# # A federation of three machines
+#
+# So far all clients were simulated in one process. Here each is a process of its own that speaks gRPC,
+# as if on a machine of its own: with a certificate, a key, and a memory that only it can read. All of
+# it happens on this machine's loopback interface, so you can repeat it anywhere; on real machines the
+# commands are the same, and only the address differs.
+#
+# ## Keys
+#
+# `init-federation` makes a certificate authority, a certificate for the server, and a folder with a key
+# for each client. (We look for free ports first; on a server you would leave these options out.)
+
+# %%
+import socket
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+fleet, control = (f"127.0.0.1:{free_port()}" for _ in range(2))
+
+
+# %%
+import subprocess
+
+
+def terminal(command):
+    """Runs a command as in a terminal, and stops the page if it fails."""
+    done = subprocess.run(command.split(), check=False, capture_output=True, text=True)
+    print(done.stdout if done.returncode == 0 else done.stderr)
+    done.check_returncode()
+
+
+terminal(f"engram init-federation fed --clients 3 --superlink {fleet}")
+
+# %% [markdown]
+# ## Start
+#
+# The *SuperLink* is where clients connect; a *node* is a client. Each gets a log of its own.
+# `register` lets the clients' keys in: a node whose key is not registered is refused.
+
+# %%
+import time
+
+processes = []
+
+
+def start(name, command):
+    log = open(f"{name}.log", "w")
+    process = subprocess.Popen(command.split(), stdout=log, stderr=log, start_new_session=True)
+    processes.append(process)
+
+
+start("superlink", f"engram superlink fed/server --fleet {fleet} --control {control}")
+host, port = control.split(":")
+with socket.socket() as probe:
+    while probe.connect_ex((host, int(port))):  # until it listens
+        assert processes[0].poll() is None, open("superlink.log").read()
+        time.sleep(0.5)
+terminal(f"engram register fed/server --control {control}")
+for number in range(3):
+    start(f"client-{number}", f"engram node fed/client-{number}")
+
+# %% [markdown]
+# Who is there?
+
+# %%
+until = time.monotonic() + 60
+while open("client-0.log").read().count("connected") < 1 and time.monotonic() < until:
+    time.sleep(0.5)
+time.sleep(2)
+terminal(f"engram status fed/server --control {control}")
+
+# %% [markdown]
+# ## Run
+#
+# The command is the one of a simulation, with `--federation`. Each client holds its share of the digits;
+# on real machines, `engram node fed/client-0 --data csv:mine.csv` brings its own, which no other machine
+# sees.
+
+# %%
+settings = {
+    "num-rounds": 5,
+    "local-epochs": 2,
+    "num-clients": 3,
+    "clients-per-round": 3,
+    "partition": "iid",
+}
+given = " ".join(f"--set {key}={value}" for key, value in settings.items())
+terminal(f"engram run ditto --federation fed/server --control {control} {given} --out runs/fed")
+
+# %% [markdown]
+# Who took part, and what did it cost?
+
+# %%
+terminal("engram status runs/fed")
+
+# %% [markdown]
+# What does a client keep? `ditto` gives each a model of its own. It is in the client's folder, and the
+# server has never seen it:
+
+# %%
+terminal("engram memory list fed/client-0")
+
+# %% [markdown]
+# ## The same numbers as in a simulation
+#
+# Randomness depends on the seed, the round and the client, and on nothing else. So one process with the
+# same settings must find the same:
+
+# %%
+import engram
+
+deployed = engram.load_run("runs/fed")
+same = {key.replace("-", "_"): value for key, value in settings.items()}
+simulated = engram.simulate(method="ditto", progress=False, **same)
+print(deployed.clients["accuracy"].tolist(), simulated.clients["accuracy"].tolist())
+assert abs(deployed.clients["accuracy"] - simulated.clients["accuracy"]).max() < 1e-6
+
+# %% [markdown]
+# ## Stop
+#
+# A node reconnects for as long as it takes, so it runs until it is told to end.
+
+# %%
+for process in reversed(processes):
+    process.terminate()
+print([process.wait(timeout=30) is not None for process in processes])
+
+# %% [markdown]
+# [Deployment](../deployment.md) says what happens when something fails, how clients join later, and how
+# to do the same in containers. On several machines, copy each `fed/client-N` to its machine by hand, and
+# keep `fed/ca.key` in a safe place.

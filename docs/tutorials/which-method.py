@@ -1,0 +1,74 @@
+# %% [markdown]
+# # Which method for my federation?
+#
+# Twenty clients hold handwritten digits. Ten of them have some of each of the digits 0 to 4; the
+# others have much of one digit and a little of another. Should they learn together at all? And if
+# they do, is one model for all enough, or does each need its own?
+#
+# Nobody can answer that for your clients beforehand, but you can measure it. First, look at who holds
+# what. (In a terminal these are the same commands.)
+
+# %% language="bash"
+# engram data --set partition=halves --set num-clients=20
+
+# %% [markdown]
+# ## Compare
+#
+# Two references are in every comparison: `local`, in which each client learns by itself, and `fedavg`,
+# which learns one common model. We add two methods that give each client a model of its own. All have
+# the same step size and the same number of rounds, and each runs with two seeds.
+
+# %% language="bash"
+# engram compare ditto apfl --seeds 2 --set num-rounds=40 --set eta=0.3 --out runs/which
+
+# %% [markdown]
+# ## Read the table
+#
+# - `mean ± sd` is over clients. Read `p10` and `worst` too: a good mean may hide clients that are badly
+#   served.
+# - `common` is the common model as it is. `fedavg` serves everyone by it; `fedavg + fine-tuning` lets
+#   each client take ten gradient steps from it first.
+# - `constant, own` and `linear model, own` need neither a network nor a federation. A method that does
+#   not beat them is not worth its cost.
+# - The sentences below the table compare the method that is best on *validation* rows with each other
+#   one on *test* rows. Where they say that no difference is shown, take the simpler method.
+#
+# What does each client gain? In the picture a dot is a client, in two panels: its gain over learning by
+# itself, and over the common model.
+
+# %% alt="Each client's gain over learning by itself, and over the common model"
+from IPython.display import Image
+
+Image("runs/which/gains.png")
+
+# %% [markdown]
+# ## Conclude
+#
+# The same figures can be had in Python, for statements that are checked rather than believed:
+
+# %%
+import engram
+
+
+def scores(method, column="accuracy"):
+    runs = [engram.load_run(f"runs/which/{method}-seed{seed}") for seed in (0, 1)]
+    return sum(run.clients[column] for run in runs) / len(runs)
+
+
+alone = scores("local", "accuracy-served")
+common, tuned = scores("fedavg", "accuracy-before"), scores("fedavg")
+print(f"alone {alone.mean():.1%}, common model {common.mean():.1%}, fine-tuned {tuned.mean():.1%}")
+print(f"{(tuned < alone).sum()} of {len(alone)} clients do worse with the federation than alone")
+
+assert common.mean() < alone.mean() < tuned.mean()
+
+# %% [markdown]
+# - One model for all is worse here than no federation: the clients' rows differ too much. If you only
+#   compare methods with FedAvg's common model, all of them look good.
+# - Fine-tuning that same model repairs it. It costs a few steps at each client, and nothing else.
+# - Whether a method that was made for personalizing does better than this, is what the sentences below
+#   the table tell. With so few clients they seldom show a difference, and this page claims none.
+#
+# Before you decide on your data: tune each method (`engram tune`), take more seeds, and look again.
+# [Choose a method](../methods.md#when-to-use-which) has advice for each, and
+# [Results](../results.md#tuned-methods-on-more-federations) the same comparison on seven federations.
