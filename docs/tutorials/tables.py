@@ -73,7 +73,7 @@ axes.plot(model.coef_[:, dose], range(8), "o", label="estimate")
 axes.plot(truth["dose"], range(8), "|", color="black", markersize=14, label="truth")
 axes.set_yticks(range(8), clinics)
 axes.set_xlabel("change of pressure with a unit of the dose")
-axes.legend()
+_ = axes.legend(loc="lower right")
 # %% [markdown]
 # ## Do they hold?
 #
