@@ -3,7 +3,10 @@
 import json
 import shutil
 import socket
+import ssl
+import threading
 
+import httpx
 import numpy as np
 import pytest
 from dash import Dash
@@ -11,6 +14,7 @@ from flask import Flask
 
 from federation.addresses import Address
 from federation.errors import Refused
+from server.certificates import certificate_pem, key_pem, new_authority, new_key
 from server.ledger import PROGRESS, Ledger
 from server.record import RunRecord
 from simulations.board.app import board
@@ -25,6 +29,7 @@ from simulations.board.pieces import linked
 from simulations.board.serving import guard, server_of
 from simulations.board.shelf import Shelf, differing
 from simulations.board.trials import trials
+from tests.network.support import free_port
 from tests.support import small
 
 TOKEN = "a token of some length"
@@ -236,6 +241,29 @@ def test_other_machines_need_tls(app, tmp_path):
     (tmp_path / "cert").write_text("none")
     with pytest.raises(Refused, match="are no certificate and its key"):
         server_of(app, away, (tmp_path / "cert", tmp_path / "cert"), TOKEN)
+
+
+def test_over_tls_the_token_opens_the_board(app, tmp_path):
+    authority = new_authority("board")
+    key = new_key()
+    signed = authority.sign(key, ["127.0.0.1"], days=1)
+    (tmp_path / "key.pem").write_bytes(key_pem(key))
+    (tmp_path / "cert.pem").write_bytes(certificate_pem(signed))
+    (tmp_path / "ca.pem").write_bytes(certificate_pem(authority.certificate))
+    at = Address("127.0.0.1", free_port())
+    server = server_of(app, at, (tmp_path / "cert.pem", tmp_path / "key.pem"), TOKEN)
+    server.prepare()
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    try:
+        known = ssl.create_default_context(cafile=tmp_path / "ca.pem")
+        with httpx.Client(verify=known, follow_redirects=True) as client:
+            assert client.get(f"https://{at}/").status_code == 403
+            assert client.get(f"https://{at}/", params={"token": TOKEN}).text == "the board"
+            assert client.get(f"https://{at}/").text == "the board"
+    finally:
+        server.stop()
+        thread.join(10)
 
 
 @pytest.mark.parametrize(
