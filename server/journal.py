@@ -48,9 +48,9 @@ class Journal:
             raise Refused(f"{self.path} cannot be read: {error.strerror}") from error
         rows = [read_row(line) for line in lines]
         damaged = [number for number, row in enumerate(rows[:-1], 1) if row is None]
-        if damaged != self._told:
-            self._told = damaged
+        if damaged and damaged != self._told:
             _log.warning("%s: lines %s are damaged, and left out", self.path, few(damaged))
+        self._told = damaged
         return [row for row in rows if row is not None]
 
     def replace(self, rows: Iterable[Row]) -> None:

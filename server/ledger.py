@@ -28,7 +28,7 @@ _ZEROS: Final[dict[str, float]] = {
 
 
 class Ledger:
-    """Counts by node, from the run's begin on, and what is being waited for.
+    """Counts what each node has cost since the run began, and notes who is waited for.
 
     Args:
         path: The file that is kept up to date, which may be there from before the run was resumed;

@@ -228,7 +228,7 @@ class RunRecord:
         """Locks the run, so that no other process runs it at the same time.
 
         Args:
-            patience: Seconds to try, since a process that reads ``held`` locks it for a moment.
+            patience: Seconds to try: whoever reads ``held`` locks the run for a moment, too.
 
         Raises:
             Refused: If another process runs it.

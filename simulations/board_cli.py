@@ -3,6 +3,7 @@
 import secrets
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import quote
 
 import typer
 
@@ -70,7 +71,7 @@ def board(
     app = make(shelf, Federation(federation, control) if federation else None)
     tls = (certificate, key) if certificate and key else None
     server = server_of(app.server, at, tls, token)
-    secret = f"?token={token}" if token else ""
+    secret = f"?token={quote(token, safe='')}" if token else ""
     out.print(f"board: http{'s' if tls else ''}://{at.reached_at}/{secret}", soft_wrap=True)
     out.print("Ctrl-C ends it.")
     try:

@@ -58,9 +58,11 @@ def entry_of(path: Path) -> Entry | None:
     if kind is None:
         return None
     name, read = _KINDS[kind]
-    begun = datetime.fromtimestamp((path / name).stat().st_mtime)
     try:
+        begun = datetime.fromtimestamp((path / name).stat().st_mtime)
         told = read(path)
+    except OSError:
+        return None  # it has just been removed
     except Refused as error:
         told = ("", "", one_line(str(error)), "")
     return Entry(path.name, kind, *told, f"{begun:%Y-%m-%d %H:%M:%S}")

@@ -65,7 +65,7 @@ def some_of(split: Split, rows: Rows) -> Inputs:
 def inputs_in(
     x: Inputs, kind: Kind, columns: Sequence[InputColumn], missing: str
 ) -> dict[str, _Array]:
-    """Returns the values of each input of numbers, by its name; of what is missing, none.
+    """Returns the values of each input of numbers, by its name, without missing ones.
 
     Args:
         x: Rows as a model sees them.

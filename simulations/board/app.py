@@ -1,13 +1,14 @@
 """The board as a Dash app: the frame of its pages, and which page an address is of."""
 
 from collections.abc import Callable, Mapping, Sequence
+from logging import getLogger
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from federation.errors import EngramError
+from federation.errors import EngramError, one_line
 from simulations.board.comparing import comparing
 from simulations.board.holdings import holdings
 from simulations.board.listing import chosen_runs, listing
@@ -20,6 +21,8 @@ from simulations.board.trials import trials
 __all__ = ["board"]
 
 Query = Mapping[str, Sequence[str]]
+
+_log = getLogger("flwr.engram")
 
 _TICK: Final = 2000  # milliseconds after which a page asks for what is new
 _FRAME: Final = """<!DOCTYPE html>
@@ -100,7 +103,10 @@ def board(shelf: Shelf, live: Federation | None) -> Dash:
                 return no_update, no_update
             return _page(pages, path, query), now
         except EngramError as error:
-            return html.P(str(error), className="refused"), ""
+            return html.P(str(error)), ""
+        except Exception as error:  # files may be damaged, or go away while they are read
+            _log.exception("the page %s%s cannot be shown", path, search or "")
+            return html.P(f"This page cannot be shown: {one_line(repr(error))}"), ""
 
     app.callback(
         Output("page", "children"),

@@ -7,6 +7,7 @@ import numpy as np
 
 from engram.metrics import Metric
 from federation.methods.local import COMMON
+from federation.settings.data import DataSettings
 from server.record import RunRecord
 from server.status import participation
 from simulations.board.pieces import address, linked, number
@@ -48,6 +49,7 @@ def client_rows(
         page = address("/client", name=name, client=client)
         part = parts.get(client)
         row = {
+            "number": client,
             "client": linked(called.get(client, f"client {client}"), page),
             "seed": seed,
             metric.name: _figure(mine[client], metric),
@@ -68,23 +70,30 @@ def client_columns(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[di
         else number(
             key, 0 if key in _WHOLE else digits, cellClassRules=_RULES if "gain" in key else {}
         )
-        for key in rows[0]
+        for key in dict.fromkeys(key for row in rows for key in row)
+        if key != "number"
     ]
 
 
 def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, Any]:
-    """Returns each client's score by the references of the same seed."""
-    seed = record.config["settings"]["seed"]
+    """Returns each client's score by the references of the same seed and data."""
+    own = record.config["settings"]
     found = {}
     for label, title, which in gain_lines(beside)[0]:
         same = [
             other
             for other in beside[label]
-            if other.config["settings"]["seed"] == seed and other.results is not None
+            if other.results is not None and _same_clients(own, other.config["settings"])
         ]
         if same and same[0].folder != record.folder:
             (found[title],) = client_scores(same[:1], metric.name + which)
     return found
+
+
+def _same_clients(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two runs are of the same clients with the same rows."""
+    keys = ("seed", *DataSettings.all_keys())
+    return all(one.get(key) == other.get(key) for key in keys)
 
 
 def _common(label: str, record: RunRecord, metric: Metric) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """The page that shows which client holds which rows."""
 
+import json
+import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from dash import html
@@ -13,12 +15,14 @@ from federation.errors import EngramError
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from server.record import RunRecord
-from simulations.board.pieces import graph, grid, number
+from simulations.board.pieces import graph, grid, number, plain
 from simulations.board.shelf import Shelf
 
 __all__ = ["holdings"]
 
 _LOCAL = ("digits", "npz", "npy", "csv", "images")  # kinds of data that are never downloaded
+_LOCK = threading.Lock()
+_Held = tuple[np.ndarray, Mapping[int, str]]
 
 
 def holdings(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
@@ -27,18 +31,22 @@ def holdings(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component
     record = shelf.record(name)
     settings, title = record.config["settings"], html.H1(f"Who holds which rows in {name}")
     kind = settings["dataset"].partition(":")[0]
-    if record.config["engine"] == "network" or kind not in _LOCAL:
+    if record.config["engine"] == "flower" or kind not in _LOCAL:
         words = "The rows are with the clients, or elsewhere: engram data shows those of settings."
         return [title, html.P(words)]
     try:
-        counts, names = _counts(str(record.folder), shelf.stamp(name))
+        counts, names = _counted(record)
     except EngramError as error:
         return [title, html.P(f"Its data cannot be read here: {error}")]
     classes = counts.shape[1]
-    called = [names.get(client, f"client {client}") for client in range(len(counts))]
+    called = _distinct([names.get(client, f"client {client}") for client in range(len(counts))])
     labels = [f"class {label}" for label in range(classes)] if classes > 1 else ["rows"]
     hover = "%{y}, %{x}: %{z} rows<extra></extra>"
-    figure = Figure(Heatmap(z=counts, x=labels, y=called, colorscale="Blues", hovertemplate=hover))
+    figure = Figure(
+        Heatmap(
+            z=counts, x=labels, y=[*map(plain, called)], colorscale="Blues", hovertemplate=hover
+        )
+    )
     figure.update_yaxes(autorange="reversed", type="category")
     figure.update_layout(height=int(min(900, 160 + 18 * len(called))))
     rows = [
@@ -54,13 +62,24 @@ def holdings(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component
     return [title, html.P(words), graph("holdings", figure), grid("holdings", rows, columns)]
 
 
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Returns names, with their clients' numbers where several have the same one."""
+    counted = Counter(names)
+    return [f"{n} ({client})" if counted[n] > 1 else n for client, n in enumerate(names)]
+
+
+def _counted(record: RunRecord) -> _Held:
+    """Counts once for each set of settings, however many look at the same time."""
+    with _LOCK:
+        return _counts(json.dumps(record.config["settings"], sort_keys=True))
+
+
 @lru_cache(maxsize=4)
-def _counts(folder: str, stamp: object) -> tuple[np.ndarray, Mapping[int, str]]:
+def _counts(settings: str) -> _Held:
     """Returns each client's training rows, (clients, classes), and the clients' names."""
     from federation.data.federated import federated_data  # noqa: PLC0415 - loads torch
 
-    del stamp
-    experiment = Experiment.from_config(RunRecord.open(Path(folder)).config["settings"])
+    experiment = Experiment.from_config(json.loads(settings))
     if not isinstance(experiment.own, LocalMethod):
         raise EngramError("it trains no network")
     data = federated_data(experiment)

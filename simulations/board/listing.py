@@ -6,7 +6,7 @@ from typing import Any, Final
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from simulations.board.pieces import address, grid, linked
+from simulations.board.pieces import address, escaped, grid, linked
 from simulations.board.shelf import Shelf, Shelved, differing
 
 __all__ = ["chosen_runs", "listing"]
@@ -67,7 +67,7 @@ def _row(one: Shelved, apart: Sequence[str]) -> dict[str, Any]:
         "data": entry.data,
         "seed": one.settings.get("seed"),
         "state": entry.state,
-        "score": entry.score,
+        "score, last round": entry.score,
         "begun": entry.begun,
     }
     return first | {key: one.settings.get(key) for key in apart}
@@ -75,7 +75,7 @@ def _row(one: Shelved, apart: Sequence[str]) -> dict[str, Any]:
 
 def _link(one: Shelved) -> str:
     if one.entry.kind not in _PAGES:
-        return one.name
+        return escaped(one.name)
     return linked(one.name, address(_PAGES[one.entry.kind], name=one.name))
 
 

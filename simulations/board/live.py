@@ -9,7 +9,7 @@ from typing import Final
 from dash import dcc, html
 from dash.development.base_component import Component
 
-from federation.errors import EngramError
+from federation.errors import EngramError, Refused
 from server.record import RunRecord
 from server.status import Member, members
 from simulations.board.nodes import absences, node_rows, progress
@@ -53,6 +53,8 @@ class Federation:
             self._found = members(self.server, control=self._control)
         except EngramError as error:
             self._found = error
+        except Exception as error:  # of a thread, which nobody else would hear of
+            self._found = Refused(f"the SuperLink's answer cannot be read: {error!r}")
         finally:
             self._asked, self._busy = time.monotonic(), False
 

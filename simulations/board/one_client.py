@@ -41,7 +41,7 @@ def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Compone
         found += [graph("history", _history(record, client, beside)), html.P(note)]
     else:
         found.append(html.P("The run has not recorded clients' scores."))
-    return found + _gains(shelf, name, record, called)
+    return found + _gains(shelf, name, record, client)
 
 
 def _number(record: RunRecord, query: Mapping[str, Sequence[str]]) -> int:
@@ -57,9 +57,10 @@ def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[st
     main = record.metrics[0]
     if rows and client in rows[-1]["ids"]:
         at = rows[-1]["ids"].index(client)
-        for title, which in ((main.name, SERVED), ("of the common model", COMMON)):
+        for title, which in ((f"{main.name}, last round", SERVED), ("of the common model", COMMON)):
             value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
-            told[title] = f"{main.in_words(value, 1)}{' %' if main.percent else ''}"
+            if value is not None:
+                told[title] = f"{main.in_words(value, 1)}{' %' if main.percent else ''}"
     if share is not None:
         why = "; ".join(f"{reason} ({times})" for reason, times in share.reasons.items())
         told |= {"asked in": f"{share.asked} rounds", "took part in": f"{share.took_part} rounds"}
@@ -84,7 +85,7 @@ def _history(record: RunRecord, client: int, beside: Sequence[RunRecord]) -> Fig
     everyone = [
         (row["round"], _mean(row[main.name + SERVED]))
         for row in record.scores()
-        if main.name + SERVED in row
+        if any(value is not None for value in row.get(main.name + SERVED, ()))
     ]
     lines = {"mean of all clients": (everyone, "#888", "dot")}
     lines["common model"] = (_curve(record, client, COMMON), "#1f77b4", "dash")
@@ -135,7 +136,7 @@ def _curve(record: RunRecord, client: int, which: str) -> list[tuple[int, float]
     return found
 
 
-def _gains(shelf: Shelf, name: str, record: RunRecord, called: str) -> list[Component]:
+def _gains(shelf: Shelf, name: str, record: RunRecord, client: int) -> list[Component]:
     """Shows each metric of the client, and its gains."""
     if record.results is None:
         return []
@@ -143,6 +144,6 @@ def _gains(shelf: Shelf, name: str, record: RunRecord, called: str) -> list[Comp
     label, found = label_of(record, beside), []
     for metric in record.metrics:
         rows = client_rows(name, label, record, beside, metric)
-        own = [row for row in rows if row["client"].startswith(f"[{called}]")]
+        own = [row for row in rows if row["number"] == client]
         found += [grid(f"own-{metric.name}", own, client_columns(own, metric))] if own else []
     return [html.H2("In the end"), *found]

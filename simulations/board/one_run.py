@@ -8,6 +8,7 @@ from dash.development.base_component import Component
 from plotly.graph_objects import Figure, Scatter
 
 from engram.metrics import Metric
+from federation.errors import Refused
 from federation.methods import METHODS
 from federation.methods.local import LocalMethod
 from server.record import RunRecord
@@ -56,7 +57,7 @@ def _facts(record: RunRecord) -> dict[str, object]:
         "seed": settings["seed"],
         "engine": config["engine"],
         "state": entry.state if entry else "",
-        "score": entry.score if entry else "",
+        "score, last round": entry.score if entry else "",
         "a round": speed and f"{speed:.1f} ms",
         "a client's bytes in a round": size and f"{size:,}",
         "privacy spent": "" if epsilon is None else f"epsilon {epsilon:.3g} at delta {delta:g}",
@@ -95,7 +96,13 @@ def _of_network(
     beside = shelf.around(name)
     label = label_of(record, beside)
     rows = client_rows(name, label, record, beside, metric)
-    words = "Scores are of test rows, in the round that validation rows pick. Gains are in points."
+    picked = (record.results or {}).get("selected")
+    when = (
+        "in the last round"
+        if picked is None
+        else f"in round {picked['round']}, which validation rows pick"
+    )
+    words = f"Scores are of test rows, {when}. Gains are positive where the client is better off."
     found += [html.H2(f"{len(rows)} clients"), html.P(words)]
     if rows:
         found.append(grid("clients", rows, client_columns(rows, metric)))
@@ -107,7 +114,10 @@ def _of_network(
 def label_of(record: RunRecord, runs: Runs) -> str:
     """Returns the label that a run has among others."""
     folders = {label: [one.folder for one in records] for label, records in runs.items()}
-    return next(label for label, those in folders.items() if record.folder in those)
+    for label, those in folders.items():
+        if record.folder in those:
+            return label
+    raise Refused(f"{record.folder} has no scores in its metrics.jsonl")
 
 
 def _of_others(name: str, record: RunRecord, query: Mapping[str, Sequence[str]]) -> list[Component]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from html import escape as html_escape
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -12,7 +13,18 @@ from plotly.graph_objects import Figure
 
 from simulations.pages.content import BAR, Table
 
-__all__ = ["address", "choices", "facts", "graph", "grid", "linked", "number", "plain_table"]
+__all__ = [
+    "address",
+    "choices",
+    "escaped",
+    "facts",
+    "graph",
+    "grid",
+    "linked",
+    "number",
+    "plain",
+    "plain_table",
+]
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]()<>#+!|~-])")
 _GRID: Final = {
@@ -30,10 +42,19 @@ def address(path: str, **query: str | int | Sequence[str]) -> str:
     return f"{path}?{urlencode(query, doseq=True)}"
 
 
+def plain(text: str) -> str:
+    """Returns a text as plotly is to show it, which reads some tags."""
+    return html_escape(text, quote=False)
+
+
+def escaped(text: str) -> str:
+    """Returns a text as a cell of a column of ``link`` is to show it."""
+    return _SPECIAL.sub(r"\\\1", text)
+
+
 def linked(text: str, path: str) -> str:
     """Returns a link for a cell of a grid whose column is of ``link``."""
-    shown = _SPECIAL.sub(r"\\\1", text)
-    return f"[{shown}]({path.replace('(', '%28').replace(')', '%29')})"
+    return f"[{escaped(text)}]({path.replace('(', '%28').replace(')', '%29')})"
 
 
 def facts(told: Mapping[str, object]) -> Component:
@@ -93,6 +114,7 @@ def grid(name: str, rows: Sequence[Mapping[str, Any]], columns: Columns, **more:
         columnDefs=own,
         defaultColDef={"filter": True, "sortable": True, "resizable": True, "minWidth": 90},
         columnSize="autoSize",
+        getRowId="params.data.id" if rows and "id" in rows[0] else None,  # keeps what is marked
         dashGridOptions=_GRID | more,
         style={"height": f"{60 + 42 * min(len(rows), _ROWS)}px"},
     )

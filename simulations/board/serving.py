@@ -3,7 +3,7 @@
 import hmac
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from cheroot.ssl.builtin import BuiltinSSLAdapter
 from cheroot.wsgi import Server
@@ -15,11 +15,11 @@ from federation.errors import Refused, one_line
 
 __all__ = ["guard", "server_of"]
 
-_COOKIE: Final = "engram-board"
 _POLICY: Final = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
-    "worker-src 'self' blob:; frame-ancestors 'none'"
+    "worker-src 'self' blob:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; "
+    "object-src 'none'"
 )
 _HEADERS: Final = {
     "Content-Security-Policy": _POLICY,  # nothing is loaded from, or told to, another machine
@@ -30,12 +30,13 @@ _THREADS: Final = 8
 
 
 def guard(app: Flask, at: Address, token: str | None) -> None:
-    """Lets in only who may look.
+    """Lets in only those who may look.
 
     Without a token, a request must name this machine as its host, so that no page of another site
     can read the board through a visitor's browser. With one, it must come once in the address, as
     ``?token=...``, and is then kept by the browser in a cookie.
     """
+    cookie = f"engram-board-{at.port}"  # browsers send cookies to every port of a host
 
     @app.before_request
     def check() -> BaseResponse | None:
@@ -43,14 +44,12 @@ def guard(app: Flask, at: Address, token: str | None) -> None:
             if urlsplit(f"//{request.host}").hostname not in (*LOOPBACK, at.host):
                 abort(403, "The board is for this machine.")
             return None
-        if _same(request.cookies.get(_COOKIE, ""), token):
+        if _same(request.cookies.get(cookie, ""), token):
             return None
         if not _same(request.args.get("token", ""), token):
             abort(403, "The board needs its token: open the address that engram board printed.")
-        answer = redirect("/")
-        answer.set_cookie(
-            _COOKIE, token, httponly=True, samesite="Strict", secure=request.is_secure
-        )
+        answer = redirect(_without_token())
+        answer.set_cookie(cookie, token, httponly=True, samesite="Lax", secure=request.is_secure)
         return answer
 
     @app.after_request
@@ -87,6 +86,12 @@ def server_of(app: Flask, at: Address, tls: tuple[Path, Path] | None, token: str
                 f"{tls[0]} and {tls[1]} are no certificate and its key: {told}"
             ) from error
     return server
+
+
+def _without_token() -> str:
+    """Returns the address that was asked for, below this host, without the token."""
+    kept = [(k, v) for k, v in request.args.items(multi=True) if k != "token"]
+    return f"/{request.path.lstrip('/')}{'?' * bool(kept)}{urlencode(kept)}"
 
 
 def _same(one: str, other: str) -> bool:

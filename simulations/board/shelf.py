@@ -17,6 +17,7 @@ __all__ = ["Shelf", "Shelved", "differing"]
 
 _PARTS: Final = ("config.json", "metrics.jsonl", "results.json", PROGRESS, PLAN, SEARCHED)
 _APART: Final = frozenset({"seed", "resume", "method", "dataset"})  # shown in columns of their own
+_KEPT: Final = 256  # runs whose files are kept in memory
 
 Stamp = tuple[Any, ...]
 
@@ -38,7 +39,7 @@ class Shelved(NamedTuple):
 
 
 class _Snapshot(RunRecord):
-    """A run as it was at one moment: each of its files is read once."""
+    """A run, each of whose files is read when it is needed first, and then no more."""
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -54,6 +55,13 @@ class _Snapshot(RunRecord):
 
     def rows(self) -> list[Row]:
         return self._rows
+
+    @cached_property
+    def _client_scores(self) -> list[Row]:
+        return super().scores()
+
+    def scores(self) -> list[Row]:
+        return self._client_scores
 
 
 class Shelf:
@@ -141,8 +149,8 @@ class Shelf:
         Raises:
             Refused: If it is none in this folder.
         """
-        path = self.folder / name
-        if not path.resolve().is_relative_to(self.folder.resolve()) or not path.is_dir():
+        path, parts = self.folder / name, name.split("/")
+        if {"", ".", ".."} & {*parts} or not path.is_dir():
             raise Refused(f"there is no {name} in {self.folder}")
         return path
 
@@ -154,6 +162,8 @@ class Shelf:
         """
         path, stamp = self.path(name), self.stamp(name)
         if name not in self._read or self._read[name][0] != stamp:
+            while len(self._read) >= _KEPT:
+                self._read.pop(next(iter(self._read)), None)
             self._read[name] = stamp, _Snapshot.open(path)
         return self._read[name][1]
 

@@ -24,7 +24,9 @@ def trials(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
     """Shows the trials of one method of a search."""
     name = query["name"][0]
     folder = shelf.path(name)
-    methods = [m for m in read_json(folder / SEARCHED)["fixed"] if (folder / m / TRIALS).is_file()]
+    methods = [
+        m for m in read_json(folder / SEARCHED).get("fixed", {}) if (folder / m / TRIALS).is_file()
+    ]
     if not methods:
         return [html.H1(name), html.P("Nothing has been tried yet.")]
     method = next((m for m in query.get("method", ()) if m in methods), methods[0])

@@ -92,7 +92,7 @@ def intervals_on(learned: Learned, outputs: Tensor, targets: Tensor) -> list[Int
 
 
 def _means(learned: Learned) -> dict[str, list[Score]]:
-    """Returns what the run says of its common model; of several, it says nothing of all."""
+    """Returns what the run says of its common model; nothing where there are several."""
     if learned.network.candidates is not None:
         return {}
     results, metrics = learned.record.results or {}, Scores.of(learned.experiment).metrics

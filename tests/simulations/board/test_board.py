@@ -142,6 +142,30 @@ def test_pages_of_what_is_not_there_are_refused(folder):
         Shelf(folder / "none")
 
 
+def test_clients_of_other_data_are_not_compared(folder):
+    shelf = Shelf(folder)
+    runs = shelf.runs(["both/local-seed0", "alone"])
+    record = shelf.record("alone")
+    label = next(label for label in runs if label.startswith("ditto"))
+    rows = client_rows("alone", label, record, runs, record.metrics[0])
+    assert "gain over local" not in rows[0]
+    assert "gain over its common model" in rows[0]
+
+
+def test_a_run_whose_metrics_are_gone_is_told_and_not_a_crash(folder, tmp_path):
+    shutil.copytree(folder / "alone", tmp_path / "alone")
+    (tmp_path / "alone" / "metrics.jsonl").unlink()
+    shelf = Shelf(tmp_path)
+    assert "has not been evaluated" in said(one_run(shelf, {"name": ["alone"]}))
+    with pytest.raises(Refused, match="has no scores"):
+        one_client(shelf, {"name": ["alone"], "client": ["0"]})
+
+
+def test_rows_of_a_deployed_run_are_not_made_up_here(tmp_path):
+    RunRecord.create(tmp_path / "fed", small(), engine="flower", training="a")
+    assert "The rows are with the clients" in said(holdings(Shelf(tmp_path), {"name": ["fed"]}))
+
+
 def test_chosen_rows_are_compared():
     assert chosen_runs([]) == ("/", "off")
     assert chosen_runs([{"id": "a b"}, {"id": "c"}]) == ("/compare?run=a+b&run=c", "")
@@ -221,8 +245,11 @@ def test_a_token_is_asked_for_once_and_kept_in_a_cookie(app):
     answer = client.get("/", query_string={"token": TOKEN}, base_url="https://x")
     assert answer.status_code == 302
     cookie = answer.headers["Set-Cookie"]
-    assert all(word in cookie for word in ("HttpOnly", "Secure", "SameSite=Strict"))
+    assert all(word in cookie for word in ("HttpOnly", "Secure", "SameSite=Lax"))
     assert client.get("/", base_url="https://x").text == "the board"
+    asked = {"name": "a b", "token": TOKEN}
+    answer = app.test_client().get("/run", query_string=asked, base_url="https://x")
+    assert answer.headers["Location"] == "/run?name=a+b"
 
 
 def test_nothing_is_loaded_from_other_machines(folder):
