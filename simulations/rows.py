@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from engram.metrics import Metric
 from federation.methods.local import COMMON, PERSONALIZED, SERVED, VALIDATION, LocalMethod
+from federation.settings.data import DataSettings
 from server.record import RunRecord
 from simulations.comparison import Runs, method_of
 from simulations.differences import Difference, Scores, paired_difference
@@ -21,6 +22,7 @@ __all__ = [
     "differences_from",
     "others",
     "report_rows",
+    "same_clients",
     "shown_models",
     "tail",
 ]
@@ -170,10 +172,19 @@ def others(
 
 
 def comparable(runs: Runs) -> bool:
-    """Whether all runs are finished, and each method has the same seeds."""
-    seeds = [[r.config["settings"]["seed"] for r in records] for records in runs.values()]
+    """Whether all runs are finished, and each method has them of the same seeds and clients."""
     finished = all(record.results is not None for records in runs.values() for record in records)
-    return finished and all(mine == seeds[0] for mine in seeds)
+    first = next(iter(runs.values()))
+    return finished and all(
+        len(records) == len(first) and all(map(same_clients, first, records))
+        for records in runs.values()
+    )
+
+
+def same_clients(one: RunRecord, other: RunRecord) -> bool:
+    """Whether two runs are of the same clients with the same rows."""
+    mine, theirs = one.config["settings"], other.config["settings"]
+    return all(mine.get(key) == theirs.get(key) for key in ("seed", *DataSettings.all_keys()))
 
 
 def differences_from(
@@ -194,7 +205,7 @@ def differences_from(
 
     Returns:
         The best row's method, and its mean score less that of each other row; None if a run is not
-        finished, or holds out no rows, or the runs are not of the same seeds.
+        finished, or holds out no rows, or the runs are not of the same seeds and clients.
     """
     key = f"{SELECTED}{VALIDATION}{metric.name}"
     if len(rows) < 2 or any(row[key] is None for row in rows) or not comparable(runs):

@@ -7,13 +7,12 @@ import numpy as np
 
 from engram.metrics import Metric
 from federation.methods.local import COMMON
-from federation.settings.data import DataSettings
 from server.record import RunRecord
 from server.status import participation
 from simulations.board.pieces import address, linked, number
 from simulations.comparison import Runs
 from simulations.gains import gain_lines
-from simulations.rows import client_scores, shown_models
+from simulations.rows import client_scores, same_clients, shown_models
 
 __all__ = ["client_columns", "client_rows", "unit"]
 
@@ -77,23 +76,16 @@ def client_columns(rows: Sequence[Mapping[str, Any]], metric: Metric) -> list[di
 
 def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, Any]:
     """Returns each client's score by the references of the same seed and data."""
-    own = record.config["settings"]
     found = {}
     for label, title, which in gain_lines(beside)[0]:
         same = [
             other
             for other in beside[label]
-            if other.results is not None and _same_clients(own, other.config["settings"])
+            if other.results is not None and same_clients(record, other)
         ]
         if same and same[0].folder != record.folder:
             (found[title],) = client_scores(same[:1], metric.name + which)
     return found
-
-
-def _same_clients(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two runs are of the same clients with the same rows."""
-    keys = ("seed", *DataSettings.all_keys())
-    return all(one.get(key) == other.get(key) for key in keys)
 
 
 def _common(label: str, record: RunRecord, metric: Metric) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def gains(runs: Runs, metric: Metric) -> dict[str, Figure]:
     """Draws each client's gain over each reference, by the reference's name.
 
     Scores are of test rows, each run in the round that validation rows pick; none where runs are
-    not finished, or not of the same seeds.
+    not finished, or not of the same seeds and clients.
     """
     if not comparable(runs):
         return {}
