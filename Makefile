@@ -9,7 +9,7 @@ demo: .venv/ready
 	$(BIN)/engram compare $(DEMO) --seeds 3 --config simulations/presets/demo.toml
 
 federation: .venv/ready
-	$(BIN)/engram federation --clients 3 --set num-rounds=20
+	$(BIN)/engram federation --clients 3 --set num-rounds=20 --set eta=0.4
 
 test: .venv/ready
 	$(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder

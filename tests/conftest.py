@@ -43,10 +43,24 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
+@pytest.fixture(scope="session")
+def _folders(tmp_path_factory):
+    """A folder for tests without one of their own: the next is a new one once one is used."""
+    return [tmp_path_factory.mktemp("used")]
+
+
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
-    """Runs every test in an empty folder of its own, so that none writes into the source."""
-    monkeypatch.chdir(tmp_path)
+def _elsewhere(request, monkeypatch, tmp_path_factory, _folders):
+    """Runs every test in an empty folder, so that none writes into the source.
+
+    To make one for each test takes longer than most tests do.
+    """
+    if "tmp_path" in request.fixturenames:
+        monkeypatch.chdir(request.getfixturevalue("tmp_path"))
+        return
+    if any(_folders[-1].iterdir()):
+        _folders.append(tmp_path_factory.mktemp("used"))
+    monkeypatch.chdir(_folders[-1])
 
 
 @pytest.fixture(autouse=True)

@@ -130,7 +130,7 @@ class PFedMe(LocalMethod):
     source = "T Dinh et al., NeurIPS 2020, Alg. 1"
 
     alpha: Float = Field(
-        0.01, ge=0, description="inner step size", json_schema_extra=searched(1e-3, 0.1, log=True)
+        0.01, gt=0, description="inner step size", json_schema_extra=searched(1e-3, 0.1, log=True)
     )
     eta: Float = Field(
         0.1,

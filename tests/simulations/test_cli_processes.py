@@ -28,7 +28,7 @@ def test_a_pause_ends_when_it_is_told_to(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_was_ended_from_outside_goes_on(engram, tmp_path, end):
-    sets = [*SETS, "--set", "num-rounds=60", "--set", "memory=carry"]
+    sets = [*SETS, "--set", "num-rounds=30", "--set", "memory=carry"]
     process = start("run", *sets, "--out", "ended", cwd=tmp_path)
     metrics = tmp_path / "ended" / "metrics.jsonl"
     deadline = time.monotonic() + 60

@@ -104,7 +104,7 @@ def test_nodes_and_engines_do_not_matter(method, protection):
 @pytest.mark.parametrize(("protection", "method"), ENSEMBLES)
 def test_nor_with_the_ensembles_step(method, protection):
     e = experiment(protection, method=method, server_step="universal", server_radius=1.5)
-    expected, _ = rounds(e, count=3)
+    expected, _ = rounds(e, count=2)
     strategy, g = federation(e)
     start = initial_model(g._host.trainer)
     merged, _ = rounds(experiment(protection, method=method))
@@ -115,7 +115,7 @@ def test_nor_with_the_ensembles_step(method, protection):
     assert 0.3 <= step.norm() <= 0.6
     assert strategy.aggregate.additive == aggregate_of(experiment(protection)).additive
     for nodes, engine in ((1, "vectorized"), (20, "sequential")):
-        model, _ = rounds(e, count=3, nodes=nodes, engine=engine)
+        model, _ = rounds(e, count=2, nodes=nodes, engine=engine)
         assert_same(model, expected, atol=1e-4)
 
 
