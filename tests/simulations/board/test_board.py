@@ -98,7 +98,7 @@ def test_runs_are_read_again_only_when_they_have_changed(folder, tmp_path, monke
 def test_runs_of_other_clients_are_shown_side_by_side_without_gains(folder):
     text = said(comparing(Shelf(folder), {"run": ["alone", "both/fedavg-seed0"]}))
     assert "2 runs" in text
-    assert "gain over" not in text
+    assert "gain over fedavg" not in text
 
 
 def test_gains_are_differences_of_the_same_clients_scores(folder):
