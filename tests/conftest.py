@@ -82,8 +82,15 @@ def _as_found(monkeypatch):
 
 
 @pytest.fixture
-def blank_figures(monkeypatch):
-    """Saves a blank figure in place of each: to draw one takes long, and their own tests do."""
+def drawn():
+    """Lets a test of figures draw them."""
+
+
+@pytest.fixture(autouse=True)
+def _blank_figures(request, monkeypatch):
+    """Saves a blank figure in place of each: to draw one takes long, and tests of figures do."""
+    if "drawn" in request.fixturenames:
+        return
     save = Figure.savefig
 
     def blank(figure, *where, **how):

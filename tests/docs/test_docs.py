@@ -25,8 +25,6 @@ from federation.settings.files import read_settings
 from federation.settings.shared import SharedSettings
 from tests.support import write_npz
 
-pytestmark = pytest.mark.usefixtures("blank_figures")
-
 ROOT = source_root()
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 SITE = sorted([*(ROOT / "docs").rglob("*.md"), *TUTORIALS])
@@ -370,6 +368,10 @@ def reproduction(words, folder):
     one = ["--seeds", "1", "--processes", "1"]
     if study == "molar-regression":
         pytest.skip("runs, smaller, in tests/simulations/studies/molar/test_regression.py")
+    if study == "molar-table" and "mine.csv" in words:
+        table = pd.read_csv(folder / "mine.csv")
+        table[table["hospital"] < 5].to_csv(folder / "few.csv", index=False)
+        words = ["few.csv" if word == "mine.csv" else word for word in words]
     if study in SHORTER:
         return [*words, *SHORTER[study]]
     if study == "meta-ban":

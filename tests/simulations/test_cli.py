@@ -20,11 +20,10 @@ from simulations import terminal
 from tests.simulations.words import SETS, let
 from tests.support import write_plug_in
 
-pytestmark = pytest.mark.usefixtures("blank_figures")
-
 PRESETS = source_root() / "simulations" / "presets"
 
 
+@pytest.mark.usefixtures("drawn")
 def test_run_records_what_it_shows(engram):
     status, out, _ = engram("run", *SETS, "--out", "mine", "--json")
     assert status == 0
@@ -165,6 +164,7 @@ def test_the_app_for_flower_has_the_settings_of_all_methods(engram, plug_ins):
     )
 
 
+@pytest.mark.usefixtures("drawn")
 def test_compare_runs_algorithms_side_by_side(engram):
     status, out, _ = engram(
         *("compare", "fedavg", "pfedme", "--seeds", "2", *SETS, "--out", "c", "--json"),
@@ -223,6 +223,7 @@ def test_compare_goes_on_where_it_was_interrupted(engram, monkeypatch):
     assert rows[0] == rows[1]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_data_shows_who_holds_what(engram):
     status, out, _ = engram("data", "--out", "held.png", "--json")
     assert status == 0

@@ -44,6 +44,7 @@ def test_clients_keep_the_names_that_their_data_give_them(engram, hospitals):
     assert json.loads(out.splitlines()[-1])["names"] == NAMED
 
 
+@pytest.mark.usefixtures("drawn")
 def test_tables_and_plots_call_sites_by_their_names(engram, hospitals, monkeypatch):
     labels = []
     draw = Axes.set_xticks

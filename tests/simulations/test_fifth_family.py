@@ -121,6 +121,7 @@ def means(folder):
     return RunRecord.open(Path(folder)).results["means"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_it_runs_resumes_and_is_shown(engram):
     engram(*PLUG, "run", *SETS, "--out=whole")
     rows = RunRecord.open(Path("whole")).rows()

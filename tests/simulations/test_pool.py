@@ -1,28 +1,15 @@
 """Jobs here, in processes and on Ray: the same rows, each kept as soon as it is there."""
 
 import json
-import time
 from functools import partial
 
 import pytest
 import ray
 
-from federation.errors import Refused
+from federation.errors import Refused, RunStopped
 from federation.fingerprint import source_root
 from simulations.pool import Pool
-
-
-def square(number, report):
-    report(1, 2)
-    time.sleep(0.15)  # so that it is seen from another process
-    report(2, 2)
-    return [{"number": number, "errors": [number**2]}]
-
-
-def fail(report):
-    time.sleep(1)
-    raise Refused("no")
-
+from tests.simulations.jobs import die, divide, refuse, square
 
 JOBS = {f"job-{i}": partial(square, i) for i in range(4)}
 
@@ -50,10 +37,18 @@ def test_rows_come_in_the_order_of_jobs_wherever_they_are_done(
         assert told[name][-1] == (2, 2)
 
 
-def test_what_is_done_is_kept_if_another_job_fails(tmp_path):
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        (refuse, Refused, "^no$"),
+        (divide, ZeroDivisionError, "division by zero"),
+        (die, RunStopped, r"a process was lost; .*SIGKILL.*; what is done is kept: resume"),
+    ],
+)
+def test_what_is_done_is_kept_if_another_job_fails(tmp_path, bad, error, message):
     pool = Pool(tmp_path, processes=2)
-    with pytest.raises(Refused, match=r"^no$"):
-        pool.run({**JOBS, "bad": fail})
+    with pytest.raises(error, match=message):
+        pool.run({**JOBS, "bad": bad})
     assert pool.left(JOBS).keys() < JOBS.keys()
     assert not (tmp_path / "bad.json").exists()
 

@@ -176,7 +176,6 @@ def test_trackers_that_are_not_known_or_not_there_are_refused(monkeypatch):
         check_tracker("wandb")
 
 
-@pytest.mark.usefixtures("blank_figures")
 def test_runs_are_tracked_as_they_go_and_later(engram):
     status, _, _ = engram("run", *SETS, "--out", "mine", "--track", "tensorboard")
     assert status == 0

@@ -216,6 +216,7 @@ def tune(engram, *words):
     return engram("tune", *words, *SETS)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_tune_finds_settings_that_other_commands_take(engram):
     status, out, err = tune(
         engram,

@@ -27,7 +27,7 @@ def sites(rng, tasks=20, freedom=np.inf):
 def test_they_cover_at_every_distance(freedom):
     rng = np.random.default_rng(0)
     covered, lengths = [], []
-    for _ in range(400):
+    for _ in range(250):
         truth, found = sites(rng, tasks=8, freedom=freedom)
         low, high = honest_interval(found[0], suggest(found[1:]))
         own = own_interval(found[0])
@@ -37,7 +37,7 @@ def test_they_cover_at_every_distance(freedom):
     length = np.mean(lengths, axis=0)[: len(GAPS)]
     assert length[:2].max() < 0.93
     assert length.max() < 1.2
-    assert length[-1] == pytest.approx(1.0, abs=0.01)
+    assert length[-1] == pytest.approx(1.0, abs=0.02)
 
 
 def test_shares_are_one_half_at_the_center_and_far_away():

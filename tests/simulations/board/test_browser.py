@@ -144,10 +144,10 @@ def test_a_curve_grows_while_its_run_goes_on(tmp_path, page):
         run.wait()
 
 
-def test_a_thousand_runs_and_ten_thousand_clients(folder, tmp_path, page):
+def test_many_runs_and_ten_thousand_clients(folder, tmp_path, page):
     source = folder / "both"
     runs = sorted(source.glob("*-seed*"))
-    for number in range(1000):
+    for number in range(300):
         (tmp_path / f"run{number:04}").mkdir()
         for name in ("config.json", "metrics.jsonl", "results.json"):
             (tmp_path / f"run{number:04}" / name).symlink_to(runs[number % len(runs)] / name)
@@ -163,7 +163,7 @@ def test_a_thousand_runs_and_ten_thousand_clients(folder, tmp_path, page):
     record.finish({"method": "local-moml", "accuracy": 0.5, "rounds": 1, "clients": told})
     with served(tmp_path) as board:
         page.goto(board)
-        expect(page.locator("main")).to_contain_text("1001 runs")
+        expect(page.locator("main")).to_contain_text("301 runs")
         expect(page.locator("#grid-runs .ag-row").first).to_be_visible()
         page.goto(f"{board}/run?name=large")
         expect(page.locator("main")).to_contain_text("10000 clients")

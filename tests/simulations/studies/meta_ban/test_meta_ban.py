@@ -210,6 +210,7 @@ def test_regrets_are_shown_after_a_tenth_and_so_on(horizon, rounds):
 # --- As it is typed ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("drawn")
 def test_it_gives_a_table_and_figures(tmp_path):
     out = tmp_path / "run"
     size = ["--rounds", 40, "--seeds", 2]
@@ -232,7 +233,6 @@ def test_it_gives_a_table_and_figures(tmp_path):
     assert {each["seed"] for each in tuned} == {1000, 1001}  # others than those reported
 
 
-@pytest.mark.usefixtures("blank_figures")
 def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
     table = tmp_path / "ratings.csv"
     with table.open("w", newline="") as file:
@@ -248,7 +248,6 @@ def test_without_the_groups_being_known_nothing_is_said_of_them(tmp_path):
     assert not (tmp_path / "run" / "groups.png").exists()
 
 
-@pytest.mark.usefixtures("blank_figures")
 def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     size = ["linear-groups", "--rounds", 15, "--seeds", 1, *few()]
     assert invoke(tmp_path / "whole", *size).exit_code == 0

@@ -55,6 +55,7 @@ def test_runs_are_those_of_simulate_and_resume(images, tmp_path):
     assert federated.work(s, Pool(tmp_path, processes=1)) == done
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_table_has_the_papers_figures_beside_ours(images, tmp_path):
     s = settings(images, tasks=(1, 5), local_steps=(4,))
     done = federated.work(s, Pool(tmp_path, processes=1))

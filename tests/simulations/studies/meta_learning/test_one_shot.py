@@ -272,6 +272,7 @@ def test_one_shot_gives_a_table(drawings, tmp_path, way):
     assert ("--published" in way) == (0.001 in steps)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_one_shot_runs_every_method_and_tunes(drawings, tmp_path, monkeypatch):
     monkeypatch.setattr(one_shot, "GRID", (0.1,))
     out = tmp_path / "run"

@@ -11,16 +11,13 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from federation.errors import Refused, RunStopped
+from federation.errors import Refused
 from federation.fingerprint import source_root
 from simulations.cli import app
-from simulations.pool import Pool
 from simulations.studies.meta_learning import sinewave
-from simulations.studies.meta_learning.jobs import Case, measure
 from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.meta_learning.published import SINEWAVE_PUBLISHED, SINEWAVE_STEPS
 from simulations.studies.meta_learning.settings import SinewaveSettings
-from simulations.studies.meta_learning.sinewave_tasks import Sinewave
 from simulations.studies.meta_learning.sweep import run_sweep
 from simulations.studies.study import write_plan
 
@@ -33,6 +30,7 @@ def invoke(folder, *arguments):
     return CliRunner().invoke(app, [*fixed, *arguments])
 
 
+@pytest.mark.usefixtures("drawn")
 def test_sinewave_gives_a_table_and_figures(tmp_path):
     out = tmp_path / "run"
     result = invoke(out, "--iterations", "40", "--seeds", "2", "--json")
@@ -98,40 +96,6 @@ def test_processes_give_what_one_gives(tmp_path):
         for n in ("one", "two")
     )
     assert one == two
-
-
-class Refusing(Sinewave):
-    def measure(self, w, method):
-        del w, method
-        raise Refused("no")
-
-
-class Killed(Sinewave):
-    def measure(self, w, method):
-        del w, method
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Broken(Sinewave):
-    def measure(self, w, method):
-        del w, method
-        raise ZeroDivisionError("of the test")
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (Refusing, Refused, "^no$"),
-        (Broken, ZeroDivisionError, "of the test"),
-        (Killed, RunStopped, r"a process was lost; .*SIGKILL.*; what is done is kept"),
-    ],
-)
-def test_what_goes_wrong_in_a_process_is_said(tmp_path, make, error, message):
-    given = {"methods": ("maml", "bsgd"), "batch_sizes": (1,), "iterations": 2, "seeds": 1}
-    case = Case(make, (1,), 0.01, {1: SINEWAVE_PUBLISHED[1]}, ())
-    with pytest.raises(error, match=message):
-        measure(SinewaveSettings(**given), case, Pool(tmp_path, processes=2))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_tuning_takes_what_training_tasks_like_best(tmp_path, monkeypatch):

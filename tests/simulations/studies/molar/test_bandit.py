@@ -28,6 +28,7 @@ def results(folder):
     return json.loads((folder / "results.json").read_text())["rows"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_it_gives_a_table_and_a_figure(tmp_path):
     out = tmp_path / "run"
     result = invoke("--horizon", 130, "--trials", 3, "--out", out, "--json")
@@ -63,7 +64,6 @@ def test_tasks_shown_are_those_activated_most_least_and_between():
     assert p[1] == np.sort(ACTIVATION)[9]  # of twenty, one of the two in the middle
 
 
-@pytest.mark.usefixtures("blank_figures")
 def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     size = ["--horizon", 40, "--trials", 3]
     assert invoke(*size, "--out", tmp_path / "whole").exit_code == 0
@@ -87,7 +87,6 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
     assert results(part) == results(tmp_path / "whole")
 
 
-@pytest.mark.usefixtures("blank_figures")
 def test_one_trial_has_no_interval(tmp_path):
     out = tmp_path / "run"
     assert invoke("--horizon", 1, "--trials", 1, "--out", out).exit_code == 0

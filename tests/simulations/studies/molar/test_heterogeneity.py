@@ -48,6 +48,7 @@ def test_heterogeneity_shows_every_difference_of_the_table_per_standard_deviatio
     np.testing.assert_array_equal(np.isnan(unknown[:, 0]), ~found.differs[:, 0])
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_least_difference_is_not_white():
     found = fitted()
     values = np.where(found.differs, 100.0, 0.0)
@@ -60,6 +61,7 @@ def test_the_least_difference_is_not_white():
     assert light[cell].mean() < 0.85
 
 
+@pytest.mark.usefixtures("drawn")
 @pytest.mark.parametrize("tasks", [8, 400])
 def test_a_picture_of_nothing_and_of_many(tasks):
     found = fitted()._replace(tasks=list(range(tasks)))

@@ -145,6 +145,7 @@ def test_a_summary_by_hand():
     assert all(row["standard-error"] is None for row in regression.summarize(done[:1]))
 
 
+@pytest.mark.usefixtures("drawn")
 def test_it_gives_tables_and_figures(small, tmp_path):
     out = tmp_path / "run"
     result = invoke(out, "--trials", 2, "--json")

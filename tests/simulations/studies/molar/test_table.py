@@ -63,6 +63,7 @@ def results(folder):
 # --- What it finds -------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_csv_file(tmp_path):
     out = tmp_path / "run"
     result = done(csv(frame()), *PAPER, "--splits", 3, "--out", out, "--json")

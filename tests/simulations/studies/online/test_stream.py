@@ -157,6 +157,7 @@ def test_the_tuned_is_at_least_as_good_as_the_default(federation):
     assert default.losses[0] == pytest.approx(stream.losses(stream.start[None])[0], abs=1e-6)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_command_prints_and_records_every_server(tmp_path, table, monkeypatch):
     monkeypatch.setattr(server_steps, "_WIDTH", 1)
     command = ["reproduce", "universal-stream", table.removeprefix("npz:"), "--rounds", "5"]

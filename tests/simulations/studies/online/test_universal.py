@@ -153,6 +153,7 @@ def test_the_best_scale_at_an_end_is_marked():
 # --- The command -----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("drawn")
 def test_it_gives_tables_and_figures(tmp_path, monkeypatch, capsys):
     from simulations.__main__ import main
 

@@ -1,0 +1,29 @@
+"""Jobs for a pool. They import next to nothing, since each process that begins does it again."""
+
+import os
+import signal
+import time
+
+from federation.errors import Refused
+
+
+def square(number, report):
+    report(1, 2)
+    time.sleep(0.15)  # so that it is seen from another process
+    report(2, 2)
+    return [{"number": number, "errors": [number**2]}]
+
+
+def refuse(report):
+    time.sleep(1)
+    raise Refused("no")
+
+
+def divide(report):
+    time.sleep(1)
+    return 1 / 0
+
+
+def die(report):
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
