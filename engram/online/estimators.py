@@ -192,7 +192,7 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
             targets = self._targets(known, None)
             self._by_label = (known, dict(zip(known.tolist(), targets[:, None], strict=True)))
         try:  # the usual case, in a tenth of the time
-            return self._by_label[1][y]
+            return self._by_label[1][y.item() if isinstance(y, np.generic) else y]
         except (KeyError, TypeError):  # to be refused, or an array of no dimensions
             return super()._target(y, classes)
 

@@ -229,9 +229,9 @@ class StreamModel(BaseEstimator):
     _reader: Reader | None = None  # of the last rows by name
 
     def _read(self, x: Mapping[Any, Any]) -> Array | None:
-        """Returns a row by name, (1, d), if it is as usual; it holds until the next one."""
+        """Returns a row by name, (1, d), if its names and values are as usual."""
         names = getattr(self, "feature_names_in_", None)
-        if names is None or not hasattr(self, "model_"):
+        if names is None:  # as before the first row
             return None
         reader, width = self._reader, self._width
         if reader is None or reader.names is not names or reader.width != width:

@@ -41,10 +41,11 @@ class Experts(NamedTuple):
 
 @compiled
 def within(x: Array, limit: float) -> bool:
-    """Returns whether all numbers (n,) are in [-limit, limit]; NaN is not."""
+    """Returns whether all numbers of rows (T, d) are in [-limit, limit]; NaN is not."""
     good = True
-    for value in x:
-        good &= abs(value) <= limit
+    for row in x:
+        for value in row:
+            good &= abs(value) <= limit
     return good
 
 

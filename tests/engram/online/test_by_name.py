@@ -16,12 +16,12 @@ def reader(width=5):
     return Reader(NAMES, width)
 
 
-def test_a_row_is_filled_up_with_zeros_and_holds_until_the_next():
+def test_a_row_is_filled_up_with_zeros():
     read = reader()
-    row = read.read({"a": 1, "b": 2.5, "c": True}, 10.0)
-    np.testing.assert_array_equal(row, [[1, 2.5, 1, 0, 0]])
-    assert read.read({"a": np.float32(0.5), "b": Fraction(1, 4), "c": -10}, 10.0) is row
-    np.testing.assert_array_equal(row, [[0.5, 0.25, -10, 0, 0]])
+    one = read.read({"a": 1, "b": 2.5, "c": True}, 10.0)
+    other = read.read({"a": np.float32(0.5), "b": Fraction(1, 4), "c": -10}, 10.0)
+    np.testing.assert_array_equal(one, [[1, 2.5, 1, 0, 0]])
+    np.testing.assert_array_equal(other, [[0.5, 0.25, -10, 0, 0]])
 
 
 @pytest.mark.parametrize(
