@@ -89,6 +89,7 @@ class Exchange(SiteStrategy):
     ) -> None:
         super().__init__(sites, least=least)
         self._reach = reach
+        self._intercept = intercept
         self._told: Told | None = None
         self._max_weight = max_weight
         self._names = [*sites.columns, *([INTERCEPT] if intercept else [])]
@@ -170,8 +171,14 @@ class Exchange(SiteStrategy):
         self, found: list[SiteEstimate], reach: float
     ) -> tuple[ArrayRecord, MetricRecord]:
         """Returns the answer to adaptive sites, and the numbers of ``aggregate_train``."""
-        weights, most = self._weights, self._max_weight
-        told = answer(found, self._told, reach=reach, weights=weights, max_weight=most)
+        told = answer(
+            found,
+            self._told,
+            reach=reach,
+            weights=self._weights,
+            max_weight=self._max_weight,
+            intercept=self._intercept,
+        )
         half = float(ndtri((1 + self._level) / 2)) * told.error
         metrics = MetricRecord({"sites": len(found), "left-out": len(self.left_out)})
         return told_record(told, half), metrics

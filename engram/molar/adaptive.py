@@ -7,15 +7,16 @@ MOLAR's three steps, each for tasks that need not determine their coefficients b
    likelihood is not. It tells the estimate of each column and its variance.
 2. Column by column, the weighted median and who is far from it are found, the others' scatter is
    tested and estimated (``heterogeneity``), and the shared parameter is theirs: a weighted mean,
-   which is more precise than the median. Columns without scatter are pooled outright.
+   which is more precise than the median. Columns without scatter are pooled outright; intercepts
+   are not, as they nearly always scatter, and rare classes do not show it.
 3. A task that is more than ``c`` standard deviations from the shared value keeps its own estimate,
    up to a factor ``1 - 1 / z^2`` or so, z being that distance; other coefficients are shrunk by
    what the scatter suggests.
 
 The steps are repeated until nothing moves. With c = inf this is a mixed model with independent
-random effects, whose variances are estimated by the method of Paule and Mandel; with ``alike = 0``
-as well, it is pooling with an intercept for each task (fixed effects) but for the intercepts, which
-scatter; with much heterogeneity it is each task's own estimate.
+random effects, whose variances are estimated by restricted likelihood; with ``alike = 0`` as well,
+it is pooling with an intercept for each task (fixed effects) but for the intercepts, which scatter;
+with much heterogeneity it is each task's own estimate.
 """
 
 from collections.abc import Sequence
@@ -84,15 +85,14 @@ def adapt(
         alike: Columns of which the test of heterogeneity has a p-value above it are the same for
             all tasks that are not apart; from 0 (all columns are) to 1 (none is, but those whose
             estimated scatter is 0).
-        intercept: Whether the last column consists of ones: it is never taken for alike.
+        intercept: Whether the last column consists of ones: it always scatters.
 
     Raises:
         ValueError: If c or alike is out of range, or there is no task.
     """
     require(len(tasks) > 0, "number of tasks", 0, "at least 1")
     dim = tasks[0].x.shape[1]
-    levels = np.full(dim, alike)
-    levels[dim - intercept :] = 1.0
+    reach, scattered = float(c), np.arange(dim) >= dim - intercept
     prior = start(_stacked(tasks), family)
     linear = family == "linear"
     if linear:
@@ -104,14 +104,15 @@ def adapt(
         found = _asked(tasks, priors, family, sigmas, begin)
         begin, sigmas = [each.coef for each in found], moderate(found)
         gaps = np.stack([each.gap for each in found])
-        scatter = spread(gaps, np.stack([each.variance for each in found]), reach=c, alike=levels)
+        variances = np.stack([each.variance for each in found])
+        scatter = spread(gaps, variances, reach=reach, alike=alike, scattered=scattered)
         moved = scatter.center if count == 1 else _step(found, linear=linear)
         change = np.maximum(np.abs(moved), np.abs(np.sqrt(scatter.variance) - np.sqrt(variance)))
         center, variance = center + moved, scatter.variance
         base = Prior(center, variance)
         wide = np.stack([free_variance(gap, base, prior, family) for gap in gaps])
         each = zip(tasks, wide, scatter.apart, strict=True)
-        apart = np.stack([confirmed(r, base, w, a, family=family, reach=c) for r, w, a in each])
+        apart = np.stack([confirmed(r, base, w, a, family=family, reach=reach) for r, w, a in each])
         scatter = scatter._replace(apart=apart)
         priors = [Prior(center, own) for own in np.where(apart, wide, variance)]
         if (change**2 * np.diag(_information(found)) <= _STILL**2).all():

@@ -98,6 +98,7 @@ def answer(
     reach: float,
     weights: Weights = "precision",
     max_weight: float = np.inf,
+    intercept: bool = True,
 ) -> Told:
     """Returns the server's answer to what sites tell.
 
@@ -107,6 +108,7 @@ def answer(
         reach: As for ``tell``; sites farther away have no part in the center.
         weights: ``precision``, by the errors that sites claim, or ``equal``.
         max_weight: Largest weight of a site in a column, in units of the median site's.
+        intercept: Whether the last coefficient is an intercept, which always scatters.
 
     Raises:
         ValueError: If there is no site.
@@ -118,7 +120,9 @@ def answer(
     if weights == "equal":
         precision = np.broadcast_to(np.median(precision, axis=0), precision.shape)
     precision = bounded(precision, max_weight)
-    found = spread(gaps, 1 / precision, reach=reach)
+    dim = gaps.shape[1]
+    scattered = np.arange(dim) >= dim - intercept
+    found = spread(gaps, 1 / precision, reach=reach, scattered=scattered)
     kept = (~found.apart / (1 / precision + found.variance)).sum(axis=0)
     freedom = bounded([min(site.freedom, site.size) for site in sites], max_weight)
     squares = np.minimum([site.sigma**2 for site in sites], np.finfo(np.float64).max)

@@ -13,14 +13,14 @@ from engram.arrays import Array, Bools
 from engram.checks import require
 from engram.molar.median import weighted_median
 
-__all__ = ["REACH", "Spread", "spread"]
+__all__ = ["REACH", "Spread", "restricted", "spread"]
 
 REACH: Final = 3.0
 """Standard deviations from the shared value, beyond which a coefficient is a task's own."""
 
 _HALVINGS: Final = 40
-_STEPS: Final = 100
-_STILL: Final = 1e-9  # of a variance: no change
+_NIL: Final = 1e-9  # of the least variance: a scatter of 0
+_FAR: Final = 10.0  # of the largest variance and squared gap: beyond, a likelihood falls
 _PASSES: Final = 3  # over who is apart, which depends on the variance, and that on who is apart
 _MIDDLE: Final = float(chdtri(1, 0.5))  # of a squared standard normal
 
@@ -42,15 +42,19 @@ class Spread(NamedTuple):
 
 
 def spread(
-    gaps: Array, variances: Array, *, reach: float = np.inf, alike: Array | float = 1.0
+    gaps: Array,
+    variances: Array,
+    *,
+    reach: float = np.inf,
+    alike: float = 1.0,
+    scattered: Bools | bool = False,
 ) -> Spread:
     """Estimates center and scatter of each column, with breakdown point one half.
 
     It begins with the weighted median and with the t for which the median of
     ``gap^2 / (v + t)`` is that of a squared normal. A task is apart if its gap is more than
     ``reach`` standard deviations ``sqrt(v + t)``. The others' weighted mean is the center, and t
-    solves ``sum gap^2 / (v + t) = (m - 1) k`` (Paule and Mandel 1982), where k is the mean square
-    of a normal that is cut off at ``reach``.
+    is their variance by restricted likelihood: see ``restricted``.
 
     Args:
         gaps: Shape (M, d).
@@ -58,15 +62,17 @@ def spread(
         reach: In standard deviations, > 0.
         alike: Columns with a p-value above it count as alike (t = 0): 0 takes all columns for
             alike, and 1 none but those whose estimate is 0.
+        scattered: Columns, shape (d,), that are known to scatter: their t is above 0, whatever the
+            test of heterogeneity says.
 
     Raises:
         ValueError: If reach or alike is out of range.
     """
     require(reach > 0, "reach", reach, "above 0")
-    alike = np.asarray(alike, dtype=np.float64)
-    require(bool(((alike >= 0) & (alike <= 1)).all()), "alike", alike, "in [0, 1]")
+    require(0 <= alike <= 1, "alike", alike, "in [0, 1]")
     known = np.isfinite(variances)
     gaps = np.where(known, gaps, 0.0)
+    scattered = np.broadcast_to(scattered, gaps.shape[1])
     usual = _middle(np.where(known, variances, np.nan))
     center = weighted_median(gaps, known / (variances + usual))
     t = _median_scatter(gaps - center, np.where(known, variances, np.nan))
@@ -74,15 +80,64 @@ def spread(
         apart = known & (np.abs(gaps - center) > reach * np.sqrt(variances + t))
         apart &= 2 * apart.sum(axis=0) < known.sum(axis=0)  # a majority cannot be apart from it
         kept = known & ~apart
-        center = np.average(gaps, axis=0, weights=kept / (variances + t))
-        least = (kept.sum(axis=0) - 1) * _cut_square(reach)
-        t = _mean_scatter(gaps - center, variances, kept, least)
-    exact = kept / variances
+        cut = np.where(kept, variances, np.inf)
+        t = restricted(gaps, cut, normal=_cut_square(reach), scattered=scattered)
+        center = np.average(gaps, axis=0, weights=1 / (cut + t))
+    exact = 1 / cut
     mean = np.average(gaps, axis=0, weights=exact)
     freedom = np.maximum(kept.sum(axis=0) - 1, 1)
     p_value = chdtrc(freedom, (exact * (gaps - mean) ** 2).sum(axis=0))
-    same = (p_value > alike) | (alike == 0)
+    same = ~scattered & ((p_value > alike) | (alike == 0))
     return Spread(np.where(same, mean, center), np.where(same, 0.0, t), apart, p_value)
+
+
+def restricted(
+    gaps: Array, variances: Array, *, normal: float = 1.0, scattered: Bools | bool = False
+) -> Array:
+    """Returns the scatter t >= 0 of each column that maximizes the restricted likelihood.
+
+    Gaps are normal with a common mean and variances ``v + t``. With ``w = 1 / (v + t)`` and the
+    weighted mean ``mu = sum w gap / sum w``, twice the log of the likelihood of their contrasts,
+    which do not depend on the mean, is (Patterson and Thompson 1971)
+
+        L(t) = sum log w - log sum w - sum w (gap - mu)^2 + const,
+        L'(t) = sum w^2 (gap - mu)^2 - (sum w - sum w^2 / sum w).
+
+    With equal v that is 0 at ``t = sum (gap - mu)^2 / (m - 1) - v``, the estimate of the analysis
+    of variance; t is 0 where L' is not positive there. Where v differ, a task counts by ``w^2``:
+    one that says little of itself says little about the scatter.
+
+    With rare classes there is often no scatter to be seen, and the maximum is at 0, even if
+    there is one that matters. Columns that are known to scatter maximize ``L(t) + log t`` (Chung,
+    Rabe-Hesketh, Dorie, Gelman, Liu 2013): it pulls t away from 0 by about a standard error, and
+    matters no more where t is large beside v. It takes three tasks to have a maximum.
+
+    Args:
+        gaps: Shape (M, d).
+        variances: v, > 0, shape (M, d); infinite where a task says nothing.
+        normal: Mean square of a standard normal in the range to which gaps are cut, in (0, 1]:
+            squared gaps are divided by it, so that the cut does not bias t.
+        scattered: Columns, shape (d,), that are known to scatter.
+    """
+    kept = np.isfinite(variances)
+    pull = np.where(scattered & (kept.sum(axis=0) > 2), 1.0, 0.0)  # of log t
+
+    def rises(t: Array) -> Bools:
+        w = 1 / (variances + t)
+        total = w.sum(axis=0)
+        squares = (gaps - (w * gaps).sum(axis=0) / total) ** 2
+        slope = (w**2 * squares).sum(axis=0) / normal - total + (w**2).sum(axis=0) / total
+        return np.asarray(t * slope + pull > 0)
+
+    range_ = np.ptp(np.where(kept, gaps, (kept * gaps).sum(axis=0) / kept.sum(axis=0)), axis=0)
+    most = np.where(kept, variances, 0.0).max(axis=0)
+    low, high = _NIL * variances.min(axis=0), _FAR * np.maximum(most, range_**2 / normal)
+    positive = rises(low)
+    for _ in range(_HALVINGS):
+        middle = np.sqrt(low) * np.sqrt(high)
+        above = rises(middle)
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return np.where(positive, high, 0.0)
 
 
 def _median_scatter(gaps: Array, variances: Array) -> Array:
@@ -104,23 +159,6 @@ def _middle(values: Array) -> Array:
     count = (~np.isnan(values)).sum(axis=0)
     ends = [np.take_along_axis(ordered, i[None], axis=0)[0] for i in ((count - 1) // 2, count // 2)]
     return np.asarray((ends[0] + ends[1]) / 2)
-
-
-def _mean_scatter(gaps: Array, variances: Array, kept: Bools, least: Array) -> Array:
-    """Returns t >= 0 at which ``sum gap^2 / (v + t)`` over the kept tasks is ``least``.
-
-    The sum is convex and falls in t, so Newton's method from t = 0 never goes too far.
-    """
-    squares, t = kept * gaps**2, np.zeros(gaps.shape[1])
-    for _ in range(_STEPS):
-        ratios = squares / (variances + t)
-        slope = (ratios / (variances + t)).sum(axis=0)
-        excess = np.maximum(ratios.sum(axis=0) - least, 0.0)
-        step = np.divide(excess, slope, out=np.zeros_like(slope), where=slope > 0)
-        t = t + step
-        if (step <= _STILL * t).all():
-            break
-    return t
 
 
 def _cut_square(reach: float) -> float:

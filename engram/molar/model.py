@@ -36,7 +36,8 @@ class MultitaskModel(BaseEstimator):
 
     A subclass has the parameters ``fit_intercept``, ``standardize`` and ``unseen``, defines its
     family, and computes coefficients from the tasks' rows (``_estimate``). An intercept is the
-    coefficient of a last column of ones.
+    coefficient of a last column of ones. In linear models it does what centering columns and
+    target within tasks would do: least squares has the same slopes (Frisch and Waugh 1933).
 
     Attributes:
         tasks_: Labels of the tasks, shape (M,), sorted.

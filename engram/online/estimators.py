@@ -182,15 +182,19 @@ class OnlineClassifier(ClassifierMixin, StreamModel):
         targets = np.where(is_class, 1.0, -1.0)
         return targets[:, 1:] if len(self.classes_) == 2 else targets
 
+    _by_label = (None, dict[Any, Array]())  # the classes, and each one's targets
+
     def _target(self, y: Any, classes: Any) -> Array:
         known = getattr(self, "classes_", None)
-        if known is not None and classes is None:  # the usual case, in a tenth of the time
-            (found,) = np.nonzero(known == y)
-            if len(found) == 1:
-                targets = np.full((1, len(known)), -1.0)
-                targets[0, found] = 1.0
-                return targets[:, 1:] if len(known) == 2 else targets
-        return super()._target(y, classes)
+        if known is None or classes is not None:
+            return super()._target(y, classes)
+        if self._by_label[0] is not known:
+            targets = self._targets(known, None)
+            self._by_label = (known, dict(zip(known.tolist(), targets[:, None], strict=True)))
+        try:  # the usual case, in a tenth of the time
+            return self._by_label[1][y.item() if isinstance(y, np.generic) else y]
+        except (KeyError, TypeError):  # to be refused, or an array of no dimensions
+            return super()._target(y, classes)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Starts anew, and learns the rows once, in order; see ``partial_fit``."""

@@ -87,13 +87,7 @@ def predictions(task: LinearTask, model: LinearModel, x: Array) -> Array:
 
 
 def learned(
-    task: LinearTask,
-    model: LinearModel,
-    x: Array,
-    y: Array,
-    weights: Array,
-    *,
-    spent: bool = False,
+    task: LinearTask, model: LinearModel, x: Array, y: Array, weights: Array
 ) -> LinearModel:
     """Returns the model after more rows, one after the other.
 
@@ -103,12 +97,13 @@ def learned(
         x: Rows, shape (n, d); squares times weights must be finite.
         y: Their targets, shape (n, m), likewise; -1 and 1 for classes.
         weights: Factors of the rows' losses, > 0, shape (n,).
-        spent: Whether nobody uses the given model again; it is not changed all the same.
     """
-    del spent
     for row, target, weight in zip(x, y, weights.tolist(), strict=True):
         model = _learned_row(task, model, row, target, weight)
     return model
+
+
+learned_in_place = learned  # nothing is gained by changing the ensemble's arrays
 
 
 def _learned_row(

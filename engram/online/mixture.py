@@ -130,9 +130,7 @@ def _copied(model: Mixture) -> Mixture:
     return Mixture(columns, targets, model.unit, experts)
 
 
-def learned(
-    task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array, *, spent: bool = False
-) -> Mixture:
+def learned(task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array) -> Mixture:
     """Returns the model after more rows, one after the other.
 
     Args:
@@ -141,30 +139,40 @@ def learned(
         x: Rows, shape (n, d); squares times weights must be finite.
         y: Their targets, shape (n, m), likewise; -1 and 1 for classes.
         weights: Factors of the rows' losses, > 0, shape (n,).
-        spent: Whether nobody uses the given model again, so that its arrays may be changed.
     """
     if len(x) == 0:
         return model
-    columns, targets, unit, experts = model if spent else _copied(model)
+    rows = map(_by_rows, (x, y, weights))
+    return learned_in_place(task, _copied(model), *rows)
+
+
+def learned_in_place(
+    task: LinearTask, model: Mixture, x: Array, y: Array, weights: Array
+) -> Mixture:
+    """Does as ``learned`` for one row or more, in C order; changes the given model's arrays."""
+    columns, targets, unit, experts = model
     unit = unit or float(weights[0])
     learn_rows(
         _KINDS[task.loss.name],
         task.loss.level,
-        _by_rows(x),
-        _by_rows(y),
-        _by_rows(weights),
+        x,
+        y,
+        weights,
         unit,
         _OUTLIER,
-        columns[1:],
-        targets[1:],
         task.standardized,
         columns.weight,
         _drifts(task.radius),
         _prior(task.radius, x.shape[1]),
-        experts,
+        columns.mean,
+        columns.squares,
+        targets.mean,
+        targets.squares,
+        *experts,
     )
     total = columns.weight + float(weights.sum() if len(weights) > 1 else weights[0])
-    columns, targets = (RunningMoments(total, *of[1:]) for of in (columns, targets))
+    columns = RunningMoments(total, columns.mean, columns.squares)
+    targets = RunningMoments(total, targets.mean, targets.squares)
     return Mixture(columns, targets, unit, experts)
 
 

@@ -20,13 +20,15 @@ from sklearn.utils.validation import (
 from engram.arrays import Array
 from engram.checks import require
 from engram.online import linear, mixture
+from engram.online.by_name import Reader
 from engram.online.learner import positive
 from engram.online.losses import Loss
-from engram.online.rows import within
 from engram.online.tasks import LinearState, LinearTask, Rules
 
 LARGEST = 1e90  # of numbers and weights: a weight times a square, and sums of them, are finite
 _BY_NAME = "a row by name, such as a dict"
+_PLAIN = (float, int, str, np.generic)  # numbers and labels
+_ONE = np.ones(1)
 _RULES: Mapping[str, Rules] = {"mixture": mixture, "universal": linear}
 
 
@@ -167,6 +169,7 @@ class StreamModel(BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         """Returns what a copy is made of, which shares the state's arrays from now on."""
         self.__dict__.pop("_unshared", None)
+        self.__dict__.pop("_reader", None)
         state: dict[str, Any] = super().__getstate__()
         return state
 
@@ -181,35 +184,33 @@ class StreamModel(BaseEstimator):
 
     def _take_row(self, x: Mapping[Any, Any], y: Any, w: float, classes: Any) -> None:
         """Learns a row; what is refused is refused before anything has changed."""
-        require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
-        weighs = isinstance(w, (int, float, np.number)) and 0 <= w <= LARGEST
-        require(weighs, "w", w, "finite and at least 0")
-        one = isinstance(y, (float, int, str)) or np.ndim(y) == 0  # which is slow to ask
-        require(one, "y", y, "one number or label")
-        names = self._names()
-        new = []
-        if list(x) != names:  # seldom, so that no time is lost
+        if not (w == 1 and isinstance(x, dict) and isinstance(y, _PLAIN)):
+            _check_row(x, y, w)  # which takes a while
+        rows = self._read(x)
+        names: list[Any] | None = None  # if they are to be looked at
+        if rows is None:
+            names = self._names()
             known = set(names)
-            new = [name for name in x if name not in known]
-            names += new
-        row = _row(x, names)
+            names += [name for name in x if name not in known]
+            rows = _row(x, names)
         targets = self._target(y, classes)
-        if not hasattr(self, "model_"):
-            self._start(len(names))
-        elif len(names) > self._width:
-            # Twice as many, or each new name would make the learner widen its state.
-            width = max(len(names), 2 * self._width)
-            if self.full_matrix_:
-                self._warn(width, stacklevel=5)
-            self.model_ = self._rules.widened(self.task_, self.model_, width)
-        if new or not hasattr(self, "feature_names_in_"):
-            self.n_features_in_ = len(names)
-            self.feature_names_in_ = np.fromiter(names, dtype=object, count=len(names))
+        if names is not None:
+            if not hasattr(self, "model_"):
+                self._start(len(names))
+            elif len(names) > self._width:
+                # Twice as many, or each new name would make the learner widen its state.
+                width = max(len(names), 2 * self._width)
+                if self.full_matrix_:
+                    self._warn(width, stacklevel=5)
+                self.model_ = self._rules.widened(self.task_, self.model_, width)
+            if len(names) > len(getattr(self, "feature_names_in_", ())):
+                self.n_features_in_ = len(names)
+                self.feature_names_in_ = np.fromiter(names, dtype=object, count=len(names))
+            rows = _padded(rows, self._width)
         if w > 0:
-            rows, weights = _padded(row[None], self._width), np.array([w], dtype=np.float64)
-            self.model_ = self._rules.learned(
-                self.task_, self.model_, rows, targets, weights, spent=self._unshared
-            )
+            rules, weights = self._rules, _ONE if w == 1 else np.array([w], dtype=np.float64)
+            learned = rules.learned_in_place if self._unshared else rules.learned
+            self.model_ = learned(self.task_, self.model_, rows, targets, weights)
             self._unshared = True
 
     def _target(self, y: Any, classes: Any) -> Array:
@@ -225,11 +226,33 @@ class StreamModel(BaseEstimator):
             )
         return [] if names is None else names.tolist()
 
+    _reader: Reader | None = None  # of the last rows by name
+
+    def _read(self, x: Mapping[Any, Any]) -> Array | None:
+        """Returns a row by name, (1, d), if its names and values are as usual."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is None:  # as before the first row
+            return None
+        reader, width = self._reader, self._width
+        if reader is None or reader.names is not names or reader.width != width:
+            self._reader = reader = Reader(names, width)
+        return reader.read(x, LARGEST)
+
     def _predictions_one(self, x: Mapping[Any, Any]) -> Array:
         """Returns predictions, (m,); unknown names are ignored."""
-        rows = _padded(_row(x, self._names())[None], self._width)
+        require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
+        rows = self._read(x)
+        if rows is None:
+            rows = _padded(_row(x, self._names()), self._width)
         found: Array = self._rules.predictions(self.task_, self.model_, rows)[0]
         return found
+
+
+def _check_row(x: Any, y: Any, w: Any) -> None:
+    require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
+    weighs = isinstance(w, (int, float, np.number)) and 0 <= w <= LARGEST
+    require(bool(weighs), "w", w, "finite and at least 0")
+    require(isinstance(y, str) or np.ndim(y) == 0, "y", y, "one number or label")
 
 
 def _padded(x: Array, width: int) -> Array:
@@ -241,19 +264,16 @@ def _padded(x: Array, width: int) -> Array:
 
 
 def _row(x: Mapping[Any, Any], names: Sequence[Any]) -> Array:
-    """Returns a row by name as numbers, in the order of ``names``; 0 for missing ones."""
-    require(isinstance(x, Mapping), "x", type(x).__name__, _BY_NAME)
+    """Returns a row by name, (1, d), in the order of ``names``; 0 for missing ones."""
     try:
-        values = x.values() if list(x) == names else [x.get(name, 0.0) for name in names]
-        row = np.array(list(values), dtype=np.float64)
+        rows = np.array([[x.get(name, 0.0) for name in names]], dtype=np.float64)
     except (TypeError, ValueError) as error:
         for name in names:
             if not isinstance(x.get(name, 0.0), (int, float, np.number)):
                 raise ValueError(f"column {name!r} must be a number, got {x[name]!r}") from error
         raise
-    if not within(row, LARGEST):
-        _check_rows(row[None], names)
-    return row
+    _check_rows(rows, names)
+    return rows
 
 
 def _check_rows(x: Array, names: Sequence[Any]) -> None:

@@ -41,10 +41,11 @@ class Experts(NamedTuple):
 
 @compiled
 def within(x: Array, limit: float) -> bool:
-    """Returns whether all numbers (n,) are in [-limit, limit]; NaN is not."""
+    """Returns whether all numbers of rows (T, d) are in [-limit, limit]; NaN is not."""
     good = True
-    for value in x:
-        good &= abs(value) <= limit
+    for row in x:
+        for value in row:
+            good &= abs(value) <= limit
     return good
 
 
@@ -75,10 +76,9 @@ def include(
     """
     total = before + weight
     for j in range(len(mean)):
-        value = x[j]
-        if squares[j] > 0 and reach < np.inf:
-            limit = reach * deviation(mean[j], squares[j], before)
-            value = min(max(value, mean[j] - limit), mean[j] + limit)
+        varies = squares[j] > 0
+        limit = reach * deviation(mean[j], squares[j], before) if varies else np.inf
+        value = min(max(x[j], mean[j] - limit), mean[j] + limit)
         distance = value - mean[j]
         mean[j] += distance * (weight / total)
         squares[j] += weight * distance * (value - mean[j])
@@ -271,15 +271,25 @@ def learn_rows(
     weights: Array,
     unit: float,
     reach: float,
-    columns: tuple[Array, Array],
-    targets: tuple[Array, Array],
     standardized: bool,
     before: float,
     drifts: Array,
     prior: Array,
-    experts: Experts,
+    column_means: Array,
+    column_squares: Array,
+    target_means: Array,
+    target_squares: Array,
+    coefficients: Array,
+    bets: Array,
+    covariances: Array,
+    shares: Array,
+    noise: Array,
+    calibration: Array,
+    doubt: Array,
 ) -> None:
     """Learns rows, one after the other.
+
+    The state comes array by array, as tuples of arrays take a microsecond to pass.
 
     Args:
         kind: The loss.
@@ -289,23 +299,32 @@ def learn_rows(
         weights: Their weights > 0, shape (T,).
         unit: The first row's weight: weights count in units of it, up to a bound.
         reach: Standard deviations beyond which a number counts as nearer.
-        columns: Mean and sum of squares of columns, shapes (d,).
-        targets: The same of targets, shapes (m,).
         standardized: Whether targets are standardized; otherwise their moments stay 0.
         before: Weight of all earlier rows.
         drifts: Variance by which filters' coefficients drift each row, in parts of ``prior``: (K,).
         prior: Variance of coefficients before the first row, shape (d + 1,).
-        experts: State of the experts.
+        column_means: Means of columns, shape (d,).
+        column_squares: Their sums of squared distances from the mean, shape (d,).
+        target_means: The same of targets, shape (m,).
+        target_squares: Likewise.
+        coefficients: State of the experts: see ``Experts``.
+        bets: Likewise.
+        covariances: Likewise.
+        shares: Likewise.
+        noise: Likewise.
+        calibration: Likewise.
+        doubt: Likewise.
     """
+    experts = Experts(coefficients, bets, covariances, shares, noise, calibration, doubt)
     d = x.shape[1]
     z, target = np.ones(d + 1), np.empty(y.shape[1])
     for t in range(len(x)):
-        include(columns[0], columns[1], before, x[t], weights[t], reach)
+        include(column_means, column_squares, before, x[t], weights[t], reach)
         if standardized:
-            include(targets[0], targets[1], before, y[t], weights[t], reach)
+            include(target_means, target_squares, before, y[t], weights[t], reach)
         before += weights[t]
-        standardize(columns[0], columns[1], before, x[t], reach, z[:d])
-        standardize(targets[0], targets[1], before, y[t], reach, target)
+        standardize(column_means, column_squares, before, x[t], reach, z[:d])
+        standardize(target_means, target_squares, before, y[t], reach, target)
         for k in range(len(target)):
             share = min(weights[t] / unit, _HEAVIEST)
             _learn_output(kind, level, z, target[k], share, drifts, prior, k, experts)

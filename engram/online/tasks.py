@@ -79,17 +79,13 @@ class Rules(Protocol):
     def predictions(self, task: LinearTask, model: Any, x: Array) -> Array:
         """Returns predictions for rows, in units of the target, shape (n, m)."""
 
-    def learned(
-        self,
-        task: LinearTask,
-        model: Any,
-        x: Array,
-        y: Array,
-        weights: Array,
-        *,
-        spent: bool = False,
+    def learned(self, task: LinearTask, model: Any, x: Array, y: Array, weights: Array) -> Any:
+        """Returns the model after more rows."""
+
+    def learned_in_place(
+        self, task: LinearTask, model: Any, x: Array, y: Array, weights: Array
     ) -> Any:
-        """Returns the model after more rows; if the given one is spent, of the same arrays."""
+        """Returns the model after one row or more, in C order; the given one may be changed."""
 
     def widened(self, task: LinearTask, model: Any, dim: int) -> Any:
         """Returns the model with more columns, which were 0 in all rows so far."""

@@ -51,6 +51,18 @@ def test_clients_without_a_score_are_left_out():
         paired_difference([mine, mine * np.nan], [theirs, theirs])
 
 
+@pytest.mark.parametrize("sizes", [[7], [400], [20] * 3, [1] * 10, [130] * 9, [5, 9, 5]])
+def test_samples_drawn_together_are_those_drawn_one_by_one(sizes):
+    draw = np.random.default_rng(1)
+    pairs = [draw.normal(size=size) for size in sizes]
+    rng, means = np.random.default_rng(0), []
+    for _ in range(2000):
+        chosen = (pairs[seed] for seed in rng.integers(len(pairs), size=len(pairs)))
+        means.append(np.mean([own[rng.integers(len(own), size=len(own))].mean() for own in chosen]))
+    found = paired_difference(pairs, [np.zeros(size) for size in sizes])
+    assert (found.low, found.high) == tuple(np.quantile(means, [(1 - 0.95) / 2, (1 + 0.95) / 2]))
+
+
 def test_words_name_a_winner_only_where_the_interval_excludes_zero():
     differences = {
         "local": Difference(0.02, 0.01, 0.03),

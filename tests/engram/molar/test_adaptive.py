@@ -49,6 +49,30 @@ def test_pooled_classes_are_the_library_s_logistic_regression():
     np.testing.assert_allclose(found.coefs, np.tile(expected, (8, 1)), atol=2e-3)
 
 
+def test_intercepts_scatter_though_rare_classes_do_not_show_it():
+    """Forty tasks of 20 rows with a case or two: Cochran's Q cannot tell their rates apart."""
+    rng = np.random.default_rng(0)
+    odds = -3.5 + rng.normal(size=(40, 1))
+    y = (rng.random((40, 20)) < 1 / (1 + np.exp(-odds))).astype(float)
+    tasks = [Rows(np.ones((20, 1)), own) for own in y]
+    found = adapt(tasks, family="logistic", alike=0.05)
+    assert found.spread.p_value[0] > 0.05
+    assert found.spread.variance[0] > 0.1
+    assert np.corrcoef(found.coefs[:, 0], odds[:, 0])[0, 1] > 0.4
+    pooled = adapt(tasks, family="logistic", alike=0.05, intercept=False)
+    assert np.ptp(pooled.coefs) == 0
+
+
+@pytest.mark.parametrize("kind", [int, np.int8])
+def test_thresholds_may_be_integers(kind):
+    data, y = linear(rows=30)
+    for c, alike in ((3, 1), (12, 0)):
+        one = AdaptiveRegressor(c=kind(c), alike=kind(alike)).fit(data, y, task="country")
+        other = AdaptiveRegressor(c=float(c), alike=float(alike)).fit(data, y, task="country")
+        np.testing.assert_array_equal(one.coef_, other.coef_)
+        np.testing.assert_array_equal(one.support_, other.support_)
+
+
 def test_a_task_that_differs_keeps_its_own_and_does_not_move_the_others():
     data, y = linear()
     model = AdaptiveRegressor().fit(data, y, task="country")

@@ -38,6 +38,14 @@ def test_exchanges_come_near_what_one_place_finds():
         assert abs(coefs[0, 0] - beta[0, 0]) < 0.7
 
 
+def test_intercepts_scatter_and_columns_need_not():
+    tasks, _ = sites()
+    found = [tell(rows, None, family="linear", reach=REACH)[0] for rows in tasks]
+    alike = [site._replace(coef=found[0].coef) for site in found]
+    assert (answer(alike, None, reach=REACH).variance > 0).tolist() == [False] * 4 + [True]
+    assert not answer(alike, None, reach=REACH, intercept=False).variance.any()
+
+
 def test_sites_with_fewer_rows_than_columns_take_part():
     tasks, beta = sites(rows=4, dim=6, tasks=30)
     _, coefs = exchanged(tasks, 3)

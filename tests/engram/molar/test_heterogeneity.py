@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
+from scipy.stats import multivariate_normal
 
-from engram.molar.heterogeneity import spread
+from engram.molar.heterogeneity import restricted, spread
 
 
 def test_with_equal_variances_it_is_the_sample_variance_less_that_of_the_noise():
@@ -61,6 +63,81 @@ def test_tasks_that_say_nothing_of_a_column_do_not_matter():
         np.testing.assert_allclose(other.variance, one.variance)
         np.testing.assert_allclose(other.p_value, one.p_value)
         assert not other.apart[9:].any()
+
+
+def unequal(tasks=12, columns=40, seed=0):
+    """Gaps that scatter by 1 around 5, with variances that differ a hundredfold."""
+    rng = np.random.default_rng(seed)
+    variances = 10.0 ** rng.uniform(-1, 1, (tasks, columns))
+    return 5 + rng.normal(size=(tasks, columns)) * np.sqrt(1 + variances), variances
+
+
+def contrasts(gaps, variances, t):
+    """The log-likelihood of differences to the first gap, which do not depend on the center."""
+    apart = np.hstack([-np.ones((len(gaps) - 1, 1)), np.eye(len(gaps) - 1)])
+    covariance = apart * (variances + t) @ apart.T
+    return multivariate_normal(cov=covariance).logpdf(apart @ gaps)
+
+
+def test_it_is_the_maximum_of_the_likelihood_of_contrasts():
+    gaps, variances = unequal()
+    found = restricted(gaps, variances)
+    for k in range(8):
+        most = minimize_scalar(
+            lambda t, k=k: -contrasts(gaps[:, k], variances[:, k], t),
+            bounds=(0, 50),
+            method="bounded",
+        )
+        assert found[k] == pytest.approx(most.x, rel=1e-3, abs=1e-4)
+
+
+def test_columns_that_scatter_maximize_the_likelihood_and_half_the_logarithm_of_t():
+    gaps, variances = unequal()
+    found = restricted(gaps, variances, scattered=True)
+    assert (found > restricted(gaps, variances)).all()
+    for k in range(8):
+        most = minimize_scalar(
+            lambda t, k=k: -contrasts(gaps[:, k], variances[:, k], t) - np.log(t) / 2,
+            bounds=(0, 50),
+            method="bounded",
+        )
+        assert found[k] == pytest.approx(most.x, rel=1e-3)
+
+
+def test_where_variances_are_equal_it_is_that_of_the_analysis_of_variance_or_0():
+    gaps = np.random.default_rng(0).normal(size=(7, 500))
+    excess = gaps.var(axis=0, ddof=1) - 1
+    assert (excess < 0).sum() > 200
+    found = restricted(gaps, np.ones((7, 500)))
+    np.testing.assert_allclose(found, np.maximum(excess, 0), rtol=1e-8)
+    # With the pull: S / (1 + t)^2 - (m - 1) / (1 + t) + 1 / t = 0, S = (m - 1) (1 + excess), so
+    # that (m - 2) t^2 - ((m - 1) excess + 2) t - 1 = 0.
+    half = (6 * excess + 2) / (2 * 5)
+    pulled = restricted(gaps, np.ones((7, 500)), scattered=True)
+    np.testing.assert_allclose(pulled, half + np.sqrt(half**2 + 1 / 5), rtol=1e-8)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+def test_units_origin_and_order_do_not_matter(scattered):
+    gaps, variances = unequal()
+    found = restricted(gaps, variances, scattered=scattered)
+    moved = restricted(1e3 * gaps[::-1] - 70, 1e6 * variances[::-1], scattered=scattered)
+    np.testing.assert_allclose(moved, 1e6 * found, rtol=1e-8)
+
+
+def test_it_has_little_bias():
+    gaps, variances = unequal(20, 2000)
+    assert restricted(gaps, variances).mean() == pytest.approx(1, abs=0.06)
+
+
+def test_columns_that_scatter_are_never_alike():
+    gaps = 0.1 * np.random.default_rng(0).normal(size=(9, 4))
+    scattered = np.array([False, False, False, True])
+    for level in (0.0, 0.05, 1.0):
+        found = spread(gaps, np.ones((9, 4)), alike=level, scattered=scattered)
+        np.testing.assert_array_equal(found.variance > 0, scattered)
+    # Two tasks do not show how much.
+    assert spread(gaps[:2], np.ones((2, 4)), scattered=scattered).variance[3] == 0
 
 
 def test_bad_arguments_are_refused():

@@ -172,3 +172,16 @@ def test_a_constant_target_is_no_sign_of_knowing_the_truth():
         rows = Rows(x, np.full(60, value))
         assert not estimate_site(rows).determined.any()
         assert why_undetermined(rows, NAMES, family="linear") == "its target is constant"
+
+
+def test_an_intercept_does_what_centering_does_but_for_a_degree_of_freedom():
+    """Frisch and Waugh 1933."""
+    x, targets = table()
+    y = targets["linear"]
+    own = estimate_site(Rows(x, y))
+    within = estimate_site(Rows(x[:, :3] - x[:, :3].mean(axis=0), y - y.mean()))
+    np.testing.assert_allclose(own.coef[:3], within.coef, rtol=1e-11)
+    np.testing.assert_allclose(own.scale[:3], within.scale, rtol=1e-11)
+    assert own.coef[3] == pytest.approx(y.mean() - x[:, :3].mean(axis=0) @ within.coef)
+    assert own.freedom == within.freedom - 1
+    assert own.sigma**2 * own.freedom == pytest.approx(within.sigma**2 * within.freedom)

@@ -51,12 +51,12 @@ def test_rows_one_by_one_in_place_are_as_rows_at_once(duplicate):
     np.testing.assert_allclose(one_by_one.coef_, at_once.coef_, rtol=1e-9)
 
 
-def test_the_functions_change_no_state_that_is_not_spent():
+def test_one_function_changes_the_state_and_the_other_does_not():
     rows, y = drawn()
     model = OnlineRegressor().partial_fit(pd.DataFrame(rows), y)
     leaves = [leaf.copy() for leaf in model.model_.experts]
     x, target = np.ones((1, 3)), np.ones((1, 1))
     mixture.learned(model.task_, model.model_, x, target, np.ones(1))
     assert all(map(np.array_equal, leaves, model.model_.experts))
-    spent = mixture.learned(model.task_, model.model_, x, target, np.ones(1), spent=True)
+    spent = mixture.learned_in_place(model.task_, model.model_, x, target, np.ones(1))
     assert spent.experts.coefficients is model.model_.experts.coefficients

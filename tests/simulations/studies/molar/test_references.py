@@ -65,6 +65,11 @@ def test_pooling_with_an_intercept_for_each_task_is_least_squares_with_indicator
     expected = np.linalg.lstsq(design, y)[0]
     np.testing.assert_allclose(model.coef_, np.tile(expected[:2], (3, 1)))
     np.testing.assert_allclose(model.intercept_, expected[2:])
+    # Frisch and Waugh: the slopes are those of columns and target that are centered within tasks.
+    x, y = (each.reshape(3, 10, -1) for each in (table.x, y))
+    x, y = (each - each.mean(axis=1, keepdims=True) for each in (x, y))
+    within = np.linalg.lstsq(x.reshape(30, 2), y.reshape(30))[0]
+    np.testing.assert_allclose(model.coef_, np.tile(within, (3, 1)))
 
 
 def test_rm_of_a_linear_model_is_that_of_the_library():
