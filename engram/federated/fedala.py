@@ -35,8 +35,8 @@ def fedala(loss: LossFn, *, eta: Scale, weight_eta: Scale, share: float) -> Loca
         w <- w - eta grad L(w)                                        the others, from w = m
 
     Where all weights are 0, as they start, m is w_t and this is FedAvg. A client keeps the last w
-    as its v, and is served by it: the mixture that the paper returns is where training starts from,
-    and its lower layers have not seen this client since they were averaged.
+    as its v. It is served by m of the newest w_t and what it keeps, which Alg. 1 returns: where it
+    would train from next.
 
     The paper trains the weights until they converge when they are used for the first time, and once
     through a part of the rows in later rounds. Here it is the same share of the steps in each
@@ -61,18 +61,15 @@ def fedala(loss: LossFn, *, eta: Scale, weight_eta: Scale, share: float) -> Loca
         del batch
         return marked(part(w), _START)
 
-    def mixed(w: Params, u: Params, weights: Params) -> Params:
-        own = own_model(w)
-        return {n: torch.lerp(x, own[n], weights[n]) for n, x in part(u, _START).items()}
-
     def adapt(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         (batch,) = batches
         weights = part(w, WEIGHT.mark)
-        g = grad(mixed(w, u, weights), batch)
-        away = add_scaled(own_model(w), -1.0, part(u, _START))
+        start, own = part(u, _START), own_model(w)
+        g = grad(_mixed(start, own, weights), batch)
+        away = add_scaled(own, -1.0, start)
         by_weight = multiplied({n: leaf * away[n] for n, leaf in g.items()}, weight_eta)
         weights = {n: (leaf - by_weight[n]).clamp(0, 1) for n, leaf in weights.items()}
-        return w | mixed(w, u, weights) | marked(weights, WEIGHT.mark), u
+        return w | _mixed(start, own, weights) | marked(weights, WEIGHT.mark), u
 
     def direction(w: Params, u: Params, batches: tuple[Batch, ...]) -> tuple[Params, Params]:
         (batch,) = batches
@@ -86,6 +83,11 @@ def fedala(loss: LossFn, *, eta: Scale, weight_eta: Scale, share: float) -> Loca
         companions=(OWN, WEIGHT),
         moved=part,
         finish=lambda w, u: w | marked(part(w), OWN.mark),
-        served=own_model,
+        served=lambda w: _mixed(part(w), own_model(w), part(w, WEIGHT.mark)),
     )
     return training._replace(step=adapt, direction=None, prepares=True, then=(turn, training))
+
+
+def _mixed(common: Params, own: Params, weights: Params) -> Params:
+    """Returns ``(1 - a) * w_t + a * v``."""
+    return {name: torch.lerp(x, own[name], weights[name]) for name, x in common.items()}

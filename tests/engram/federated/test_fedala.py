@@ -58,7 +58,13 @@ def test_training_starts_from_a_mixture_with_the_new_weights():
     start = {"w": (1 - weight) * common + weight * own}
     expected = steps(FEDAVG, start, BATCHES[1:])
     assert_same({"w": found["w"]}, expected, atol=1e-12)
-    assert_same(rule().served(found), {"w": found["w"]})
+
+
+def test_a_client_is_served_by_the_mixture_of_what_is_new_and_what_it_keeps():
+    common, own, weight = W.values()
+    assert_same(rule().served(W), {"w": (1 - weight) * common + weight * own})
+    assert_same(rule().served(W | {"own-weight/w": 0 * weight}), {"w": common})
+    assert_same(rule().served(W | {"own-weight/w": weight**0}), {"w": own})
 
 
 def test_weights_come_to_what_is_best_for_the_client():
