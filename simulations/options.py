@@ -27,6 +27,7 @@ __all__ = [
     "Json",
     "Out",
     "Processes",
+    "Ray",
     "Resume",
     "Set",
     "Track",
@@ -92,6 +93,13 @@ Resume = Annotated[
 Processes = Annotated[
     int | None,
     typer.Option(min=1, help="Methods that are tuned at once; default: one for each core."),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run jobs on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
+    ),
 ]
 Track = Annotated[
     str | None,

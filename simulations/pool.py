@@ -54,7 +54,14 @@ class Pool:
                 core.
             ray: Address of a Ray cluster, whose cores run the jobs instead.
             resumed: What a user resumes where a process was lost; by default the folder.
+
+        Raises:
+            Refused: If both ``processes`` and ``ray`` are given.
         """
+        if ray is not None and processes is not None:
+            raise Refused(
+                "--ray and --processes exclude each other: a cluster's cores are all used"
+            )
         self.new_line = new_line
         self.at_once = 1 if ray else processes or os.cpu_count() or 1  # on this machine
         self._folder, self._begin, self._ray = folder, begin, ray

@@ -12,6 +12,7 @@ from simulations.options import (
     Json,
     Out,
     Processes,
+    Ray,
     Set,
     data_name,
     find_run,
@@ -56,6 +57,7 @@ def tune(
         str | None, typer.Option(metavar="RUN", help="Go on with a search: its folder, or name.")
     ] = None,
     processes: Processes = None,
+    ray: Ray = None,
     as_json: Json = False,
 ) -> None:
     """Find settings of methods that train networks, on rows held out for validation.
@@ -65,7 +67,7 @@ def tune(
     """
     if resume is not None and (methods or trials or seeds or search or sets or config or out):
         raise Refused(
-            "--resume goes on with a search as it was begun: give --minutes or --processes"
+            "--resume goes on with a search as it was begun: give --minutes, --processes or --ray"
         )
     if resume is None and not methods:
         raise Refused(f"METHOD must be some of {', '.join(trained_methods('tune'))}, got none")
@@ -80,4 +82,4 @@ def tune(
         tuning = new_tuning(fixed, search or [], trials or 32, seeds or 3, minutes)
         folder = new_folder(out, f"tune-{data_name(tuning.first)}")
     again = f"engram tune --resume {folder}"
-    run_tuning(tuning, folder, again, processes=processes, as_json=as_json)
+    run_tuning(tuning, folder, again, processes=processes, ray=ray, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from simulations.options import Json, Out
+from simulations.options import Json, Out, Ray
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_learning.settings import (
     FederatedSettings,
@@ -44,19 +44,12 @@ _Processes = Annotated[
     int | None,
     typer.Option(min=1, help="Jobs that run at once; default: one for each core."),
 ]
-_Ray = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Run jobs on a Ray cluster with Engram installed: HOST:PORT, auto, or local.",
-    ),
-]
 _Resume = Annotated[
     str | None, typer.Option(metavar="RUN", help="Resume a study: its folder, or name in runs/.")
 ]
 _COMMON: Final[dict[str, tuple[Any, Any]]] = {
     "processes": (_Processes, None),
-    "ray": (_Ray, None),
+    "ray": (Ray, None),
     "resume": (_Resume, None),
     "out": (Out, None),
     "as_json": (Json, False),

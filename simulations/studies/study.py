@@ -77,8 +77,6 @@ def run_study(
         Refused: The settings are impossible, or there is nothing to resume.
         SystemExit: Ctrl-C was pressed; status 130.
     """
-    if ray is not None and processes is not None:
-        raise Refused("--ray and --processes exclude each other: a cluster's cores are all used")
     if resume is None:
         settings = study.settings(**given)
         folder = new_folder(out, study.name + settings.detail)

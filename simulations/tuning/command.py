@@ -57,6 +57,7 @@ def run_tuning(
     resume: str,
     *,
     processes: int | None = 1,
+    ray: str | None = None,
     progress: bool = True,
     as_json: bool = False,
 ) -> dict[str, dict[str, Scalar]]:
@@ -67,6 +68,7 @@ def run_tuning(
         folder: Where.
         resume: The command that goes on after an interruption.
         processes: As ``Tuning.run``.
+        ray: Likewise.
         progress: Whether to show it, and what was found.
         as_json: Whether to end with a line of JSON.
 
@@ -77,13 +79,13 @@ def run_tuning(
     """
     check_optuna()
     if not progress:
-        return tuning.run(folder, lambda title, total: lambda number, found: None)
+        return tuning.run(folder, lambda title, total: lambda number, found: None, processes, ray)
 
     def hint() -> str:
         return f"go on with: {resume}" if folder.is_dir() else "nothing has been written"
 
     with progress_lines("rounds", hint) as begin:
-        best = tuning.run(folder, begin, processes)
+        best = tuning.run(folder, begin, processes, ray)
     show_tuning(tuning, folder, as_json)
     return best
 

@@ -2,9 +2,10 @@
 
 import json
 import math
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -114,7 +115,11 @@ class Tuning(NamedTuple):
                 )
 
     def run(
-        self, folder: Path, begin: Callable[[str, int], Tell], processes: int | None = 1
+        self,
+        folder: Path,
+        begin: Callable[[str, int], Tell],
+        processes: int | None = 1,
+        ray: str | None = None,
     ) -> dict[str, dict[str, Scalar]]:
         """Runs the searches, or what is left of them; returns the best settings of each method.
 
@@ -125,18 +130,28 @@ class Tuning(NamedTuple):
             begin: Begins a line of progress, as ``Pool`` does.
             processes: How many methods are searched at once; with 1, in this process. None for
                 one on each core.
+            ray: Address of a Ray cluster that searches instead, one method on each core. All its
+                machines must have the folder.
 
         Raises:
-            Refused: Time was up before anything was known.
+            Refused: Time was up before anything was known; there is no cluster, or a machine of it
+                lacks the folder; or both ``processes`` and ``ray`` are given.
             RunStopped: All trials of a method diverged; or a process was lost.
         """
         plans = self.searches()
         found: dict[str, dict[str, Scalar]] = {}
         with TemporaryDirectory(prefix="engram-") as aside:  # trials are kept, and no more
-            pool = Pool(Path(aside), new_line=begin, processes=processes, resumed=folder)
+            pool = Pool(
+                Path(aside),
+                begin=partial(self.save, folder) if ray else lambda: None,
+                new_line=begin,
+                processes=processes,
+                ray=ray,
+                resumed=folder,
+            )
             try:
-                jobs = {n: partial(_search_one, self, folder.absolute(), n) for n in plans}
-                pool.run(jobs)
+                begun = partial(_search_one, self, Path.cwd(), folder.absolute(), ray is not None)
+                pool.run({name: partial(begun, name) for name in plans})
             finally:
                 for name, plan in plans.items():
                     found[name] = self._write(folder / name, name, plan)
@@ -194,10 +209,20 @@ class Tuning(NamedTuple):
         return RunStopped(f"no trial has a score: trial {trials[0].number}: {trials[0].reason}")
 
 
-def _search_one(tuning: Tuning, folder: Path, name: str, tell: Progress) -> list[Row]:
-    """Runs a method's search, perhaps in a process that knows nothing of plug-ins yet."""
-    load_plugins()
-    tuning.search(folder, name, tell)
+def _search_one(
+    tuning: Tuning, home: Path, folder: Path, elsewhere: bool, name: str, tell: Progress
+) -> list[Row]:
+    """Runs a method's search, perhaps in a process that knows nothing of plug-ins yet.
+
+    ``home`` is the folder that names of files begin from; ``elsewhere`` says whether this may be
+    another machine.
+    """
+    if elsewhere and not (home.is_dir() and (folder / SEARCHED).is_file()):
+        lacks = f"{socket.gethostname()} lacks {folder if home.is_dir() else home}"
+        raise Refused(f"--ray needs folders that all machines of the cluster share: {lacks}")
+    with chdir(home):
+        load_plugins()
+        tuning.search(folder, name, tell)
     return []
 
 

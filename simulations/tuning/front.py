@@ -65,6 +65,7 @@ def tune(
     search: Sequence[str] = (),
     out: str | Path | None = None,
     progress: bool = True,
+    ray: str | None = None,
     **settings: "Unpack[Given]",
 ) -> Tuned:
     """Finds settings of methods that train networks, on rows held out for validation.
@@ -79,10 +80,13 @@ def tune(
             ``"eta=0.01..1:log"``, ``"batch-size=5,10,20"``.
         out: Folder of the search; by default a new one in ``runs/``.
         progress: Whether to show it.
+        ray: Address of a Ray cluster that searches, one method on each core: ``HOST:PORT``,
+            ``"auto"`` or ``"local"``; by default this process does, one after the other.
         **settings: Settings that all trials have, each for all methods that have it.
 
     Raises:
-        Refused: Settings or data are impossible, nothing is to be searched, or no trial was scored.
+        Refused: Settings or data are impossible, nothing is to be searched, no trial was scored, or
+            no cluster answers or can see the folder.
     """
     trained_methods("tune", methods)
     known = {key for name in methods for key in METHODS[name].all_keys()}
@@ -96,6 +100,8 @@ def tune(
     hint = f"engram tune --resume {folder}"
     shown = progress and threading.current_thread() is threading.main_thread()
     try:
-        return Tuned(folder, run_tuning(tuning, folder, hint, progress=shown))
+        processes = 1 if ray is None else None
+        best = run_tuning(tuning, folder, hint, processes=processes, ray=ray, progress=shown)
+        return Tuned(folder, best)
     except SystemExit as error:
         raise KeyboardInterrupt from error

@@ -3,19 +3,23 @@
 import json
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import ray
 
 import engram as library
 from federation.errors import Refused
+from federation.fingerprint import source_root
 from federation.methods import METHODS, family
 from federation.methods.local import LocalMethod
 from federation.settings.fields import Range, key_of, searched_range
 from server.record import RunRecord
 from simulations.tuning import search as searching
+from simulations.tuning.folder import Tuning, _search_one
 from simulations.tuning.proposals import propose
 from simulations.tuning.record import Trial, best_of, read_trials
 from simulations.tuning.runs import LockStep
@@ -255,6 +259,24 @@ def test_processes_find_what_one_finds(engram):
         assert (Path("one") / file).read_text() == (Path("two") / file).read_text()
 
 
+@pytest.mark.network
+@pytest.mark.xdist_group("ray")
+def test_a_cluster_finds_what_one_process_finds(engram, monkeypatch, request):
+    monkeypatch.setenv("PYTHONPATH", str(source_root()))  # Ray's workers run these sources, too
+    request.addfinalizer(ray.shutdown)
+    few = ("fedavg", "pfedme", "--trials", "2", "--seeds", "1")
+    for folder, where in (("one", ("--processes", "1")), ("two", ("--ray", "local"))):
+        assert tune(engram, *few, *where, "--out", folder)[0] == 0
+    for file in ("best.toml", "fedavg/trials.csv", "pfedme/trials.csv"):
+        assert (Path("one") / file).read_text() == (Path("two") / file).read_text()
+
+
+def test_a_machine_without_the_folder_is_named(tmp_path):
+    search_there = partial(_search_one, Tuning({}, (), 1, [0]), tmp_path, tmp_path / "t", True)
+    with pytest.raises(Refused, match=rf"all machines of the cluster share: .* lacks {tmp_path}/t"):
+        search_there("fedavg", lambda *told: None)
+
+
 def test_a_trials_score_is_that_of_its_runs(engram, tmp_path):
     assert tune(engram, "fedavg", "--trials", "1", "--seeds", "2", "--out", "t")[0] == 0
     (trial,) = read_trials(Path("t/fedavg"))
@@ -329,7 +351,12 @@ def test_if_all_trials_diverge_it_says_so_and_keeps_them(engram):
         (("fedavg", "-s", "eta=-1"), "eta must be greater than 0"),
         (("fedavg", "--minutes", "0"), "--minutes must suffice for one batch of trials, got 0"),
         (("--resume", "nowhere"), "no run 'nowhere'"),
-        (("--resume", "nowhere", "--trials", "3"), "give --minutes or --processes"),
+        (("--resume", "nowhere", "--trials", "3"), "give --minutes, --processes or --ray"),
+        (
+            ("fedavg", "--ray", "local", "--processes", "2"),
+            "--ray and --processes exclude each other: a cluster's cores are all used",
+        ),
+        (("fedavg", "--ray", "127.0.0.1:1"), "--ray 127.0.0.1:1: no cluster answers there"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(engram, words, message):
