@@ -69,6 +69,7 @@ class Pure(TorchFunctionMode):
     Attributes:
         drawn: How often something was dropped.
         pooled: Whether something was pooled.
+        viewed: Whether something was viewed in another shape.
         embedded: What went to an embedding, and how many tokens that has.
         statistics: Running statistics after this pass, by name.
     """
@@ -82,6 +83,7 @@ class Pure(TorchFunctionMode):
         self._names = names
         self.drawn = 0
         self.pooled = False
+        self.viewed = False
         self.embedded: list[tuple[Tensor, int]] = []
         self.statistics: dict[str, Tensor] = {}
 
@@ -232,6 +234,13 @@ class Pure(TorchFunctionMode):
             x = x.contiguous(memory_format=torch.channels_last)
         return functional.max_pool2d(x, *args, **kwargs)
 
+    def view(self, x: Tensor, *shape: Any, **given: Any) -> Any:
+        """See ``torch.Tensor.view``; a copy where the order of an image's numbers has no view."""
+        self.viewed = True
+        if not isinstance(x, Tensor) or given or isinstance(shape[0], torch.dtype):
+            return x.view(*shape, **given)
+        return x.reshape(*shape)
+
     # --- Recurrent networks -----------------------------------------------------------------
 
     def lstm(self, x: Tensor, hx: tuple[Tensor, Tensor], *rest: Any) -> tuple[Tensor, ...]:
@@ -378,6 +387,7 @@ _OTHERS: Final[dict[Any, Callable[..., Any]]] = {
     functional.multi_head_attention_forward: Pure.heads,
     functional.embedding: Pure.embedding,
     functional.max_pool2d: Pure.max_pool2d,
+    torch.Tensor.view: Pure.view,
     functional.batch_norm: Pure.batch_norm,
     functional.group_norm: Pure.group_norm,
     torch.lstm: Pure.lstm,

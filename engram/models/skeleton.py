@@ -53,7 +53,8 @@ class Skeleton:
         whole = {(leaf.data_ptr(), leaf.numel()): size for leaf, size in seen.embedded}
         self.tokens = tree_map(lambda leaf: whole.get((leaf.data_ptr(), leaf.numel())), example)
         self.noisy = seen.drawn > 0
-        self._pure = self.noisy or bool(running) or fixed or seen.pooled
+        self._views = seen.viewed
+        self._pure = self.noisy or bool(running) or fixed or seen.pooled or seen.viewed
 
     def _run(self, mode: int, params: Params, inputs: Inputs) -> Outputs:
         places = self._places[mode]
@@ -133,7 +134,7 @@ class Skeleton:
 
     def apply(self, params: Params, inputs: Inputs) -> Outputs:
         """Calls the module in evaluation; see ``Model.apply``."""
-        if not decomposes() and not self._running:
+        if not decomposes() and not self._running and not self._views:
             return self._run(0, params, inputs)
         with Pure(None):
             return self._run(0, params, inputs)

@@ -86,6 +86,19 @@ def whole(most, *shape, seed=0):
     return np.random.default_rng(seed).integers(most, size=(30 * CLIENTS, *shape))
 
 
+class Viewed(nn.Module):
+    """Pools images of several channels, and takes what comes of them for rows by ``view``."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = nn.functional.max_pool2d(self.conv(x).relu(), 2)
+        return self.head(x.view(x.size(0), -1))
+
+
 IMAGES = {"x": numbers(1, 6, 6), "y": np.arange(30 * CLIENTS) % 3}
 TEXT = {"x": whole(7, 8), "y": whole(7, 8, seed=1)}
 CASES = {
@@ -106,6 +119,7 @@ CASES = {
         IMAGES,
         {},
     ),
+    "viewed images": (Viewed, IMAGES | {"x": numbers(3, 6, 6)}, {}),
     "batch norm and dropout": (Normed, IMAGES, {}),
     "fixed statistics": (Normed, IMAGES, {"statistics": "fixed"}),
     "group norm": (lambda: Normed(lambda width: nn.GroupNorm(2, width)), IMAGES, {}),
