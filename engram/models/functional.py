@@ -69,7 +69,7 @@ class Pure(TorchFunctionMode):
     Attributes:
         drawn: How often something was dropped.
         pooled: Whether something was pooled.
-        viewed: Whether something was viewed in another shape.
+        viewed: Whether images were viewed in another shape.
         embedded: What went to an embedding, and how many tokens that has.
         statistics: Running statistics after this pass, by name.
     """
@@ -236,9 +236,9 @@ class Pure(TorchFunctionMode):
 
     def view(self, x: Tensor, *shape: Any, **given: Any) -> Any:
         """See ``torch.Tensor.view``; a copy where the order of an image's numbers has no view."""
-        self.viewed = True
         if not isinstance(x, Tensor) or given or isinstance(shape[0], torch.dtype):
             return x.view(*shape, **given)
+        self.viewed |= x.ndim == 4
         return x.reshape(*shape)
 
     # --- Recurrent networks -----------------------------------------------------------------
