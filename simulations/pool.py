@@ -116,7 +116,9 @@ class Pool:
                 backend="ray" if self._ray else "loky",
                 return_as="generator_unordered",
                 batch_size=1,
-                pre_dispatch="all",
+                # No more than loky hands on to its processes at once: where others wait when
+                # Ctrl-C comes, its thread dies with a traceback.
+                pre_dispatch="2 * n_jobs",
             )
             with _signals_later():  # inherited: only this process handles Ctrl-C
                 done = parallel(do(name, job) for name, job in left.items())

@@ -64,13 +64,15 @@ def both(e):
 
 
 STEPS = {"steps": {}, "epochs": EPOCHS | {"batch_size": 30}}
-# Each optimizer, with a state of either kind and without, along steps and along epochs.
+# Each optimizer, with a state of either kind and without, along steps and along epochs. Two methods
+# go every way, and the others two of these each, of which one is of steps and one of epochs.
 WAYS = [
     ("momentum", "kept", "steps"),
     ("clipped", "fresh", "epochs"),
     ("decayed", "", "steps"),
     ("adam", "kept", "epochs"),
     ("adamw", "fresh", "steps"),
+    ("momentum", "kept", "epochs"),
 ]
 EVERY_WAY = [
     way
@@ -79,8 +81,8 @@ EVERY_WAY = [
 ]
 TABLE = [
     (method, *way)
-    for method in ANY_NETWORK
-    for way in (EVERY_WAY if method in EVERYWHERE else WAYS)
+    for i, method in enumerate(ANY_NETWORK)
+    for way in (EVERY_WAY if method in EVERYWHERE else (WAYS[i % 6], WAYS[(i + 3) % 6]))
 ]
 
 

@@ -48,8 +48,8 @@ def suits(method, case):
     return not tasks or CASES[case][2].get("task", "classification") in tasks
 
 
-# Some methods train every network, and the others a twelfth of them each.
-EVERYWHERE = ("local-moml", "fedavg", "pfedme")
+# Two methods train every network, and the others a twelfth of them each.
+EVERYWHERE = ("local-moml", "fedavg")
 TABLE = [
     (case, method)
     for i, case in enumerate(CASES)

@@ -120,22 +120,32 @@ FAULTS = {
 }
 
 
+TURNS = 15
+SAME = {"num_rounds": TURNS, "group_cap": 0}  # so that gradients are asked of all
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The rows of a run in which no site fails or lies."""
+    folder = tmp_path_factory.mktemp("whole")
+    run(folder / "run", **SAME)
+    return rows_of(folder / "run")
+
+
 @pytest.mark.parametrize(("question", "change", "reason"), FAULTS.values(), ids=list(FAULTS))
-def test_a_site_that_fails_or_lies_is_named_and_the_run_goes_on(tmp_path, question, change, reason):
-    number, turns = 12, 15
-    same = {"num_rounds": turns, "group_cap": 0}  # so that gradients are asked of all
-    run(tmp_path / "whole", **same)
-    served = rows_of(tmp_path / "whole")[number - 1]["served"]
+def test_a_site_that_fails_or_lies_is_named_and_the_run_goes_on(
+    tmp_path, whole, question, change, reason
+):
+    number = 12
+    served = whole[number - 1]["served"]
     other = next(c for c in range(COUNT) if c != served)
     client = served if question in ("play", "offer") and "no arms" not in reason else other
     client = other if question == "offer" and reason == "its reply lacks" else client
-    run(tmp_path / "run", grid=in_round(number, question, change, client), **same)
+    run(tmp_path / "run", grid=in_round(number, question, change, client), **SAME)
     rows = rows_of(tmp_path / "run")
-    assert [row["left-out"] for row in rows] == [0] * (number - 1) + [1] + [0] * (turns - number)
+    assert [row["left-out"] for row in rows] == [0] * (number - 1) + [1] + [0] * (TURNS - number)
     assert reason in rows[number - 1]["absent"][str(client)]
-    assert [r["arm"] for r in rows[: number - 1]] == [
-        r["arm"] for r in rows_of(tmp_path / "whole")[: number - 1]
-    ]
+    assert [r["arm"] for r in rows[: number - 1]] == [r["arm"] for r in whole[: number - 1]]
     assert ("arm" in rows[number - 1]) == (question != "offer" or client != served)
     assert all("arm" in row for row in rows[number:])
 

@@ -15,15 +15,15 @@ def square(number, report):
 
 
 def refuse(report):
-    time.sleep(1)
+    time.sleep(0.5)
     raise Refused("no")
 
 
 def divide(report):
-    time.sleep(1)
+    time.sleep(0.5)
     return 1 / 0
 
 
 def die(report):
-    time.sleep(1)
+    time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,5 +1,6 @@
 """The engram command as a process: how it is ended, and what it imports."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,9 +13,9 @@ from server.record import RunRecord
 from tests.simulations.words import SETS
 
 
-def start(*args, cwd):
+def start(*args, **how):
     engram = Path(sys.executable).parent / "engram"
-    return subprocess.Popen([engram, *args], cwd=cwd, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen([engram, *args], stderr=subprocess.PIPE, text=True, **how)
 
 
 def test_a_pause_ends_when_it_is_told_to(tmp_path, monkeypatch):
@@ -60,3 +61,30 @@ def test_a_decoy_package_does_not_touch_the_command(tmp_path):
     assert process.returncode == 0, err
     assert (tmp_path / "run" / "results.json").is_file()
     assert RunRecord.open(tmp_path / "run").results["rounds"] == 4
+
+
+def alive(session):
+    """Whether a process of the session is left."""
+    try:
+        os.killpg(session, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("found", ["engram-*", "engram-*/*"])  # they begin; they work
+def test_ctrl_c_ends_all_processes_of_a_study_with_one_line(tmp_path, monkeypatch, found):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = ["reproduce", "molar-bandit", "--processes", "2", "--out", "run"]
+    running = start(*command, cwd=tmp_path, start_new_session=True)
+    until = time.monotonic() + 60
+    while not any(tmp_path.glob(found)) and time.monotonic() < until:
+        time.sleep(0.01)
+    os.killpg(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130, said
+    assert "Traceback" not in said
+    until = time.monotonic() + 10
+    while alive(running.pid) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not alive(running.pid)

@@ -79,10 +79,11 @@ def run(folder, limit, small="", **settings):
 
 
 def test_ten_times_the_memory_limit_gives_the_numbers_of_memory(tmp_path):
-    size = 320 * 2**20
-    write(tmp_path / "small", 2500, 48_000)
-    write(tmp_path / "large", size // 48_000, 48_000)
-    drawn, whole = run(tmp_path / "large", size // 10, tmp_path / "small")
+    size, width = 320 * 2**20, 12_000
+    write(tmp_path / "small", 2500, width)
+    write(tmp_path / "large", size // width, width)
+    few = {"test_fraction": 0.005, "validation_fraction": 0.005}
+    drawn, whole = run(tmp_path / "large", size // 10, tmp_path / "small", **few)
     assert drawn == whole
 
 

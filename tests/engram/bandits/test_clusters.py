@@ -310,7 +310,7 @@ def test_clusters_are_found_exactly(name, groups):
     make, settings, found = RECOVERED[name]
     environment = Groups(groups, users=12, dim=6, noise=0.05)
     policy = make(6, alpha=0.1, lam=0.1, **settings)
-    _, _, state = play(policy, environment, 2000)
+    _, _, state = play(policy, environment, 1200)
     assert found(state) == environment.true_groups(range(12))
     assert set(state.stats.clusters) <= found(state)  # those of the past are forgotten
 

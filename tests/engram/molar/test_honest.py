@@ -27,7 +27,7 @@ def sites(rng, tasks=20, freedom=np.inf):
 def test_they_cover_at_every_distance(freedom):
     rng = np.random.default_rng(0)
     covered, lengths = [], []
-    for _ in range(250):
+    for _ in range(180):
         truth, found = sites(rng, tasks=8, freedom=freedom)
         low, high = honest_interval(found[0], suggest(found[1:]))
         own = own_interval(found[0])

@@ -1,11 +1,9 @@
 """The board in a browser: each page is drawn, and a run that goes on grows before one's eyes."""
 
-import os
 import shutil
-import subprocess
-import sys
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from server.record import RunRecord
 from simulations.board.app import board
 from simulations.board.serving import server_of
 from simulations.board.shelf import Shelf
+from simulations.engine import simulate
 from tests.network.support import free_port
 from tests.support import small
 
@@ -41,33 +40,48 @@ def served(folder, live=None):
 
 
 @pytest.fixture(scope="module")
-def browser():
+def tab():
+    """A tab of a browser, which keeps the scripts that it has compiled."""
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        found = browser.new_page(viewport={"width": 1300, "height": 900})
+        found.set_default_timeout(LONG)
+        expect.set_options(timeout=LONG)
         yield found
-        found.close()
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def address(folder):
+    """The address of the folder's board."""
+    with served(folder) as found:
+        yield found
 
 
 @pytest.fixture
-def page(browser):
+def page(tab):
     """A page on which nothing may go wrong, and that loads nothing from elsewhere."""
-    found, wrong = browser.new_page(viewport={"width": 1300, "height": 900}), []
-    found.set_default_timeout(LONG)
-    expect.set_options(timeout=LONG)
-    found.on("console", lambda told: wrong.append(told.text) if told.type == "error" else None)
-    found.on("pageerror", lambda error: wrong.append(str(error)))
-    found.on("request", lambda asked: None if local(asked.url) else wrong.append(asked.url))
-    yield found
-    found.close()
+    wrong = []
+    told_of = {
+        "console": lambda told: wrong.append(told.text) if told.type == "error" else None,
+        "pageerror": lambda error: wrong.append(str(error)),
+        "request": lambda asked: None if local(asked.url) else wrong.append(asked.url),
+    }
+    for event, listener in told_of.items():
+        tab.on(event, listener)
+    yield tab
+    tab.goto("about:blank")
+    for event, listener in told_of.items():
+        tab.remove_listener(event, listener)
     assert wrong == []
 
 
 def local(address):
-    return address.startswith(("http://127.0.0.1:", "data:", "blob:"))
+    return address.startswith(("http://127.0.0.1:", "data:", "blob:", "about:"))
 
 
 @pytest.mark.parametrize(
-    ("address", "drawn"),
+    ("path", "drawn"),
     [
         ("/", ["#grid-runs .ag-row", "#grid-groups .ag-row"]),
         ("/run?name=alone", ["#figure-curve .trace", "#grid-clients .ag-row", "#figure-clients"]),
@@ -78,56 +92,55 @@ def local(address):
         ("/search?name=search", ["#figure-trials .parcoords", "#grid-trials .ag-row"]),
     ],
 )
-def test_each_page_is_drawn(folder, page, address, drawn):
-    with served(folder) as board:
-        page.goto(board + address)
-        for one in drawn:
-            expect(page.locator(one).first).to_be_attached()
-        expect(page.locator(".modebar-btn[data-title^=Share]")).to_have_count(0)
+def test_each_page_is_drawn(address, page, path, drawn):
+    page.goto(address + path)
+    for one in drawn:
+        expect(page.locator(one).first).to_be_attached()
+    expect(page.locator(".modebar-btn[data-title^=Share]")).to_have_count(0)
 
 
-def test_one_walks_from_the_list_to_a_client_and_compares_chosen_runs(folder, page):
-    with served(folder) as board:
-        page.goto(board)
-        page.get_by_role("link", name="alone", exact=True).click()
-        expect(page.locator("h1")).to_have_text("alone")
-        page.get_by_role("link", name="client 2", exact=True).click()
-        expect(page.locator("h1")).to_have_text("client 2 of alone")
-        page.get_by_role("link", name="Runs").click()
-        boxes = page.locator("#grid-runs .ag-center-cols-container input[type=checkbox]")
-        boxes = boxes if boxes.count() else page.locator("#grid-runs .ag-row input[type=checkbox]")
-        boxes.nth(0).check()
-        boxes.nth(1).check()
-        link = page.get_by_role("link", name="Compare the selected runs")
-        expect(link).not_to_have_class("off")
-        link.click()
-        expect(page.locator("h1")).to_have_text("2 runs")
+def test_one_walks_from_the_list_to_a_client_and_compares_chosen_runs(address, page):
+    page.goto(address)
+    page.get_by_role("link", name="alone", exact=True).click()
+    expect(page.locator("h1")).to_have_text("alone")
+    page.get_by_role("link", name="client 2", exact=True).click()
+    expect(page.locator("h1")).to_have_text("client 2 of alone")
+    page.get_by_role("link", name="Runs").click()
+    boxes = page.locator("#grid-runs .ag-center-cols-container input[type=checkbox]")
+    boxes = boxes if boxes.count() else page.locator("#grid-runs .ag-row input[type=checkbox]")
+    boxes.nth(0).check()
+    boxes.nth(1).check()
+    link = page.get_by_role("link", name="Compare the selected runs")
+    expect(link).not_to_have_class("off")
+    link.click()
+    expect(page.locator("h1")).to_have_text("2 runs")
 
 
-def test_what_is_not_there_is_said(folder, page):
-    with served(folder) as board:
-        page.goto(f"{board}/run?name=gone")
-        expect(page.locator("main")).to_contain_text("there is no gone in")
+def test_what_is_not_there_is_said(address, page):
+    page.goto(f"{address}/run?name=gone")
+    expect(page.locator("main")).to_contain_text("there is no gone in")
+
+
+class Enough(Exception):
+    """The test has seen what it wanted to see."""
 
 
 def test_a_curve_grows_while_its_run_goes_on(tmp_path, page):
-    command = [
-        sys.executable,
-        "-m",
-        "simulations",
-        "run",
-        "fedavg",
-        "--out",
-        str(tmp_path / "live"),
-    ]
-    sets = ["num-rounds=100000", "eval-every=5", "num-clients=4", "clients-per-round=2", "hidden=4"]
-    sets = [word for one in sets for word in ("--set", one)]
-    run = subprocess.Popen(
-        [*command, *sets],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    seen = threading.Event()
+
+    def on_round(row):
+        time.sleep(0.02)
+        if seen.is_set():
+            raise Enough
+
+    def run():
+        sizes = {"num_clients": 4, "clients_per_round": 2, "hidden": "4"}
+        e = small(num_rounds=100_000, eval_every=5, **sizes)
+        with suppress(Enough):
+            simulate(e, tmp_path / "live", on_round=on_round)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
     try:
         with served(tmp_path) as board:
             page.goto(board)
@@ -140,8 +153,9 @@ def test_a_curve_grows_while_its_run_goes_on(tmp_path, page):
             page.wait_for_function(f"() => {points} > {first}")
             expect(page.locator("#progress")).to_contain_text("rounds are done")
     finally:
-        run.kill()
-        run.wait()
+        seen.set()
+        thread.join(60)
+    assert not thread.is_alive()
 
 
 def test_many_runs_and_ten_thousand_clients(folder, tmp_path, page):

@@ -2,17 +2,11 @@
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 from typer.testing import CliRunner
 
 from federation.errors import Refused
-from federation.fingerprint import source_root
 from simulations.cli import app
 from simulations.studies.meta_learning import sinewave
 from simulations.studies.meta_learning.methods import METHODS
@@ -214,39 +208,6 @@ def test_damaged_folders_are_refused(tmp_path):
     (out / "plan.json").write_text("{}")
     with pytest.raises(Refused, match=r"plan.json is damaged"):
         CliRunner().invoke(app, resume, catch_exceptions=False)
-
-
-def alive(session):
-    """Whether a process of the session is left."""
-    try:
-        os.killpg(session, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("found", ["engram-*", "engram-*/*"])  # they begin; they work
-def test_ctrl_c_ends_all_processes_with_one_line(tmp_path, found):
-    command = [sys.executable, "-m", "simulations", "reproduce", "sinewave", "maml", "nasa"]
-    running = subprocess.Popen(
-        [*command, "--processes", "2", "--out", str(tmp_path / "run")],
-        cwd=source_root(),
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    until = time.monotonic() + 60
-    while not any(tmp_path.glob(found)) and time.monotonic() < until:
-        time.sleep(0.01)
-    os.killpg(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=60)
-    assert running.returncode == 130, said
-    assert "Traceback" not in said
-    until = time.monotonic() + 10
-    while alive(running.pid) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not alive(running.pid)
 
 
 def test_the_command_says_what_memories_need(tmp_path):
