@@ -1,19 +1,21 @@
 """Clients that come later: meta-learned, fine-tuned, and by themselves, on Omniglot's alphabets.
 
-``python -m benchmarks.unseen --omniglot omniglot28.npz`` makes each alphabet a client, whose
-classes are 14 of its characters. Ten alphabets never train: each has 1, 5 or 10 drawings of each
-character to learn from, and is scored on 8 others. The model that it starts from is the common one
-of a meta-learning method or of FedAvg, or, by itself, the initial one; then it makes gradient
-steps on its own drawings. Step sizes, and the number of these steps, are chosen for each method and
-number of drawings on other splits of the alphabets, with the same budget.
+``python -m benchmarks.unseen --omniglot omniglot28.npz`` makes each alphabet a client, whose classes
+are 14 of its characters. Ten alphabets never train: each has 1, 5 or 10 drawings of each to learn
+from, and is scored on 8 others. The model that it starts from is the common one of a method, or, by
+itself, the initial one; then it makes gradient steps on its own drawings. Where clients keep their
+last layers, as in FedRep, a newcomer has the common body under the initial last layer. Step sizes,
+and the number of these steps, are chosen for each method and number of drawings on other splits of
+the alphabets, with the same budget. ``--model cnn`` takes an hour of one core for each split.
 """
 
+import itertools
 import json
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,15 +43,40 @@ CLASSES: Final = 14  # characters of the smallest alphabet
 SHOTS: Final = (1, 5, 10)
 _TRAIN, _TEST = 12, 8  # drawings of a character
 _UNSEEN: Final = 10
-ETAS: Final = (0.03, 0.1, 0.3)
-ALPHAS: Final = (0.03, 0.1)
-TUNING: Final = tuple((steps, lr) for steps in (10, 50, 200) for lr in (0.01, 0.03, 0.1, 0.3))
-LEARNED: Final[dict[str, list[dict[str, float]]]] = {
-    "fedavg": [{"eta": eta} for eta in ETAS],
-    "per-fedavg": [{"eta": eta, "alpha": alpha} for eta in ETAS for alpha in ALPHAS],
-    "local-moml": [{"eta": eta, "alpha": alpha} for eta in ETAS for alpha in ALPHAS],
-}
 ALONE: Final = "by itself"
+
+
+class Network(NamedTuple):
+    """A network, and among what its settings are chosen."""
+
+    settings: dict[str, str | int]
+    learned: dict[str, list[dict[str, float]]]  # by method
+    tuning: list[tuple[int, float]]  # numbers of newcomers' steps, and their size
+
+
+def _sizes(etas: Sequence[float], **more: Sequence[float]) -> list[dict[str, float]]:
+    grid = {"eta": etas, **more}
+    return [dict(zip(grid, each, strict=True)) for each in itertools.product(*grid.values())]
+
+
+NETWORKS: Final = {
+    "mlp": Network(
+        {"model": "mlp", "hidden": "200,100"},
+        {
+            "fedavg": _sizes((0.03, 0.1, 0.3)),
+            "fedbabu": _sizes((0.03, 0.1, 0.3)),
+            "fedrep": _sizes((0.03, 0.1, 0.3)),
+            "per-fedavg": _sizes((0.03, 0.1, 0.3), alpha=(0.03, 0.1)),
+            "local-moml": _sizes((0.03, 0.1, 0.3), alpha=(0.03, 0.1)),
+        },
+        list(itertools.product((50, 200, 800), (0.03, 0.1, 0.3, 1.0))),
+    ),
+    "cnn": Network(
+        {"model": "cnn", "hidden": "32"},
+        {name: _sizes((0.1,)) for name in ("fedavg", "fedbabu", "fedrep")},
+        list(itertools.product((50, 200), (0.03, 0.1, 0.3))),
+    ),
+}
 
 
 def drawings(path: str | Path) -> npt.NDArray[Any]:
@@ -85,7 +112,9 @@ def federation(images: npt.NDArray[Any], shots: int, unseen: Sequence[int]) -> s
     return hold({name: np.concatenate(each) for name, each in parts.items()})
 
 
-def settings(dataset: str, seed: int, rounds: int, count: int, **more: Any) -> Experiment:
+def settings(
+    dataset: str, network: Network, seed: int, rounds: int, count: int, **more: Any
+) -> Experiment:
     """Returns the experiment, which the methods share but for their own settings."""
     shared = {
         "dataset": dataset,
@@ -96,28 +125,32 @@ def settings(dataset: str, seed: int, rounds: int, count: int, **more: Any) -> E
         "clients-per-round": 10,
         "local-steps": 10,
         "batch-size": 14,
-        "hidden": "200,100",
         "num-rounds": rounds,
         "eval-every": rounds,
         "checkpoint-every": rounds,
         "seed": seed,
     }
-    return Experiment.from_config(shared | more)
+    return Experiment.from_config(shared | network.settings | more)
 
 
-def unseen_of(seed: int, count: int) -> list[int]:
+def unseen_of(network: Network, seed: int, count: int) -> list[int]:
     """Returns the clients that never train."""
-    return sorted(Scoring.of(settings("digits", seed, 1, count)).unseen)
+    return sorted(Scoring.of(settings("digits", network, seed, 1, count)).unseen)
 
 
 def learned(
-    images: npt.NDArray[Any], method: str, own: Mapping[str, float], seed: int, rounds: int
+    images: npt.NDArray[Any],
+    network: Network,
+    method: str,
+    own: Mapping[str, float],
+    seed: int,
+    rounds: int,
 ) -> Params:
     """Returns the common model that a method learns from the clients that train."""
     count = len(images)
-    dataset = federation(images, 1, unseen_of(seed, count))
+    dataset = federation(images, 1, unseen_of(network, seed, count))
     mine = {f"{method}.{key}": value for key, value in own.items()}
-    e = settings(dataset, seed, rounds, count, method=method, **mine)
+    e = settings(dataset, network, seed, rounds, count, method=method, **mine)
     with tempfile.TemporaryDirectory(prefix="engram-") as folder:
         simulate(e, Path(folder) / "run")
         checkpoint = RunRecord.open(Path(folder) / "run").load_checkpoint()
@@ -126,6 +159,7 @@ def learned(
 
 def newcomers(
     images: npt.NDArray[Any],
+    network: Network,
     model: Params | None,
     seed: int,
     shots: int,
@@ -135,18 +169,19 @@ def newcomers(
 
     Args:
         images: See ``drawings``.
-        model: Where they start; None: from the initial model.
+        network: What they train.
+        model: Where they start; what it lacks, or all if it is None, from the initial model.
         seed: Of the split, and of the initial model.
         shots: Drawings of each character to learn from.
         tuning: Pairs of a number of steps and a step size.
     """
     count = len(images)
-    unseen = unseen_of(seed, count)
+    unseen = unseen_of(network, seed, count)
     dataset = federation(images, shots, unseen)
     found, data = [], None
     for steps, lr in tuning:
         own = {"adapt-steps": steps, "adapt-lr": lr}
-        e = settings(dataset, seed, 1, count, method="fedavg", **own)
+        e = settings(dataset, network, seed, 1, count, method="fedavg", **own)
         data = data or federated_data(e)
         found.append(_scored(e, data, model, unseen))
     return found
@@ -155,16 +190,20 @@ def newcomers(
 def _scored(
     e: Experiment, data: FederatedData, model: Params | None, clients: list[int]
 ) -> npt.NDArray[np.float64]:
-    start = model or model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
+    initial = model_for(e, data.kind).init(torch_generator(e.seed, Stream.MODEL))
+    start = {**initial, **(model or {})}
     columns = Trainer(e, data, RamStore()).evaluate(start, clients, server_round=0).columns
     return columns["accuracy"].double().numpy()
 
 
-def chosen(images: npt.NDArray[Any], seeds: Sequence[int], rounds: int) -> dict[str, Any]:
+def chosen(
+    images: npt.NDArray[Any], network: Network, seeds: Sequence[int], rounds: int
+) -> dict[str, Any]:
     """Chooses each method's settings, and the steps of its newcomers, by other splits' accuracies.
 
     Args:
         images: See ``drawings``.
+        network: What is trained, and among what is chosen.
         seeds: Of the splits to choose by.
         rounds: Rounds of each run.
 
@@ -172,24 +211,26 @@ def chosen(images: npt.NDArray[Any], seeds: Sequence[int], rounds: int) -> dict[
         By method, its settings and, for each number of shots, the steps and their size.
     """
     found = {}
-    grids: dict[str, list[dict[str, float]]] = {**LEARNED, ALONE: [{}]}
+    grids: dict[str, list[dict[str, float]]] = {**network.learned, ALONE: [{}]}
     for method, grid in grids.items():
         best: dict[int, tuple[float, Any, Any]] = {}
         for own in track(grid, f"choosing: {method}", transient=True):
             try:
                 models = {
-                    seed: learned(images, method, own, seed, rounds) if own else None
+                    seed: learned(images, network, method, own, seed, rounds) if own else None
                     for seed in seeds
                 }
             except RunStopped:  # with too long steps, which are not chosen
                 continue
             for shots in SHOTS:
-                each = [newcomers(images, models[s], s, shots, TUNING) for s in seeds]
+                each = [
+                    newcomers(images, network, models[s], s, shots, network.tuning) for s in seeds
+                ]
                 means = np.mean(each, axis=(0, 2))  # seeds, tuning, clients
                 at = int(np.argmax(means))
                 best[shots] = max(
                     best.get(shots, (-1.0, None, None)),
-                    (float(means[at]), own, TUNING[at]),
+                    (float(means[at]), own, network.tuning[at]),
                     key=lambda known: known[0],
                 )
         found[method] = {shots: {"own": own, "tuned": t} for shots, (_, own, t) in best.items()}
@@ -197,7 +238,11 @@ def chosen(images: npt.NDArray[Any], seeds: Sequence[int], rounds: int) -> dict[
 
 
 def compare(
-    images: npt.NDArray[Any], choices: Mapping[str, Any], seeds: Sequence[int], rounds: int
+    images: npt.NDArray[Any],
+    network: Network,
+    choices: Mapping[str, Any],
+    seeds: Sequence[int],
+    rounds: int,
 ) -> dict[int, dict[str, list[npt.NDArray[np.float64]]]]:
     """Returns the newcomers' accuracies: by shots, by method, for each seed."""
     found: dict[int, dict[str, list[npt.NDArray[np.float64]]]] = {
@@ -210,8 +255,11 @@ def compare(
                 key = f"{method} {choice['own']} {seed}"
                 if key not in models:
                     own = choice["own"]
-                    models[key] = learned(images, method, own, seed, rounds) if own else None
-                (scores,) = newcomers(images, models[key], seed, shots, [choice["tuned"]])
+                    models[key] = (
+                        learned(images, network, method, own, seed, rounds) if own else None
+                    )
+                start, tuned = models[key], [choice["tuned"]]
+                (scores,) = newcomers(images, network, start, seed, shots, tuned)
                 found[shots][method].append(scores)
     return found
 
@@ -261,14 +309,16 @@ def main(
     omniglot: Annotated[Path, typer.Option(metavar="NPZ", help="Omniglot's 28 x 28 drawings.")],
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = 300,
     seeds: Annotated[int, typer.Option(min=1, help="Splits to test on.")] = 5,
+    tuned_on: Annotated[int, typer.Option(min=1, help="Splits to choose by.")] = 2,
+    model: Annotated[Literal["mlp", "cnn"], typer.Option(help="What is trained.")] = "mlp",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON as well.")] = False,
 ) -> None:
     """Compare what newcomers reach: from meta-learned models, from FedAvg's, and by themselves."""
     logging.getLogger("flwr.engram").setLevel(logging.WARNING)
     torch.set_num_threads(1)
-    images = drawings(omniglot)
-    choices = chosen(images, [1000, 1001], rounds)
-    told = rows(compare(images, choices, range(seeds), rounds), choices)
+    images, network = drawings(omniglot), NETWORKS[model]
+    choices = chosen(images, network, range(1000, 1000 + tuned_on), rounds)
+    told = rows(compare(images, network, choices, range(seeds), rounds), choices)
     Console().print(table(told))
     if as_json:
         print(json.dumps(told))

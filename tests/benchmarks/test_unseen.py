@@ -24,11 +24,17 @@ def test_each_alphabet_has_as_many_characters_and_drawings(images):
     assert images.shape == (12, 14, 20, 4, 4)
 
 
-def test_newcomers_have_so_many_drawings_of_each_character(images, monkeypatch):
-    monkeypatch.setattr(unseen, "settings", _settings)
-    late = unseen.unseen_of(0, 12)
+TINY = unseen.Network(
+    {"model": "mlp", "hidden": "20", "clients-per-round": 2},
+    {"fedavg": [{"eta": 0.1}], "fedrep": [{"eta": 0.1}]},
+    [(0, 0.1), (60, 0.3)],
+)
+
+
+def test_newcomers_have_so_many_drawings_of_each_character(images):
+    late = unseen.unseen_of(TINY, 0, 12)
     assert len(late) == 10
-    data = federated_data(_settings(unseen.federation(images, 5, late), 0, 1, 12))
+    data = federated_data(unseen.settings(unseen.federation(images, 5, late), TINY, 0, 1, 12))
     for client in range(12):
         assert len(data.train.rows[client]) == 14 * (5 if client in late else 12)
         assert len(data.test.rows[client]) == 14 * 8
@@ -36,28 +42,18 @@ def test_newcomers_have_so_many_drawings_of_each_character(images, monkeypatch):
         assert len(set(classes.tolist())) == 1
 
 
-def test_methods_are_compared_on_splits_that_nothing_was_chosen_by(images, monkeypatch):
-    monkeypatch.setattr(unseen, "LEARNED", {"fedavg": [{"eta": 0.1}]})
-    monkeypatch.setattr(unseen, "TUNING", ((0, 0.1), (60, 0.3)))
-    monkeypatch.setattr(unseen, "settings", _settings)
-    choices = unseen.chosen(images, [1000], rounds=1)
+def test_methods_are_compared_on_splits_that_nothing_was_chosen_by(images):
+    choices = unseen.chosen(images, TINY, [1000], rounds=1)
     assert {c["tuned"] for by_shots in choices.values() for c in by_shots.values()} == {(60, 0.3)}
-    found = unseen.rows(unseen.compare(images, choices, [0], rounds=1), choices)
+    found = unseen.rows(unseen.compare(images, TINY, choices, [0], rounds=1), choices)
     assert [(row["shots"], row["method"]) for row in found] == [
-        (shots, method) for shots in unseen.SHOTS for method in ("fedavg", unseen.ALONE)
+        (shots, method) for shots in unseen.SHOTS for method in ("fedavg", "fedrep", unseen.ALONE)
     ]
     for row in found:
         assert 1 / 14 < row["accuracy"] <= 1
         if row["method"] == unseen.ALONE:
             assert row["gain"] == {"mean": 0, "low": 0, "high": 0}
-    assert unseen.table(found).row_count == 6
-
-
-_WHOLE = unseen.settings
-
-
-def _settings(*args, **more):
-    return _WHOLE(*args, **{"clients-per-round": 2, "hidden": "20"} | more)
+    assert unseen.table(found).row_count == 9
 
 
 def test_another_file_is_refused(tmp_path):
