@@ -15,7 +15,7 @@ test: .venv/ready
 	$(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 test-network: .venv/ready
-	$(BIN)/pytest -m network --numprocesses logical --dist loadgroup $$(grep -rl --include='*.py' mark.network tests)
+	$(BIN)/pytest -m network --numprocesses $$(( $$(nproc) * 3 / 2 )) --dist loadgroup $$(grep -rl --include='*.py' mark.network tests)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -66,7 +66,7 @@ def run(federation, experiment, folder):
         ("engram", False, "local-moml, carried, exact"),
         ("engram", True, "pfedme, median, server-mix"),
         ("stock", False, {"memory": "carry", "num-rounds": 2}),
-        ("stock", True, {"method": "fedavg", "merge": "trimmed-mean", "num-rounds": 2}),
+        ("stock", True, {"method": "fedavg", "merge": "trimmed-mean", "num-rounds": 1}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -261,6 +261,6 @@ def test_work_that_nobody_waits_for_keeps_no_run_waiting(tmp_path):
 
 
 def test_kills_cost_no_memory_and_no_round(tmp_path):
-    outcome = chaos(tmp_path, plan(5, 10, seed=0), 10)
+    outcome = chaos(tmp_path, plan(3, 6, seed=1), 6)
     assert outcome.unharmed, outcome
-    assert sum(outcome.kills.values()) == 5
+    assert sorted(outcome.kills) == ["client-2", "coordinator", "superlink"]
