@@ -1,12 +1,12 @@
 """Clients that come later: meta-learned, fine-tuned, and by themselves, on Omniglot's alphabets.
 
-``python -m benchmarks.unseen --omniglot omniglot28.npz`` makes each alphabet a client, whose classes
-are 14 of its characters. Ten alphabets never train: each has 1, 5 or 10 drawings of each to learn
-from, and is scored on 8 others. The model that it starts from is the common one of a method, or, by
-itself, the initial one; then it makes gradient steps on its own drawings. Where clients keep their
-last layers, as in FedRep, a newcomer has the common body under the initial last layer. Step sizes,
-and the number of these steps, are chosen for each method and number of drawings on other splits of
-the alphabets, with the same budget. ``--model cnn`` takes an hour of one core for each split.
+``python -m benchmarks.unseen --omniglot omniglot28.npz`` makes each alphabet a client, which has 14
+of its characters to tell apart. Ten alphabets never train: each has 1, 5 or 10 drawings of each to
+learn from, and is scored on 8 others. The model that it starts from is the common one of a method,
+or, by itself, the initial one; then it makes gradient steps on its own drawings. Where clients keep
+their last layers, as in FedRep, a newcomer has the common body under the initial last layer. Step
+sizes, and the number of these steps, are chosen for each method and number of drawings on other
+splits of the alphabets, with the same budget. ``--model cnn`` takes an hour of one core a split.
 """
 
 import itertools
