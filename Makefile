@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := local fedavg ditto apfl fedrep pfedme per-fedavg local-moml
 
-.PHONY: demo federation test test-network lint types docs bench clean
+.PHONY: demo federation test test-processes lint types docs bench clean
 
 demo: .venv/ready
 	$(BIN)/engram compare $(DEMO) --seeds 3 --config simulations/presets/demo.toml
@@ -14,8 +14,8 @@ federation: .venv/ready
 test: .venv/ready
 	$(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
-test-network: .venv/ready
-	$(BIN)/pytest -m network --numprocesses $$(( $$(nproc) * 3 / 2 )) --dist loadgroup $$(grep -rl --include='*.py' mark.network tests)
+test-processes: .venv/ready
+	$(BIN)/pytest -m processes --numprocesses $$(( $$(nproc) * 3 / 2 )) --dist loadgroup $$(grep -rl --include='*.py' mark.processes tests)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

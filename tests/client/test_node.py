@@ -54,11 +54,13 @@ def answer(worker, asked):
     return unpack(worker.begin(asked).result(60))
 
 
+@pytest.mark.processes
 def test_a_worker_answers_as_the_client_app_does(worker):
     reply = answer(worker, work(question()))
     assert list(read_entry(reply.content).clients) == list(range(0, 20, 2))
 
 
+@pytest.mark.processes
 def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker):
     refused = answer(worker, work(question(MessageType.TRAIN)))
     assert refused.error.code == REFUSED
@@ -67,6 +69,7 @@ def test_what_the_client_app_refuses_or_raises_comes_back_as_an_error(worker):
     assert raised.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 
+@pytest.mark.processes
 def test_what_cannot_be_read_costs_no_worker(worker):
     deep = answer(worker, work(question(), project="x = " + "[" * 5000))
     assert deep.error.code == REFUSED
@@ -78,12 +81,14 @@ def test_what_cannot_be_read_costs_no_worker(worker):
     assert worker._process.is_alive()
 
 
+@pytest.mark.processes
 def test_it_is_the_worker_that_ends_when_memory_does(worker):
     answer(worker, work(question()))
     score = Path(f"/proc/{worker._process.pid}/oom_score_adj").read_text()
     assert int(score) > int(Path("/proc/self/oom_score_adj").read_text())
 
 
+@pytest.mark.processes
 def test_a_worker_that_dies_costs_one_message(worker):
     for number in (signal.SIGKILL, signal.SIGSEGV):
         os.kill(worker._process.pid, number)
@@ -92,6 +97,7 @@ def test_a_worker_that_dies_costs_one_message(worker):
         assert answer(worker, work(question())).has_content()
 
 
+@pytest.mark.processes
 def test_work_can_be_stopped_and_the_next_message_is_answered(worker):
     before = worker._process.pid
     os.kill(before, signal.SIGSTOP)  # as if it computed for ever
@@ -104,6 +110,7 @@ def test_work_can_be_stopped_and_the_next_message_is_answered(worker):
     assert worker._process.pid != before
 
 
+@pytest.mark.processes
 def test_a_node_that_stops_does_not_wait_for_its_worker():
     worker = Worker(STATION)
     start = time.monotonic()
@@ -113,6 +120,7 @@ def test_a_node_that_stops_does_not_wait_for_its_worker():
     assert time.monotonic() - start < 2
 
 
+@pytest.mark.processes
 def test_a_worker_ends_with_its_node(tmp_path):
     script = (
         "import os\n"

@@ -11,7 +11,7 @@ import pytest
 from server.record import RunRecord
 from tests.docker.compose import Processes, load
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.processes
 
 PROJECT = load("compose.yml")
 CLIENTS = [name for name in PROJECT["services"] if name.startswith("client-")]

@@ -160,6 +160,7 @@ def measure(name, size):
     return time.process_time() - start, (kilobytes("VmHWM") - before) / 1024, said
 
 
+@pytest.mark.processes
 def test_few_bytes_do_not_become_many():
     # In a process of its own: protobuf's heap is not Python's.
     code = (

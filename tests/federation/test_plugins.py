@@ -37,6 +37,7 @@ def test_names_come_with_commas_and_count_once():
     assert list(METHODS)[-2:] == ["first", "second"]
 
 
+@pytest.mark.processes
 def test_a_process_that_is_started_elsewhere_finds_them(tmp_path):
     # A name of ours, which would hide it from whoever looks here first.
     write("here/client.py", "raise SystemExit('not ours')")

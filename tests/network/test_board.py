@@ -13,7 +13,7 @@ from tests.network.support import wait_for
 from tests.network.test_federation import CLIENTS, settings
 from tests.simulations.board.test_board import said
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.processes
 
 
 def test_the_page_of_a_live_federation_says_who_is_there_and_how_far_it_is(tmp_path):

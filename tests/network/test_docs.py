@@ -13,7 +13,7 @@ import pytest
 from federation.fingerprint import source_root
 from tests.network.support import free_port
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.processes
 
 
 def run_script(block, cwd):

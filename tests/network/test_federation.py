@@ -24,7 +24,7 @@ from tests.golden import federated
 from tests.network.support import free_port
 from tests.support import assert_same, write_plug_in
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.processes
 
 CLIENTS = 3
 

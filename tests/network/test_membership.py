@@ -16,7 +16,7 @@ from simulations.deployed import run_deployed
 from simulations.local import LocalFederation
 from tests.network.support import wait_for
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.processes
 
 CLIENTS = 3
 

@@ -12,7 +12,7 @@ from tests.client.test_modules import experiment
 from tests.network.test_federation import run
 from tests.support import assert_same, write_npz
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.processes
 
 
 def test_four_cases_give_the_numbers_of_one_process(tmp_path, plug_ins):

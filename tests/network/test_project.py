@@ -7,7 +7,7 @@ from tests.network.test_docs import run_script
 from tests.simulations.test_new import THERE, project
 from tests.support import assert_same
 
-pytestmark = [pytest.mark.network, pytest.mark.usefixtures("plug_ins")]
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("plug_ins")]
 
 
 def assert_as_here(there, here):

@@ -41,7 +41,7 @@ def can_be_a_stranger():
 
 
 pytestmark = [
-    pytest.mark.network,
+    pytest.mark.processes,
     pytest.mark.skipif(not can_be_a_stranger(), reason="nobody else can be had here"),
 ]
 

@@ -95,6 +95,7 @@ def test_a_script_is_no_module():
         engram.make_server_app("__main__")
 
 
+@pytest.mark.processes
 def test_a_process_that_is_sent_the_app_finds_what_its_module_makes_known(tmp_path, monkeypatch):
     # As Ray's workers are: the app comes to them pickled, and they have imported nothing.
     write(tmp_path / "some" / "mine_too" / "__init__.py", "")

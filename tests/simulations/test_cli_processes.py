@@ -12,6 +12,8 @@ import pytest
 from server.record import RunRecord
 from tests.simulations.words import SETS
 
+pytestmark = pytest.mark.processes
+
 
 def start(*args, **how):
     engram = Path(sys.executable).parent / "engram"

@@ -136,7 +136,7 @@ def test_it_runs_resumes_and_is_shown(engram):
     assert means("whole") == pytest.approx(np.multiply(means("at-once"), 1 - 0.5**4))
 
 
-@pytest.mark.network
+@pytest.mark.processes
 @pytest.mark.parametrize("engine", ["ray", "grpc"])
 def test_it_runs_on_other_engines(engram, engine, tmp_path):
     engram(*PLUG, "run", *SETS, "--out=here")

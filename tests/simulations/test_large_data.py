@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
+
+pytestmark = pytest.mark.processes
 
 SETTINGS = {
     "method": "fedavg",

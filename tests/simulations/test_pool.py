@@ -23,7 +23,17 @@ def lines():
     return told, new_line
 
 
-@pytest.mark.parametrize("where", [{"processes": 1}, {"processes": 2}, {"ray": "local"}], ids=str)
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"processes": 1},
+        pytest.param({"processes": 2}, marks=pytest.mark.processes),
+        pytest.param(
+            {"ray": "local"}, marks=[pytest.mark.processes, pytest.mark.xdist_group("ray")]
+        ),
+    ],
+    ids=str,
+)
 def test_rows_come_in_the_order_of_jobs_wherever_they_are_done(
     tmp_path, where, request, monkeypatch
 ):
@@ -37,6 +47,7 @@ def test_rows_come_in_the_order_of_jobs_wherever_they_are_done(
         assert told[name][-1] == (2, 2)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [

@@ -26,7 +26,7 @@ from tests.simulations.test_new import project
 from tests.support import assert_same, small
 
 # In one group, since they share what is run but once.
-pytestmark = [pytest.mark.network, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("ray")]
 
 BIN = Path(sys.executable).parent
 

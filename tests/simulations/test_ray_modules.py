@@ -13,7 +13,7 @@ from tests.client.test_modules import experiment, suits
 from tests.simulations.test_ray import SuperLink, run_several
 from tests.support import ANY_NETWORK
 
-pytestmark = pytest.mark.network
+pytestmark = pytest.mark.processes
 
 CHOSEN = [
     (case, method)

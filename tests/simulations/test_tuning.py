@@ -251,6 +251,7 @@ def test_tune_finds_settings_that_other_commands_take(engram):
     assert settings["pfedme.lambda"] == best["pfedme"]["lambda"]
 
 
+@pytest.mark.processes
 def test_processes_find_what_one_finds(engram):
     for folder, processes in (("one", "1"), ("two", "2")):
         words = ("fedavg", "pfedme", "--trials", "2", "--seeds", "1", "--processes", processes)
@@ -259,7 +260,7 @@ def test_processes_find_what_one_finds(engram):
         assert (Path("one") / file).read_text() == (Path("two") / file).read_text()
 
 
-@pytest.mark.network
+@pytest.mark.processes
 @pytest.mark.xdist_group("ray")
 def test_a_cluster_finds_what_one_process_finds(engram, monkeypatch, request):
     monkeypatch.setenv("PYTHONPATH", str(source_root()))  # Ray's workers run these sources, too

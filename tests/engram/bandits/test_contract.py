@@ -283,7 +283,7 @@ def test_a_refusal_changes_nothing(name):
 
 @every
 def test_learns_something(name):
-    served, state, rounds = made(name), made(name).init(9), 400
+    served, state, rounds = made(name), made(name).init(9), 300
     regret, at_random = 0.0, 0.0
     for t in range(rounds):
         user, x, means, rewards = ENVIRONMENT.round(t)

@@ -140,7 +140,7 @@ ADVERSARY = st.lists(
 
 
 @every
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(ADVERSARY, st.integers(1, 8))
 def test_decisions_stay_in_the_domain_and_weights_on_simplices(name, where, gradients, times):
     learner, domain = made(name, where), DOMAINS[where]

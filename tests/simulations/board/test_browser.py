@@ -21,7 +21,11 @@ from tests.support import small
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 LONG = 30_000  # milliseconds that a page may take on a busy machine
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.xdist_group("browser"),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+]
 
 
 @contextmanager

@@ -80,6 +80,7 @@ def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
         }
 
 
+@pytest.mark.processes
 def test_processes_give_what_one_gives(tmp_path):
     arguments = ["maml", "nasa", "reptile", "-k", "2", "--iterations", "20", "--seeds", "1"]
     assert invoke(tmp_path / "one", *arguments).exit_code == 0

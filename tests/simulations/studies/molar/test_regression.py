@@ -209,6 +209,7 @@ def test_an_interrupted_reproduction_goes_on(small, tmp_path, monkeypatch):
     assert rows[0] == rows[1]
 
 
+@pytest.mark.processes
 def test_processes_give_what_one_gives(tmp_path):
     work = {f"trial-{t}": partial(run_trial, 2, SMALL[2], t) for t in range(3)}
     found = []

@@ -233,7 +233,7 @@ def test_classes_and_counts(tmp_path):
 
 def test_by_default_tasks_are_shrunk_and_intervals_are_honest(tmp_path):
     out = tmp_path / "run"
-    text = done(csv(frame()), *H, "--splits", 2, "--out", out).stdout
+    text = done(csv(frame()), *H, "--splits", 1, "--out", out).stdout
     data = frame()
     model = AdaptiveRegressor().fit(data[COLUMNS], data["pressure"], data["hospital"])
     found = results(out)
