@@ -15,7 +15,7 @@ test: .venv/ready
 	$(BIN)/pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
 
 test-processes: .venv/ready
-	$(BIN)/pytest -m processes --numprocesses $$(( $$(nproc) * 3 / 2 )) --dist loadgroup $$(grep -rl --include='*.py' mark.processes tests)
+	$(BIN)/pytest -m processes --numprocesses logical --dist loadgroup $$(grep -rl --include='*.py' mark.processes tests)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -15,14 +15,12 @@ from tests.support import assert_same, write_npz
 pytestmark = pytest.mark.processes
 
 
-def test_four_cases_give_the_numbers_of_one_process(tmp_path, plug_ins):
+def test_networks_of_users_give_the_numbers_of_one_process(tmp_path, plug_ins):
     add_plugins(str(source_root() / "tests" / "client" / "networks"))
     load_plugins()
     cases = {
         "batch norm and dropout": "local-moml",
-        "recurrent": "per-fedavg",
         "two inputs": "pfedme",
-        "huber": "fedavg",
     }
     options = ["--set", f"data-dir={tmp_path}"]
     with LocalFederation(tmp_path / "fed", clients=2, options=options) as federation:
