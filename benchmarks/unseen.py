@@ -6,7 +6,7 @@ learn from, and is scored on 8 others. The model that it starts from is the comm
 or, by itself, the initial one; then it makes gradient steps on its own drawings. Where clients keep
 their last layers, as in FedRep, a newcomer has the common body under the initial last layer. Step
 sizes, and the number of these steps, are chosen for each method and number of drawings on other
-splits of the alphabets, with the same budget. ``--model cnn`` takes an hour of one core a split.
+splits of the alphabets, with the same budget.
 """
 
 import itertools
