@@ -34,6 +34,16 @@ def test_gets_faster_with_what_it_waits_for():
     assert max(late[15:]) < 0.06
 
 
+def test_a_long_wait_between_turns_delays_none_of_their_messages():
+    pauses = Pauses(0.03, 1.0)
+    for _ in range(10):
+        wait(pauses, 3.0)
+        assert [late for late, _ in (wait(pauses, 0.05) for _ in range(4))][1] <= 0.4
+        wait(pauses, 3.0)
+        late = [wait(pauses, 0.05)[0] for _ in range(4)]
+    assert max(late) < 0.06
+
+
 def test_no_pause_is_longer_than_the_longest():
     pauses = Pauses(0.03, 1.0)
     wait(pauses, 50.0)
