@@ -20,7 +20,7 @@ def test_the_page_of_a_live_federation_says_who_is_there_and_how_far_it_is(tmp_p
     runs = tmp_path / "runs"
     runs.mkdir()
     with LocalFederation(tmp_path / "fed", clients=CLIENTS) as there:
-        experiment = settings(**{"num-rounds": 100, "eval-every": 10})
+        experiment = settings(**{"num-rounds": 40, "eval-every": 10})
         going = threading.Thread(
             daemon=True,
             target=run_deployed,
@@ -33,7 +33,7 @@ def test_the_page_of_a_live_federation_says_who_is_there_and_how_far_it_is(tmp_p
         def page():
             return said(federation(shelf, live))
 
-        words = ["of 100 rounds are done", "nodes have answered", "at work"]
+        words = ["of 40 rounds are done", "nodes have answered", "at work"]
         words += [f"client {client}" for client in range(CLIENTS)]
 
         def all_told():

@@ -52,15 +52,16 @@ def test_clients_join_late_lie_about_their_number_and_are_unregistered(tmp_path)
         path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in claims.items()))
         federation.start("client-2")
 
+        enough = threading.Event()
+
+        def go_on(row):
+            if enough.is_set():
+                raise KeyboardInterrupt
+
         def go():
-            with contextlib.suppress(RunStopped):  # the SuperLink has gone when all was seen
-                run_deployed(
-                    settings(),
-                    folder,
-                    federation.server,
-                    control=federation.control,
-                    patience=1.0,
-                )
+            control = federation.control
+            with contextlib.suppress(KeyboardInterrupt):
+                run_deployed(settings(), folder, federation.server, control=control, on_round=go_on)
 
         def reaches(what, condition):
             wait_for(lambda: any(condition(row) for row in rows_of(folder)), 90, what)
@@ -76,7 +77,8 @@ def test_clients_join_late_lie_about_their_number_and_are_unregistered(tmp_path)
         reaches("rounds without it", lambda row: row["round"] == last + 3)
         listed = {m.name: m.status for m in members(federation.server, control=federation.control)}
         refused = federation.log("client-2").read_text()
-    thread.join(60)
+        enough.set()
+        thread.join(60)
     rows = rows_of(folder)[1:]
     assert rows[0]["cohort"] == [0, 2]  # its node hosts what it is registered as, and no more
     assert rows[0]["absent"] == {"1": "no node hosts it"}
