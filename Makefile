@@ -26,8 +26,7 @@ lint: .venv/ready
 types: .venv/ready
 	$(BIN)/mypy
 
-docs: .venv/ready
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+docs: .venv/docs-ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: .venv/ready
@@ -39,6 +38,10 @@ bench: .venv/ready
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "engram needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv/docs-ready: .venv/ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 clean:

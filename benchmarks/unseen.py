@@ -24,9 +24,11 @@ import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from torch import nn
 
 from client.memory import RamStore
 from client.training.trainer import Trainer
+from engram.networks import model as network_named
 from engram.types import Params
 from federation.data.federated import FederatedData, federated_data, model_for
 from federation.data.in_memory import hold
@@ -44,6 +46,7 @@ SHOTS: Final = (1, 5, 10)
 _TRAIN, _TEST = 12, 8  # drawings of a character
 _UNSEEN: Final = 10
 ALONE: Final = "by itself"
+CNN: Final = "omniglot-cnn"
 
 
 class Network(NamedTuple):
@@ -59,6 +62,13 @@ def _sizes(etas: Sequence[float], **more: Sequence[float]) -> list[dict[str, flo
     return [dict(zip(grid, each, strict=True)) for each in itertools.product(*grid.values())]
 
 
+def cnn() -> nn.Sequential:
+    """Returns three convolutions, each of which halves the image, and a dense layer."""
+    convolutions = [nn.Conv2d(n, 32, 3, stride=2, padding=1) for n in (1, 32, 32)]
+    below = [layer for own in convolutions for layer in (own, nn.ReLU())]
+    return nn.Sequential(*below, nn.Flatten(), nn.Linear(4 * 4 * 32, CLASSES))
+
+
 NETWORKS: Final = {
     "mlp": Network(
         {"model": "mlp", "hidden": "200,100"},
@@ -72,8 +82,9 @@ NETWORKS: Final = {
         list(itertools.product((50, 200, 800), (0.03, 0.1, 0.3, 1.0))),
     ),
     "cnn": Network(
-        {"model": "cnn", "hidden": "32"},
-        {name: _sizes((0.1,)) for name in ("fedavg", "fedbabu", "fedrep")},
+        {"model": CNN},
+        {name: _sizes((0.1, 0.3)) for name in ("fedavg", "fedbabu", "fedrep")}
+        | {name: _sizes((0.1,), alpha=(0.03, 0.1)) for name in ("per-fedavg", "local-moml")},
         list(itertools.product((50, 200), (0.03, 0.1, 0.3))),
     ),
 }
@@ -316,6 +327,7 @@ def main(
     """Compare what newcomers reach: from meta-learned models, from FedAvg's, and by themselves."""
     logging.getLogger("flwr.engram").setLevel(logging.WARNING)
     torch.set_num_threads(1)
+    network_named(cnn, CNN)
     images, network = drawings(omniglot), NETWORKS[model]
     choices = chosen(images, network, range(1000, 1000 + tuned_on), rounds)
     told = rows(compare(images, network, choices, range(seeds), rounds), choices)
