@@ -34,7 +34,7 @@ def draw_gains(runs: Runs, metric: Metric) -> Figure | None:
     if not (references and others):
         return None
     scores = {
-        label: client_scores(runs[method], metric.name + which)
+        label: client_scores(runs[method], metric.name, which)
         for method, label, which in (*references, *others)
     }
     height = 1.5 + 0.45 * len(others)

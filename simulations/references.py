@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from client.training.scoring import measure
+from client.training.scoring import measure, query_rows
 from engram.metrics import Metric
 from engram.tasks import TASKS
 from federation.data.federated import FederatedData, Split, federated_data
@@ -35,7 +35,7 @@ _Predicts = Callable[[Array], Array]
 
 
 def references(experiment: Experiment) -> dict[str, dict[str, list[float | None]]]:
-    """Scores each client's constant and its linear model on its test rows.
+    """Scores each client's constant and its linear model on the test rows that methods have.
 
     Both learn from the client's own training rows alone. For classes the constant is their shares,
     and the linear model a logistic regression with a ridge penalty on standardized inputs; for
@@ -59,7 +59,7 @@ def references(experiment: Experiment) -> dict[str, dict[str, list[float | None]
         name: {metric.name: [] for metric in metrics} for name in (CONSTANT, LINEAR)
     }
     for client in range(experiment.num_clients):
-        x, y = _rows(data.test, client)
+        x, y = _taken(data.test, query_rows(experiment, data.test, client))
         for name, predicts in _models(experiment.task, data, client).items():
             outputs = torch.from_numpy(predicts(x)).float()
             for metric in metrics:
@@ -78,7 +78,10 @@ def write_references(folder: Path, experiments: Iterable[Experiment]) -> None:
 def read_references(
     folder: Path, records: Sequence[RunRecord], metric: str
 ) -> dict[str, list[npt.NDArray[np.float64]]]:
-    """Returns each client's scores by each reference, for the seeds of some runs; NaN for none.
+    """Returns each client's scores by each reference, for the seeds of some runs.
+
+    They are NaN where there are none, and for clients that never train, whom methods are not
+    compared on.
 
     Args:
         folder: A comparison's.
@@ -89,16 +92,26 @@ def read_references(
     if not path.is_file():
         return {}
     held = json.loads(path.read_text(encoding="utf-8"))
-    seeds = [str(record.config["settings"]["seed"]) for record in records]
+    seeds = {str(r.config["settings"]["seed"]): (r.results or {}).get("unseen", ()) for r in records}
     return {
-        name: [np.array(held[seed][name][metric], dtype=float) for seed in seeds]
+        name: [_of_seen(held[seed][name][metric], unseen) for seed, unseen in seeds.items()]
         for name in (CONSTANT, LINEAR)
         if all(metric in held.get(seed, {}).get(name, {}) for seed in seeds)
     }
 
 
+def _of_seen(scores: Sequence[float | None], unseen: Sequence[int]) -> npt.NDArray[np.float64]:
+    found = np.array(scores, dtype=float)
+    found[np.array(unseen, dtype=int)] = np.nan
+    return found
+
+
 def _rows(split: Split, client: int) -> tuple[Array, torch.Tensor]:
-    x, y = split.take(torch.from_numpy(split.rows[client]))
+    return _taken(split, split.rows[client])
+
+
+def _taken(split: Split, rows: npt.NDArray[np.int64]) -> tuple[Array, torch.Tensor]:
+    x, y = split.take(torch.from_numpy(rows))
     return x.flatten(1).double().numpy(), y
 
 

@@ -13,6 +13,7 @@ from federation.settings.data import DataSettings
 from server.record import RunRecord
 from simulations.comparison import Runs, method_of
 from simulations.differences import Difference, Scores, paired_difference
+from strategies.selection import selected_by
 
 __all__ = [
     "SELECTED",
@@ -21,6 +22,7 @@ __all__ = [
     "curves_of",
     "differences_from",
     "others",
+    "picked",
     "report_rows",
     "same_clients",
     "shown_models",
@@ -56,8 +58,8 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     which of its names are those of the row's model. ``accuracy-seed-std`` is the standard deviation
     of that model's mean accuracy over runs (None for one run). ``selected-accuracy`` is its mean
     accuracy after the round that validation rows pick, ``selected-validation-accuracy`` that on
-    these rows, and ``selected-round`` the median of these rounds; None unless all runs are finished
-    and hold rows out. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
+    these rows, and ``selected-round`` the median of these rounds, which are picked for each model by
+    its own scores; None unless all runs are finished and hold rows out. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
     client receives and sends when it trains (None before a run is finished), ``client-ms`` is how
     long a client trains in a round: what its node says, or, where one process trains all, its share
     of the round. ``left-out`` counts how often a client was asked to train and gave no usable
@@ -81,7 +83,7 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         else [row for row in rows if metrics[0].name in row][-1]
         for record, rows in zip(records, curves, strict=True)
     ]
-    selected = [(record.results or {}).get("selected") for record in records]
+    selected = [picked(record, which) for record in records]
     figures: dict[str, float | None] = {}
     for metric in metrics:
         name = metric.name
@@ -89,9 +91,9 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         figures |= {key: _mean(last, key) for key in keys}
         figures[f"{name}-seed-std"] = _deviation([row[name + which] for row in last])
         for rows in (PERSONALIZED, VALIDATION):
-            picked = [row[rows + name + which] for row in selected if row]
-            whole = len(picked) == len(records) and None not in picked
-            figures[SELECTED + rows + name] = float(np.mean(picked)) if whole else None
+            values = [row[rows + name + which] for row in selected if row]
+            whole = len(values) == len(records) and None not in values
+            figures[SELECTED + rows + name] = float(np.mean(values)) if whole else None
     trained = [row for rows in curves for row in rows if "ms" in row]
     ended = [record.results for record in records if record.results is not None]
     picked_rounds = [row["round"] for row in selected if row]
@@ -171,14 +173,19 @@ def others(
     return found
 
 
-def comparable(runs: Runs) -> bool:
-    """Whether all runs are finished, and each method has them of the same seeds and clients."""
-    finished = all(record.results is not None for records in runs.values() for record in records)
-    first = next(iter(runs.values()))
-    return finished and all(
+def comparable(runs: Runs) -> Runs:
+    """Returns the methods whose runs are all finished; none unless of the same seeds and clients."""
+    ended = {
+        label: records
+        for label, records in runs.items()
+        if all(record.results is not None for record in records)
+    }
+    first = next(iter(ended.values()), [])
+    alike = all(
         len(records) == len(first) and all(map(same_clients, first, records))
-        for records in runs.values()
+        for records in ended.values()
     )
+    return ended if alike else {}
 
 
 def same_clients(one: RunRecord, other: RunRecord) -> bool:
@@ -204,14 +211,15 @@ def differences_from(
         references: Scores of each client without a network, by name.
 
     Returns:
-        The best row's method, and its mean score less that of each other row; None if a run is not
-        finished, or holds out no rows, or the runs are not of the same seeds and clients.
+        The best row's method, and its mean score less that of each other row of finished runs; None
+        if they hold out no rows, or are not of the same seeds and clients.
     """
-    key = f"{SELECTED}{VALIDATION}{metric.name}"
-    if len(rows) < 2 or any(row[key] is None for row in rows) or not comparable(runs):
+    key, runs = f"{SELECTED}{VALIDATION}{metric.name}", comparable(runs)
+    rows = [row for row in rows if row["finished"]]
+    if len(rows) < 2 or any(row[key] is None for row in rows) or not runs:
         return None
     scores = {
-        label: client_scores(records, metric.name + which)
+        label: client_scores(records, metric.name, which)
         for method, records in runs.items()
         for label, which in shown_models(method).items()
     }
@@ -225,20 +233,31 @@ def differences_from(
         return None
 
 
-def client_scores(records: Sequence[RunRecord], column: str) -> Scores:
+def picked(record: RunRecord, which: str = SERVED) -> dict[str, Any] | None:
+    """Returns the scores after the round that validation rows pick for a model, by its own scores.
+
+    For a model that the run's method does not show it is the round of the one that serves clients.
+    None if the run is not finished, or holds no rows out.
+    """
+    results = record.results or {}
+    return results.get(selected_by(which), results.get(selected_by(SERVED)))
+
+
+def client_scores(records: Sequence[RunRecord], name: str, which: str = SERVED) -> Scores:
     """Returns the scores of each run's clients that train, in the round that validation rows pick.
 
     Args:
         records: Finished runs.
-        column: Of which scores; NaN where a client has none.
+        name: The metric's.
+        which: Of which model; NaN where a client has no score.
     """
     found: list[npt.NDArray[np.float64]] = []
     for record in records:
         results = record.results or {}
-        clients = results.get("selected", results)["clients"]
+        clients = (picked(record, which) or results)["clients"]
         unseen = results.get("unseen", ())
         scores = np.full(record.config["settings"]["num-clients"], np.nan)
-        scores[clients["ids"]] = np.array(clients[column], dtype=float)
+        scores[clients["ids"]] = np.array(clients[name + which], dtype=float)
         scores[np.array(unseen, dtype=int)] = np.nan
         found.append(scores)
     return found

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from federation.addresses import CONTROL
-from federation.errors import Refused
+from federation.errors import Refused, RunStopped
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods.local import LocalMethod
@@ -203,9 +203,11 @@ def compare(
     if (folder / TUNING).is_dir():
         again = f"engram compare --resume {folder}"
         plan = tuned_plan(plan, folder / TUNING, again, processes)
-    run_all(_work(folder, plan), execute, f"engram compare --resume {folder}")
+    stopped = run_all(_work(folder, plan), execute, f"engram compare --resume {folder}")
     write_references(folder, plan.values())
     show_found(folder, as_json)
+    if stopped:
+        raise RunStopped(f"{len(stopped)} of {len(plan)} runs stopped: {'; '.join(stopped)}")
 
 
 @app.command()

@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from federation.errors import RunStopped
 from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from server.record import RunRecord
@@ -124,8 +125,10 @@ def _log(unit: str, title: str, total: int) -> Tell:
 
 def run_all(
     work: Mapping[Path, Experiment], execute: Execute, resume: str, *, at_once: bool = False
-) -> None:
+) -> list[str]:
     """Runs experiments, each in its folder, and shows their progress.
+
+    Of several, one that stops, such as by divergence, does not keep the others from running.
 
     Args:
         work: The experiments, by their folders.
@@ -133,9 +136,14 @@ def run_all(
         resume: The command that resumes the work after an interruption.
         at_once: Do not delay interruptions to the end of a round, if other processes run it.
 
+    Returns:
+        Which of several have stopped, and why.
+
     Raises:
+        RunStopped: The only one has stopped.
         SystemExit: Ctrl-C was pressed; status 130.
     """
+    stopped = []
     with end_at_once():
         from strategies import STRATEGIES  # noqa: PLC0415 - loads torch
 
@@ -157,8 +165,15 @@ def run_all(
             ) -> None:
                 tell(row["round"], in_words(row) if _due(row, experiment) else "")
 
-            execute(experiment, folder, report)
-            report(RunRecord.open(folder).rows()[-1])
+            try:
+                execute(experiment, folder, report)
+            except RunStopped as error:
+                if len(work) == 1:
+                    raise
+                stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
+            else:
+                report(RunRecord.open(folder).rows()[-1])
+    return stopped
 
 
 def _due(row: Mapping[str, Any], experiment: Experiment) -> bool:

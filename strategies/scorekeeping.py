@@ -14,7 +14,7 @@ from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED, LocalMe
 from federation.streams import Stream, generator
 from strategies.base import Row
 from strategies.evaluation import Evaluation, Scored, summary, with_served
-from strategies.selection import Selection
+from strategies.selection import Selection, selected_by
 
 __all__ = ["Scorekeeper", "Scoring"]
 
@@ -28,6 +28,7 @@ class Scoring(NamedTuple):
         metrics: By what; the first decides.
         columns: The columns that nodes send.
         serves: Which model the method serves clients by.
+        shows: Of which models validation rows pick a round each.
         validates: Whether some columns are of rows held out for validation.
         patience: Evaluations in a row without a better score after which a run stops; 0: none.
         unseen: Clients that never train.
@@ -36,6 +37,7 @@ class Scoring(NamedTuple):
     metrics: tuple[Metric, ...]
     columns: tuple[Column, ...]
     serves: str = PERSONALIZED
+    shows: tuple[str, ...] = (SERVED,)
     validates: bool = False
     patience: int = 0
     unseen: frozenset[int] = frozenset()
@@ -49,6 +51,7 @@ class Scoring(NamedTuple):
             tuple(own.metrics(e)),
             tuple(own.columns(e)),
             own.serves,
+            own.shows,
             e.validates,
             e.patience,
             frozenset(order[: e.unseen_clients].tolist()),
@@ -82,24 +85,27 @@ class Scorekeeper:
             for name in names
             if not name.endswith((COMMON, KEPT))
         ]
-        self._selection = (
-            Selection.empty([*names, "queries"], clients) if scoring.validates else None
-        )
+        self._selections = {
+            which: Selection.empty(which, [*names, "queries"], clients)
+            for which in (scoring.shows if scoring.validates else ())
+        }
 
     def take(self, server_round: int, scores: Scored) -> Evaluation:
         """Takes in the scores of an evaluation; returns them as columns."""
         s = self.scoring
         found = with_served(Evaluation.of(scores), s.metrics, s.serves, s.unseen)
-        if self._selection is not None:
-            self._selection = self._selection.after(server_round, found, s.metrics[0], s.unseen)
+        self._selections = {
+            which: before.after(server_round, found, s.metrics[0], s.unseen)
+            for which, before in self._selections.items()
+        }
         self.evaluation = found
         return found
 
     @property
     def over(self) -> bool:
         """Whether the run has been without a better score for as long as it may be."""
-        patience = self.scoring.patience
-        return self._selection is not None and 0 < patience <= self._selection.since
+        served = self._selections.get(SERVED)
+        return served is not None and 0 < self.scoring.patience <= served.since
 
     def scores(self) -> Row:
         """Returns the summary of the last evaluation; empty if nobody was scored."""
@@ -125,27 +131,32 @@ class Scorekeeper:
     def results(self) -> Row:
         """Returns the last evaluation's summary, each client's scores, and those of the best.
 
+        The best is ``selected``, by the model that serves clients; ``selected-before`` is by the
+        common model, of methods that show it.
+
         Raises:
             RunStopped: Nobody was scored.
         """
         if self.evaluation is None:
             raise RunStopped("no client could be scored; resume the run to try again")
-        s, picked = self.scoring, self._selection
+        s = self.scoring
         found = {**self.scores(), "clients": self.evaluation.listed("queries")}
         if s.unseen:
             found["unseen"] = sorted(s.unseen)
-        if picked is not None and picked.evaluation is not None:
-            scores = summary(picked.evaluation, s.metrics, s.unseen)
-            clients = picked.evaluation.listed("queries")
-            found["selected"] = {"round": picked.round, **scores, "clients": clients}
+        for which, picked in self._selections.items():
+            if picked.evaluation is not None:
+                scores = summary(picked.evaluation, s.metrics, s.unseen)
+                clients = picked.evaluation.listed("queries")
+                key = selected_by(which)
+                found[key] = {"round": picked.round, **scores, "clients": clients}
         return found
 
     @property
     def state(self) -> Params:
         """What a checkpoint keeps of it; set it to resume."""
-        return self._selection.to_state() if self._selection is not None else {}
+        states = [selection.to_state() for selection in self._selections.values()]
+        return {name: leaf for state in states for name, leaf in state.items()}
 
     @state.setter
     def state(self, state: Params) -> None:
-        if self._selection is not None:
-            self._selection = Selection.from_state(state)
+        self._selections = {which: Selection.from_state(which, state) for which in self._selections}

@@ -1,6 +1,6 @@
-"""The evaluation that validation rows pick: the best of a run so far."""
+"""The evaluation that validation rows pick for a model: its best of a run so far."""
 
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -10,39 +10,41 @@ from engram.types import Params
 from federation.methods.local import SERVED, VALIDATION
 from strategies.evaluation import Evaluation
 
-__all__ = ["Selection", "is_selection"]
+__all__ = ["Selection", "is_selection", "selected_by"]
 
 _MARK: Final = "selection/"  # before its names in a strategy's state
-_ROUND, _SINCE = (f"{_MARK}{part}" for part in ("round", "evaluations-since"))
-_COLUMN: Final = f"{_MARK}column/"
+_ROUND, _SINCE, _COLUMN = "round", "evaluations-since", "column/"
 
 
 class Selection(NamedTuple):
-    """The best evaluation so far, by the mean over clients of a metric on validation rows.
+    """The best evaluation so far of a model, by the mean over clients on validation rows.
 
     Test rows have no part in the choice. Clients that never train have none, either: who is to
     serve newcomers does not know them yet.
 
     Attributes:
+        which: Which model's scores are compared, such as ``SERVED``.
         columns: Each client's scores in it, (clients,); NaN for one that was not scored.
         round: After which round; -1 before the first evaluation.
         since: Evaluations in a row that were not better.
     """
 
+    which: str
     columns: dict[str, torch.Tensor]
     round: int = -1
     since: int = 0
 
     @classmethod
-    def empty(cls, names: list[str], clients: int) -> Self:
+    def empty(cls, which: str, names: list[str], clients: int) -> Self:
         """Returns the selection before the first evaluation.
 
         Args:
+            which: Which model's scores are compared.
             names: Of the columns.
             clients: How many there are in the federation.
         """
         nobody = torch.full((clients,), torch.nan, dtype=torch.float64)
-        return cls({name: nobody.clone() for name in names})
+        return cls(which, {name: nobody.clone() for name in names})
 
     def after(
         self, server_round: int, evaluation: Evaluation, metric: Metric, unseen: frozenset[int]
@@ -59,7 +61,8 @@ class Selection(NamedTuple):
         for name, column in evaluation.columns.items():
             found[name][evaluation.clients] = torch.from_numpy(column)
         seen = [c for c in range(len(next(iter(found.values())))) if c not in unseen]
-        old, new = (_score(columns, metric, seen) for columns in (self.columns, found))
+        name = f"{VALIDATION}{metric.name}{self.which}"
+        old, new = (_mean(columns[name][seen]) for columns in (self.columns, found))
         better = new > old if metric.better == "higher" else new < old
         if better or (self.round < 0 and not np.isnan(new)):
             return self._replace(columns=found, round=server_round, since=0)
@@ -77,19 +80,17 @@ class Selection(NamedTuple):
 
     def to_state(self) -> Params:
         """Returns it as tensors, for a strategy's state."""
-        numbers = {_ROUND: self.round, _SINCE: self.since}
-        found = {name: torch.tensor(number) for name, number in numbers.items()}
-        return found | {_COLUMN + name: leaf for name, leaf in self.columns.items()}
+        found = {_ROUND: torch.tensor(self.round), _SINCE: torch.tensor(self.since)}
+        found |= {_COLUMN + name: leaf for name, leaf in self.columns.items()}
+        return {_mark(self.which) + name: leaf for name, leaf in found.items()}
 
     @classmethod
-    def from_state(cls, state: Params) -> Self:
-        """Reads what ``to_state`` returned."""
-        columns = {
-            name.removeprefix(_COLUMN): leaf
-            for name, leaf in state.items()
-            if name.startswith(_COLUMN)
-        }
-        return cls(columns, int(state[_ROUND]), int(state[_SINCE]))
+    def from_state(cls, which: str, state: Params) -> Self:
+        """Reads what ``to_state`` returned of the selection for a model."""
+        mark = _mark(which)
+        own = {n.removeprefix(mark): leaf for n, leaf in state.items() if n.startswith(mark)}
+        columns = {n.removeprefix(_COLUMN): leaf for n, leaf in own.items() if _COLUMN in n}
+        return cls(which, columns, int(own[_ROUND]), int(own[_SINCE]))
 
 
 def is_selection(name: str) -> bool:
@@ -97,7 +98,15 @@ def is_selection(name: str) -> bool:
     return name.startswith(_MARK)
 
 
-def _score(columns: dict[str, Any], metric: Metric, clients: list[int]) -> float:
-    """Returns the clients' mean on validation rows; NaN if none was scored."""
-    values = columns[f"{VALIDATION}{metric.name}{SERVED}"][clients]
+def selected_by(which: str) -> str:
+    """Returns the key of the evaluation that is picked for a model, in a run's results."""
+    return "selected" if which == SERVED else f"selected{which}"
+
+
+def _mark(which: str) -> str:
+    return f"{_MARK}{which.removeprefix('-')}/"
+
+
+def _mean(values: torch.Tensor) -> float:
+    """Returns the mean over the clients that were scored; NaN if none was."""
     return float(values[~values.isnan()].mean())

@@ -21,7 +21,7 @@ from engram.optimizers import AFFINE
 from engram.span import make_coordinates
 from engram.tasks import task_of
 from engram.types import Batch, Candidates, LossFn, Params, Recall
-from federation.data.federated import FederatedData
+from federation.data.federated import FederatedData, Split
 from federation.data.partitions import Rows
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
@@ -288,25 +288,17 @@ class Scoring:
         """Returns the columns of one of the models that clients are served by."""
         return {m.name + which: measure(m, outputs, y, counted) for m in self._metrics}
 
-    def _shuffled(self, client: int) -> Rows:
-        """Returns a client's test rows in random order: support rows first, if there are any."""
-        rng = generator(self._experiment.seed, Stream.SUPPORT, client)
-        return rng.permutation(self._data.test.rows[client])
-
     def queries(self, clients: Sequence[int]) -> Queries:
         """Returns the test rows that clients are scored on."""
         test = self._data.test
-        if not self._few_shot:
-            return padded(test, test.rows, clients)
-        shots = self._experiment.adapt_shots
-        return padded(test, {c: self._shuffled(c)[shots:] for c in clients}, clients)
+        return padded(test, {c: query_rows(self._experiment, test, c) for c in clients}, clients)
 
     def _support(self, clients: Sequence[int]) -> Support:
         """Returns the rows that clients fine-tune on."""
         e, count = self._experiment, self._drawn
         if self._few_shot:
             split, size = self._data.test, count
-            rows = [self._shuffled(client)[:count] for client in clients]
+            rows = [_shuffled(e, split, client)[:count] for client in clients]
         else:
             split, size = self._data.train, e.batch_size
             rows = [
@@ -351,6 +343,19 @@ class Scoring:
         tuned = self._personalize(w, *batches)
         layers = self._network.dense_layers
         return lambda x: logits(tuned, coordinates.see_others(x.flatten(2)), layers)
+
+
+def query_rows(experiment: Experiment, test: Split, client: int) -> Rows:
+    """Returns the test rows on which a client is scored: but for support rows, all of them."""
+    if experiment.protocol != "few-shot":
+        return test.rows[client]
+    return _shuffled(experiment, test, client)[experiment.adapt_shots :]
+
+
+def _shuffled(experiment: Experiment, test: Split, client: int) -> Rows:
+    """Returns a client's test rows in random order: support rows first."""
+    rng = generator(experiment.seed, Stream.SUPPORT, client)
+    return rng.permutation(test.rows[client])
 
 
 def _stacked(models: Sequence[Params], names: Sequence[str]) -> Params:

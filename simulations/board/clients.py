@@ -38,7 +38,7 @@ def client_rows(
         metric: By what clients are scored.
     """
     which = list(shown_models(label).values())[-1]
-    (mine,) = client_scores([record], metric.name + which)
+    (mine,) = client_scores([record], metric.name, which)
     bases = _references(record, beside, metric) | _common(label, record, metric)
     sign = 1 if metric.better == "higher" else -1
     called, seed = record.names, record.config["settings"]["seed"]
@@ -84,7 +84,7 @@ def _references(record: RunRecord, beside: Runs, metric: Metric) -> dict[str, An
             if other.results is not None and same_clients(record, other)
         ]
         if same and same[0].folder != record.folder:
-            (found[title],) = client_scores(same[:1], metric.name + which)
+            (found[title],) = client_scores(same[:1], metric.name, which)
     return found
 
 
@@ -92,7 +92,7 @@ def _common(label: str, record: RunRecord, metric: Metric) -> dict[str, Any]:
     """Returns each client's score by the run's own common model, if clients have another."""
     if list(shown_models(label).values())[-1] == COMMON:
         return {}
-    (scores,) = client_scores([record], metric.name + COMMON)
+    (scores,) = client_scores([record], metric.name, COMMON)
     return {"its common model": scores}
 
 

@@ -21,6 +21,7 @@ from simulations.entries import entry_of
 from simulations.pages.content import Table
 from simulations.pages.figures import clients, curves
 from simulations.pages.repeat import repeating, settings_of
+from simulations.rows import picked
 
 __all__ = ["label_of", "metric_of", "one_run"]
 
@@ -96,11 +97,11 @@ def _of_network(
     beside = shelf.around(name)
     label = label_of(record, beside)
     rows = client_rows(name, label, record, beside, metric)
-    picked = (record.results or {}).get("selected")
+    chosen = picked(record)
     when = (
         "in the last round"
-        if picked is None
-        else f"in round {picked['round']}, which validation rows pick"
+        if chosen is None
+        else f"in round {chosen['round']}, which validation rows pick"
     )
     words = f"Scores are of test rows, {when}. Gains are positive where the client is better off."
     found += [html.H2(f"{len(rows)} clients"), html.P(words)]

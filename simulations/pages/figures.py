@@ -71,14 +71,13 @@ def gains(runs: Runs, metric: Metric) -> dict[str, Figure]:
     Scores are of test rows, each run in the round that validation rows pick; none where runs are
     not finished, or not of the same seeds and clients.
     """
-    if not comparable(runs):
-        return {}
+    runs = comparable(runs)
     references, others = gain_lines(runs)
     found = {}
     for method, reference, which in references:
-        base = client_scores(runs[method], metric.name + which)
+        base = client_scores(runs[method], metric.name, which)
         mine = {
-            label: (method, client_scores(runs[method], metric.name + one))
+            label: (method, client_scores(runs[method], metric.name, one))
             for method, label, one in others
         }
         if mine:
@@ -107,7 +106,7 @@ def clients(runs: Runs, metric: Metric) -> Figure | None:
         if (done := [record for record in records if record.results is not None])
     }
     scores = {
-        label: (method, [_unit(metric) * s for s in client_scores(records, metric.name + which)])
+        label: (method, [_unit(metric) * s for s in client_scores(records, metric.name, which)])
         for method, records in ended.items()
         for label, which in shown_models(method).items()
     }

@@ -89,7 +89,7 @@ def show(folder: Path, as_json: bool) -> None:
             plots.draw_metric(runs, metric).savefig(folder / f"{metric.name}.png", dpi=150)
         if any(record.results for records in runs.values() for record in records):
             plots.plot_clients(runs, chosen[0], folder / "clients.png")
-        if comparable(runs) and (figure := draw_gains(runs, chosen[0])):
+        if figure := draw_gains(comparable(runs), chosen[0]):
             figure.savefig(folder / _FIRST, dpi=150)
         if (folder / PLAN).is_file():
             replace_file(folder / "results.json", json.dumps(rows, indent=2).encode())

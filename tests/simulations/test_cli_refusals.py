@@ -176,6 +176,17 @@ def test_a_diverging_run_names_round_and_clients(engram):
     assert RunRecord.open(Path("d")).load_checkpoint().server_round == 0
 
 
+def test_a_diverging_run_keeps_no_other_of_a_comparison_from_running(engram):
+    own = ["--set", "num-rounds=2", "--set", "ditto.eta=1e30"]
+    status, out, err = engram("compare", "ditto", "apfl", "--seeds", "1", *SETS, *own, "--out", "c")
+    assert status == 1
+    last = err.strip().splitlines()[-1]
+    assert re.match(r"engram: 1 of 4 runs stopped: ditto with seed 0: round 1 diverged: .*", last)
+    assert RunRecord.open(Path("c/apfl-seed0")).results is not None
+    told = out.partition("on test rows, over clients:")[2]
+    assert "apfl" in told and "ditto" not in told
+
+
 @pytest.mark.parametrize(
     ("command", "pause", "slept"),
     [

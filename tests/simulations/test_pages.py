@@ -90,8 +90,8 @@ def test_figures_show_the_recorded_numbers(compared):
     ]
     assert list(lines["ditto"].x) == [0, 2, 4]
     np.testing.assert_allclose(lines["ditto"].y, np.mean(curve, axis=0))
-    scores = client_scores(runs["ditto"], "accuracy-served")
-    base = client_scores(runs["local"], "accuracy-served")
+    scores = client_scores(runs["ditto"], "accuracy")
+    base = client_scores(runs["local"], "accuracy")
     dots = {trace.name: trace for trace in gains(runs, accuracy)["local"].data if trace.name}
     expected = 100 * np.concatenate([a - b for a, b in zip(scores, base, strict=True)])
     np.testing.assert_allclose(dots["ditto"].x, expected)

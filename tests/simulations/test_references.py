@@ -8,11 +8,15 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from client.memory import RamStore
+from client.training.scoring import query_rows
+from client.training.trainer import Trainer
 from federation.data.federated import federated_data
 from federation.data.in_memory import hold
+from server.record import RunRecord
 from simulations.front import compare
-from simulations.references import CONSTANT, LINEAR, references
-from tests.support import small
+from simulations.references import CONSTANT, LINEAR, read_references, references
+from tests.support import initial_model, small
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(400, 4)).astype(np.float32)
@@ -72,6 +76,27 @@ def test_a_client_with_one_class_has_the_constant():
     found = references(e)
     assert found[LINEAR] == found[CONSTANT]
     assert found[CONSTANT]["accuracy"] == [1.0] * 20
+
+
+def test_a_reference_is_scored_on_the_rows_that_methods_are_scored_on():
+    given = {"protocol": "few-shot", "validation_fraction": 0.0, "adapt_shots": 5}
+    e = small(partition="iid", **given)
+    scores, data = Trainer(e, federated_data(e), RamStore()), federated_data(e)
+    queries = scores.evaluate(initial_model(scores), [3], server_round=0).queries
+    assert len(query_rows(e, data.test, 3)) == queries == len(data.test.rows[3]) - 5
+    classes = data.test.y.numpy()[query_rows(e, data.test, 3)]
+    most = np.bincount(data.train.y.numpy()[data.train.rows[3]]).argmax()
+    expected = np.mean(classes == most)
+    assert references(e)[CONSTANT]["accuracy"][3] == pytest.approx(expected)
+
+
+def test_clients_that_never_train_have_no_part_in_a_comparison_with_references(tmp_path):
+    quick = {"num_clients": 6, "clients_per_round": 2, "num_rounds": 1, "unseen_clients": 2}
+    found = compare(methods=["fedavg"], seeds=2, out=tmp_path / "c", progress=False, **quick)
+    records = [RunRecord.open(run.folder) for run in found.runs["fedavg"]]
+    held = read_references(tmp_path / "c", records, "accuracy")[LINEAR]
+    for record, scores in zip(records, held, strict=True):
+        assert np.flatnonzero(np.isnan(scores)).tolist() == record.results["unseen"]
 
 
 @pytest.mark.parametrize("settings", [{"task": "multi-label"}, {"task": "next-token"}])

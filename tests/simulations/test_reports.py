@@ -87,7 +87,7 @@ def test_nothing_is_compared_before_all_runs_are_finished_with_the_same_seeds():
 
 def test_clients_that_never_train_are_not_compared():
     record = Record(0, [0.5] * CLIENTS, [0.9] * CLIENTS, 0.8, unseen=[1, 4])
-    (found,) = client_scores([record], "accuracy-served")
+    (found,) = client_scores([record], "accuracy")
     assert np.flatnonzero(np.isnan(found)).tolist() == [1, 4]
 
 

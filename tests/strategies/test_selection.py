@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engram.metrics import METRICS
-from federation.methods.local import COMMON, KEPT, PERSONALIZED
+from federation.methods.local import COMMON, KEPT, PERSONALIZED, SERVED
 from server.record import RunRecord
 from simulations.engine import simulate
 from strategies.evaluation import Evaluation, summary, with_served
@@ -22,7 +22,7 @@ def evaluation(clients, test, validation):
 
 
 def picked(evaluations, unseen=()):
-    selection = Selection.empty(NAMES, 3)
+    selection = Selection.empty(SERVED, NAMES, 3)
     for number, (test, validation) in enumerate(evaluations):
         found = evaluation([0, 1, 2], test, validation)
         selection = selection.after(10 * number, found, ACCURACY, frozenset(unseen))
@@ -47,7 +47,7 @@ def test_clients_that_never_train_do_not_pick():
 
 
 def test_clients_that_were_not_scored_are_not_listed():
-    found = Selection.empty(NAMES, 3).after(
+    found = Selection.empty(SERVED, NAMES, 3).after(
         5, evaluation([0, 2], [0.1, 0.3], [0.5, 0.5]), ACCURACY, frozenset()
     )
     assert found.evaluation.clients == [0, 2]
@@ -56,7 +56,7 @@ def test_clients_that_were_not_scored_are_not_listed():
 
 def test_a_selection_is_kept_by_a_checkpoint():
     found = picked([([0.1] * 3, [0.5, NAN, 0.5])])
-    again = Selection.from_state(found.to_state())
+    again = Selection.from_state(SERVED, found.to_state())
     assert (again.round, again.since) == (found.round, found.since)
     for name, leaf in found.columns.items():
         np.testing.assert_array_equal(again.columns[name], leaf)
@@ -128,3 +128,16 @@ def test_unseen_clients_never_train_and_are_scored_apart(tmp_path, method):
     assert found["accuracy-served"] == pytest.approx(served[~unseen].mean())
     tuned = np.array(clients["accuracy"])
     np.testing.assert_array_equal(served[unseen], tuned[unseen])
+
+
+def test_a_model_is_picked_by_its_own_scores(tmp_path):
+    """A common model and the same fine-tuned may be best in different rounds."""
+    found = simulate(small_of_any(method="fedavg", num_rounds=12, eta=1.0), tmp_path / "run")
+    scored = {r["round"]: r for r in rows(tmp_path / "run") if "accuracy" in r}
+    rounds = {}
+    for key, which in (("selected", "served"), ("selected-before", "before")):
+        best = max(r[f"validation-accuracy-{which}"] for r in scored.values())
+        rounds[key] = found[key]["round"]
+        assert scored[rounds[key]][f"validation-accuracy-{which}"] == best
+        assert found[key]["accuracy-before"] == scored[rounds[key]]["accuracy-before"]
+    assert rounds["selected"] != rounds["selected-before"]
