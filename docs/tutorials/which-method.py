@@ -71,4 +71,4 @@ assert common.mean() < alone.mean() < tuned.mean()
 #
 # Before you decide on your data: tune each method (`engram tune`), take more seeds, and look again.
 # [Choose a method](../methods.md#when-to-use-which) has advice for each, and
-# [Results](../results.md#tuned-methods-on-more-federations) the same comparison on seven federations.
+# [Results](../results.md#tuned-methods-on-more-federations) the same comparison on nine federations.
