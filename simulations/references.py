@@ -92,7 +92,9 @@ def read_references(
     if not path.is_file():
         return {}
     held = json.loads(path.read_text(encoding="utf-8"))
-    seeds = {str(r.config["settings"]["seed"]): (r.results or {}).get("unseen", ()) for r in records}
+    seeds = {
+        str(r.config["settings"]["seed"]): (r.results or {}).get("unseen", ()) for r in records
+    }
     return {
         name: [_of_seen(held[seed][name][metric], unseen) for seed, unseen in seeds.items()]
         for name in (CONSTANT, LINEAR)

@@ -55,11 +55,12 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     """Returns a row for each model that a method shows, from the last evaluation of each run.
 
     The entries of ``strategies.evaluation.summary`` are means over runs, and ``model`` says behind
-    which of its names are those of the row's model. ``accuracy-seed-std`` is the standard deviation
-    of that model's mean accuracy over runs (None for one run). ``selected-accuracy`` is its mean
-    accuracy after the round that validation rows pick, ``selected-validation-accuracy`` that on
-    these rows, and ``selected-round`` the median of these rounds, which are picked for each model by
-    its own scores; None unless all runs are finished and hold rows out. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
+    which of its names are those of the row's model. Those of the common model are None where
+    clients share a part of a network alone. ``accuracy-seed-std`` is the standard deviation of that
+    model's mean accuracy over runs (None for one run). ``selected-accuracy`` is its mean accuracy
+    after the round that validation rows pick for it, ``selected-validation-accuracy`` that on these
+    rows, and ``selected-round`` the median of these rounds; None unless all runs are finished and
+    hold rows out. ``rounds`` are those of the run with the fewest, ``client-bytes`` are what a
     client receives and sends when it trains (None before a run is finished), ``client-ms`` is how
     long a client trains in a round: what its node says, or, where one process trains all, its share
     of the round. ``left-out`` counts how often a client was asked to train and gave no usable
@@ -67,13 +68,19 @@ def report_rows(runs: Runs) -> list[dict[str, Any]]:
     ``finished`` says whether all rounds are done.
     """
     return [
-        _row(label, which, records)
+        _row(label, which, records, common=_has_common(name))
         for name, records in runs.items()
         for label, which in shown_models(name).items()
     ]
 
 
-def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]:
+def _has_common(label: str) -> bool:
+    """Whether there is a common model beside the one that the method serves clients by."""
+    known = method_of(label)
+    return not issubclass(known, LocalMethod) or known.serves != COMMON or COMMON in known.shows
+
+
+def _row(label: str, which: str, records: Sequence[RunRecord], *, common: bool) -> dict[str, Any]:
     curves, metrics = [record.rows() for record in records], records[0].metrics
     # The results of a run that was resumed because its last evaluation had failed have scores that
     # its metrics lack.
@@ -89,6 +96,8 @@ def _row(label: str, which: str, records: Sequence[RunRecord]) -> dict[str, Any]
         name = metric.name
         keys = [key for key in last[0] if metric.name in key and _is_figure(last[0][key])]
         figures |= {key: _mean(last, key) for key in keys}
+        if not common:
+            figures |= {key: None for key in keys if name + COMMON in key}
         figures[f"{name}-seed-std"] = _deviation([row[name + which] for row in last])
         for rows in (PERSONALIZED, VALIDATION):
             values = [row[rows + name + which] for row in selected if row]
@@ -174,7 +183,7 @@ def others(
 
 
 def comparable(runs: Runs) -> Runs:
-    """Returns the methods whose runs are all finished; none unless of the same seeds and clients."""
+    """Returns the methods whose runs are finished; none unless all are of the same clients."""
     ended = {
         label: records
         for label, records in runs.items()

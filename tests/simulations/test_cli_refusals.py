@@ -184,7 +184,8 @@ def test_a_diverging_run_keeps_no_other_of_a_comparison_from_running(engram):
     assert re.match(r"engram: 1 of 4 runs stopped: ditto with seed 0: round 1 diverged: .*", last)
     assert RunRecord.open(Path("c/apfl-seed0")).results is not None
     told = out.partition("on test rows, over clients:")[2]
-    assert "apfl" in told and "ditto" not in told
+    assert "apfl" in told
+    assert "ditto" not in told
 
 
 @pytest.mark.parametrize(

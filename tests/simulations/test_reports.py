@@ -137,3 +137,10 @@ def test_references_are_drawn_beside_a_runs_regret(tmp_path, monkeypatch):
         "random": [0, 1.0, 2.0],
     }
     assert [text.get_text() for text in axes.get_legend().get_texts()] == list(lines)
+
+
+def test_a_method_whose_clients_share_a_part_has_no_common_model():
+    rows = {row["method"]: row for row in report_rows(runs(fedper=(0.7, 0.8), ditto=(0.6, 0.7)))}
+    assert rows["fedper"]["accuracy-before"] is None
+    assert rows["fedper"]["selected-accuracy"] == pytest.approx(0.725)
+    assert rows["ditto"]["accuracy-before"] == pytest.approx(0.5)
