@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 from engram.metrics import Metric
 
-__all__ = ["Column", "columns_of"]
+__all__ = ["LARGEST", "Column", "columns_of"]
 
-_LARGEST: Final = 3.4028234663852886e38  # of float32: sums of finite values are finite
+LARGEST: Final = 3.4028234663852886e38  # of float32: sums of finite values are finite
 _ROUNDING: Final = 1e-6  # of values at an end of the range
 
 
@@ -33,7 +33,7 @@ class Column(NamedTuple):
         def allowed(value: float) -> bool:
             if isnan(value):
                 return self.optional
-            return low <= value <= high and (abs(value) <= _LARGEST or isinf(value))
+            return low <= value <= high and (abs(value) <= LARGEST or isinf(value))
 
         wrong = next((value for value in values if not allowed(value)), None)
         if wrong is None:

@@ -57,6 +57,16 @@ def read_plan(folder: Path) -> dict[str, Any]:
     return plan
 
 
+def trains_network(record: RunRecord) -> bool:
+    """Returns whether a run is of a method that trains networks."""
+    return issubclass(METHODS[record.config["settings"]["method"]], LocalMethod)
+
+
+def is_evaluated(record: RunRecord) -> bool:
+    """Returns whether a round of a run has its main metric; of a method without one, none has."""
+    return any(metric.name in row for metric in record.metrics[:1] for row in record.rows())
+
+
 def find_runs(folder: Path) -> Runs:
     """Returns the runs in the folder of a run or of a comparison.
 
@@ -70,7 +80,6 @@ def find_runs(folder: Path) -> Runs:
     runs: Runs = {}
     for part in parts:
         record = RunRecord.open(part)
-        if not any(record.metrics[0].name in row for row in record.rows()):
-            continue  # not evaluated yet
-        runs.setdefault(record.config["settings"]["method"], []).append(record)
+        if is_evaluated(record):
+            runs.setdefault(record.config["settings"]["method"], []).append(record)
     return runs

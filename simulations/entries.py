@@ -79,10 +79,12 @@ def _run(path: Path) -> _Told:
         rows = record.rows()
         state = "running" if record.held else "stopped"
         return *about, f"{state}, {rows[-1]['round'] if rows else 0} rounds are done", ""
-    main = record.metrics[0]
-    value = results.get(main.name + SERVED, results.get(main.name))
-    score = "" if value is None else f"{main.name} {main.in_words(value, 1)}"
-    return *about, "finished", score + (" %" if score and main.percent else "")
+    score = ""
+    for main in record.metrics[:1]:  # a method may have none
+        value = results.get(main.name + SERVED, results.get(main.name))
+        if value is not None:
+            score = f"{main.name} {main.in_words(value, 1)}{' %' if main.percent else ''}"
+    return *about, "finished", score
 
 
 def _comparison(path: Path) -> _Told:

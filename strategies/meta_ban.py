@@ -172,8 +172,9 @@ class MetaBanTurns(SiteStrategy):
 
         Returns:
             Theta_t; and ``sites`` (number that answered), ``left-out`` (number that did not),
-            ``told`` (turns reported so far) and ``regret`` in these; and, as far as the turn got,
-            ``served`` (the client), ``arm`` and ``groups`` (number of different groups).
+            ``told`` (turns reported so far), ``untold`` (turns played that are not) and ``regret``
+            in the former; and, as far as the turn got, ``served`` (the client), ``arm`` and
+            ``groups`` (number of different groups).
 
         Raises:
             RunStopped: Too few replies are usable.
@@ -187,9 +188,7 @@ class MetaBanTurns(SiteStrategy):
         self.left_out |= self.gather(server_round, replies, told)
         self.check_enough(len(self._there()))
         found = {"sites": len(self._there()), "left-out": len(self.left_out)}
-        sums = {"told": self.state["turns"].sum(), "regret": self.state["regret"].sum()}
-        totals = {name: float(total) for name, total in sums.items()}
-        return self._theta, MetricRecord({**found, **totals, **self._played})
+        return self._theta, MetricRecord({**found, **self._totals(), **self._played})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -220,22 +219,25 @@ class MetaBanTurns(SiteStrategy):
     def results(self, arrays: ArrayRecord, row: Row) -> Row:
         """Returns each client's and the total reported turns, rewards and regrets."""
         del arrays
-        last = self._last or dict.fromkeys(TOTALS, 0.0)
-        sums = {name: float(self.state[name].sum() + last[name]) for name in TOTALS}
         return {
             "turns": self._horizon,
             "sites": row["sites"],
             "left-out": row["absent"],
             "clients": {name: self.state[name].tolist() for name in TOTALS},
-            "told": sums["turns"],
-            "reward": sums["reward"],
-            "regret": sums["regret"],
+            **self._totals(self._last),
         }
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns how many sites took part, and the regret in the reported turns."""
+        """Returns how many sites took part, the regret in reported turns, and what they lack."""
         return regret_in_words(row)
+
+    def _totals(self, last: Mapping[str, float] | None = None) -> dict[str, float]:
+        """Returns the sums so far, and of what the ``last`` evaluation has found."""
+        more = last or dict.fromkeys(TOTALS, 0.0)
+        told, reward, regret = (float(self.state[name].sum() + more[name]) for name in TOTALS)
+        untold = float(self.state["served"].sum()) - told
+        return {"told": told, "reward": reward, "regret": regret, "untold": untold}
 
     def _untold(self, clients: list[int]) -> float:
         """Returns how many unreported turns these clients have, the most that they can report."""

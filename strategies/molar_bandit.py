@@ -14,6 +14,7 @@ from engram.molar.shrinkage import Shared, outweighing
 from engram.molar.site import SiteEstimate
 from engram.shares import bounded
 from engram.types import Params
+from federation.columns import LARGEST
 from federation.errors import brief
 from federation.estimates import (
     SHARED,
@@ -24,7 +25,7 @@ from federation.estimates import (
     read_sites,
 )
 from federation.experiment import Experiment
-from federation.methods.molar_bandit import MolarBandit
+from federation.methods.molar_bandit import REGRETS, MolarBandit
 from federation.noise import Noise
 from federation.roster import Roster, Sites
 from federation.wire import CLIENTS, read_list
@@ -35,9 +36,7 @@ __all__ = ["BanditExchange", "Outcome"]
 
 _log = getLogger("flwr.engram")
 
-_ROUNDING = 1e-6  # of a regret that is 0
 _FAR = 100  # a site's regret counts at most as so many medians
-_LARGEST = float(np.finfo(np.float32).max)  # of rewards and regrets: sums of them are finite
 
 
 class Outcome(NamedTuple):
@@ -125,16 +124,17 @@ class BanditExchange(SiteStrategy):
 
     @property
     def regret(self) -> dict[str, float]:
-        """Mean and median regret over the sites that have reported turns.
+        """Mean and median regret over the sites that have reported turns, and how many have.
 
         Regrets are self-reported: in the mean, a site's counts as at most a hundred times the
         median.
         """
         told = self.state["regret"][self.state["turns"] > 0].numpy()
         if not told.size:
-            return {"regret": 0.0, "regret-median": 0.0}
+            return {"regret": 0.0, "regret-median": 0.0, "reporting": 0}
         mean = torch.from_numpy(bounded(told, _FAR)).mean()
-        return {"regret": float(mean), "regret-median": float(np.median(told))}
+        median = float(np.median(told))
+        return {"regret": float(mean), "regret-median": median, "reporting": told.size}
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -151,7 +151,7 @@ class BanditExchange(SiteStrategy):
         Returns:
             The record of ``federation.estimates.parameters_record``; and the numbers ``sites``
             (that replied), ``estimates`` (that they sent) and ``left-out``, the clients ``bounded``
-            (as in ``Exchange``), and ``regret`` and ``regret-median``.
+            (as in ``Exchange``), and the entries of ``regret``.
 
         Raises:
             RunStopped: Too few replies are usable.
@@ -208,12 +208,12 @@ class BanditExchange(SiteStrategy):
             raise ValueError(f"its node sends estimates of {brief(pairs)}")
         if {len(turns), len(reward), len(regret)} != {len(ids)}:
             raise ValueError("its node's lists do not fit each other")
-        sums = np.array([reward, regret])
         left = (self._turns - self.state["turns"][ids]).tolist()  # unreported
         possible_turns = all(0 <= count <= most for count, most in zip(turns, left, strict=True))
-        possible_sums = (np.abs(sums) <= _LARGEST).all() and (sums[1] >= -_ROUNDING).all()
-        if not (possible_turns and possible_sums):
-            raise ValueError("its turns, rewards or regrets are impossible")
+        if not (possible_turns and all(abs(total) <= LARGEST for total in reward)):
+            raise ValueError("its turns or rewards are impossible")
+        if reason := REGRETS.impossible(regret):
+            raise ValueError(reason)
         found = read_sites(content.array_records[SITES], len(pairs), len(self.sites.columns))
         self.left_out |= failed
         reasons = {
@@ -277,5 +277,5 @@ class BanditExchange(SiteStrategy):
 
     @staticmethod
     def in_words(row: Mapping[str, Any]) -> str:
-        """Returns how many sites took part, and their mean regret."""
+        """Returns how many sites took part, their mean regret, and how many have reported it."""
         return regret_in_words(row)

@@ -204,9 +204,19 @@ def sites_in_words(row: Mapping[str, Any]) -> str:
 
 
 def regret_in_words(row: Mapping[str, Any]) -> str:
-    """Returns how many sites took part, and their regret; "" for another kind of row."""
+    """Returns how many sites took part, and their regret; "" for another kind of row.
+
+    Of a sum over turns it says how many turns that are, and how many it lacks; of a mean over
+    sites, how many sites that are, unless it is all.
+    """
     words = sites_in_words(row)
     if not words:
         return ""
-    told = f" in {row['told']:.0f} turns" if "told" in row else ""
-    return f"{words}, regret {row['regret']:.4g}{told}"
+    words += f", regret {row['regret']:.4g}"
+    if "told" in row:
+        words += f" in {row['told']:.0f} turns"
+    if untold := row.get("untold"):
+        words += f", {untold:.0f} are not reported yet (see report-every)"
+    if (reporting := row.get("reporting", row["sites"])) < row["sites"]:
+        words += f", reported by {reporting} of them"
+    return words

@@ -13,6 +13,7 @@ import numpy as np
 from engram.bandits.environments.classes import classes
 from engram.bandits.environments.environment import Environment, Round, drawing
 from engram.bandits.environments.grouped import grouped
+from engram.checks import must
 from engram.molar.site import Rows
 from federation.data.bandits import read_classes
 from federation.data.tables import TableData
@@ -87,10 +88,8 @@ def drawn_environment(experiment: Experiment) -> Environment:
     except ValueError as error:
         raise DataError(f"{e.dataset}: {error}") from error
     if environment.users != e.num_clients:
-        raise DataError(
-            f"num-clients must be the number of users, {environment.users}, in {e.dataset}, got "
-            f"{e.num_clients}"
-        )
+        wanted = f"the number of clients in {e.dataset}, {environment.users}"
+        raise DataError(must("num-clients", e.num_clients, wanted))
     return environment
 
 

@@ -217,18 +217,18 @@ def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
 
 
 def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
-    """Yields what is wrong with the tasks that are to be clients."""
+    """Yields what is wrong with clients that the data name."""
     train, test = arrays.task_train, arrays.task_test
     if train is None or test is None:
-        needs = f"partition natural needs a task column, and dataset {e.dataset} has none"
-        yield "partition", needs
+        needs = "partition natural needs a task column, which names each row's client,"
+        yield "partition", f"{needs} and dataset {e.dataset} has none"
         return
     tasks = 1 + int(max(train.max(initial=-1), test.max(initial=-1)))
     if tasks != e.num_clients:
-        wanted = f"the number of tasks, {tasks}, for partition natural"
+        wanted = f"the number of clients in the data, {tasks}, for partition natural"
         yield "num-clients", must("num-clients", e.num_clients, wanted)
     names = names_of(arrays, e)
-    yield from _one_sided("task", train, test, e, names)
+    yield from _one_sided("client", train, test, e, names)
     counts = (np.bincount(part, minlength=tasks).tolist() for part in (train, test))
     sizes = zip(range(tasks), *counts, strict=True)
     yield from _too_small(sizes, e, names)
@@ -237,7 +237,7 @@ def _other_tasks(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
 def _one_sided(
     kind: str, train: Rows, test: Rows, e: Experiment, names: Names = UNNAMED
 ) -> Iterator[Fault]:
-    """Yields a class or task without training or test rows.
+    """Yields a class, or a client, without training or test rows.
 
     The partitioners number those that they see, and would give a client other ones to be tested
     on than to learn from.
@@ -304,7 +304,7 @@ def _too_small(sizes: Iterable[Size], e: Experiment, names: Names = UNNAMED) -> 
     advice = {
         "halves": "raise rows-per-class and test-rows-per-class",
         "dirichlet": "lower num-clients or raise dirichlet-alpha",
-        "natural": "leave that task out",
+        "natural": "leave that client out",
     }.get(e.partition, "lower num-clients")
     needed = _rows_needed(e)
     for client, n_train, n_test in sizes:

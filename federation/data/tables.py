@@ -36,6 +36,7 @@ __all__ = [
 
 _Array = npt.NDArray[Any]
 _SIMULATED: Final = "sparse-"
+_SIMULATIONS: Final = "simulated: sparse-linear, sparse-logistic or sparse-poisson"
 _OTHERWISE: Final = "code it by numbers, leave it out, or name it as the task"
 _MOST_COLUMNS: Final = 20_000  # pandas takes a second for some thousands
 _LINE: Final = 2**24  # bytes of a line that are looked at
@@ -103,7 +104,7 @@ def table_data(experiment: Experiment, hosted: Sequence[int] | None = None) -> T
     tasks, codes = distinct(table.labels)
     faults = []
     if len(tasks) != experiment.num_clients:
-        wanted = f"the number of tasks, {len(tasks)}, in {experiment.dataset}"
+        wanted = f"the number of clients in {experiment.dataset}, {len(tasks)}"
         faults.append(must("num-clients", experiment.num_clients, wanted))
     sizes = np.bincount(codes)
     nothing = np.flatnonzero(np.round(experiment.test_fraction * sizes) == sizes)[:1]
@@ -198,10 +199,7 @@ def read_table(
         if isinstance(arrays.get("x"), Lazy):
             raise DataError("tables must be given as arrays (x, y), got data sets of torch")
         return _without(drop, name, _own(name, arrays, target, task, one_task))
-    raise DataError(
-        f"a table must be csv:PATH or npz:PATH, or sparse-linear, sparse-logistic or "
-        f"sparse-poisson (simulated), got {brief(dataset)}"
-    )
+    raise DataError(must("dataset", dataset, f"csv:PATH, npz:PATH, or {_SIMULATIONS}"))
 
 
 def read_frame(path: Path, columns: Collection[str] = (), *, text: bool = False) -> Any:

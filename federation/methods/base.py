@@ -13,7 +13,6 @@ from federation.settings.shared import SharedSettings
 from federation.settings.training import TrainingSettings
 
 __all__ = [
-    "LEAST_REPORTED",
     "METHODS",
     "NO_NETWORK",
     "Method",
@@ -97,9 +96,6 @@ class Method(Settings):
             most = f"at most num-clients = {shared.num_clients}"
             yield must("min-clients", shared.min_clients, most)
 
-
-LEAST_REPORTED = 8
-"""Turns that a node of its own reports together, at least."""
 
 METHODS: dict[str, type[Method]] = {}
 """Every method, by its name; the first is what an experiment is of that names none."""

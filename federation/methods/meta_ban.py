@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field
 
 from engram.checks import must
-from federation.methods.base import LEAST_REPORTED, NO_NETWORK, Method, method
+from engram.metrics import Metric
+from federation.methods.base import NO_NETWORK, Method, method
+from federation.methods.turns import LEAST_REPORTED, REGRET, ReportEvery
 from federation.settings.fields import Float, Int
 from federation.settings.shared import SharedSettings
 
 if TYPE_CHECKING:
     from engram.bandits.meta_ban import MetaBan as Policy
 
-__all__ = ["MetaBan"]
+__all__ = ["TOTAL", "MetaBan"]
+
+TOTAL = REGRET._replace(meaning="cumulative regret of all clients, in the turns they have reported")
+"""What a run is scored by."""
 
 
 @method
@@ -28,7 +33,7 @@ class MetaBan(Method):
     unread = NO_NETWORK - {"hidden"} | {"max_weight"}
 
     alpha: Float = Field(0.01, ge=0, description="how much it explores")
-    nu: Float = Field(5.0, gt=1, description="the larger, the larger groups are")
+    nu: Float = Field(5.0, gt=1, description="group tolerance; larger values give larger groups")
     gamma: Float = Field(
         0.4,
         ge=0,
@@ -59,16 +64,16 @@ class MetaBan(Method):
         description="groups of each data set's clients, whose right arm depends on the image, "
         "too; 0: it is each client's own",
     )
-    report_every: Int = Field(
-        8,
-        ge=1,
-        description="turns that a client reports together, by sums of rewards and regrets; the "
-        "fewer, the more is said of each",
-    )
+    report_every: ReportEvery = 8
 
     def horizon(self, shared: SharedSettings) -> int:
         """Returns how many turns there are in all rounds."""
         return shared.num_rounds
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns the regret in the turns that clients have reported."""
+        del shared
+        return [TOTAL]
 
     def datasets(self, shared: SharedSettings) -> list[str]:
         """Returns one data set, or several with commas, where clients are classes of images."""

@@ -6,12 +6,21 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field
 
 from engram.checks import must
-from federation.methods.base import LEAST_REPORTED, method
+from engram.metrics import Metric
+from federation.columns import columns_of
+from federation.methods.base import method
 from federation.methods.molar import Thresholded
+from federation.methods.turns import LEAST_REPORTED, REGRET, ReportEvery
 from federation.settings.fields import Int
 from federation.settings.shared import SharedSettings
 
-__all__ = ["MolarBandit"]
+__all__ = ["REGRETS", "MolarBandit"]
+
+(REGRETS,) = columns_of(
+    [REGRET._replace(meaning="cumulative regret, mean over sites that have reported turns")],
+    {"": False},
+)
+"""The regrets that sites report, and what a run is scored by."""
 
 _MOST_TURNS = 2**16  # some 50 MB for each site
 
@@ -45,16 +54,16 @@ class MolarBandit(Thresholded):
         description="rows that a site's own step looks at: those since its last estimate, or all "
         "it ever saw",
     )
-    report_every: Int = Field(
-        8,
-        ge=1,
-        description="turns that a client reports together, by sums of rewards and regrets; the "
-        "fewer, the more is said of each",
-    )
+    report_every: ReportEvery = 8
 
     def horizon(self, shared: SharedSettings) -> int:
         """Returns how many turns there are in all rounds."""
         return self.first_batch << (shared.num_rounds - 1)
+
+    def metrics(self, shared: SharedSettings) -> list[Metric]:
+        """Returns the regret in the turns that clients have reported."""
+        del shared
+        return [REGRETS.metric]
 
     @property
     def parameters(self) -> int:

@@ -256,7 +256,7 @@ class Given(TypedDict, total=False):
     layer_width: int
     """pfedhn: units of each hidden layer on the server."""
     nu: float
-    """meta-ban: the larger, the larger groups are."""
+    """meta-ban: group tolerance; larger values give larger groups."""
     gamma: float
     """meta-ban: the gap between groups: clients agree on an arm whose networks differ by (nu -
     1) / nu gamma at most."""
@@ -283,7 +283,7 @@ class Given(TypedDict, total=False):
     0: it is each client's own."""
     report_every: int
     """meta-ban, molar-bandit: turns that a client reports together, by sums of rewards and
-    regrets; the fewer, the more is said of each."""
+    regrets; smaller values reveal more about single turns."""
     thresholding: Literal["hard", "soft"]
     """molar, molar-bandit: hard (a coefficient is shared or the site's own) or soft."""
     threshold_scale: float

@@ -6,14 +6,11 @@ from pathlib import Path
 from dash import html
 from dash.development.base_component import Component
 
-from federation.methods import METHODS
-from federation.methods.local import LocalMethod
-from server.record import RunRecord
 from simulations.board.clients import client_columns, client_rows
 from simulations.board.one_run import metric_of
 from simulations.board.pieces import address, choices, graph, grid, plain_table
 from simulations.board.shelf import Shelf
-from simulations.comparison import Runs, read_plan
+from simulations.comparison import Runs, read_plan, trains_network
 from simulations.gains import gain_lines
 from simulations.pages.content import figures_of, table_of
 
@@ -24,7 +21,7 @@ def comparing(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Componen
     """Shows runs side by side: a table, curves with bands over seeds, gains, and each client."""
     folder, names = _asked(shelf, query)
     title = query["name"][0] if "name" in query else f"{len(names)} runs"
-    others = [name for name in names if not _trains(shelf.record(name))]
+    others = [name for name in names if not trains_network(shelf.record(name))]
     runs = shelf.runs(name for name in names if name not in others)
     found: list[Component] = [html.H1(title)]
     if others:
@@ -49,10 +46,6 @@ def _asked(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> tuple[Path, list
     folder = shelf.path(name)
     there = [run for run in read_plan(folder)["runs"] if (folder / run / "config.json").is_file()]
     return folder, [f"{name}/{run}" for run in there]
-
-
-def _trains(record: RunRecord) -> bool:
-    return issubclass(METHODS[record.config["settings"]["method"]], LocalMethod)
 
 
 def _clients(shelf: Shelf, runs: Runs, query: Mapping[str, Sequence[str]]) -> list[Component]:

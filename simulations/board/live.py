@@ -13,8 +13,10 @@ from federation.errors import EngramError, Refused
 from server.record import RunRecord
 from server.status import Member, members
 from simulations.board.nodes import absences, node_rows, progress
+from simulations.board.one_run import drawn_column
 from simulations.board.pieces import address, facts, graph, grid
 from simulations.board.shelf import Shelf
+from simulations.comparison import is_evaluated, trains_network
 from simulations.pages.figures import curves
 
 __all__ = ["Federation", "federation"]
@@ -106,8 +108,14 @@ def _run(shelf: Shelf, name: str, record: RunRecord) -> list[Component]:
         found.append(grid(f"nodes-{name}", nodes, _columns(nodes)))
     if away := absences(record):
         found += [html.H3("Had no part"), grid(f"absent-{name}", away, _columns(away))]
-    if runs := shelf.runs([name]):
-        found.append(graph(f"curve-{name}", curves(runs, record.metrics[0])))
+    if is_evaluated(record):
+        main = record.metrics[0]
+        shown = (
+            curves(shelf.runs([name]), main)
+            if trains_network(record)
+            else drawn_column(record, main.name)
+        )
+        found.append(graph(f"curve-{name}", shown))
     return found
 
 

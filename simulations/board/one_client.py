@@ -18,6 +18,7 @@ from simulations.board.clients import client_columns, client_rows, unit
 from simulations.board.one_run import label_of
 from simulations.board.pieces import address, facts, graph, grid
 from simulations.board.shelf import Shelf
+from simulations.comparison import trains_network
 
 __all__ = ["one_client"]
 
@@ -29,7 +30,10 @@ def one_client(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Compone
     called = record.names.get(client, f"client {client}")
     share = next((one for one in participation(record.rows()) if one.client == client), None)
     title = html.H1([called, " of ", dcc.Link(name, href=address("/run", name=name))])
-    found = [title, facts(_facts(record, client, share)), html.H2("Its score after each round")]
+    found = [title, facts(_facts(record, client, share))]
+    if not trains_network(record):
+        return found
+    found.append(html.H2("Its score after each round"))
     beside = [
         other
         for records in shelf.around(name).values()
@@ -52,19 +56,24 @@ def _number(record: RunRecord, query: Mapping[str, Sequence[str]]) -> int:
 
 
 def _facts(record: RunRecord, client: int, share: ClientShare | None) -> dict[str, object]:
-    rows = record.scores()
+    told = _last_scores(record, client) if trains_network(record) else {}
+    if share is not None:
+        why = "; ".join(f"{reason} ({times})" for reason, times in share.reasons.items())
+        told |= {"asked in": f"{share.asked} rounds", "took part in": f"{share.took_part} rounds"}
+        told |= {"why not": why, "privacy spent": _epsilon(record, share.asked)}
+    return told
+
+
+def _last_scores(record: RunRecord, client: int) -> dict[str, object]:
+    """Returns the client's main scores in the last round that was evaluated, by title."""
+    rows, main = record.scores(), record.metrics[0]
     told: dict[str, object] = {}
-    main = record.metrics[0]
     if rows and client in rows[-1]["ids"]:
         at = rows[-1]["ids"].index(client)
         for title, which in ((f"{main.name}, last round", SERVED), ("of the common model", COMMON)):
             value = rows[-1].get(main.name + which, [None] * (at + 1))[at]
             if value is not None:
                 told[title] = f"{main.in_words(value, 1)}{' %' if main.percent else ''}"
-    if share is not None:
-        why = "; ".join(f"{reason} ({times})" for reason, times in share.reasons.items())
-        told |= {"asked in": f"{share.asked} rounds", "took part in": f"{share.took_part} rounds"}
-        told |= {"why not": why, "privacy spent": _epsilon(record, share.asked)}
     return told
 
 

@@ -9,21 +9,19 @@ from plotly.graph_objects import Figure, Scatter
 
 from engram.metrics import Metric
 from federation.errors import Refused
-from federation.methods import METHODS
-from federation.methods.local import LocalMethod
 from server.record import RunRecord
 from simulations.board.clients import client_columns, client_rows
 from simulations.board.nodes import node_rows, progress
 from simulations.board.pieces import address, choices, facts, graph, grid, plain_table
 from simulations.board.shelf import Shelf
-from simulations.comparison import Runs
+from simulations.comparison import Runs, trains_network
 from simulations.entries import entry_of
 from simulations.pages.content import Table
 from simulations.pages.figures import clients, curves
 from simulations.pages.repeat import repeating, settings_of
 from simulations.rows import picked
 
-__all__ = ["label_of", "metric_of", "one_run"]
+__all__ = ["drawn_column", "label_of", "metric_of", "one_run"]
 
 
 def one_run(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]:
@@ -32,7 +30,7 @@ def one_run(shelf: Shelf, query: Mapping[str, Sequence[str]]) -> list[Component]
     record = shelf.record(name)
     config = record.config
     found = [html.H1(name), progress(record), facts(_facts(record)), _links(name)]
-    if issubclass(METHODS[config["settings"]["method"]], LocalMethod):
+    if trains_network(record):
         found += _of_network(shelf, name, record, query)
     else:
         found += _of_others(name, record, query)
@@ -131,14 +129,19 @@ def _of_others(name: str, record: RunRecord, query: Mapping[str, Sequence[str]])
         main = [metric.name for metric in record.metrics if metric.name in columns]
         chosen = query.get("column", [*main, *columns])[0]
         links = {column: address("/run", name=name, column=column) for column in columns}
-        points = [(row["round"], row[chosen]) for row in rows if _is_number(row.get(chosen))]
-        figure = Figure(Scatter(x=[x for x, _ in points], y=[y for _, y in points]))
-        figure.update_layout(xaxis_title="round", yaxis_title=chosen)
-        found += [choices(links, chosen), graph("column", figure)]
+        found += [choices(links, chosen), graph("column", drawn_column(record, chosen))]
     if record.results is not None:
         told = {k: v for k, v in record.results.items() if isinstance(v, int | float | str)}
         found.append(plain_table(Table("Results", ("", ""), list(told.items()))))
     return found
+
+
+def drawn_column(record: RunRecord, column: str) -> Figure:
+    """Draws a column of a run's record against rounds."""
+    rows = [row for row in record.rows() if _is_number(row.get(column))]
+    figure = Figure(Scatter(x=[row["round"] for row in rows], y=[row[column] for row in rows]))
+    figure.update_layout(xaxis_title="round", yaxis_title=column)
+    return figure
 
 
 def _is_number(value: object) -> bool:

@@ -10,7 +10,7 @@ from federation.checksums import Row
 from federation.errors import Refused
 from server.ledger import PROGRESS
 from server.record import RunRecord
-from simulations.comparison import PLAN, SEARCHED, Runs, read_plan
+from simulations.comparison import PLAN, SEARCHED, Runs, is_evaluated, read_plan
 from simulations.entries import Entry, entry_of
 
 __all__ = ["Shelf", "Shelved", "differing"]
@@ -175,8 +175,7 @@ class Shelf:
         Raises:
             Refused: If one of them is not there.
         """
-        records = [self.record(name) for name in names]
-        records = [r for r in records if any(r.metrics[0].name in row for row in r.rows())]
+        records = [record for name in names if is_evaluated(record := self.record(name))]
         settings = [record.config["settings"] for record in records]
         found: Runs = {}
         for record, own in zip(records, settings, strict=True):

@@ -2,17 +2,15 @@
 
 import base64
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from federation.errors import Refused
-from federation.methods import METHODS
-from federation.methods.local import LocalMethod
 from server.record import RunRecord
-from simulations.comparison import Runs, find_runs
+from simulations.comparison import Runs, find_runs, trains_network
 from simulations.pages.content import BAR, Table, figures_of, table_of
 from simulations.pages.repeat import repeating, settings_of
 
@@ -72,7 +70,7 @@ def page(folder: Path) -> str:
     figures: dict[str, Markup] = {}
     pictures: dict[str, str] = {}
     alone = RunRecord.open(folder) if (folder / "config.json").is_file() else None
-    if alone is not None and not issubclass(_method(alone), LocalMethod):
+    if alone is not None and not trains_network(alone):
         first, tables, pictures = alone, [_results(alone)], _pictures(folder)
     elif runs:
         first = next(iter(runs.values()))[0]
@@ -92,10 +90,6 @@ def page(folder: Path) -> str:
         settings=settings_of(folder, config["settings"]),
         source=f"Source {config['sources'][-1]}; {versions}",
     )
-
-
-def _method(record: RunRecord) -> type[Any]:
-    return METHODS[record.config["settings"]["method"]]
 
 
 def _results(record: RunRecord) -> Table:

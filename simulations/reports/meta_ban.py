@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from rich.table import Table
+
 from engram.arrays import Array
 from engram.bandits.linucb import linucb
 from engram.bandits.play import play_policy
@@ -12,7 +14,7 @@ from engram.bandits.simple import random_play
 from federation.data.arrivals import drawn_environment
 from federation.errors import DataError
 from federation.experiment import Experiment
-from federation.methods.meta_ban import MetaBan
+from federation.methods.meta_ban import TOTAL, MetaBan
 from server.record import RunRecord
 from simulations.reports.base import reports
 from simulations.reports.sites import draw_curve, regret_table, show_sites
@@ -25,16 +27,26 @@ _MOST: Final = 20_000  # turns that references play: some seconds
 
 @reports(MetaBan.plug_in)
 def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, lambda found, settings: regret_table(found), _draw)
+    show_sites(folder, as_json, lambda found, settings: _table(found), _draw)
+
+
+def _table(found: Row) -> Table:
+    """Returns a table of sites, and of what nodes have reported of several in one sum."""
+    table, each = regret_table(found), found["clients"]
+    totals = {"turns": found["told"], "reward": found["reward"], "regret": found["regret"]}
+    turns, *sums = (total - sum(each[name]) for name, total in totals.items())
+    if turns:
+        table.add_row("together", f"{turns:.0f}", *(f"{total:.4g}" for total in sums))
+    return table
 
 
 def _draw(record: RunRecord, found: Row) -> list[str]:
     rows = record.rows()
     if not rows:  # damaged, which has been warned of
         return []
-    labels = {"xlabel": "turns that clients have reported", "ylabel": "cumulative regret"}
-    path = record.folder / "regret.png"
-    told, regret = ([row[name] for row in (*rows, found)] for name in ("told", "regret"))
+    labels = {"xlabel": "turns that clients have reported", "ylabel": TOTAL.meaning}
+    path = record.folder / f"{TOTAL.name}.png"
+    told, regret = ([row[name] for row in (*rows, found)] for name in ("told", TOTAL.name))
     others = references(Experiment.from_config(record.config["settings"]))
     draw_curve(path, told, regret, "-", labels, {t: own[: len(rows)] for t, own in others.items()})
     return [path.name]

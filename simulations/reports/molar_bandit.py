@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from federation.methods.molar_bandit import MolarBandit
+from federation.methods.molar_bandit import REGRETS, MolarBandit
 from server.record import RunRecord
 from simulations.reports.base import reports
 from simulations.reports.sites import draw_curve, regret_table, show_sites
@@ -23,10 +23,7 @@ def _draw(record: RunRecord, found: Row) -> list[str]:
         return []
     first = record.config["settings"][f"{MolarBandit.name}.first-batch"]
     turns = [first << (row["round"] - 1) for row in rows]
-    labels = {
-        "xlabel": "turn (a dot ends a batch)",
-        "ylabel": "cumulative regret, mean over sites",
-    }
-    path = record.folder / "regret.png"
-    draw_curve(path, turns, [row["regret"] for row in rows], "o-", labels)
+    labels = {"xlabel": "turn (a dot ends a batch)", "ylabel": REGRETS.metric.meaning}
+    path = record.folder / f"{REGRETS.name}.png"
+    draw_curve(path, turns, [row[REGRETS.name] for row in rows], "o-", labels)
     return [path.name]

@@ -62,8 +62,7 @@ def regret_table(found: Mapping[str, Any]) -> Table:
     batches = "" if found["turns"] == found["rounds"] else f" in {found['rounds']} batches"
     title = f"{found['sites']} sites, {found['turns']} turns{batches}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    told = "turns reported" if "told" in found else "activated in"
-    for heading in ("site", told, "reward", "regret"):
+    for heading in ("site", "turns reported", "reward", "regret"):
         table.add_column(heading, justify="right")
     clients = found["clients"]
     columns = [clients[name] for name in ("turns", "reward", "regret")]

@@ -139,7 +139,8 @@ class _Sending:
         sent = self._sent().get(kind, {})
         self._finished = bool(sent.get("finished", False))
         self._told: int = sent.get("round", -1)
-        self._main = record.metrics[0].name
+        # A round that is scored is worth a request of its own; without a metric, each round is.
+        self._main = next((metric.name for metric in record.metrics), "round")
 
     @cached_property
     def _tracker(self) -> Tracker:

@@ -120,7 +120,11 @@ def test_rows_of_torchs_data_sets_are_read_as_they_are_drawn():
         (lambda client: (np.empty((0, 3)), []), {}, "dataset wrong: client 0 has no rows"),
         (rows, {"partition": "iid"}, "partition must be natural for dataset wrong, whose clients"),
         (rows, {"batch_size": 13}, "client 0 has 12 training rows"),
-        (lambda: rows(0), {}, "partition natural needs a task column, and dataset wrong has none"),
+        (
+            lambda: rows(0),
+            {},
+            "natural needs a task column, .* and dataset wrong has none",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_told_in_one_line(function, settings, words):

@@ -114,14 +114,14 @@ def test_tables_that_cannot_be(tmp_path):
     with pytest.raises(DataError, match=r"nobodys\.csv must have a task column, 'task'"):
         table_data(e.model_copy(update={"dataset": nobodys}))
     e = e.model_copy(update={"task_column": "hospital", "num_clients": 3})
-    with pytest.raises(DataError, match="num-clients must be the number of tasks, 2, in csv"):
+    with pytest.raises(DataError, match=r"must be the number of clients in csv:.*, 2, got 3"):
         table_data(e)
     one = csv(tmp_path / "one.csv", frame().iloc[:3])
     e = e.model_copy(update={"dataset": one, "num_clients": 2, "test_fraction": 0.9})
     fewer = "client north has 2 rows, of which none is left"
     with pytest.raises(DataError, match=fewer):
         table_data(e)
-    with pytest.raises(DataError, match=f"num-clients must be the number of tasks, 2, .*; {fewer}"):
+    with pytest.raises(DataError, match=f"num-clients must be the number .*, got 3; {fewer}"):
         table_data(e.model_copy(update={"num_clients": 3}))
 
 
@@ -155,7 +155,9 @@ def test_files_that_are_none(tmp_path):
     (tmp_path / "empty.csv").touch()
     with pytest.raises(DataError, match=r"empty\.csv is no table"):
         read_table(f"csv:{tmp_path / 'empty.csv'}", "y", "task")
-    with pytest.raises(DataError, match="a table must be csv:PATH or npz:PATH"):
+    with pytest.raises(
+        DataError, match="dataset must be csv:PATH, npz:PATH, or simulated: sparse-l"
+    ):
         read_table("digits", "y", "task")
 
 

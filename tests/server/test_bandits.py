@@ -18,6 +18,7 @@ from server import run as module
 from server.record import RunRecord
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
+from strategies.molar_bandit import BanditExchange
 from tests.server.late import Late
 from tests.server.sites import odd, with_arrays
 from tests.support import small, write_npz
@@ -88,10 +89,14 @@ def test_what_is_recorded(tmp_path):
     found, _ = run(tmp_path / "run")
     record = RunRecord.open(tmp_path / "run")
     assert record.results == found
+    (metric,) = record.metrics
+    assert (metric.name, metric.better) == ("regret", "lower")
     rows = record.rows()
     assert [row["round"] for row in rows] == list(range(1, 10))
     assert found["turns"] == 256
     assert rows[2]["regret"] == 0  # four turns: too few to be told of
+    assert BanditExchange.in_words(rows[2]) == "6 sites, regret 0, reported by 0 of them"
+    assert BanditExchange.in_words(found) == f"6 sites, regret {found['regret']:.4g}"
     assert 0 < rows[-2]["regret"] < rows[-1]["regret"] == found["regret"]
     assert all(row["cohort"] == list(range(COUNT)) for row in rows)
     assert len(found["shared"]["coef"][0]) == len(found["shared"]["names"]) == 30
@@ -185,9 +190,11 @@ FAULTS = {
     "lists that do not fit": (entry("regret", []), "its node's lists do not fit each other"),
     "a regret that is none": (
         entry("regret", [np.nan]),
-        "its turns, rewards or regrets are impossible",
+        "regret must lie between 0 and 3.40282e+38, got nan",
     ),
-    "too many turns": (entry("turns", [1000]), "its turns, rewards or regrets are impossible"),
+    "a regret below 0": (entry("regret", [-1.0]), "regret must lie between 0 and"),
+    "a regret without end": (entry("regret", [np.inf]), "regret must lie between 0 and"),
+    "too many turns": (entry("turns", [1000]), "its turns or rewards are impossible"),
     "more rows than turns": (lambda r: with_arrays(r, size=np.array([257.0])), "of 256"),
     "no list": (entry("reward", "much"), "reward must be a list of float"),
     "another round": (entry("server-round", 3), "its reply is of round 3"),
@@ -244,7 +251,7 @@ def test_rewards_and_regrets_that_no_sum_can_hold_are_refused(tmp_path, key):
 def test_a_site_tells_of_no_more_turns_than_there_were(tmp_path):
     # It has told of some before the ninth batch, and 256 turns are all that there were.
     found, _ = run(tmp_path / "run", grid=in_round(9, 2, entry("turns", [256])))
-    assert "its turns, rewards or regrets are impossible" in found["left-out"]["2"]
+    assert "its turns or rewards are impossible" in found["left-out"]["2"]
     assert 0 < found["clients"]["turns"][2] < 256
 
 

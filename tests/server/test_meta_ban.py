@@ -1,6 +1,7 @@
 """Meta-Ban between sites makes the choices that it makes with all users in one place."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from server import run as module
 from server.record import RunRecord
 from server.run import run as run_on
 from simulations.grid import InProcessGrid
+from strategies.meta_ban import MetaBanTurns
 from tests.server.turns import COUNT, DISCREET, T, in_one_place, rows_of, run, settings
 
 
@@ -77,11 +79,30 @@ def test_what_is_recorded(tmp_path):
     rows = record.rows()
     assert [row["round"] for row in rows] == list(range(1, T + 1))
     assert (found["turns"], found["rounds"], found["sites"], found["left-out"]) == (T, T, COUNT, {})
+    (metric,) = record.metrics
+    assert (metric.name, metric.better) == ("regret", "lower")
     assert rows[6]["told"] == 0
+    assert all(row["told"] + row["untold"] == row["round"] for row in rows)
+    assert found["told"] + found["untold"] == T
     assert 0 < rows[-1]["told"] <= found["told"] <= T
     assert rows[-1]["told"] == sum(found["clients"]["turns"])
     assert rows[-1]["regret"] == pytest.approx(sum(found["clients"]["regret"]))
     assert record.load_checkpoint().state["chosen"] == T
+
+
+def test_turns_that_are_not_reported_are_counted_and_those_of_several_clients_shown(
+    tmp_path, engram
+):
+    few, _ = run(tmp_path / "few", num_rounds=6)
+    words = "6 sites, regret 0 in 0 turns, 6 are not reported yet (see report-every)"
+    assert MetaBanTurns.in_words(few) == words
+    found, _ = run(tmp_path / "run", nodes=1)
+    together = T - sum(found["clients"]["turns"])
+    lost = found["regret"] - sum(found["clients"]["regret"])
+    assert (together > 0, found["untold"]) == (True, 0)
+    assert f"6 sites, regret {found['regret']:.4g} in {T} turns" == MetaBanTurns.in_words(found)
+    (row,) = re.findall("together +(.*)", engram(f"show {tmp_path}/run")[1])
+    assert row.split()[::2] == [f"{together:.0f}", f"{lost:.4g}"]
 
 
 @pytest.mark.parametrize("kind", ["ram", "disk", "living"])
@@ -160,7 +181,7 @@ def test_tables_that_cannot_be_played(tmp_path, columns, message):
         (
             {"dataset": "digits"},
             DataError,
-            "num-clients must be the number of users, 10, in digits",
+            "num-clients must be the number of clients in digits, 10",
         ),
         ({"dataset": "digits,nothing"}, DataError, "dataset must be one of digits"),
         ({"dataset": "digits", "user_groups": 11}, DataError, "groups must be None, or in"),

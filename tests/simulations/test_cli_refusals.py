@@ -103,8 +103,16 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
             "engram data shows rows that clients hold: one of meta-ban has none before its turns",
         ),
         (
-            ["run", *let("method=meta-ban")],
-            "num-clients must be the number of users, 10, in digits, got 20",
+            ["run", "meta-ban"],
+            "num-clients must be the number of clients in digits, 10, got 20",
+        ),
+        (
+            ["run", "molar"],
+            "dataset must be csv:PATH, npz:PATH, or simulated: sparse-linear, .*, got 'digits'",
+        ),
+        (
+            ["run", "molar-bandit"],
+            "num-rounds must be at most 17 .*; dataset must be .*sparse-linear, .*, got 'digits'",
         ),
         (["data", "--out", "p.foo"], r"--out must be the name of a \.png file, got p\.foo"),
         (["show", "full"], "full is not the folder of a run"),
