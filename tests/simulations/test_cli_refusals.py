@@ -113,6 +113,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["run", "--out", "file/x"], "file/x cannot be made"),
         (["run", *let("method=pfedm", "beta=2")], r"did you mean pfedme\?"),
         (["shwo"], "No such command 'shwo'"),
+        (["reproduce", "sinewav"], r"No such command 'sinewav'. Did you mean 'sinewave'\?(?=\n)"),
         (["show", "x" * 5000], "x: File name too long"),
         (["status", "x" * 5000], "x/config.json: File name too long"),
         (["x" * 100_000], "No such command 'xxx"),
