@@ -312,7 +312,7 @@ def _plan(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Exper
     """Returns the experiments of a comparison, by the names of their folders."""
     plan = {}
     for name, own in given.items():
-        first = read_experiment(own)
+        first = Experiment.from_config(own)
         for seed in range(first.seed, first.seed + seeds):
             plan[f"{name}-seed{seed}"] = first.model_copy(update={"seed": seed})
     return plan

@@ -28,6 +28,18 @@ from tests.support import write_npz
             "held out for validation, fewer than batch-size = 99: .*",
         ),
         (
+            let("eta=-1", "clients-per-round=30", "batch-size=5000"),
+            "eta must be greater than 0, got '-1'; clients-per-round must be at most num-clients = "
+            "20, got 30; client 0 has 32 training rows .* fewer than batch-size = 5000: .*",
+        ),
+        (
+            let("num-clients=0", "dataset=nothing"),
+            "num-clients must be .* 1, got '0'; dataset must be one of .*, got 'nothing'",
+        ),
+        # Of the default partition, a client would have too few rows.
+        (let("partition=x", "batch-size=30"), r"partition must be [^;]*, got 'x'(?=\n)"),
+        (let("etta=1", "batch-size=30"), "etta is not a setting .*; client 10 has 16 training"),
+        (
             let("clients-per-round=21"),
             "clients-per-round must be at most num-clients = 20, got 21",
         ),
@@ -88,7 +100,20 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["compare", "fedavg", *let("pfedme.eta=1")], "pfedme.eta is for a method that does"),
+        (
+            ["compare", "fedavg", *let("pfedme.eta=1", "nu=3", "beta=2", "seed=-1")],
+            "pfedme.eta is for a method that does not take part: pfedme; nu is for a method that "
+            "does not take part: meta-ban; beta is for .*; seed must be .*, got '-1'(?=\n)",
+        ),
+        (
+            ["compare", "pfedme", "ditto", *let("mu=3", "pfedme.alpha=-1", "ditto.lambda=-1")],
+            "mu is for a method that does not take part: fedprox; pfedme.alpha must be [^;]*; "
+            "ditto.lambda must be [^;]*, got '-1'(?=\n)",
+        ),
+        (
+            ["compare", "pfedme", "ditto", *let("lambda=-1", "batch-size=30")],
+            r"pfedme.lambda must be [^;]*; client 10 has [^;]*; ditto.lambda must be [^;]*(?=\n)",
+        ),
         (["compare", "fedavg", *let("fedavg.seed=1")], "seed is not a setting of this command"),
         (["compare", *let("method=fedavg")], "method is not a setting of this command"),
         (["compare", "nonsense"], "method must be one of"),
