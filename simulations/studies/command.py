@@ -113,8 +113,6 @@ def _parameter(of: dataclasses.Field[Any]) -> inspect.Parameter:
     told = option_of(of)
     default: Any = of.default
     more: dict[str, Any] = {"help": told.help, "metavar": told.metavar}
-    if told.most is not None:
-        more["max"] = told.most
     kind: Any = of.type
     if typing.get_origin(kind) is tuple:
         kind = list[typing.get_args(kind)[0]] | None  # type: ignore[misc]

@@ -119,7 +119,15 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["compare", "nonsense"], "method must be one of"),
         (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
         (["compare", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
-        (["reproduce", "one-shot", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
+        (
+            ["reproduce", "one-shot", "cnn", "--seeds", str(10**12), "--iterations", "0"],
+            "method must be one of .*, got 'cnn'; iterations must be at least 1, got 0; seeds must "
+            "be at most 1000, got 1000000000000",
+        ),
+        (
+            ["reproduce", "molar-table", "t.txt", "--task", "y", "--target", "y"],
+            r"TABLE must be a \.csv or an \.npz file, got t\.txt; --task and --target must be dif",
+        ),
         (["compare", "--resume", "full", "--seeds", "2"], "give nothing else"),
         (["run", "--resume", "full", "--out", "other"], "exclude each other"),
         (["run", "--resume", "full"], "full is not the folder of a run"),
