@@ -112,7 +112,7 @@ class Experiment(SharedSettings):
         values = vars(read.shared) | {"method": read.own.name, "own": read.own}
         if read.wrong:
             error = Impossible("; ".join(read.wrong))
-            if (read.shared, read.own) != (SharedSettings(), type(read.own)()):
+            if any(part.model_dump(exclude_defaults=True) for part in (read.shared, read.own)):
                 left = self.model_construct(**values | {"own": _without(read.bad, read.own)})
                 error.experiment = _without(read.bad, left)
             raise error
