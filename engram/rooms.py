@@ -19,10 +19,18 @@ def check_rooms() -> None:
     ours = Path(__file__).resolve().parents[1]
     # An app that Flower has unpacked holds a copy of some of them, and takes the others elsewhere.
     for name in (name for name in _ROOMS if (ours / name).is_dir()):
-        spec = find_spec(name)
-        found = spec.origin if spec else None
-        if found is not None and Path(found).resolve() != ours / name / "__init__.py":
+        found = _place(name)
+        if found and Path(found).resolve() != ours / name / "__init__.py":
             raise ImportError(
                 f"{name} must be Engram's own package, {ours / name}, got {found}: rename that "
                 "file or folder, or take it out of the folders that Python imports from"
             )
+
+
+def _place(module: str) -> str:
+    """Returns the file that a module is imported from; a folder's name, if it has no such file."""
+    spec = find_spec(module)
+    if spec is None:
+        return ""
+    # An editable installation is asked last of all, after folders without __init__.py.
+    return spec.origin or next(iter(spec.submodule_search_locations or ()), "")

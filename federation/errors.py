@@ -58,14 +58,14 @@ class RunStopped(EngramError):
 def together(error: Refused, check: Callable[[], object]) -> Refused:
     """Returns the error with what another check refuses added, so that both are told at once.
 
-    Where the check fails with a plain ``ValueError``, which the first fault may have caused, the
-    error is returned unchanged.
+    Where the check fails with a plain ``ValueError``, which the first fault may have caused, or
+    wants a setting that the first fault has left out, the error is returned unchanged.
     """
     try:
         check()
     except Refused as other:
         return type(error)(f"{error}; {other}")
-    except ValueError:
+    except (ValueError, AttributeError):
         return error
     return error
 

@@ -2,15 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
 
-from federation.errors import Refused, one_line
+from federation.errors import Refused, brief, one_line
 from federation.methods import METHODS, Method, unknown_method
-from federation.settings.fields import Scalar, Settings, key_of, nearest, wrong_values
+from federation.settings.fields import Scalar, Settings, closest, key_of, nearest, wrong_values
 from federation.settings.machine import MachineSettings
 from federation.settings.shared import SharedSettings
 
@@ -21,9 +22,10 @@ __all__ = [
     "ARGUMENTS",
     "FIRST",
     "Experiment",
-    "Inconsistent",
+    "Impossible",
     "default_config",
     "lists_settings",
+    "owners_of",
     "read_by",
 ]
 
@@ -62,14 +64,16 @@ def lists_settings(function: F) -> F:
     return function
 
 
-class Inconsistent(Refused):
-    """Settings that are each possible, but contradict each other.
+class Impossible(Refused):
+    """Settings that are impossible, each by itself or together.
 
     Attributes:
-        experiment: An experiment with these settings, to look at its data only, not to be run.
+        experiment: What is left of them, to look at the data only: it lacks those that are
+            impossible by themselves, and to read one is an AttributeError. None where only defaults
+            are left.
     """
 
-    experiment: "Experiment"
+    experiment: "Experiment | None" = None
 
 
 class Experiment(SharedSettings):
@@ -86,8 +90,9 @@ class Experiment(SharedSettings):
         own: The method, with its own settings.
 
     Raises:
-        Refused: One line that names every unknown or impossible setting, and every one that the
-            method does not read.
+        Impossible: One line that names every unknown or impossible setting, every one that the
+            method does not read, and those that contradict each other.
+        Refused: The method is unknown; the line names the shared settings that are impossible.
     """
 
     method: str = FIRST
@@ -103,12 +108,13 @@ class Experiment(SharedSettings):
         **settings: "Unpack[Given]",
     ) -> None:
         given = {"method": method, "out": out, "resume": resume, **settings}
-        shared, own = _read({key_of(name): value for name, value in given.items()})
-        values = shared.model_dump() | {"method": own.name, "own": own}
-        wrong = list(own.problems(shared))
-        if wrong:
-            error = Inconsistent("; ".join(wrong))
-            error.experiment = self.model_construct(**values)
+        read = _read({key_of(name): value for name, value in given.items()})
+        values = vars(read.shared) | {"method": read.own.name, "own": read.own}
+        if read.wrong:
+            error = Impossible("; ".join(read.wrong))
+            if any(part.model_dump(exclude_defaults=True) for part in (read.shared, read.own)):
+                left = self.model_construct(**values | {"own": _without(read.bad, read.own)})
+                error.experiment = _without(read.bad, left)
             raise error
         super().__init__(**values)
 
@@ -185,7 +191,7 @@ def read_by(method: str, config: Mapping[str, Any]) -> dict[str, Any]:
         return dict(config)
     unread = {key_of(field) for field in METHODS[method].unread}
     own = METHODS[method].all_keys()
-    foreign = {k for k in config if _owners(k) and k.removeprefix(f"{method}.") not in own}
+    foreign = {k for k in config if owners_of(k) and k.removeprefix(f"{method}.") not in own}
     return {key: value for key, value in config.items() if key not in unread | foreign}
 
 
@@ -195,76 +201,124 @@ def _keys_of(method: type[Method]) -> list[str]:
     return ["method", *shared, *(f"{method.name}.{key}" for key in method.all_keys())]
 
 
-def _read(config: Mapping[str, Any]) -> tuple[SharedSettings, Method]:
+class _Read(NamedTuple):
+    """Settings as they were read.
+
+    Attributes:
+        shared: The shared ones; those that are impossible have their defaults.
+        own: The method's own, likewise.
+        bad: Keys of those that are impossible by themselves, or that a misspelt one may have meant.
+        wrong: What is wrong, a line for each fault.
+    """
+
+    shared: SharedSettings
+    own: Method
+    bad: set[str]
+    wrong: list[str]
+
+
+def _read(config: Mapping[str, Any]) -> _Read:
     """Validates the shared settings and the method's own.
 
     Raises:
-        Refused: One line that names everything that is wrong with them.
+        Refused: If the method is unknown; the line names all else that is wrong without it.
     """
     name = config.get("method", FIRST)
     method = METHODS.get(name) if isinstance(name, str) else None
     keys = SharedSettings.all_keys()
     given = {key: value for key, value in config.items() if key in keys}
     others = {key: value for key, value in config.items() if key not in keys and key != "method"}
+    shared, bad, wrong = _validated(SharedSettings, given)
     if method is None:
-        wrong = [unknown_method("method", name)]
-        _validated(SharedSettings, given, "", wrong)
-        wrong += _strange([key for key in others if not _owners(key)], None)
-        raise Refused("; ".join(wrong))
+        unowned = {key: value for key, value in others.items() if not owners_of(key)}
+        strange, _ = _strange(unowned, None)
+        raise Refused("; ".join([unknown_method("method", name), *wrong, *strange]))
     prefix = f"{name}."
     own = {
         key.removeprefix(prefix): value
         for key, value in others.items()
         if key.removeprefix(prefix) in method.all_keys()
     }
-    wrong = _strange([key for key in others if key.removeprefix(prefix) not in own], method)
-    unread = {key_of(field) for field in method.unread}
-    wrong += [
+    chosen, bad_own, wrong_own = _validated(method, own, prefix)
+    unknown = {key: value for key, value in others.items() if key.removeprefix(prefix) not in own}
+    strange, meant = _strange(unknown, method)
+    unread = [
         f"{key} is not a setting of {name}, which does not read it"
         for key in given
-        if key in unread
+        if key in map(key_of, method.unread)
     ]
-    shared, chosen = (
-        _validated(SharedSettings, given, "", wrong),
-        _validated(method, own, prefix, wrong),
-    )
-    if shared is not None and chosen is not None:
-        if not wrong:
-            return shared, chosen
-        wrong += chosen.problems(shared)
-    raise Refused("; ".join(wrong))
+    bad |= bad_own | meant
+    together = [line for line in chosen.problems(shared) if not _names(line, bad)]
+    return _Read(shared, chosen, bad, [*strange, *unread, *wrong, *wrong_own, *together])
+
+
+def _without(keys: Collection[str], settings: S) -> S:
+    """Returns settings that lack some: to read one of these is an AttributeError."""
+    left = settings.model_copy()
+    for field in filter(lambda field: key_of(field) in keys, vars(settings)):
+        del vars(left)[field]
+    return left
 
 
 def _validated(
-    group: type[S], values: Mapping[str, Any], prefix: str, wrong: list[str]
-) -> S | None:
-    """Validates a group of settings; returns None and adds to ``wrong`` if some are impossible."""
+    group: type[S], values: Mapping[str, Any], prefix: str = ""
+) -> tuple[S, set[str], list[str]]:
+    """Validates a group of settings.
+
+    Returns:
+        The settings, in which those that are impossible have their defaults; the keys of these; and
+        what is wrong with them, where ``prefix`` stands before each key.
+    """
     try:
-        return group.model_validate(values)
+        return group.model_validate(values), set(), []
     except ValidationError as error:
-        wrong += wrong_values(error, prefix)
-        return None
+        if not values:
+            raise
+        # A fault that is in no field may be in any of those given.
+        bad = {str(key) for fault in error.errors() for key in fault["loc"][:1] or values}
+        rest = {key: value for key, value in values.items() if key not in bad}
+        settings, worse, _ = _validated(group, rest)  # whose faults the defaults may have caused
+        return settings, bad | worse, wrong_values(error, prefix)
 
 
-def _strange(keys: Sequence[str], method: type[Method] | None) -> list[str]:
-    """Says what is wrong with settings that the method lacks: each of the first, and how many."""
-    found = []
-    for key in keys[:_TOLD]:
-        short = one_line(key)
-        owners = _owners(key)
+def _names(line: str, keys: Collection[str]) -> bool:
+    """Returns whether a line names one of the settings."""
+    return any(re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])", line) for key in keys)
+
+
+def _strange(
+    settings: Mapping[str, Any], method: type[Method] | None
+) -> tuple[list[str], set[str]]:
+    """Says what is wrong with settings that the method lacks: each of the first, and how many.
+
+    Returns:
+        The lines, and the keys of the settings that may have been meant.
+    """
+    found, meant = [], set()
+    for key, value in [*settings.items()][:_TOLD]:
+        owners = owners_of(key)
         known = [*SharedSettings.all_keys(), *(method.all_keys() if method is not None else ())]
         known += default_config() if "." in key else ()
         if method is not None and owners:
-            words = f"is a setting of {', '.join(owners)}, and the method is {method.name}"
+            default = " (the default)" if method.name == FIRST else ""
+            words = f"is a setting of {', '.join(owners)}, and the method is {method.name}{default}"
         elif key in _RENAMED:
             words = f"is called {_RENAMED[key]} now"
+            meant.add(_RENAMED[key])
+        elif key in METHODS:
+            expected = f"a table of settings, [{key}], or {key}.KEY = VALUE"
+            words = f"must be {expected}, got {brief(value)}"
         else:
-            words = f"is not a setting{nearest(key.replace('_', '-'), known)}"
-        found.append(f"{short} {words}")
-    return found if len(keys) <= _TOLD else [*found, f"... {len(keys)} keys are not settings"]
+            plain = key.replace("_", "-")
+            words = f"is not a setting{nearest(plain, known)}"
+            meant |= {name.rpartition(".")[2] for name in closest(plain, known)}
+        found.append(f"{one_line(key)} {words}")
+    if len(settings) > _TOLD:
+        found.append(f"... {len(settings)} keys are not settings")
+    return found, meant
 
 
-def _owners(key: str) -> list[str]:
+def owners_of(key: str) -> list[str]:
     """Returns the methods that have a setting; of ``METHOD.key``, only the one it names."""
     owner, dot, own = key.rpartition(".")
     named = [owner] if dot else list(METHODS)

@@ -62,7 +62,7 @@ def project_settings() -> dict[str, Any]:
     They stand in ``[tool.flwr.app.config]`` of a pyproject.toml that names plug-ins.
 
     Raises:
-        Refused: It cannot be read, or holds tables in tables, or lists.
+        Refused: It cannot be read, or holds tables in tables.
     """
     match _tool():
         case {"engram": _, "flwr": {"app": {"config": dict(table)}}}:

@@ -19,8 +19,13 @@ from federation.addresses import CONTROL, Address, check_host
 from federation.credentials import read_server
 from federation.errors import Refused
 from server.identity import add_client, init_federation, new_client_key, renew_server
-from server.launch import check_free, superlink_addresses, superlink_command, warnings
-from server.limits import Limits
+from server.launch import (
+    ReplyLimits,
+    check_free,
+    superlink_addresses,
+    superlink_command,
+    warnings,
+)
 from server.record import RunRecord
 from server.registration import register_clients, unregister_client
 from server.status import costs, members, participation
@@ -28,7 +33,7 @@ from server.status import costs, members, participation
 _log = getLogger("flwr.engram")
 _FLEET_PORT = 9092
 _DAYS = 365
-_LIMITS = Limits()
+_LIMITS = ReplyLimits()
 
 app = typer.Typer()
 _out = Console(highlight=False)
@@ -153,7 +158,7 @@ def start(
         fleet=fleet,
         control=control,
         open_control=open_control,
-        limits=Limits(max_records, max_reply),
+        limits=ReplyLimits(max_records, max_reply),
     )
     at = superlink_addresses(credentials, fleet=fleet, control=control)
     check_free(at.fleet, "--fleet")

@@ -13,9 +13,17 @@ from federation.errors import Refused
 from federation.launch import Launch, program
 from server.callers import SOCKETS
 from server.folders import replace_file
-from server.limits import Limits
 
 _SOON = timedelta(days=30)
+
+
+class ReplyLimits(NamedTuple):
+    """How much a SuperLink takes as one reply of a node."""
+
+    # Parts: records, their arrays, and the arrays' chunks. A reply of ``engram node`` has only a
+    # few, whatever the model.
+    records: int = 1000
+    mebibytes: int = 1024  # MiB of all of them together
 
 
 class Addresses(NamedTuple):
@@ -31,7 +39,7 @@ def superlink_command(
     fleet: str | None = None,
     control: str | None = None,
     open_control: bool = False,
-    limits: Limits | None = None,
+    limits: ReplyLimits | None = None,
 ) -> Launch:
     """Prepares a SuperLink, Flower's behind our guards, without starting it.
 
@@ -55,7 +63,7 @@ def superlink_command(
     at = superlink_addresses(credentials, fleet=fleet, control=control)
     if not open_control:
         _check_private(at.control)
-    limits = limits or Limits()
+    limits = limits or ReplyLimits()
     security = ["--insecure"]
     if credentials.tls:
         security = [

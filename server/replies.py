@@ -16,7 +16,7 @@ import grpc
 
 from federation.errors import REFUSED, UNUSABLE
 from federation.flower import Parcel, error_instead, fleet_pb2, forget_push, message_pb2, pack
-from server.limits import Limits
+from server.launch import ReplyLimits
 
 _log = getLogger("flwr.engram")
 
@@ -35,7 +35,7 @@ class _Reply:
 class GuardedFleet:
     """Flower's Fleet API, with checks on what nodes push."""
 
-    def __init__(self, fleet: Any, limits: Limits) -> None:
+    def __init__(self, fleet: Any, limits: ReplyLimits) -> None:
         self._fleet = fleet
         self._limits = limits
         self._replies: dict[int, _Reply] = {}  # by node, one at a time
@@ -62,7 +62,7 @@ class GuardedFleet:
         with self._counting:
             reply = self._replies.get(request.node.node_id)
             if reply is None or reply.header.metadata.message_id != tree.object_id:
-                reply = _Reply(header, self._limits.bytes)
+                reply = _Reply(header, self._limits.mebibytes * 2**20)
                 self._replies[request.node.node_id] = reply
             reply.session = answer.session_id
         return answer

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from federation.errors import Refused
 from federation.flower import run_superlink
 from server.callers import own_users, private
-from server.limits import Limits
+from server.launch import ReplyLimits
 from server.replies import GuardedFleet
 
 _log = getLogger("flwr.engram")
@@ -34,7 +34,7 @@ _DATABASE = {  # for each connection, of which a SuperLink has some ten
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the SuperLink until it is stopped."""
-    limits = Limits()
+    limits = ReplyLimits()
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--max-records", type=int, default=limits.records)
     parser.add_argument("--max-reply", type=int, default=limits.mebibytes)
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> None:
         ["--database", str(own.database), *others],
         serve=uvicorn.run if own.open_control else serve,
         superexec=[sys.executable, "-P", "-m", "server.superexec"],
-        fleet=lambda fleet: GuardedFleet(fleet, Limits(own.max_records, own.max_reply)),
+        fleet=lambda fleet: GuardedFleet(fleet, ReplyLimits(own.max_records, own.max_reply)),
         largest=_LARGEST,
         pragmas=_DATABASE,
     )

@@ -77,7 +77,7 @@ GROUPS: Final[dict[str, dict[str, Command]]] = {
         ),
         "show": Command(
             _RUN,
-            "Show what a run, or a comparison, has found so far, and draw its plots again.",
+            "Show what a run, comparison, search or study has found, and draw its plots again.",
             ("engram show NAME", "engram show runs/NAME --json"),
         ),
         "data": Command(

@@ -10,11 +10,9 @@ from federation.files import read_json
 from federation.methods.local import SERVED
 from federation.settings.shared import SharedSettings
 from server.record import RunRecord
-from simulations.comparison import PLAN, SEARCHED, read_plan
+from simulations.comparison import PLAN, SEARCHED, STUDY, read_plan
 
 __all__ = ["Entry", "entries", "entry_of"]
-
-_STUDY: Final = "plan.json"  # the file of a folder of engram reproduce
 
 
 class Entry(NamedTuple):
@@ -104,14 +102,14 @@ def _search(path: Path) -> _Told:
 
 def _study(path: Path) -> _Told:
     state = "finished" if (path / "results.json").is_file() else "stopped"
-    return str(read_json(path / _STUDY).get("experiment", "")), "", state, ""
+    return str(read_json(path / STUDY).get("experiment", "")), "", state, ""
 
 
 _KINDS: Final = {
     "run": ("config.json", _run),
     "comparison": (PLAN, _comparison),
     "search": (SEARCHED, _search),
-    "study": (_STUDY, _study),
+    "study": (STUDY, _study),
 }
 """What an entry may be of: the file that tells, and what reads it."""
 

@@ -28,6 +28,7 @@ from simulations.learned import Learned
 from simulations.options import data_name, find_run, new_folder, read_experiment
 from simulations.references import write_references
 from simulations.rows import report_rows
+from simulations.several import absent
 from simulations.terminal import run_all
 
 if TYPE_CHECKING:
@@ -314,6 +315,8 @@ def compare(
         Refused: If settings or data are impossible, or nobody has one of the settings.
     """
     chosen = contestants(methods)
+    if wrong := absent(chosen, map(key_of, settings)):
+        raise Refused("; ".join(wrong))
     place = new_folder(None if out is None else Path(out), "compare")
     first = int(settings.pop("seed", 0))
     known = {key for name in chosen for key in METHODS[name].all_keys()}

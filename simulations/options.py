@@ -12,7 +12,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from federation.errors import Refused, brief, together
-from federation.experiment import FIRST, Experiment, Inconsistent, read_by
+from federation.experiment import FIRST, Experiment, Impossible, read_by
 from federation.interrupts import end_at_once
 from federation.plugins import project_settings
 from federation.settings.fields import Settings, key_of, range_of
@@ -139,11 +139,13 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
 
     Raises:
         Refused: One line that says everything that is wrong with the settings; and with the data,
-            if each setting by itself is possible, so that they can be loaded.
+            as far as these do not depend on impossible ones.
     """
     try:
         return Experiment.from_config(config)
-    except Inconsistent as error:
+    except Impossible as error:
+        if error.experiment is None:
+            raise
         with end_at_once():
             from client.hosts import Opening, host_of
             from client.memory import RamStore

@@ -20,7 +20,7 @@ from federation.interrupts import end_at_once
 from federation.methods.local import LocalMethod
 from federation.names import Names
 from server.record import RunRecord
-from simulations.comparison import PLAN, SEARCHED, contestants, read_plan
+from simulations.comparison import PLAN, SEARCHED, STUDY, contestants, read_plan
 from simulations.console import out as console
 from simulations.options import (
     SEE_SETTINGS,
@@ -217,12 +217,16 @@ def show(
     ],
     as_json: Json = False,
 ) -> None:
-    """Show what a run, or a comparison, has found so far, and draw its plots again."""
+    """Show what a run, comparison, search or study has found, and draw its plots again."""
     folder = find_run(run)
     if (folder / SEARCHED).is_file():
         with end_at_once():
             from simulations.tuning.command import Tuning, show_tuning
         show_tuning(Tuning.open(folder), folder, as_json)
+    elif (folder / STUDY).is_file():
+        with end_at_once():
+            from simulations.studies.command import show_study
+        show_study(folder, as_json)
     else:
         show_found(folder, as_json)
 
@@ -310,7 +314,7 @@ def _plan(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Exper
     """Returns the experiments of a comparison, by the names of their folders."""
     plan = {}
     for name, own in given.items():
-        first = read_experiment(own)
+        first = Experiment.from_config(own)
         for seed in range(first.seed, first.seed + seeds):
             plan[f"{name}-seed{seed}"] = first.model_copy(update={"seed": seed})
     return plan

@@ -35,7 +35,11 @@ def runs(
         out.print(table)
     else:
         out.print(f"There is no run in {folder}.", soft_wrap=True)
-    shown = [f"show {shlex.quote(str(folder / one.name))}" for one in found if one.kind != "study"]
+    shown = [
+        f"show {shlex.quote(str(folder / one.name))}"
+        for one in found
+        if one.kind != "study" or one.state == "finished"
+    ]
     if not as_json:
         tell_next([*shown, "run"][0])
     if as_json:

@@ -194,6 +194,9 @@ def _foreseen(arrays: Arrays, e: Experiment) -> Iterator[Fault]:
         wanted = f"iid, natural or blocks for task {e.task}, whose rows have no class"
         yield "partition", must("partition", e.partition, wanted)
         return
+    if e.partition == "pathological" and e.classes_per_client > len(np.unique(arrays.y_train)):
+        wanted = f"at most the number of classes, {len(np.unique(arrays.y_train))}"
+        yield "classes-per-client", must("classes-per-client", e.classes_per_client, wanted)
     rows = {"training": len(arrays.y_train), "test": len(arrays.y_test)}
     too_many = [part for part, count in rows.items() if count < e.num_clients]
     for part in too_many:

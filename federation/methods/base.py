@@ -91,7 +91,11 @@ class Method(Settings):
         return {}
 
     def problems(self, shared: SharedSettings) -> Iterator[str]:
-        """Says what is wrong with settings that depend on each other, a line for each fault."""
+        """Says what is wrong with settings that depend on each other, a line for each fault.
+
+        A line names the settings that it depends on. Where one of them is impossible by itself, and
+        has its default here, the line is not told.
+        """
         if shared.min_clients > shared.num_clients:
             most = f"at most num-clients = {shared.num_clients}"
             yield must("min-clients", shared.min_clients, most)

@@ -176,7 +176,7 @@ class LocalMethod(Method):
         if self.tasks and shared.task not in self.tasks:
             yield must("task", shared.task, f"{' or '.join(self.tasks)} for {self.name}")
         if not shared.local_epochs and shared.local_steps < self.least_steps:
-            expected = f"at least {self.least_steps} for {self.name}"
+            expected = f"at least {self.least_steps} for {self.name} where local-epochs is 0"
             yield must("local-steps", shared.local_steps, expected)
         if self.server_steps and shared.server_step != "replace":
             expected = f"replace for {self.name}, whose server has a step of its own"

@@ -90,5 +90,5 @@ class MolarBandit(Thresholded):
         yield from super().problems(shared)
         most = (_MOST_TURNS // self.first_batch).bit_length()
         if shared.num_rounds > most:
-            expected = f"at most {most} for {self.name}, whose batches double"
+            expected = f"at most {most} for {self.name} with first-batch = {self.first_batch}"
             yield must("num-rounds", shared.num_rounds, expected)

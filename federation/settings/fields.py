@@ -18,6 +18,7 @@ __all__ = [
     "Range",
     "Scalar",
     "Settings",
+    "closest",
     "key_of",
     "nearest",
     "range_of",
@@ -136,10 +137,14 @@ def _in_words(detail: Mapping[str, Any], owner: str) -> str:
     return f"{key} must be {message}, got {brief(detail['input'])}"
 
 
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """Returns the known name most like ``name``, if any is."""
+    return difflib.get_close_matches(one_line(name), list(known), n=1, cutoff=0.5)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns ``" (did you mean X?)"`` for the known name most like ``name``; "" if none is."""
-    found = difflib.get_close_matches(one_line(name), list(known), n=1, cutoff=0.5)
-    return f" (did you mean {found[0]}?)" if found else ""
+    return "".join(f" (did you mean {found}?)" for found in closest(name, known))
 
 
 def widths(value: object) -> str:

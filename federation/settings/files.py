@@ -1,10 +1,11 @@
-"""Reads settings from TOML files, without validating them."""
+"""Reads settings from TOML files, without validating their values."""
 
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from engram.checks import must
 from federation.errors import Refused, one_line
 from federation.files import read_file
 
@@ -17,7 +18,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Returns a TOML file's settings; those in a table as ``TABLE.key``.
 
     Raises:
-        Refused: The file is missing, is not TOML, or has tables in tables, or lists.
+        Refused: The file is missing, is not TOML, or has tables in tables.
     """
     try:
         found = tomllib.loads(read_file(path, most=_LARGEST).decode())
@@ -32,13 +33,14 @@ def flat(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Returns a table's settings; those of a table in it are called ``TABLE.key``.
 
     Raises:
-        Refused: It has tables in tables, or lists; ``where`` names it.
+        Refused: It has tables in tables; ``where`` names it.
     """
     settings: dict[str, Any] = {}
     for key, value in table.items():
         own = isinstance(value, dict)
         settings |= {f"{key}.{name}": v for name, v in value.items()} if own else {key: value}
     for key, value in settings.items():
-        if isinstance(value, dict | list):
-            raise Refused(f"{where} must have one `key = value` a line; {one_line(key)} is not")
+        if isinstance(value, dict):
+            expected = "a number, text or boolean"
+            raise Refused(must(f"{one_line(key)} in {where}", value, expected))
     return settings

@@ -4,10 +4,15 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from engram.checks import must
+from federation.errors import Refused
+from federation.files import read_json
+from simulations.comparison import STUDY
 from simulations.options import Json, Out, Ray
 from simulations.studies.meta_ban.settings import MetaBanSettings
 from simulations.studies.meta_learning.settings import (
@@ -59,6 +64,7 @@ app = typer.Typer(
     name="reproduce",
     help="Run a paper's experiment, and compare the results with the published ones.",
     no_args_is_help=True,
+    suggest_commands=False,  # click does
 )
 
 
@@ -86,12 +92,27 @@ def command_of(study: Study) -> Callable[..., None]:
     return command
 
 
+def show_study(folder: Path, as_json: bool) -> None:
+    """Shows what a finished study has found, and draws its plots again.
+
+    Raises:
+        Refused: It is not finished, or not known here.
+    """
+    name = read_json(folder / STUDY).get("experiment")
+    study = next((each for each in STUDIES if each.name == name), None)
+    if study is None:
+        names = ", ".join(each.name for each in STUDIES)
+        raise Refused(must(f"experiment in {folder / STUDY}", name, f"one of {names}"))
+    if not (folder / "results.json").is_file():
+        again = f"engram reproduce {name} --resume {folder}"
+        raise Refused(f"{folder} is a study that is not finished: go on with {again}")
+    run_study(study, {}, resume=str(folder), as_json=as_json)
+
+
 def _parameter(of: dataclasses.Field[Any]) -> inspect.Parameter:
     told = option_of(of)
     default: Any = of.default
     more: dict[str, Any] = {"help": told.help, "metavar": told.metavar}
-    if told.most is not None:
-        more["max"] = told.most
     kind: Any = of.type
     if typing.get_origin(kind) is tuple:
         kind = list[typing.get_args(kind)[0]] | None  # type: ignore[misc]

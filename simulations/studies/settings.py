@@ -3,11 +3,13 @@
 import dataclasses
 import pkgutil
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import MISSING, dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from engram.checks import must
 from federation.errors import Refused
 
 _KEY: Final = "option"  # of a field's metadata
@@ -56,7 +58,7 @@ def option_of(of: dataclasses.Field[Any]) -> Option:
 def flag_of(of: dataclasses.Field[Any]) -> str:
     """Returns a field's name on the command line: in the singular if it may be repeated."""
     name = of.name.replace("_", "-")
-    return name.removesuffix("s") if typing.get_origin(of.type) is tuple else name
+    return name.removesuffix("s") if _is_tuple(of) else name
 
 
 @dataclass(frozen=True)
@@ -64,21 +66,25 @@ class Settings:
     """Base of all studies' settings. A subclass's docstring is its command's help.
 
     Raises:
-        Refused: A value is not allowed, lies outside its range, or is named twice.
+        Refused: One line that names every value that is not allowed, lies outside its range, or is
+            named twice; or, if there is none, all that ``problems`` yields.
     """
 
     def __post_init__(self) -> None:
-        """Checks every field by its option."""
+        """Checks every field by its option, and then all of them together."""
         for each in fields(self):
             told, value = option_of(each), getattr(self, each.name)
             if each.type is Path and not isinstance(value, Path):
                 object.__setattr__(self, each.name, Path(value))
-            elif typing.get_origin(each.type) is tuple:
-                if not value and told.allowed is not None:
-                    object.__setattr__(self, each.name, tuple(told.allowed))
-                _check_tuple(each, told, value)
-            elif value is not None:
-                _check(flag_of(each), told, value)
+            elif _is_tuple(each) and not value and told.allowed is not None:
+                object.__setattr__(self, each.name, tuple(told.allowed))
+        faults = chain(*(_faults(each, getattr(self, each.name)) for each in fields(self)))
+        if wrong := list(faults) or list(self.problems()):
+            raise Refused("; ".join(wrong))
+
+    def problems(self) -> Iterator[str]:
+        """Says what is wrong with settings that depend on each other, a line for each fault."""
+        yield from ()
 
     @property
     def detail(self) -> str:
@@ -86,20 +92,22 @@ class Settings:
         return ""
 
 
-def _check_tuple(of: dataclasses.Field[Any], told: Option, values: tuple[Any, ...]) -> None:
-    for value in values:
-        _check(flag_of(of), told, value)
+def _is_tuple(of: dataclasses.Field[Any]) -> bool:
+    return typing.get_origin(of.type) is tuple
+
+
+def _faults(of: dataclasses.Field[Any], value: Any) -> Iterator[str]:
+    """Yields what is wrong with a field's value."""
+    told, values = option_of(of), value if _is_tuple(of) else (value,)
+    for one in () if value is None else values:
+        allowed = told.allowed
+        if allowed is not None and one not in allowed:
+            yield must(flag_of(of), one, f"one of {', '.join(map(str, allowed))}")
+        if told.least is not None and one < told.least:
+            yield must(flag_of(of), one, f"at least {told.least}")
+        if told.most is not None and one > told.most:
+            yield must(flag_of(of), one, f"at most {told.most}")
     limited = told.among is not None or told.least is not None
-    if limited and len(set(values)) < len(values):
+    if _is_tuple(of) and limited and len(set(values)) < len(values):
         name, given = of.name.replace("_", " "), ", ".join(map(str, values))
-        raise Refused(f"{name} must be named once each, got {given}")
-
-
-def _check(name: str, told: Option, value: Any) -> None:
-    allowed = told.allowed
-    if allowed is not None and value not in allowed:
-        raise Refused(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}")
-    if told.least is not None and value < told.least:
-        raise Refused(f"{name} must be at least {told.least}, got {value}")
-    if told.most is not None and value > told.most:
-        raise Refused(f"{name} must be at most {told.most}, got {value}")
+        yield f"{name} must be named once each, got {given}"

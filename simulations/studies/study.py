@@ -6,19 +6,18 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from rich.table import Table
 
 from federation.errors import Refused
 from federation.files import replace_file
+from simulations.comparison import STUDY
 from simulations.options import find_run, make_folder, new_folder
 from simulations.pool import Pool, Row
 from simulations.studies.settings import Settings, option_of
 from simulations.terminal import err, progress_lines
 from simulations.terminal import out as console
-
-_PLAN: Final = "plan.json"
 
 
 class Study(NamedTuple):
@@ -151,7 +150,7 @@ def write_plan(folder: Path, name: str, settings: Settings) -> None:
             value = getattr(settings, each.name)
             plan[each.name] = str(value.absolute()) if isinstance(value, Path) else value
     try:
-        with (folder / _PLAN).open("x", encoding="utf-8") as file:
+        with (folder / STUDY).open("x", encoding="utf-8") as file:
             json.dump(plan, file, indent=2)
     except FileExistsError as error:
         raise Refused(f"{folder} is another run's: name another --out") from error
@@ -163,9 +162,9 @@ def read_plan(folder: Path, study: Study) -> Settings:
     Raises:
         Refused: If the folder has no plan, or one that is damaged or another study's.
     """
-    path = folder / _PLAN
+    path = folder / STUDY
     if not path.is_file():
-        raise Refused(f"{folder} is not the folder of a reproduction: it has no {_PLAN}")
+        raise Refused(f"{folder} is not the folder of a reproduction: it has no {STUDY}")
     make: Callable[..., Settings] = study.settings
     try:
         given = json.loads(path.read_text(encoding="utf-8"))

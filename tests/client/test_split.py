@@ -107,11 +107,11 @@ def test_each_clients_steps_are_divided_between_the_parts():
     [
         (
             {"method": "fedrep", "local_steps": 1},
-            "local-steps must be at least 2 for fedrep, got 1",
+            "local-steps must be at least 2 for fedrep where local-epochs is 0, got 1",
         ),
         (
             {"method": "fedala", "local_steps": 1},
-            "local-steps must be at least 2 for fedala, got 1",
+            "local-steps must be at least 2 for fedala where local-epochs is 0, got 1",
         ),
         ({"method": "scaffold", "server_step": "universal"}, "server-step must be replace for sca"),
         ({"method": "fedadam", "server_step": "universal"}, "server-step must be replace for feda"),

@@ -63,3 +63,31 @@ def test_a_folder_that_is_no_package_hides_nothing():
     Path("client").mkdir()
     done = engram("--version")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+EDITABLE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Editable:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return PathFinder.find_spec(name, path or [ours])
+
+ours = sys.argv[1]
+sys.path[:] = [place for place in sys.path if place != ours]
+sys.meta_path.append(Editable)  # as pip does: it is asked after all folders
+from engram.__main__ import main
+sys.argv[1:] = ["--version"]
+main()
+"""
+
+
+def test_before_an_editable_installation_it_hides_one_and_is_named():
+    line = [sys.executable, "-c", EDITABLE, str(source_root())]
+    for name, status in (("other", 0), ("strategies", 2)):
+        Path(name).mkdir()
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr
+    assert done.stderr.startswith("engram: strategies must be Engram's own package, ")
+    assert f"got {Path('strategies').absolute()}: rename that file or folder, or" in done.stderr

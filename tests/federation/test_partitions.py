@@ -160,7 +160,7 @@ def test_images_of_256_levels_are_scaled_and_others_are_not(tmp_path):
         ({"partition": "natural"}, "needs a task column, .* and dataset digits has none"),
         (
             {"partition": "pathological", "classes_per_client": 11},
-            "partition pathological cannot be made of .*11",
+            "classes-per-client must be at most the number of classes, 10, got 11",
         ),
         ({"partition": "iid", "num_clients": 400}, "client .* lower num-clients"),
         ({"partition": "blocks", "num_clients": 400}, "client .* lower num-clients"),

@@ -1,11 +1,12 @@
 """The wheel: built from the source, installed elsewhere, and used in an empty folder."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 import venv
-from importlib.metadata import distribution
+from importlib.metadata import distribution, version
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from federation.fingerprint import ROOMS, source_root
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("wheel")]
 
-PACKED = (*ROOMS, "simulations", "benchmarks", "pyproject.toml", "README.md")
+SOURCE = (*ROOMS, "simulations", "benchmarks", "pyproject.toml", "README.md")
 SCRIPT = """#!{python}
 import sys
 from {module} import {name}
@@ -35,14 +36,14 @@ def call(*words, cwd):
 def installed(tmp_path_factory):
     """Returns the programs of an environment that has the wheel, and not the source."""
     place = tmp_path_factory.mktemp("wheel")
-    for name in PACKED:
+    for name in SOURCE:
         path = source_root() / name
         copy = shutil.copytree if path.is_dir() else shutil.copy
         copy(path, place / name)
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     call(*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", "dist", ".", cwd=place)
     (wheel,) = (place / "dist").glob("*.whl")
-    for name in PACKED:
+    for name in SOURCE:
         path = place / name
         (shutil.rmtree if path.is_dir() else Path.unlink)(path)
 
@@ -70,6 +71,20 @@ def test_it_runs_without_the_source(installed, tmp_path):
     assert json.loads(found.splitlines()[-1])["methods"][0]["rounds"] == 2
     assert (tmp_path / "run" / "accuracy.png").is_file()
     call(engram, "compare", "fedavg", "pfedme", "--seeds", "1", *sets, cwd=tmp_path)
+
+
+def test_it_has_no_package_that_users_do_not_import(installed):
+    (packages,) = installed.parent.glob("lib/python*/site-packages")
+    folders = {path.name for path in packages.iterdir() if path.is_dir()}
+    assert folders == {*ROOMS, "simulations", f"engram-{version('engram')}.dist-info"}
+
+
+def test_the_first_python_code_of_the_readme_runs(installed, tmp_path):
+    readme = (source_root() / "README.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```python\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)[0]
+    found = call(installed / "python", "-c", code, cwd=tmp_path)
+    assert re.match(r"0\.\d+ dict_keys\(", found)
+    assert (tmp_path / "runs").is_dir()
 
 
 def test_it_has_the_presets_and_the_project_that_new_writes(installed):

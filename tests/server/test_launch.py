@@ -16,13 +16,13 @@ from federation.errors import Refused
 from federation.fingerprint import ROOMS
 from server.identity import init_federation
 from server.launch import (
+    ReplyLimits,
     check_free,
     flwr_command,
     superlink_addresses,
     superlink_command,
     warnings,
 )
-from server.limits import Limits
 
 SERVER = Path("fed/server")
 
@@ -177,7 +177,7 @@ def test_control_is_private_only_where_the_system_says_whose_connections_are(mon
 
 def test_limits_of_replies():
     make()
-    launch = superlink_command(SERVER, limits=Limits(50, 7))
+    launch = superlink_command(SERVER, limits=ReplyLimits(50, 7))
     assert (value(launch, "--max-records"), value(launch, "--max-reply")) == ("50", "7")
 
 

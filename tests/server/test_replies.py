@@ -22,7 +22,7 @@ from federation.flower import (
     node_pb2,
     pack,
 )
-from server.limits import Limits
+from server.launch import ReplyLimits
 from server.replies import GuardedFleet
 from server.superlink import compact
 
@@ -114,7 +114,7 @@ def fleet():
 
 
 def guarded(fleet, records=10, mebibytes=1):
-    return GuardedFleet(fleet, Limits(records, mebibytes))
+    return GuardedFleet(fleet, ReplyLimits(records, mebibytes))
 
 
 def error_of(request):

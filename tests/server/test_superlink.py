@@ -12,7 +12,7 @@ from federation.bundle import PIECE
 from federation.errors import Refused
 from federation.flower import run_superexec, run_superlink
 from server import superlink
-from server.limits import Limits
+from server.launch import ReplyLimits
 from server.replies import GuardedFleet
 from server.superexec import start
 from server.superlink import compact, main, serve
@@ -41,14 +41,14 @@ def test_flowers_arguments_are_handed_on(given, tmp_path):
     assert given["largest"] > 2 * PIECE
     guard = given["fleet"]("Flower's")
     assert isinstance(guard, GuardedFleet)
-    assert guard._limits == Limits(5, Limits().mebibytes)
+    assert guard._limits == ReplyLimits(5, ReplyLimits().mebibytes)
     assert (tmp_path / "some.db").is_file()
 
 
 def test_an_open_control_api_is_flowers(given):
     main(["--open-control", "--max-reply", "7", "--database", "some.db"])
     assert given["serve"] is uvicorn.run
-    assert given["fleet"]("Flower's")._limits == Limits(Limits().records, 7)
+    assert given["fleet"]("Flower's")._limits == ReplyLimits(ReplyLimits().records, 7)
 
 
 def test_flower_has_what_is_replaced_in_it(monkeypatch):

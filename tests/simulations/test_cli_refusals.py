@@ -28,6 +28,18 @@ from tests.support import write_npz
             "held out for validation, fewer than batch-size = 99: .*",
         ),
         (
+            let("eta=-1", "clients-per-round=30", "batch-size=5000"),
+            "eta must be greater than 0, got '-1'; clients-per-round must be at most num-clients = "
+            "20, got 30; client 0 has 32 training rows .* fewer than batch-size = 5000: .*",
+        ),
+        (
+            let("num-clients=0", "dataset=nothing"),
+            "num-clients must be .* 1, got '0'; dataset must be one of .*, got 'nothing'",
+        ),
+        # Of the default partition, a client would have too few rows.
+        (let("partition=x", "batch-size=30"), r"partition must be [^;]*, got 'x'(?=\n)"),
+        (let("etta=1", "batch-size=30"), "etta is not a setting .*; client 10 has 16 training"),
+        (
             let("clients-per-round=21"),
             "clients-per-round must be at most num-clients = 20, got 21",
         ),
@@ -88,13 +100,34 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["compare", "fedavg", *let("pfedme.eta=1")], "pfedme.eta is for a method that does"),
+        (
+            ["compare", "fedavg", *let("pfedme.eta=1", "nu=3", "beta=2", "seed=-1")],
+            "pfedme.eta is for a method that does not take part: pfedme; nu is for a method that "
+            "does not take part: meta-ban; beta is for .*; seed must be .*, got '-1'(?=\n)",
+        ),
+        (
+            ["compare", "pfedme", "ditto", *let("mu=3", "pfedme.alpha=-1", "ditto.lambda=-1")],
+            "mu is for a method that does not take part: fedprox; pfedme.alpha must be [^;]*; "
+            "ditto.lambda must be [^;]*, got '-1'(?=\n)",
+        ),
+        (
+            ["compare", "pfedme", "ditto", *let("lambda=-1", "batch-size=30")],
+            r"pfedme.lambda must be [^;]*; client 10 has [^;]*; ditto.lambda must be [^;]*(?=\n)",
+        ),
         (["compare", "fedavg", *let("fedavg.seed=1")], "seed is not a setting of this command"),
         (["compare", *let("method=fedavg")], "method is not a setting of this command"),
         (["compare", "nonsense"], "method must be one of"),
         (["compare", "--seeds", "0"], "Invalid value for '--seeds'"),
         (["compare", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
-        (["reproduce", "one-shot", "--seeds", str(10**12)], "Invalid value for '--seeds'"),
+        (
+            ["reproduce", "one-shot", "cnn", "--seeds", str(10**12), "--iterations", "0"],
+            "method must be one of .*, got 'cnn'; iterations must be at least 1, got 0; seeds must "
+            "be at most 1000, got 1000000000000",
+        ),
+        (
+            ["reproduce", "molar-table", "t.txt", "--task", "y", "--target", "y"],
+            r"TABLE must be a \.csv or an \.npz file, got t\.txt; --task and --target must be dif",
+        ),
         (["compare", "--resume", "full", "--seeds", "2"], "give nothing else"),
         (["run", "--resume", "full", "--out", "other"], "exclude each other"),
         (["run", "--resume", "full"], "full is not the folder of a run"),
@@ -121,6 +154,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(engram, args, message):
         (["run", "--out", "file/x"], "file/x cannot be made"),
         (["run", *let("method=pfedm", "beta=2")], r"did you mean pfedme\?"),
         (["shwo"], "No such command 'shwo'"),
+        (["reproduce", "sinewav"], r"No such command 'sinewav'. Did you mean 'sinewave'\?(?=\n)"),
         (["show", "x" * 5000], "x: File name too long"),
         (["status", "x" * 5000], "x/config.json: File name too long"),
         (["x" * 100_000], "No such command 'xxx"),

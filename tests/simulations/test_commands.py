@@ -35,6 +35,8 @@ LIGHT = [  # words, exit status
     (["run", "pfedme", "--set", "eta=-1"], 2),
     (["run", "--config", "none.toml"], 2),
     (["compare", "fedavg", "--set", "batch-size=0"], 2),
+    (["compare", "pfedme", "--set", "nu=3"], 2),
+    (["tune", "pfedme", "--set", "etta=1"], 2),
     (["federation", "--help"], 0),
     (["federation", "--set", "numrounds=3"], 2),
     (["export", "--help"], 0),

@@ -155,6 +155,8 @@ def test_methods_are_compared(tmp_path, capsys):
     assert [row["accuracy"] for row in shown] == found.table["accuracy"].tolist()
     with pytest.raises(Refused, match="compare takes methods that train networks, got molar"):
         engram.compare(clients(), methods=["molar"])
+    with pytest.raises(Refused, match=r"^nu is for a method that does not take part: meta-ban$"):
+        engram.compare(clients(), methods=["ditto"], nu=3.0)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedme", "local-moml"])

@@ -74,6 +74,8 @@ def test_the_command_lists_them_and_says_what_is_next(engram, folder, monkeypatc
     names = [row["name"] for row in json.loads(out.splitlines()[-1])["runs"]]
     assert names[:2] == ["plan", "tuning"]
     assert engram("runs", ".")[1].splitlines()[-1] == "next: engram show tuning"
+    Path("plan/results.json").touch()
+    assert engram("runs", ".")[1].splitlines()[-1] == "next: engram show plan"
     Path("empty").mkdir()
     assert engram("runs", "empty")[1] == "There is no run in empty.\nnext: engram run\n"
     status, _, said = engram("runs", "none")

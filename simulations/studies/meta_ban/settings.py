@@ -1,9 +1,9 @@
 """Settings of the Meta-Ban paper's experiments."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from federation.errors import Refused
 from simulations.studies.settings import Settings, argument, option
 
 
@@ -45,14 +45,13 @@ class MetaBanSettings(Settings):
     columns: str = option("user,item,rating", metavar="U,I,R", help="Columns of the CSV.")
     data_dir: Path = option(Path("data"), metavar="DIR", help="Folder of mnist, or for it.")
 
-    def __post_init__(self) -> None:
-        """Also checks that the world has its sources, and an ablation its method."""
-        super().__post_init__()
-        from simulations.studies.meta_ban.worlds import check_place  # noqa: PLC0415 - slow to import
+    def problems(self) -> Iterator[str]:
+        """Names a world that lacks its sources, and an ablation without its method."""
+        from simulations.studies.meta_ban.worlds import place_problems  # noqa: PLC0415 - slow to import
 
-        check_place(self.world, self.sources, self.columns)
+        yield from place_problems(self.world, self.sources, self.columns)
         if self.ablation and "meta-ban" not in self.methods:
-            raise Refused("an ablation is of meta-ban, which is not among the methods")
+            yield "an ablation is of meta-ban, which is not among the methods"
 
     @property
     def detail(self) -> str:

@@ -1,7 +1,7 @@
 """Environments of the Meta-Ban paper's experiments, and simulated ones with known groups."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -69,18 +69,14 @@ WORLDS: Final[Mapping[str, Kind]] = {
 }
 
 
-def check_place(name: str, sources: Sequence[str], columns: str) -> None:
-    """Checks that a world has the sources that it needs, and a table of ratings three columns.
-
-    Raises:
-        Refused: If it does not.
-    """
+def place_problems(name: str, sources: Sequence[str], columns: str) -> Iterator[str]:
+    """Says what is wrong with a world's sources, and with the columns of a table of ratings."""
     needs, given = WORLDS[name].needs, " ".join(sources) or "nothing"
     ok = len(sources) == 1 if name == "ratings" else bool(sources) == bool(needs)
     if not ok:
-        raise Refused(f"{name} takes {needs or 'no sources'}, got {given}")
+        yield f"{name} takes {needs or 'no sources'}, got {given}"
     if len(columns.split(",")) != 3:
-        raise Refused(f"columns must be three, of users, items and stars, got {columns}")
+        yield f"columns must be three, of users, items and stars, got {columns}"
 
 
 def world(place: Place, horizon: int, seed: int) -> Environment:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from simulations.pool import Pool, Progress, Row
-from simulations.studies.meta_learning.memmap import check_room, mib
+from simulations.studies.meta_learning.memmap import check_memories, mib
 from simulations.studies.meta_learning.methods import METHODS
 from simulations.studies.meta_learning.problem import Problem
 from simulations.studies.meta_learning.published import Steps
@@ -47,7 +47,7 @@ def measure(settings: MetaLearningSettings, case: Case, pool: Pool) -> list[Row]
         left = pool.left(sweeps).values()
         needs = [check_sweep(_problem(case.make), sweep) for sweep in left]
         at_once = sorted(needs, key=lambda need: need.size)[-pool.at_once :]
-        check_room(at_once, settings.memory_dir)
+        check_memories(at_once, settings.memory_dir)
         for resident in (False, True):
             size = sum(need.size for need in at_once if need.resident == resident)
             if size:

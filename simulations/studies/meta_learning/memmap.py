@@ -51,7 +51,7 @@ class Need(NamedTuple):
     resident: bool  # whether they have to stay in RAM, see ``MetaRule``
 
 
-def check_room(needs: Sequence[Need], memory_dir: Path | None) -> None:
+def check_memories(needs: Sequence[Need], memory_dir: Path | None) -> None:
     """Checks that all memories fit at once in RAM or in the folder where they are kept.
 
     Raises:

@@ -1,10 +1,11 @@
 """Settings of the MOML paper's experiments."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from federation.errors import Refused
+from engram.checks import must
 from simulations.studies.meta_learning.published import (
     FEDERATED_ROWS,
     FEDERATED_SETTINGS,
@@ -37,13 +38,12 @@ class MetaLearningSettings(Settings):
         None, metavar="DIR", kept=False, help="Keep memories in files there, if they do not fit."
     )
 
-    def __post_init__(self) -> None:
-        """Also checks that the options are compatible."""
-        super().__post_init__()
+    def problems(self) -> Iterator[str]:
+        """Names options that are not compatible."""
         if self.tune and self.published:
-            raise Refused("--tune and --published exclude each other")
+            yield "--tune and --published exclude each other"
         if self.published and self.hessian not in (None, "first-order"):
-            raise Refused(f"--published is first-order, got --hessian {self.hessian}")
+            yield f"--published is first-order, got --hessian {self.hessian}"
 
     @property
     def curvature(self) -> str:
@@ -141,12 +141,11 @@ class FederatedSettings(Settings):
     rounds: int = option(10_000, metavar="N", least=1, most=10**6, help="Rounds of each run.")
     seeds: int = option(3, least=1, most=1000, help="Runs of each method.")
 
-    def __post_init__(self) -> None:
-        """Also checks the data set."""
-        super().__post_init__()
+    def problems(self) -> Iterator[str]:
+        """Names a data set that is not known."""
         if self.dataset not in FEDERATED_ROWS and not self.dataset.startswith("npz:"):
             known = f"one of {', '.join(FEDERATED_ROWS)}, or npz:PATH"
-            raise Refused(f"dataset must be {known}, got {self.dataset!r}")
+            yield must("dataset", self.dataset, known)
 
     @property
     def published(self) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from engram.arrays import Array
+from federation.machine import check_room
 from simulations.multiples import Curve, draw_differences, draw_multiples
 from simulations.pool import Pool, Row
 from simulations.studies.figures import new_table, plus_minus, png
@@ -15,8 +16,8 @@ from simulations.studies.molar.bandit_trials import (
     ACTIVATION,
     POLICIES,
     SHOWN,
-    check_room,
     run_trial,
+    trial_size,
 )
 from simulations.studies.molar.settings import MolarBanditSettings
 from simulations.studies.study import Report
@@ -33,7 +34,9 @@ def work(settings: MolarBanditSettings, pool: Pool) -> list[Row]:
     horizon, trials = settings.horizon, range(settings.trials)
     jobs = {f"trial-{trial:03d}": partial(run_trial, horizon, trial) for trial in trials}
     if left := pool.left(jobs):
-        check_room(horizon, min(pool.at_once, len(left)))
+        at_once = min(pool.at_once, len(left))
+        what = f"playing trials of {horizon} rounds, {at_once} at once,"
+        check_room(what, at_once * trial_size(horizon), "lower --horizon, or --processes")
     return pool.run(jobs)
 
 

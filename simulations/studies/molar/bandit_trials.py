@@ -19,8 +19,6 @@ from engram.molar.bandits.policies import (
     robust_multitask_bandit,
     trace_norm_bandit,
 )
-from federation.errors import Refused
-from federation.machine import available
 from simulations.pool import Progress, Row
 
 TASKS: Final = 20
@@ -81,22 +79,10 @@ def regrets(policy: MultitaskBandit[Any, Any], drawn: list[TaskEnvironment], tri
     return play_tasks(policy, drawn, np.random.default_rng([_TIES, trial]).spawn(len(drawn)))
 
 
-def check_room(horizon: int, at_once: int = 1) -> None:
-    """Checks that the worlds of trials fit into memory.
-
-    Raises:
-        Refused: They do not fit.
-    """
-    # Mostly contexts. 1.4 times that was measured, with the arrays that a batch computes from them.
-    need = at_once * int(2 * ACTIVATION.sum() * horizon * ARMS * DIM * 8)
-    if need > (free := available("cpu")):
-        needs, has = (f"{size / 2**20:,.0f} MiB" for size in (need, free))
-        if at_once > 1:
-            raise Refused(
-                f"{at_once} trials of {horizon} rounds need {needs} of memory, and {has} are free: "
-                "fewer --processes need less"
-            )
-        raise Refused(f"a trial of {horizon} rounds needs {needs} of memory, and {has} are free")
+def trial_size(horizon: int) -> int:
+    """Returns how many bytes of memory the worlds of a trial take, mostly contexts."""
+    # 1.4 times the contexts was measured, with the arrays that a batch computes from them.
+    return int(2 * ACTIVATION.sum() * horizon * ARMS * DIM * 8)
 
 
 def run_trial(horizon: int, trial: int, report: Progress) -> list[Row]:

@@ -1,10 +1,10 @@
 """Settings of the MOLAR paper's experiments."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from federation.errors import Refused
 from simulations.studies.settings import Settings, argument, option
 
 _KINDS: Final = {".csv": "csv", ".npz": "npz"}
@@ -99,9 +99,8 @@ class MolarTableSettings(Settings):
     seed: int = option(0, least=0, help="Seed of the splits.")
     everything: bool = option(False, flags=("--all",), help="Print all coefficients of all tasks.")
 
-    def __post_init__(self) -> None:
-        """Also checks the file, and options that depend on each other."""
-        super().__post_init__()
+    def problems(self) -> Iterator[str]:
+        """Names a file of another kind, and options that do not go together."""
         shares = self.train, self.validation
         for ok, must in (
             (
@@ -129,7 +128,7 @@ class MolarTableSettings(Settings):
             ),
         ):
             if not ok:
-                raise Refused(must)
+                yield must
 
     @property
     def detail(self) -> str:

@@ -13,6 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from federation.errors import Refused
+from simulations import cli
+from simulations.studies import command
 from simulations.studies.command import STUDIES, app, command_of
 from simulations.studies.settings import Settings, argument, flag_of, option, option_of
 from simulations.studies.study import Report, Study
@@ -96,6 +98,20 @@ def test_a_folder_of_another_version_is_refused(run, tmp_path):
     plan = json.loads((out / "plan.json").read_text())
     (out / "plan.json").write_text(json.dumps(plan | {"alpha": 1}))
     assert "was begun by another version of Engram" in str(run("--resume", out).exception)
+
+
+def test_a_finished_study_is_shown_again(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "STUDIES", [Study("coins", Coins, "coins_study", "tosses")])
+    out = tmp_path / "run"
+    assert run("--out", out).exit_code == 0
+    shown = CliRunner().invoke(cli.app, ["show", str(out)])
+    assert shown.output.startswith("tossed\nrecorded in ")
+    (out / "results.json").unlink()
+    again = f"is not finished: go on with engram reproduce coins --resume {out}"
+    assert again in str(CliRunner().invoke(cli.app, ["show", str(out)]).exception)
+    (out / "plan.json").write_text('{"experiment": "dice"}')
+    unknown = "plan.json must be one of coins, got 'dice'"
+    assert unknown in str(CliRunner().invoke(cli.app, ["show", str(out)]).exception)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from engram.tree import add_scaled
 from federation.errors import Refused
 from simulations.studies.meta_learning import memmap
 from simulations.studies.meta_learning.episodes import EpisodeSampler
-from simulations.studies.meta_learning.memmap import check_room, mapped
+from simulations.studies.meta_learning.memmap import check_memories, mapped
 from simulations.studies.meta_learning.methods import METHODS, Setting
 from simulations.studies.meta_learning.sinewave_tasks import UNSEEN, Sinewave
 from simulations.studies.meta_learning.sweep import Run, Sweep, check_sweep, run_sweep
@@ -190,13 +190,13 @@ def test_memories_that_do_not_fit_are_refused(waves, monkeypatch, tmp_path):
     monkeypatch.setattr(memmap, "available", lambda device: 300_000)
     v1, averages, none = (check_sweep(waves, sweep(run(m))) for m in ("moml-v1", "nasa", "bsgd"))
     assert (v1.size, averages.size, none.size) == (25 * 1761 * 4, 25 * 1761 * 4, 0)
-    check_room([v1, none], None)
+    check_memories([v1, none], None)
     message = r"moml-v1 keeps 25 models of 1761 .* 0.3 MiB, and 0.3 MiB are free: name a --memory"
     with pytest.raises(Refused, match=message):
-        check_room([v1, v1], None)
-    check_room([v1, v1, averages], tmp_path)
+        check_memories([v1, v1], None)
+    check_memories([v1, v1, averages], tmp_path)
     with pytest.raises(Refused, match=r"nasa keeps 25 models .* MiB are free$"):
-        check_room([averages, averages], tmp_path)  # which computes with all of them
+        check_memories([averages, averages], tmp_path)  # which computes with all of them
 
 
 def test_a_disk_without_room_is_refused(tmp_path):

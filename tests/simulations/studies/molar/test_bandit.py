@@ -103,7 +103,7 @@ def test_a_ratio_to_nothing_is_none():
     [
         (["--horizon", 0], "horizon must be at least 1, got 0"),
         (["--trials", 0], "trials must be at least 1, got 0"),
-        (["--horizon", 10**8], "a trial of 100000000 rounds needs"),
+        (["--horizon", 10**8], "trials of 100000000 rounds, 1 at once, needs"),
         (["--resume", "nowhere"], "no run 'nowhere'"),
         (["--resume", ".", "--trials", 2], "give nothing else"),
         (["--resume", "."], "has no plan.json"),
