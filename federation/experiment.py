@@ -69,8 +69,8 @@ class Impossible(Refused):
 
     Attributes:
         experiment: What is left of them, to look at the data only: it lacks those that are
-            impossible by themselves, and to read one is an AttributeError. None where only defaults
-            are left.
+            impossible by themselves, and to read one is an AttributeError. None where the data need
+            no look.
     """
 
     experiment: "Experiment | None" = None
@@ -112,7 +112,7 @@ class Experiment(SharedSettings):
         values = vars(read.shared) | {"method": read.own.name, "own": read.own}
         if read.wrong:
             error = Impossible("; ".join(read.wrong))
-            if any(part.model_dump(exclude_defaults=True) for part in (read.shared, read.own)):
+            if read.look:
                 left = self.model_construct(**values | {"own": _without(read.bad, read.own)})
                 error.experiment = _without(read.bad, left)
             raise error
@@ -209,12 +209,15 @@ class _Read(NamedTuple):
         own: The method's own, likewise.
         bad: Keys of those that are impossible by themselves, or that a misspelt one may have meant.
         wrong: What is wrong, a line for each fault.
+        look: Whether to look at the data as well, which takes long: not where a key is none of the
+            method's, nor where the others have their defaults and fit together.
     """
 
     shared: SharedSettings
     own: Method
     bad: set[str]
     wrong: list[str]
+    look: bool
 
 
 def _read(config: Mapping[str, Any]) -> _Read:
@@ -249,7 +252,10 @@ def _read(config: Mapping[str, Any]) -> _Read:
     ]
     bad |= bad_own | meant
     together = [line for line in chosen.problems(shared) if not _names(line, bad)]
-    return _Read(shared, chosen, bad, [*strange, *unread, *wrong, *wrong_own, *together])
+    faults = [*strange, *unread, *wrong, *wrong_own, *together]
+    special = any(group.model_dump(exclude_defaults=True) for group in (shared, chosen))
+    look = not (strange or unread) and (special or bool(together))
+    return _Read(shared, chosen, bad, faults, look)
 
 
 def _without(keys: Collection[str], settings: S) -> S:

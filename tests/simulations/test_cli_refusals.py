@@ -38,7 +38,8 @@ from tests.support import write_npz
         ),
         # Of the default partition, a client would have too few rows.
         (let("partition=x", "batch-size=30"), r"partition must be [^;]*, got 'x'(?=\n)"),
-        (let("etta=1", "batch-size=30"), "etta is not a setting .*; client 10 has 16 training"),
+        (let("eta=-1", "batch-size=30"), "local-moml.eta must be .*; client 10 has 16 training"),
+        (let("etta=1", "batch-size=30"), r"etta is not a setting \(did you mean eta\?\)(?=\n)"),
         (
             let("clients-per-round=21"),
             "clients-per-round must be at most num-clients = 20, got 21",
