@@ -155,6 +155,8 @@ def test_methods_are_compared(tmp_path, capsys):
     assert [row["accuracy"] for row in shown] == found.table["accuracy"].tolist()
     with pytest.raises(Refused, match="compare takes methods that train networks, got molar"):
         engram.compare(clients(), methods=["molar"])
+    one = engram.compare(clients(), methods="pfedme", seeds=1, out=tmp_path / "one", **QUICK)
+    assert list(one.runs) == ["fedavg", "local", "pfedme"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedme", "local-moml"])
@@ -199,6 +201,57 @@ def test_a_run_goes_on_with_the_same_data_and_no_other(tmp_path):
     engram.simulate(one, out=tmp_path / "drawn", **settings | {"num_rounds": 1})
     with pytest.raises(Refused, match="cannot go on with other settings: dataset was 'memory:"):
         engram.simulate(other, resume=tmp_path / "drawn", **settings)
+
+
+def test_a_run_goes_on_as_it_was_begun(tmp_path):
+    settings = QUICK | {"method": "pfedme", "eta": 0.2, "clients_per_round": 3, "num_rounds": 1}
+    folder = engram.simulate(
+        clients(), out=tmp_path / "run", **settings, engine="sequential"
+    ).folder
+    run = engram.simulate(clients(), resume=folder, num_rounds=2, progress=False)
+    begun = run.experiment
+    assert (begun.method, begun.own.eta, begun.clients_per_round) == ("pfedme", 0.2, 3)
+    assert (json.loads((folder / "config.json").read_text())["engine"]) == "sequential"
+    assert run.metrics.index.tolist() == [0, 1, 2]
+    for given, message in [
+        ({"method": "fedavg"}, "run is a run of pfedme, got fedavg$"),
+        ({"eta": 0.3}, "cannot go on with other settings: pfedme.eta was 0.2, not 0.3$"),
+        ({"data": clients(5)}, "cannot go on with other settings: dataset was 'memory:.*, not 'm"),
+        ({"out": tmp_path / "other"}, "out and resume exclude each other"),
+    ]:
+        with pytest.raises(Refused, match=message):
+            engram.simulate(**{"data": clients(), "resume": folder, "progress": False} | given)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (
+            engram.simulate,
+            {"dataset": "digits"},
+            "dataset must be left out where data are given, g",
+        ),
+        (engram.compare, {"dataset": "digits"}, "dataset must be left out where data are given, g"),
+        (engram.compare, {"methods": ["fedavg", "foo"]}, "method must be one of .*, got 'foo'"),
+        (engram.compare, {"methods": [None]}, "method must be one of .*, got None"),
+        (engram.compare, {"methods": 5}, "method must be one of .*, got 5"),
+        (engram.compare, {"seeds": 0}, "seeds must be a whole number, at least 1, got 0"),
+        (engram.compare, {"methods": ["fedavg", "pfedme"], "lambda_": -1}, "pfedme.lambda must be"),
+        (engram.tune, {"dataset": "digits"}, "dataset must be left out where data are given, g"),
+        (engram.tune, {"methods": "foo"}, "method must be one of .*, got 'foo'"),
+        (engram.tune, {"methods": []}, r"methods must be some of .*, got \[\]"),
+        (
+            engram.tune,
+            {"seeds": 0, "trials": 0.5},
+            "trials must be a whole number, at least 1, got 0.5; seeds must be .*, got 0",
+        ),
+    ],
+)
+def test_impossible_arguments_are_refused_in_one_line(tmp_path, function, given, message):
+    methods = {} if function is engram.simulate else {"methods": ["fedavg"]}
+    with pytest.raises(Refused, match=f"^{message}[^\n]*$"):
+        function(clients(), out=tmp_path / "out", **methods | QUICK | given)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path):
