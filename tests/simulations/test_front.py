@@ -1,5 +1,6 @@
 """``import engram``: experiments on data in memory, and what came of them."""
 
+import io
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from flwr.common.logger import console_handler
 
 import engram
 import engram.bandits
@@ -68,6 +70,14 @@ def test_a_list_of_clients_is_simulated(tmp_path):
     again = engram.load_run(tmp_path / "run")
     assert again.results == run.results
     assert "fedavg, finished" in repr(again)
+
+
+def test_a_scripts_log_has_no_color_codes_and_no_roster(tmp_path, monkeypatch, warnings_of_engram):
+    monkeypatch.setattr(console_handler, "colored", True)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    engram.simulate(clients(), method="fedavg", out=tmp_path / "run", **QUICK)
+    assert not console_handler.colored
+    assert warnings_of_engram.messages == []
 
 
 def test_clients_may_have_names_and_rows_be_given_out(tmp_path):
