@@ -124,7 +124,7 @@ def run_on(
         folder = out or new_folder(None, f"{experiment.method}-{data_name(experiment)}")
     if (folder / "config.json").is_file():
         settings, _ = begun(folder, overrides.get("method"))
-        experiment = Experiment.from_config(settings | overrides)
+        experiment = Experiment.from_config({**settings, **overrides})
         RunRecord.open(folder).check_resumable(experiment, engine="flower")
     again = f"engram run --federation {federation} --out {folder}"
     _follow(experiment, folder, federation, control, again)

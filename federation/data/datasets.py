@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     # Inputs may be an array, or a tuple or dictionary of arrays.
     Rows = tuple[Any, npt.ArrayLike] | Dataset[Any]
-    Data = Rows | Sequence[Rows] | Mapping[str, Rows]
+    Data = Rows | Sequence[Rows] | Mapping[str, Rows] | Mapping[int, Rows]
+    Arrays = dict[str, npt.NDArray[Any] | Lazy]  # by the names that an npz file has for them
 
 __all__ = ["BUILT_IN", "DATASETS", "arrays_of", "by_client", "data", "read_named"]
 
@@ -60,7 +61,7 @@ def by_client(name: str) -> bool:
     return name in DATASETS and len(inspect.signature(DATASETS[name]).parameters) == 1
 
 
-def read_named(name: str, clients: Sequence[int]) -> "dict[str, npt.NDArray[Any] | Lazy]":
+def read_named(name: str, clients: Sequence[int]) -> "Arrays":
     """Returns a user's data set, by the names that an npz file has for its arrays.
 
     Args:
@@ -85,7 +86,7 @@ def read_named(name: str, clients: Sequence[int]) -> "dict[str, npt.NDArray[Any]
     return {**arrays, "task": numbers[np.asarray(arrays["task"])]}
 
 
-def arrays_of(data: "Data") -> "dict[str, npt.NDArray[Any] | Lazy]":
+def arrays_of(data: "Data") -> "Arrays":
     """Returns rows by the names that an npz file has for them; with ``task`` if clients have them.
 
     Args:
@@ -112,9 +113,7 @@ def arrays_of(data: "Data") -> "dict[str, npt.NDArray[Any] | Lazy]":
     return {**rows, "task": np.repeat(np.arange(len(sizes)), sizes), **names}
 
 
-def _joined(
-    parts: Sequence[tuple[str, Any]],
-) -> "tuple[dict[str, npt.NDArray[Any] | Lazy], list[int]]":
+def _joined(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
     """Returns all rows, one part below the other, and how many each part has.
 
     Args:
@@ -137,13 +136,11 @@ def _joined(
             if array.shape[1:] != first[name].shape[1:]:
                 like = f"of shape {first[name].shape[1:]} as those of {parts[0][0]}"
                 raise DataError(f"rows of {name} of {whose} must be {like}, got {array.shape[1:]}")
-    together = {name: np.concatenate([rows[name] for rows in found]) for name in first}
+    together: Arrays = {name: np.concatenate([rows[name] for rows in found]) for name in first}
     return together, [len(rows["y"]) for rows in found]
 
 
-def _of_data_sets(
-    parts: Sequence[tuple[str, Any]],
-) -> "tuple[dict[str, npt.NDArray[Any] | Lazy], list[int]]":
+def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
     from federation.data.map_style import inputs_of, targets_of  # noqa: PLC0415 - as above
 
     for whose, part in parts:
@@ -154,11 +151,11 @@ def _of_data_sets(
             raise DataError(f"{whose} has no rows")
     try:
         ys = [targets_of(part) for _, part in parts]
-        rows = {"x": inputs_of([part for _, part in parts]), "y": np.concatenate(ys)}
+        x = inputs_of([part for _, part in parts])
+        return {"x": x, "y": np.concatenate(ys)}, [len(y) for y in ys]
     except Exception as error:  # anybody's data sets
         why = one_line(f"{type(error).__name__}: {error}")
         raise DataError(f"data must be data sets of pairs (x, y), got {why}") from error
-    return rows, [len(y) for y in ys]
 
 
 def _rows_of(whose: str, part: Any) -> dict[str, npt.NDArray[Any]]:
