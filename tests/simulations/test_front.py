@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,8 @@ from flwr.common.logger import console_handler
 
 import engram
 import engram.bandits
+import engram.federated
+import engram.meta
 import engram.molar
 import engram.online
 from engram.networks import NETWORKS
@@ -39,14 +42,25 @@ def test_names_come_when_they_are_looked_at(name):
     assert room in {"engram", "federation", "simulations", "pydantic"}
 
 
-@pytest.mark.parametrize("package", [engram.molar, engram.online, engram.bandits])
+@pytest.mark.parametrize(
+    "package", [engram.molar, engram.online, engram.bandits, engram.meta, engram.federated]
+)
 def test_the_families_give_their_own(package):
+    assert dir(package) == package.__all__ == sorted(package.__all__)
     for name in package.__all__:
         assert getattr(package, name).__name__.lower().replace("_", "") == name.lower().replace(
             "_", ""
         )
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = package.Nothing
+
+
+def test_a_function_is_given_though_a_module_is_called_as_it_is():
+    import_module("engram.bandits.linucb")
+    from engram.bandits import graph, linucb
+
+    assert linucb(dim=2, alpha=0.1, lam=1.0).choose
+    assert graph.__name__ == "engram.bandits.graph"
 
 
 def test_importing_it_is_light():
