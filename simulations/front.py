@@ -24,6 +24,7 @@ from simulations.given import settings_of, settings_of_several
 from simulations.learned import Learned
 from simulations.options import begun, data_name, find_run, new_folder, read_experiment
 from simulations.references import write_references
+from simulations.reports import PLOTS
 from simulations.rows import report_rows
 from simulations.several import check_counts, named_methods
 from simulations.terminal import run_all
@@ -184,19 +185,25 @@ class Run:
         return adapted_into(self.learned, data, out, format).folder
 
     def plot(self, metric: str = "") -> "Figure":
-        """Draws a metric against rounds.
+        """Draws a metric against rounds; or, where no network is trained, what a report draws.
 
         Args:
-            metric: Its name; by default the first.
+            metric: Its name, by default the first; or the name of a report's picture.
 
         Raises:
-            Refused: If the run's method does not train networks, or there is no such metric.
+            Refused: If there is nothing of that name, or the run that is reported is not finished.
         """
-        if not isinstance(self.experiment.own, LocalMethod):
-            raise Refused(
-                f"{self.experiment.method} trains no network: see engram show {self.folder}"
-            )
-        return _drawn({self.experiment.method: [self._record]}, metric)
+        own = self.experiment.own
+        if isinstance(own, LocalMethod):
+            return _drawn({own.name: [self._record]}, metric)
+        draw = PLOTS.get(own.plug_in)
+        plots = draw(self._record, self.results) if draw else {}
+        if not plots:
+            raise Refused(f"there is no plot of {self.folder}: see engram show {self.folder}")
+        name = metric or next(iter(plots))
+        if name not in plots:
+            raise Refused(must("metric", name, f"one of {', '.join(plots)}"))
+        return plots[name]
 
 
 @lists_settings

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from matplotlib.figure import Figure
+
 from engram.arrays import Array
 from engram.bandits.linucb import linucb
 from engram.bandits.play import play_policy
@@ -23,21 +25,20 @@ __all__ = ["references"]
 _MOST: Final = 20_000  # turns that references play: some seconds
 
 
-@reports(MetaBan.plug_in)
-def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, lambda found, settings: regret_table(found), _draw)
-
-
-def _draw(record: RunRecord, found: Row) -> list[str]:
+def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
     rows = record.rows()
     if not rows:  # damaged, which has been warned of
-        return []
+        return {}
     labels = {"xlabel": "turns that clients have reported", "ylabel": "cumulative regret"}
-    path = record.folder / "regret.png"
     told, regret = ([row[name] for row in (*rows, found)] for name in ("told", "regret"))
     others = references(Experiment.from_config(record.config["settings"]))
-    draw_curve(path, told, regret, "-", labels, {t: own[: len(rows)] for t, own in others.items()})
-    return [path.name]
+    beside = {title: own[: len(rows)] for title, own in others.items()}
+    return {"regret": draw_curve(told, regret, "-", labels, beside)}
+
+
+@reports(MetaBan.plug_in, _draw)
+def _show(folder: Path, as_json: bool) -> None:
+    show_sites(folder, as_json, lambda found, settings: regret_table(found), _draw)
 
 
 def references(experiment: Experiment) -> Mapping[str, Array]:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from federation.methods.molar_bandit import MolarBandit
 from server.record import RunRecord
 from simulations.reports.base import reports
@@ -11,22 +13,20 @@ from strategies import Row
 __all__: list[str] = []
 
 
-@reports(MolarBandit.plug_in)
-def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, lambda found, settings: regret_table(found), _draw)
-
-
-def _draw(record: RunRecord, found: Row) -> list[str]:
+def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
     del found
     rows = record.rows()
     if not rows:  # damaged, which has been warned of
-        return []
+        return {}
     first = record.config["settings"][f"{MolarBandit.name}.first-batch"]
     turns = [first << (row["round"] - 1) for row in rows]
     labels = {
         "xlabel": "turn (a dot ends a batch)",
         "ylabel": "cumulative regret, mean over sites",
     }
-    path = record.folder / "regret.png"
-    draw_curve(path, turns, [row["regret"] for row in rows], "o-", labels)
-    return [path.name]
+    return {"regret": draw_curve(turns, [row["regret"] for row in rows], "o-", labels)}
+
+
+@reports(MolarBandit.plug_in, _draw)
+def _show(folder: Path, as_json: bool) -> None:
+    show_sites(folder, as_json, lambda found, settings: regret_table(found), _draw)

@@ -209,6 +209,9 @@ def test_a_table_of_each_client_is_regressed_on(tmp_path):
     assert sorted(run.clients.index) == ["hill", "lake", "park"]
     assert run.clients.index.tolist() == run.results["clients"]["names"]
     assert run.personal_model("hill").keys() == run.personal_model(0).keys()
+    assert run.plot().axes[0].get_xlabel() == run.plot("losses").axes[0].get_xlabel() == "site"
+    with pytest.raises(Refused, match="metric must be one of losses, got 'accuracy'"):
+        run.plot("accuracy")
 
 
 def test_a_run_goes_on_with_the_same_data_and_no_other(tmp_path):
