@@ -1,7 +1,8 @@
 """Personalized federated learning: every client gets its own model, and remembers it.
 
 ``engram.simulate`` runs an experiment on data in memory; ``engram.load_run`` opens one that was
-run. The families' own learners stand in ``engram.molar``, ``engram.online``, ``engram.bandits``.
+run. The families' own learners stand in ``engram.molar``, ``engram.online``, ``engram.bandits``,
+and learning rules in ``engram.federated`` and ``engram.meta``.
 """
 
 from importlib import import_module
@@ -11,78 +12,32 @@ from engram.lazy import attach
 from engram.rooms import check_rooms
 
 if TYPE_CHECKING:
-    from pydantic import Field
+    from pydantic import Field as Field
 
-    from engram.augmentations import augmentation
-    from engram.derivatives import gradient
-    from engram.metrics import metric
-    from engram.networks import model
-    from engram.tasks import loss
-    from engram.types import LocalRule
-    from federation.data.datasets import data
-    from federation.experiment import Experiment
-    from federation.exported import load_model
-    from federation.methods.base import method
-    from federation.methods.local import LocalMethod
-    from federation.settings.fields import searched
-    from simulations.apps import make_client_app, make_server_app
-    from simulations.front import Comparison, Run, compare, load_run, methods, simulate
-    from simulations.tuning.front import Tuned, tune
+    from engram.augmentations import augmentation as augmentation
+    from engram.derivatives import gradient as gradient
+    from engram.metrics import metric as metric
+    from engram.networks import model as model
+    from engram.tasks import loss as loss
+    from engram.types import LocalRule as LocalRule
+    from federation.data.datasets import data as data
+    from federation.experiment import Experiment as Experiment
+    from federation.exported import load_model as load_model
+    from federation.methods.base import method as method
+    from federation.methods.local import LocalMethod as LocalMethod
+    from federation.settings.fields import searched as searched
+    from simulations.apps import make_client_app as make_client_app
+    from simulations.apps import make_server_app as make_server_app
+    from simulations.front import Comparison as Comparison
+    from simulations.front import Run as Run
+    from simulations.front import compare as compare
+    from simulations.front import load_run as load_run
+    from simulations.front import methods as methods
+    from simulations.front import simulate as simulate
+    from simulations.tuning.front import Tuned as Tuned
+    from simulations.tuning.front import tune as tune
 
-__all__ = [
-    "Comparison",
-    "Experiment",
-    "Field",
-    "LocalMethod",
-    "LocalRule",
-    "Run",
-    "Tuned",
-    "augmentation",
-    "compare",
-    "data",
-    "gradient",
-    "load_model",
-    "load_run",
-    "loss",
-    "make_client_app",
-    "make_server_app",
-    "method",
-    "methods",
-    "metric",
-    "model",
-    "searched",
-    "simulate",
-    "tune",
-]
-
-_get, __dir__ = attach(
-    __name__,
-    {
-        "Comparison": "simulations.front",
-        "Experiment": "federation.experiment",
-        "Field": "pydantic",
-        "LocalMethod": "federation.methods.local",
-        "LocalRule": "engram.types",
-        "Run": "simulations.front",
-        "Tuned": "simulations.tuning.front",
-        "augmentation": "engram.augmentations",
-        "compare": "simulations.front",
-        "data": "federation.data.datasets",
-        "gradient": "engram.derivatives",
-        "load_model": "federation.exported",
-        "load_run": "simulations.front",
-        "method": "federation.methods.base",
-        "methods": "simulations.front",
-        "loss": "engram.tasks",
-        "make_client_app": "simulations.apps",
-        "make_server_app": "simulations.apps",
-        "metric": "engram.metrics",
-        "model": "engram.networks",
-        "searched": "federation.settings.fields",
-        "simulate": "simulations.front",
-        "tune": "simulations.tuning.front",
-    },
-)
+_get, __dir__, __all__ = attach(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:

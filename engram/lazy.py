@@ -1,21 +1,53 @@
 """Names that a package gives its users, imported when they are first looked at (SPEC 1)."""
 
+import ast
 import importlib
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
 def attach(
-    package: str, names: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Returns a package's ``__getattr__`` and ``__dir__``.
+    package: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Returns a package's ``__getattr__``, ``__dir__`` and ``__all__``.
 
-    ``names`` has the module that each name stands in.
+    Its names are those that it imports ``if TYPE_CHECKING``, as type checkers and editors see them.
+
+    Args:
+        package: The package's ``__name__``.
+        file: Its ``__file__``.
     """
+    names = _imported(Path(file))
+
+    class Package(ModuleType):
+        # Python makes a module that is imported an attribute of its package. The function `linucb`
+        # is not to give way to the module of that name.
+        def __setattr__(self, name: str, value: object) -> None:
+            if not (name in names and isinstance(value, ModuleType)):
+                super().__setattr__(name, value)
+
+    sys.modules[package].__class__ = Package
 
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(names[name]), name)
 
-    return get, lambda: sorted(names)
+    return get, lambda: sorted(names), sorted(names)
+
+
+def _imported(file: Path) -> dict[str, str]:
+    """Returns what a file imports under a condition: by name, the module that it stands in."""
+    branches = [
+        line for line in ast.parse(file.read_text("utf-8")).body if isinstance(line, ast.If)
+    ]
+    return {
+        alias.name: str(line.module)
+        for branch in branches
+        for line in branch.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }

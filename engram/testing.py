@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from engram.lazy import attach
 
 if TYPE_CHECKING:
-    from simulations.testing import check_method
+    from simulations.testing import check_method as check_method  # noqa: PLC0414 - it is given on
 
-__all__ = ["check_method"]
-
-__getattr__, __dir__ = attach(__name__, {"check_method": "simulations.testing"})
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

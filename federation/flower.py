@@ -32,6 +32,7 @@ from flwr.app.message import make_message, remove_content_from_message
 from flwr.client.grpc_rere_client.node_auth_client_interceptor import NodeAuthClientInterceptor
 from flwr.common.config import flatten_dict, fuse_dicts
 from flwr.common.constant import FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE, SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.logger import update_console_handler
 from flwr.common.serde import (
     fab_from_proto,
     message_from_proto,
@@ -97,6 +98,7 @@ __all__ = [
     "instead",
     "iterate_object_tree",
     "local_run",
+    "log_plainly",
     "message_pb2",
     "metadata_of",
     "name_message",
@@ -259,6 +261,12 @@ def names(grid: Grid) -> Mapping[int, str]:
     """
     nodes: Callable[[], Any] | None = getattr(grid, "get_nodes", None)
     return {node.node_id: node.name for node in nodes() if node.name} if nodes else {}
+
+
+def log_plainly() -> None:
+    """Keeps color codes out of Flower's log where no terminal shows it."""
+    if not sys.stderr.isatty():
+        update_console_handler(colored=False)
 
 
 def simulated(grid: Grid) -> bool:

@@ -12,6 +12,7 @@ from federation.experiment import Experiment
 from federation.names import Names, checked_names
 from federation.roster import Kind, Roster
 from server.answers import Answers
+from server.grid import PatientGrid
 
 _log = getLogger("flwr.engram")
 
@@ -88,11 +89,12 @@ class Attendance:
                 break
             time.sleep(0.1)
         self._settle()
-        _log.info(
-            "roster: %d clients on %d nodes, all running this source",
-            len(self._hosts),
-            len(self._nodes),
-        )
+        if isinstance(self._grid, PatientGrid):  # else all of them are in this process
+            _log.info(
+                "roster: %d clients on %d nodes, all running this source",
+                len(self._hosts),
+                len(self._nodes),
+            )
         self._absent = self.absent()
         if self._absent:
             _log.warning("the run goes on without some clients, for now: %s", self._reasons())

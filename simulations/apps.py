@@ -9,7 +9,6 @@ from flwr.app import Context, Message
 
 from federation.experiment import lists_settings
 from federation.plugins import add_plugins
-from federation.settings.fields import key_of
 from simulations.given import settings_of
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def _given(
     module: str, data: "Data | None", method: str | None, settings: Mapping[str, Any]
 ) -> dict[str, Any]:
     add_plugins(module.partition(".")[0])
-    return {key_of(k): value for k, value in settings_of(data, method or "", settings).items()}
+    return settings_of(data, method or "", settings)
 
 
 def _with(given: Mapping[str, Any], context: Context) -> Context:

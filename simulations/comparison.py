@@ -1,16 +1,22 @@
 """What a comparison consists of: its methods, and the runs in its folder."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from federation.errors import Refused
+from federation.experiment import Experiment
+from federation.files import replace_file
 from federation.methods import METHODS, family
 from federation.methods.base import Method
 from federation.methods.local import LocalMethod
 from server.record import RunRecord
+from simulations.options import make_folder, read_experiment
 from simulations.several import trained_methods
+
+if TYPE_CHECKING:
+    from client.hosts import Engine
 
 Runs = dict[str, list[RunRecord]]
 """One record per seed, by label: a method's name, and after a comma what else tells it apart."""
@@ -33,6 +39,29 @@ def contestants(methods: Sequence[str]) -> list[str]:
     chosen = list(methods) or family(LocalMethod.plug_in, compared=True)
     references = [name for name in trained if getattr(METHODS[name], "reference", False)]
     return [*(name for name in references if name not in chosen), *chosen]
+
+
+def planned(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Experiment]:
+    """Returns the experiments of a comparison, by the names of their folders.
+
+    Args:
+        given: Each method's settings.
+        seeds: Runs of each, from the setting ``seed`` upwards.
+    """
+    plan = {}
+    for name, own in given.items():
+        first = read_experiment(own)
+        for seed in range(first.seed, first.seed + seeds):
+            plan[f"{name}-seed{seed}"] = first.model_copy(update={"seed": seed})
+    return plan
+
+
+def record_plan(folder: Path, engine: "Engine", plan: Mapping[str, Experiment]) -> None:
+    """Writes what a comparison consists of into its folder, from which ``read_plan`` reads it."""
+    make_folder(folder)
+    settings = {name: experiment.to_config() for name, experiment in plan.items()}
+    plan_file = json.dumps({"engine": engine, "runs": settings}, indent=2)
+    replace_file(folder / PLAN, plan_file.encode())
 
 
 def method_of(label: str) -> type[Method]:

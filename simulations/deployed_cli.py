@@ -24,6 +24,7 @@ from simulations.options import (
     Json,
     Out,
     Set,
+    begun,
     data_name,
     find_run,
     in_project,
@@ -122,8 +123,8 @@ def run_on(
         experiment = _for_federation(overrides, read_server(federation).settings.clients)
         folder = out or new_folder(None, f"{experiment.method}-{data_name(experiment)}")
     if (folder / "config.json").is_file():
-        saved = RunRecord.open(folder).config["settings"]
-        experiment = Experiment.from_config(saved | overrides | {"resume": str(folder)})
+        settings, _ = begun(folder, overrides.get("method"))
+        experiment = Experiment.from_config({**settings, **overrides})
         RunRecord.open(folder).check_resumable(experiment, engine="flower")
     again = f"engram run --federation {federation} --out {folder}"
     _follow(experiment, folder, federation, control, again)

@@ -8,6 +8,7 @@ from client.hosts import Engine, Host, Opening, host_of
 from client.memory import RamStore
 from federation.aggregation import aggregate_of
 from federation.experiment import Experiment
+from federation.flower import log_plainly
 from federation.methods.local import LocalMethod
 from federation.noise import simulated_noise
 from server.run import run
@@ -41,6 +42,7 @@ def simulate(
         Refused: The settings do not fit the data or the folder; nothing has been written.
         RunStopped: It diverged, or a round had no usable reply.
     """
+    log_plainly()
     memories, noise = RamStore(), simulated_noise(experiment.seed)
     everyone = range(experiment.num_clients)
     host = through(host_of(Opening(experiment, memories, engine=engine, noise=noise)))

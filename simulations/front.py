@@ -1,6 +1,5 @@
 """What ``import engram`` gives: experiments on data in memory, and runs as tables and models."""
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -11,24 +10,24 @@ from client.hosts import Engine, Opening, host_of
 from client.memory import RamStore
 from engram.checks import must
 from engram.types import Params
-from federation.errors import Refused
+from federation.errors import Refused, RunStopped
 from federation.experiment import FIRST, Experiment, lists_settings
-from federation.files import replace_file
 from federation.methods import METHODS
 from federation.methods.local import LocalMethod
 from federation.settings.fields import key_of
 from server.record import RunRecord
 from simulations import plots
-from simulations.comparison import PLAN, Runs, contestants
+from simulations.comparison import Runs, contestants, planned, record_plan
 from simulations.engine import simulate as run_in_process
 from simulations.exports.exporting import exported_into
 from simulations.exports.newcomers import adapted_into
-from simulations.given import settings_of
+from simulations.given import settings_of, settings_of_several
 from simulations.learned import Learned
-from simulations.options import data_name, find_run, new_folder, read_experiment
+from simulations.options import begun, data_name, find_run, new_folder, read_experiment
 from simulations.references import write_references
+from simulations.reports import PLOTS
 from simulations.rows import report_rows
-from simulations.several import absent
+from simulations.several import absent, check_counts, named_methods
 from simulations.terminal import run_all
 
 if TYPE_CHECKING:
@@ -187,29 +186,35 @@ class Run:
         return adapted_into(self.learned, data, out, format).folder
 
     def plot(self, metric: str = "") -> "Figure":
-        """Draws a metric against rounds.
+        """Draws a metric against rounds; or, where no network is trained, what a report draws.
 
         Args:
-            metric: Its name; by default the first.
+            metric: Its name, by default the first; or the name of a report's picture.
 
         Raises:
-            Refused: If the run's method does not train networks, or there is no such metric.
+            Refused: If there is nothing of that name, or the run that is reported is not finished.
         """
-        if not isinstance(self.experiment.own, LocalMethod):
-            raise Refused(
-                f"{self.experiment.method} trains no network: see engram show {self.folder}"
-            )
-        return _drawn({self.experiment.method: [self._record]}, metric)
+        own = self.experiment.own
+        if isinstance(own, LocalMethod):
+            return _drawn({own.name: [self._record]}, metric)
+        draw = PLOTS.get(own.plug_in)
+        plots = draw(self._record, self.results) if draw else {}
+        if not plots:
+            raise Refused(f"there is no plot of {self.folder}: see engram show {self.folder}")
+        name = metric or next(iter(plots))
+        if name not in plots:
+            raise Refused(must("metric", name, f"one of {', '.join(plots)}"))
+        return plots[name]
 
 
 @lists_settings
 def simulate(
     data: "Data | None" = None,
     *,
-    method: "MethodName" = FIRST,
+    method: "MethodName | None" = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-    engine: Engine = "vectorized",
+    engine: Engine | None = None,
     progress: bool = True,
     **settings: "Unpack[Given]",
 ) -> Run:
@@ -221,10 +226,11 @@ def simulate(
             stand a ``torch.utils.data.Dataset`` of such pairs, which is read as rows are drawn and
             gives the same row each time. None: the data set that
             the setting ``dataset`` names.
-        method: What to run; ``engram.methods()`` lists them.
+        method: What to run, by default ``local-moml``; ``engram.methods()`` lists them.
         out: Folder of the run; by default a new one in ``runs/``.
-        resume: Instead, a run to go on with, given the same data.
-        engine: ``vectorized`` or ``sequential``.
+        resume: Instead, a run to go on with, given the same data. Method, engine and settings are
+            its own, but for those that are given: ``resume=folder, num_rounds=80``.
+        engine: ``vectorized``, the default, or ``sequential``.
         progress: Whether to show it; in a notebook, too.
         **settings: Shared settings and the method's own, by name: ``num_rounds=50, eta=0.2``. The
             setting ``model`` may be a ``torch.nn.Module``, its class, or a function that makes one;
@@ -238,15 +244,30 @@ def simulate(
         Refused: If settings or data are impossible; nothing has been written.
         RunStopped: If the run diverged.
     """
-    given = settings_of(data, method, settings)
-    if resume is not None:
-        given["resume"] = str(find_run(str(resume)))
-    experiment = read_experiment(given)
-    host_of(Opening(experiment, RamStore(), engine=engine))  # which refuses what does not fit
-    named = None if out is None else Path(out)
-    new = new_folder(named, f"{method}-{data_name(experiment)}") if resume is None else None
-    folder = new or Path(experiment.resume)
+    before: Engine = "vectorized"
+    if resume is None:
+        experiment = read_experiment(settings_of(data, method or FIRST, settings))
+        default = f"{experiment.method}-{data_name(experiment)}"
+        folder = new_folder(None if out is None else Path(out), default)
+    else:
+        if out is not None:
+            raise Refused("out and resume exclude each other: a run stays in its folder")
+        folder = find_run(str(resume))
+        own, before = begun(folder, method)
+        if data is not None:
+            del own["dataset"]
+        experiment = read_experiment(settings_of(data, own["method"], own | settings))
+        RunRecord.open(folder).check_resumable(experiment, engine=engine or before)
+    _check(experiment, engine or before)
+    return _run(experiment, folder, engine or before, progress)
 
+
+def _check(experiment: Experiment, engine: Engine) -> None:
+    """Refuses settings and data that do not fit each other."""
+    host_of(Opening(experiment, RamStore(), engine=engine))
+
+
+def _run(experiment: Experiment, folder: Path, engine: Engine, progress: bool) -> Run:
     def execute(e: Experiment, place: Path, report: Any) -> None:
         run_in_process(e, place, engine=engine, on_round=report)
 
@@ -266,11 +287,15 @@ class Comparison:
     Attributes:
         folder: Where the runs are recorded, one folder each.
         runs: By method, its runs.
+        stopped: Which runs have stopped, such as by divergence, and why; they are in none of these.
     """
 
-    def __init__(self, folder: Path, runs: Mapping[str, Sequence[Run]]) -> None:
+    def __init__(
+        self, folder: Path, runs: Mapping[str, Sequence[Run]], stopped: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.runs = runs
+        self.stopped = stopped
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -304,8 +329,8 @@ def compare(
 
     Args:
         data: As for ``simulate``.
-        methods: Their names; by default some that are often compared. The references that every
-            comparison has are added.
+        methods: Their names, or one; by default some that are often compared. The references that
+            every comparison has are added.
         seeds: Runs of each, from the setting ``seed`` upwards.
         out: Folder of the comparison; by default a new one in ``runs/``.
         progress: Whether to show it.
@@ -314,35 +339,26 @@ def compare(
     Raises:
         Refused: If settings or data are impossible, or nobody has one of the settings.
     """
-    chosen = contestants(methods)
+    check_counts(seeds=seeds)
+    chosen = contestants(named_methods(methods))
     if wrong := absent(chosen, map(key_of, settings)):
         raise Refused("; ".join(wrong))
+    plan = planned(settings_of_several(data, chosen, settings), seeds)
+    engine: Engine = "vectorized"
+    for experiment in plan.values():
+        _check(experiment, engine)
     place = new_folder(None if out is None else Path(out), "compare")
-    first = int(settings.pop("seed", 0))
-    known = {key for name in chosen for key in METHODS[name].all_keys()}
-    foreign = {name: known - set(METHODS[name].all_keys()) for name in chosen}
+    record_plan(place, engine, plan)
     runs: dict[str, list[Run]] = {}
-    for name in chosen:
-        given: dict[str, Any] = {
-            k: v for k, v in settings.items() if key_of(k) not in foreign[name]
-        }
-        runs[name] = [
-            simulate(
-                data,
-                method=name,
-                out=place / f"{name}-seed{seed}",
-                progress=progress,
-                seed=seed,
-                **given,
-            )
-            for seed in range(first, first + seeds)
-        ]
-    records = [RunRecord.open(run.folder) for each in runs.values() for run in each]
-    plan = {record.folder.name: record.config["settings"] for record in records}
-    engine = records[0].config["engine"]
-    replace_file(place / PLAN, json.dumps({"engine": engine, "runs": plan}, indent=2).encode())
-    write_references(place, [run.experiment for each in runs.values() for run in each])
-    return Comparison(place, runs)
+    stopped = []
+    for name, experiment in plan.items():
+        try:
+            found = _run(experiment, place / name, engine, progress)
+            runs.setdefault(experiment.method, []).append(found)
+        except RunStopped as error:
+            stopped.append(f"{experiment.method} with seed {experiment.seed}: {error}")
+    write_references(place, plan.values())
+    return Comparison(place, runs, stopped)
 
 
 def _drawn(runs: Runs, name: str) -> "Figure":

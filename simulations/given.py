@@ -1,26 +1,30 @@
 """What callers in Python give as it is, data, networks and losses, as settings that name it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from engram.augmentations import AUGMENTATIONS, augmentation
+from engram.checks import must
 from engram.networks import model
 from engram.tasks import LOSSES, REGRESSION, loss
 from federation.data.datasets import arrays_of
 from federation.data.in_memory import hold
+from federation.errors import Refused
 from federation.experiment import Experiment, read_by
+from federation.settings.fields import key_of
+from simulations.several import settings_of_one
 
 if TYPE_CHECKING:
     from federation.data.datasets import Data
 
-__all__ = ["settings_of"]
+__all__ = ["settings_of", "settings_of_several"]
 
 
 def settings_of(data: "Data | None", method: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings, with a name in place of everything that is given itself.
+    """Returns settings by key, with a name in place of everything that is given itself.
 
     Args:
         data: As ``engram.simulate`` takes it; its rows are kept for the rest of the process.
@@ -28,9 +32,13 @@ def settings_of(data: "Data | None", method: str, settings: Mapping[str, Any]) -
         settings: Settings by name. ``model``, ``loss`` and ``augment`` may be what they name.
 
     Raises:
-        DataError: Some clients' rows are arrays, and others' data sets of torch.
+        DataError: The data are not what they may be.
+        Refused: Both data and a data set are given.
     """
-    found = {**_of_data(data, method), **settings, **({"method": method} if method else {})}
+    given = {key_of(name): value for name, value in settings.items()}
+    if data is not None and "dataset" in given:
+        raise Refused(must("dataset", given["dataset"], "left out where data are given"))
+    found = {**_of_data(data, method), **given, **({"method": method} if method else {})}
     if not isinstance(found.get("model", ""), str):
         make = found["model"]
         found["model"] = getattr(make, "__name__", type(make).__name__)
@@ -43,6 +51,14 @@ def settings_of(data: "Data | None", method: str, settings: Mapping[str, Any]) -
             register(found[key])
             found[key] = next(reversed(known))
     return found
+
+
+def settings_of_several(
+    data: "Data | None", methods: Sequence[str], settings: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Returns each method's settings, as ``settings_of`` does: those of these that it has."""
+    given = {key_of(name): value for name, value in settings.items()}
+    return {name: settings_of(data, name, settings_of_one(name, given)) for name in methods}
 
 
 def _of_data(data: "Data | None", method: str) -> dict[str, Any]:

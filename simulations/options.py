@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import click
 import typer
@@ -18,8 +18,12 @@ from federation.plugins import project_settings
 from federation.settings.fields import Settings, key_of, range_of
 from federation.settings.files import read_settings
 from federation.settings.shared import GROUPS
+from server.record import RunRecord
 from simulations.console import out as console
 from simulations.tracking.sending import TRACKERS
+
+if TYPE_CHECKING:
+    from client.hosts import Engine
 
 __all__ = [
     "SEE_SETTINGS",
@@ -32,6 +36,7 @@ __all__ = [
     "Set",
     "Track",
     "WithSettings",
+    "begun",
     "data_name",
     "find_run",
     "in_project",
@@ -151,6 +156,24 @@ def read_experiment(config: Mapping[str, Any]) -> Experiment:
             from client.memory import RamStore
         opening = Opening(error.experiment, RamStore())
         raise together(error, lambda: host_of(opening)) from error
+
+
+def begun(folder: Path, method: str | None) -> tuple[dict[str, Any], "Engine"]:
+    """Returns the settings and the engine of a run that goes on.
+
+    Args:
+        folder: Its folder.
+        method: What to go on with, if that is said.
+
+    Raises:
+        Refused: It is not the folder of a run, or that of a run of another method.
+    """
+    config = RunRecord.open(folder).config
+    settings: dict[str, Any] = config["settings"] | {"resume": str(folder)}
+    if method not in (None, settings["method"]):
+        raise Refused(f"{folder} is a run of {settings['method']}, got {method}")
+    # A run of Flower's is refused further on, in words of its own.
+    return settings, "sequential" if config["engine"] == "sequential" else "vectorized"
 
 
 def refuse_keys(overrides: Mapping[str, Any], instead: Mapping[str, str]) -> None:

@@ -19,8 +19,14 @@ from federation.experiment import Experiment
 from federation.interrupts import end_at_once
 from federation.methods.local import LocalMethod
 from federation.names import Names
-from server.record import RunRecord
-from simulations.comparison import PLAN, SEARCHED, STUDY, contestants, read_plan
+from simulations.comparison import (
+    SEARCHED,
+    STUDY,
+    contestants,
+    planned,
+    read_plan,
+    record_plan,
+)
 from simulations.console import out as console
 from simulations.options import (
     SEE_SETTINGS,
@@ -32,6 +38,7 @@ from simulations.options import (
     Set,
     Track,
     WithSettings,
+    begun,
     data_name,
     find_run,
     in_project,
@@ -108,11 +115,9 @@ def run(
         if out is not None:
             raise Refused("--out and --resume exclude each other: a run stays in its folder")
         folder = find_run(resume)
-        saved = RunRecord.open(folder).config
-        settings = saved["settings"] | overrides | {"resume": str(folder)}
-        experiment = read_experiment(settings)
-        # A run of Flower's is refused further on, in words of its own.
-        chosen = _engine(engine or saved["engine"].replace("flower", "vectorized"))
+        settings, before = begun(folder, overrides.get("method"))
+        experiment = read_experiment(settings | overrides)
+        chosen = _engine(engine or before)
     run_all({folder: experiment}, _simulate(chosen, track), f"engram run --resume {folder}")
     show_found(folder, as_json)
 
@@ -177,7 +182,7 @@ def compare(
         if processes and not tuned:
             raise Refused("--processes is for --tuned: runs are compared one after the other")
         given = settings_of_each(whom, overrides_of(config, sets))
-        plan = _plan(given, seeds or 3)
+        plan = planned(given, seeds or 3)
         folder = new_folder(out, f"compare-{data_name(next(iter(plan.values())))}")
     else:
         if methods or seeds or sets or config or out or engine or tuned or trials:
@@ -197,7 +202,7 @@ def compare(
         tuning = (
             new_tuning(given, [], trials or 32, seeds or 3, after=seeds or 3) if tuned else None
         )
-        _record_plan(folder, chosen, plan)
+        record_plan(folder, chosen, plan)
         if tuning is not None:
             tuning.save(folder / TUNING)
     if (folder / TUNING).is_dir():
@@ -308,22 +313,6 @@ def _names(names: Names, num_clients: int) -> dict[str, list[str]]:
     """Returns what JSON says of clients' names: nothing, where they have none."""
     everyone = [names.get(client, str(client)) for client in range(num_clients)]
     return {"names": everyone} if names else {}
-
-
-def _plan(given: Mapping[str, Mapping[str, Any]], seeds: int) -> dict[str, Experiment]:
-    """Returns the experiments of a comparison, by the names of their folders."""
-    plan = {}
-    for name, own in given.items():
-        first = Experiment.from_config(own)
-        for seed in range(first.seed, first.seed + seeds):
-            plan[f"{name}-seed{seed}"] = first.model_copy(update={"seed": seed})
-    return plan
-
-
-def _record_plan(folder: Path, engine: "Engine", plan: Mapping[str, Experiment]) -> None:
-    make_folder(folder)
-    settings = {name: experiment.to_config() for name, experiment in plan.items()}
-    (folder / PLAN).write_text(json.dumps({"engine": engine, "runs": settings}, indent=2))
 
 
 def _work(folder: Path, plan: Mapping[str, Experiment]) -> dict[Path, Experiment]:

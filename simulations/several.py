@@ -1,15 +1,23 @@
-"""Settings of several methods that are given together."""
+"""Methods that are run together, and settings that are given for all of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from engram.checks import must
 from federation.errors import Refused
 from federation.experiment import Experiment, owners_of
-from federation.methods import METHODS, family
+from federation.methods import METHODS, family, unknown_method
 from federation.methods.local import LocalMethod
 from simulations.options import in_project, read_experiment, refuse_keys
 
-__all__ = ["absent", "settings_of_each", "trained_methods"]
+__all__ = [
+    "absent",
+    "check_counts",
+    "named_methods",
+    "settings_of_each",
+    "settings_of_one",
+    "trained_methods",
+]
 
 
 def trained_methods(command: str, given: Sequence[str] = ()) -> list[str]:
@@ -25,6 +33,30 @@ def trained_methods(command: str, given: Sequence[str] = ()) -> list[str]:
     return trained
 
 
+def named_methods(given: object) -> list[str]:
+    """Returns the methods that a caller names: several, or one alone.
+
+    Raises:
+        Refused: Something given is no method's name.
+    """
+    names = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    unknown = [name for name in names if not isinstance(name, str) or name not in METHODS]
+    if unknown:
+        raise Refused("; ".join(unknown_method("method", name) for name in unknown))
+    return list(dict.fromkeys(map(str, names)))
+
+
+def check_counts(**counts: object) -> None:
+    """Refuses numbers of runs and trials, given by name, of which there would be none."""
+    wrong = [
+        must(name, count, "a whole number, at least 1")
+        for name, count in counts.items()
+        if not isinstance(count, int) or count < 1
+    ]
+    if wrong:
+        raise Refused("; ".join(wrong))
+
+
 def settings_of_each(
     methods: Sequence[str], overrides: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
@@ -38,7 +70,9 @@ def settings_of_each(
     one_run = {"resume": "--resume RUN", "out": "--out DIR", "method": "its arguments"}
     refuse_keys({key.rpartition(".")[2]: None for key in overrides}, one_run)
     refuse_keys(overrides, {f"{name}.seed": "--set seed=N, for all of them" for name in methods})
-    found = {name: in_project({"method": name, **_of_one(name, overrides)}) for name in methods}
+    found = {
+        name: in_project({"method": name, **settings_of_one(name, overrides)}) for name in methods
+    }
     refused: list[str] = []
     for given in found.values():
         read = Experiment.from_config if refused else read_experiment
@@ -63,7 +97,8 @@ def absent(methods: Sequence[str], keys: Iterable[str]) -> list[str]:
     return found
 
 
-def _of_one(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of_one(name: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns one method's settings of those that are given, by key, for several."""
     found: dict[str, Any] = {}
     for full, value in overrides.items():
         owner, dot, key = full.rpartition(".")

@@ -19,7 +19,6 @@ from engram.types import LocalRule, LossFn
 from federation.errors import Refused, one_line
 from federation.experiment import Experiment, read_by
 from federation.methods.local import LocalMethod
-from federation.settings.fields import key_of
 from federation.settings.shared import SharedSettings
 from federation.tensors import tensors_from_bytes
 from server.record import RunRecord
@@ -72,7 +71,7 @@ def check_method(method: str, data: "Data | None" = None, **settings: Any) -> No
         AssertionError: A property does not hold: a line for each that was found not to.
         Refused: If settings or data are impossible.
     """
-    given = {key_of(key): value for key, value in settings_of(data, method, settings).items()}
+    given = settings_of(data, method, settings)
     experiment = Experiment.from_config(read_by(method, _QUICK) | given)
     networks = [experiment]
     if isinstance(experiment.own, LocalMethod) and not given.keys() & _MODULE:

@@ -21,7 +21,7 @@ from federation.data.datasets import DATASETS
 from federation.methods import METHODS
 from federation.plugins import plugins
 from simulations.__main__ import main
-from simulations.reports import REPORTS
+from simulations.reports import PLOTS, REPORTS
 from strategies import STRATEGIES
 
 # Processes that tests run beside each other would wait for each other's threads, here and in BLAS.
@@ -128,7 +128,7 @@ def engram(monkeypatch, capsys):
 def plug_ins(monkeypatch):
     """Forgets what a test's plug-ins have registered, and that there were any."""
     registries = (METHODS, METRICS, NETWORKS, LOSSES, AUGMENTATIONS, DATASETS)
-    registries += (HOSTS, STRATEGIES, REPORTS)
+    registries += (HOSTS, STRATEGIES, REPORTS, PLOTS)
     before = [dict(known) for known in registries]
     monkeypatch.setenv("ENGRAM_PLUGINS", "")
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -5,35 +5,23 @@ from typing import TYPE_CHECKING
 from engram.lazy import attach
 
 if TYPE_CHECKING:
-    from engram.bandits.meta_ban import MetaBan
-    from engram.bandits.neural import NeuralBandit, neural_bandit
-    from engram.bandits.play import play_policy
-    from engram.bandits.policy import Policy, PolicyServer, policy_server
-    from engram.bandits.simple import epsilon_greedy, random_play
+    from engram.bandits.club import club as club
+    from engram.bandits.cofiba import cofiba as cofiba
+    from engram.bandits.linucb import linucb as linucb
+    from engram.bandits.locb import locb as locb
+    from engram.bandits.logged import logged as logged
+    from engram.bandits.logged import replay as replay
+    from engram.bandits.meta_ban import MetaBan as MetaBan
+    from engram.bandits.meta_ban import meta_ban as meta_ban
+    from engram.bandits.molar import molar as molar
+    from engram.bandits.neural import NeuralBandit as NeuralBandit
+    from engram.bandits.neural import neural_bandit as neural_bandit
+    from engram.bandits.play import play_policy as play_policy
+    from engram.bandits.policy import Policy as Policy
+    from engram.bandits.policy import PolicyServer as PolicyServer
+    from engram.bandits.policy import policy_server as policy_server
+    from engram.bandits.sclub import sclub as sclub
+    from engram.bandits.simple import epsilon_greedy as epsilon_greedy
+    from engram.bandits.simple import random_play as random_play
 
-__all__ = [
-    "MetaBan",
-    "NeuralBandit",
-    "Policy",
-    "PolicyServer",
-    "epsilon_greedy",
-    "neural_bandit",
-    "play_policy",
-    "policy_server",
-    "random_play",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "MetaBan": "engram.bandits.meta_ban",
-        "NeuralBandit": "engram.bandits.neural",
-        "Policy": "engram.bandits.policy",
-        "PolicyServer": "engram.bandits.policy",
-        "epsilon_greedy": "engram.bandits.simple",
-        "neural_bandit": "engram.bandits.neural",
-        "play_policy": "engram.bandits.play",
-        "policy_server": "engram.bandits.policy",
-        "random_play": "engram.bandits.simple",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

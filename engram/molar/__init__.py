@@ -10,36 +10,13 @@ from typing import TYPE_CHECKING
 from engram.lazy import attach
 
 if TYPE_CHECKING:
-    from engram.molar.adaptive_models import AdaptiveClassifier, AdaptiveRegressor
-    from engram.molar.baselines import (
-        DebiasedRegressor,
-        IndividualRegressor,
-        LassoRegressor,
-        PooledRegressor,
-    )
-    from engram.molar.regressor import MolarClassifier, MolarRegressor
+    from engram.molar.adaptive_models import AdaptiveClassifier as AdaptiveClassifier
+    from engram.molar.adaptive_models import AdaptiveRegressor as AdaptiveRegressor
+    from engram.molar.baselines import DebiasedRegressor as DebiasedRegressor
+    from engram.molar.baselines import IndividualRegressor as IndividualRegressor
+    from engram.molar.baselines import LassoRegressor as LassoRegressor
+    from engram.molar.baselines import PooledRegressor as PooledRegressor
+    from engram.molar.regressor import MolarClassifier as MolarClassifier
+    from engram.molar.regressor import MolarRegressor as MolarRegressor
 
-__all__ = [
-    "AdaptiveClassifier",
-    "AdaptiveRegressor",
-    "DebiasedRegressor",
-    "IndividualRegressor",
-    "LassoRegressor",
-    "MolarClassifier",
-    "MolarRegressor",
-    "PooledRegressor",
-]
-
-__getattr__, __dir__ = attach(
-    __name__,
-    {
-        "AdaptiveClassifier": "engram.molar.adaptive_models",
-        "AdaptiveRegressor": "engram.molar.adaptive_models",
-        "DebiasedRegressor": "engram.molar.baselines",
-        "IndividualRegressor": "engram.molar.baselines",
-        "LassoRegressor": "engram.molar.baselines",
-        "MolarClassifier": "engram.molar.regressor",
-        "MolarRegressor": "engram.molar.regressor",
-        "PooledRegressor": "engram.molar.baselines",
-    },
-)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

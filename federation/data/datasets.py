@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engram.checks import require
-from federation.errors import DataError, one_line
+from engram.checks import must, require
+from federation.errors import DataError, brief, one_line
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     # Inputs may be an array, or a tuple or dictionary of arrays.
     Rows = tuple[Any, npt.ArrayLike] | Dataset[Any]
-    Data = Rows | Sequence[Rows] | Mapping[str, Rows]
+    Data = Rows | Sequence[Rows] | Mapping[str, Rows] | Mapping[int, Rows]
+    Arrays = dict[str, npt.NDArray[Any] | Lazy]  # by the names that an npz file has for them
 
 __all__ = ["BUILT_IN", "DATASETS", "arrays_of", "by_client", "data", "read_named"]
 
@@ -29,6 +30,8 @@ BUILT_IN: Final = frozenset(
 
 DATASETS: dict[str, Callable[..., Any]] = {}
 """Functions of users that return data, by name."""
+
+_DATA: Final = "(x, y), or a list of each client's (x, y), or these by the clients' names"
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -58,7 +61,7 @@ def by_client(name: str) -> bool:
     return name in DATASETS and len(inspect.signature(DATASETS[name]).parameters) == 1
 
 
-def read_named(name: str, clients: Sequence[int]) -> "dict[str, npt.NDArray[Any] | Lazy]":
+def read_named(name: str, clients: Sequence[int]) -> "Arrays":
     """Returns a user's data set, by the names that an npz file has for its arrays.
 
     Args:
@@ -73,61 +76,124 @@ def read_named(name: str, clients: Sequence[int]) -> "dict[str, npt.NDArray[Any]
     try:
         if not by_client(name):
             return arrays_of(function())
-        arrays = arrays_of([function(client) for client in clients])
-    except DataError:
-        raise
+        arrays = arrays_of({client: function(client) for client in clients})
+    except DataError as error:
+        raise DataError(f"dataset {name}: {error}") from error
     except Exception as error:  # anybody's function
         why = one_line(f"{type(error).__name__}: {error}")
         raise DataError(f"dataset {name} cannot be read: {why}") from error
-    task = np.asarray(arrays["task"])
-    for position in np.flatnonzero(np.bincount(task, minlength=len(clients)) == 0)[:1]:
-        raise DataError(f"dataset {name}: client {clients[position]} has no rows")
-    return arrays | {"task": np.asarray(clients)[task]}
+    numbers = np.asarray(arrays.pop("task_names"))
+    return {**arrays, "task": numbers[np.asarray(arrays["task"])]}
 
 
-def arrays_of(data: "Data") -> "dict[str, npt.NDArray[Any] | Lazy]":
+def arrays_of(data: "Data") -> "Arrays":
     """Returns rows by the names that an npz file has for them; with ``task`` if clients have them.
 
     Args:
         data: As ``engram.simulate`` takes it.
 
     Raises:
-        DataError: Some clients have arrays, and others data sets of torch.
+        DataError: It is something else; a client has no rows, or other rows than the first has.
     """
     from torch.utils.data import Dataset  # noqa: PLC0415 - names are listed without torch
 
-    if isinstance(data, tuple | Dataset):
-        xs, (y,) = _pairs([data])
-        return {**_inputs(xs), "y": y}
-    names, parts = zip(*data.items(), strict=True) if isinstance(data, Mapping) else ((), data)
-    xs, ys = _pairs(parts)
-    task = np.repeat(np.arange(len(parts)), [len(y) for y in ys])
-    named = {"task_names": np.array(names)} if names else {}
-    return {**_inputs(xs), "y": np.concatenate(ys), "task": task, **named}
+    if isinstance(data, Dataset) or (isinstance(data, tuple) and len(data) == 2):
+        rows, _ = _joined([("data", data)])
+        return rows
+    named = isinstance(data, Mapping)
+    if not (named or isinstance(data, Sequence)) or isinstance(data, tuple | str) or not data:
+        raise DataError(f"data must be {_DATA}, got {_shown(data)}")
+    for name in data if named else ():
+        if not np.isscalar(name):
+            raise DataError(must("a client's name", name, "text or a number"))
+    whose = [f"client {name}" for name in (data if named else range(len(data)))]
+    parts = data.values() if isinstance(data, Mapping) else data
+    rows, sizes = _joined(list(zip(whose, parts, strict=True)))
+    names = {"task_names": np.array(list(data))} if named else {}
+    return {**rows, "task": np.repeat(np.arange(len(sizes)), sizes), **names}
 
 
-def _pairs(parts: Sequence[Any]) -> tuple[Sequence[Any], Sequence[npt.NDArray[Any]]]:
-    """Returns clients' inputs and targets; inputs of data sets together, as one client's."""
+def _joined(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
+    """Returns all rows, one part below the other, and how many each part has.
+
+    Args:
+        parts: What messages call each part, and its rows.
+    """
     from torch.utils.data import Dataset  # noqa: PLC0415 - as above
 
+    sets = [isinstance(part, Dataset) for _, part in parts]
+    if all(sets):
+        return _of_data_sets(parts)
+    if any(sets):
+        raise DataError("data must be (x, y) of every client, or a data set of every client")
+    found = [_rows_of(whose, part) for whose, part in parts]
+    first = found[0]
+    for (whose, _), rows in zip(parts, found, strict=True):
+        if rows.keys() != first.keys():
+            each = f"{', '.join(first)} as {parts[0][0]} has"
+            raise DataError(f"{whose} must have {each}, got {', '.join(rows)}")
+        for name, array in rows.items():
+            if array.shape[1:] != first[name].shape[1:]:
+                like = f"of shape {first[name].shape[1:]} as those of {parts[0][0]}"
+                raise DataError(f"rows of {name} of {whose} must be {like}, got {array.shape[1:]}")
+    together: Arrays = {name: np.concatenate([rows[name] for rows in found]) for name in first}
+    return together, [len(rows["y"]) for rows in found]
+
+
+def _of_data_sets(parts: Sequence[tuple[str, Any]]) -> "tuple[Arrays, list[int]]":
     from federation.data.map_style import inputs_of, targets_of  # noqa: PLC0415 - as above
 
-    if not any(isinstance(part, Dataset) for part in parts):
-        xs, ys = zip(*((x, np.asarray(y)) for x, y in parts), strict=True)
-        return xs, ys
-    if not all(isinstance(part, Dataset) for part in parts):
-        raise DataError("data must be (x, y) of every client, or a data set of every client")
-    return [inputs_of(parts)], [targets_of(part) for part in parts]
+    for whose, part in parts:
+        if not hasattr(part, "__len__"):
+            kind = type(part).__name__
+            raise DataError(f"{whose} must be a data set whose rows have numbers, got {kind}")
+        if not len(part):
+            raise DataError(f"{whose} has no rows")
+    try:
+        ys = [targets_of(part) for _, part in parts]
+        x = inputs_of([part for _, part in parts])
+        return {"x": x, "y": np.concatenate(ys)}, [len(y) for y in ys]
+    except Exception as error:  # anybody's data sets
+        why = one_line(f"{type(error).__name__}: {error}")
+        raise DataError(f"data must be data sets of pairs (x, y), got {why}") from error
 
 
-def _inputs(parts: Sequence[Any]) -> "dict[str, npt.NDArray[Any] | Lazy]":
-    """Returns clients' inputs, one below the other, by the names that an npz file has for them."""
-    from federation.data.lazy import Lazy  # noqa: PLC0415 - as above
+def _rows_of(whose: str, part: Any) -> dict[str, npt.NDArray[Any]]:
+    """Returns the inputs and targets of a part, by the names that an npz file has for them."""
+    if not (isinstance(part, tuple | list) and len(part) == 2):
+        raise DataError(f"{whose} must be (x, y), got {_shown(part)}")
+    x, y = part
+    several = dict(enumerate(x)) if isinstance(x, tuple) else x
+    inputs = {f"x.{k}": v for k, v in several.items()} if isinstance(several, Mapping) else {"x": x}
+    rows = {name: _array(f"{name} of {whose}", leaf) for name, leaf in {**inputs, "y": y}.items()}
+    count = len(rows["y"])
+    for name, array in rows.items():
+        if len(array) != count:
+            wanted = f"a row for each of the {count} entries of y"
+            raise DataError(f"{name} of {whose} must have {wanted}, got {len(array)} rows")
+    if not count:
+        raise DataError(f"{whose} has no rows")
+    return rows
 
-    first = parts[0]
-    if isinstance(first, Lazy):
-        return {"x": first}
-    if not isinstance(first, tuple | Mapping):
-        return {"x": np.concatenate([np.asarray(x) for x in parts])}
-    names = first if isinstance(first, Mapping) else range(len(first))
-    return {f"x.{name}": np.concatenate([np.asarray(x[name]) for x in parts]) for name in names}
+
+def _array(name: str, value: Any) -> npt.NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # numpy's
+        unlike = f"{_shown(value)} whose entries differ in length"
+        raise DataError(f"{name} must be an array of numbers, got {unlike}") from error
+    except (TypeError, RuntimeError) as error:  # torch's: it is on a GPU, or has a gradient
+        raise DataError(f"{name} must be an array of numbers: {error}") from error
+    if array.ndim == 0 or array.dtype.hasobject:
+        got = f"{array.dtype} of shape {array.shape}" if array.ndim else brief(value)
+        raise DataError(f"{name} must be an array of numbers, got {got}")
+    return array
+
+
+def _shown(value: object) -> str:
+    """Returns a short text of a value: of what holds others, what and how many it is."""
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"{type(value).__name__} of shape {tuple(shape)}"
+    several = isinstance(value, tuple | list | dict) and value
+    return f"{type(value).__name__} of length {len(several)}" if several else brief(value)

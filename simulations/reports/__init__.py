@@ -1,6 +1,15 @@
 """Reports, one file per family of methods. Importing this package registers them."""
 
 from simulations.reports import local, meta_ban, molar, molar_bandit
-from simulations.reports.base import REPORTS, reports, show_run
+from simulations.reports.base import PLOTS, REPORTS, reports, show_run
 
-__all__ = ["REPORTS", "local", "meta_ban", "molar", "molar_bandit", "reports", "show_run"]
+__all__ = [
+    "PLOTS",
+    "REPORTS",
+    "local",
+    "meta_ban",
+    "molar",
+    "molar_bandit",
+    "reports",
+    "show_run",
+]

@@ -1,24 +1,34 @@
 """Reports of runs: one protocol for all families."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from matplotlib.figure import Figure
 
 from federation.methods import METHODS
 from server.record import RunRecord
+from strategies import Row
 
-__all__ = ["REPORTS", "Show", "reports", "show_run"]
+__all__ = ["PLOTS", "REPORTS", "Draw", "Show", "reports", "show_run"]
 
 Show = Callable[[Path, bool], None]
+Draw = Callable[[RunRecord, Row], Mapping[str, Figure]]
 
 REPORTS: dict[str, Show] = {}
 """By family, the function that draws a folder's plots, and prints its tables, or JSON as well."""
 
+PLOTS: dict[str, Draw] = {}
+"""By family, the function that draws a run, given its results: plots by name, the main one first.
+A family that draws its metrics against rounds has none."""
 
-def reports(plug_in: str) -> Callable[[Show], Show]:
-    """Registers the decorated function as the report of a family."""
+
+def reports(plug_in: str, draw: Draw | None = None) -> Callable[[Show], Show]:
+    """Registers the decorated function as the report of a family; and what draws its plots."""
 
     def register(show: Show) -> Show:
         REPORTS[plug_in] = show
+        if draw is not None:
+            PLOTS[plug_in] = draw
         return show
 
     return register

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from matplotlib.figure import Figure
 from rich.table import Table
 
 from engram.arrays import Array
@@ -25,11 +26,6 @@ __all__ = ["references"]
 _MOST: Final = 20_000  # turns that references play: some seconds
 
 
-@reports(MetaBan.plug_in)
-def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, lambda found, settings: _table(found), _draw)
-
-
 def _table(found: Row) -> Table:
     """Returns a table of sites, and of what nodes have reported of several in one sum."""
     table, each = regret_table(found), found["clients"]
@@ -40,16 +36,20 @@ def _table(found: Row) -> Table:
     return table
 
 
-def _draw(record: RunRecord, found: Row) -> list[str]:
+def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
     rows = record.rows()
     if not rows:  # damaged, which has been warned of
-        return []
+        return {}
     labels = {"xlabel": "turns that clients have reported", "ylabel": TOTAL.meaning}
-    path = record.folder / f"{TOTAL.name}.png"
     told, regret = ([row[name] for row in (*rows, found)] for name in ("told", TOTAL.name))
     others = references(Experiment.from_config(record.config["settings"]))
-    draw_curve(path, told, regret, "-", labels, {t: own[: len(rows)] for t, own in others.items()})
-    return [path.name]
+    beside = {title: own[: len(rows)] for title, own in others.items()}
+    return {TOTAL.name: draw_curve(told, regret, "-", labels, beside)}
+
+
+@reports(MetaBan.plug_in, _draw)
+def _show(folder: Path, as_json: bool) -> None:
+    show_sites(folder, as_json, lambda found, settings: _table(found), _draw)
 
 
 def references(experiment: Experiment) -> Mapping[str, Array]:

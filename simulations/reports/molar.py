@@ -20,7 +20,12 @@ from strategies import Row
 __all__ = ["coefficient_table", "draw_losses"]
 
 
-@reports(Molar.plug_in)
+def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
+    del record
+    return {"losses": draw_losses(found)} if found.get("scored") else {}
+
+
+@reports(Molar.plug_in, _draw)
 def _show(folder: Path, as_json: bool) -> None:
     show_sites(
         folder,
@@ -28,13 +33,6 @@ def _show(folder: Path, as_json: bool) -> None:
         lambda found, settings: coefficient_table(found, settings[f"{Molar.name}.level"]),
         _draw,
     )
-
-
-def _draw(record: RunRecord, found: Row) -> list[str]:
-    if not found.get("scored"):
-        return []
-    draw_losses(found, record.folder / "losses.png")
-    return ["losses.png"]
 
 
 def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
@@ -54,7 +52,7 @@ def coefficient_table(found: Mapping[str, Any], level: float) -> Table:
     return table
 
 
-def draw_losses(found: Mapping[str, Any], path: Path) -> None:
+def draw_losses(found: Mapping[str, Any]) -> Figure:
     """Plots each site's held-out losses relative to that of its own estimate, in sorted order."""
     clients = found["clients"]
     own, shared, personal = (np.array(clients[column.name], dtype=float) for column in COLUMNS)
@@ -80,4 +78,4 @@ def draw_losses(found: Mapping[str, Any], path: Path) -> None:
     axes.tick_params(axis="y", which="minor", labelsize=7)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=150)
+    return figure

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from federation.methods.molar_bandit import REGRETS, MolarBandit
 from server.record import RunRecord
 from simulations.reports.base import reports
@@ -11,19 +13,18 @@ from strategies import Row
 __all__: list[str] = []
 
 
-@reports(MolarBandit.plug_in)
-def _show(folder: Path, as_json: bool) -> None:
-    show_sites(folder, as_json, lambda found, settings: regret_table(found), _draw)
-
-
-def _draw(record: RunRecord, found: Row) -> list[str]:
+def _draw(record: RunRecord, found: Row) -> dict[str, Figure]:
     del found
     rows = record.rows()
     if not rows:  # damaged, which has been warned of
-        return []
+        return {}
     first = record.config["settings"][f"{MolarBandit.name}.first-batch"]
     turns = [first << (row["round"] - 1) for row in rows]
     labels = {"xlabel": "turn (a dot ends a batch)", "ylabel": REGRETS.metric.meaning}
-    path = record.folder / f"{REGRETS.name}.png"
-    draw_curve(path, turns, [row[REGRETS.name] for row in rows], "o-", labels)
-    return [path.name]
+    regrets = [row[REGRETS.name] for row in rows]
+    return {REGRETS.name: draw_curve(turns, regrets, "o-", labels)}
+
+
+@reports(MolarBandit.plug_in, _draw)
+def _show(folder: Path, as_json: bool) -> None:
+    show_sites(folder, as_json, lambda found, settings: regret_table(found), _draw)

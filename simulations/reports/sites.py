@@ -16,6 +16,7 @@ from engram.arrays import Array
 from federation.methods import METHODS
 from server.record import RunRecord
 from simulations.console import err, out
+from simulations.reports.base import Draw
 from strategies import STRATEGIES, Row
 
 __all__ = ["MANY", "draw_curve", "regret_table", "show_sites"]
@@ -28,7 +29,7 @@ def show_sites(
     folder: Path,
     as_json: bool,
     table: Callable[[Row, Mapping[str, Any]], Table],
-    draw: Callable[[RunRecord, Row], Sequence[str]],
+    draw: Draw,
 ) -> None:
     """Draws the plots of a run between sites, and prints its table and its files.
 
@@ -36,7 +37,7 @@ def show_sites(
         folder: The run's folder.
         as_json: Whether to end with a line of JSON.
         table: Makes the table from results and settings.
-        draw: Draws the plots, and returns the names of their files.
+        draw: Draws the plots.
     """
     record = RunRecord.open(folder)
     found, settings = record.results, record.config["settings"]
@@ -51,7 +52,10 @@ def show_sites(
             err.print(f"client {called} {kind}: {reason}", markup=False, soft_wrap=True)
     strategy = STRATEGIES[METHODS[settings["method"]].plug_in]
     out.print(strategy.in_words(found), soft_wrap=True)
-    files = [*draw(record, found), "results.json", "metrics.jsonl"]
+    plots = {f"{name}.png": figure for name, figure in draw(record, found).items()}
+    for name, figure in plots.items():
+        figure.savefig(folder / name, dpi=150)
+    files = [*plots, "results.json", "metrics.jsonl"]
     out.print(f"recorded in {folder}: {', '.join(files)}", soft_wrap=True)
     if as_json:
         print(json.dumps({"run": str(folder), **found}))
@@ -75,17 +79,15 @@ def regret_table(found: Mapping[str, Any]) -> Table:
 
 
 def draw_curve(
-    path: Path,
     x: Sequence[float],
     regret: Sequence[float],
     style: str,
     labels: Mapping[str, str],
     references: Mapping[str, Sequence[float] | Array] = EMPTY,
-) -> None:
+) -> Figure:
     """Plots cumulative regret against ``x``, from 0 on.
 
     Args:
-        path: The picture's file.
         x: Turns at which the regret is known.
         regret: The regret at these turns.
         style: Matplotlib's style of the line.
@@ -101,4 +103,4 @@ def draw_curve(
         axes.legend()
     axes.set(**labels)
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    return figure

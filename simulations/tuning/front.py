@@ -3,14 +3,15 @@
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
+from engram.checks import must
+from federation.errors import Refused
 from federation.experiment import Experiment, lists_settings
-from federation.methods import METHODS
-from federation.settings.fields import Scalar, key_of
-from simulations.given import settings_of
+from federation.settings.fields import Scalar
+from simulations.given import settings_of_several
 from simulations.options import new_folder
-from simulations.several import trained_methods
+from simulations.several import check_counts, named_methods, trained_methods
 from simulations.tuning.command import Tuning, new_tuning, run_tuning
 from simulations.tuning.record import read_trials
 from simulations.tuning.results import draw_trials, trial_rows
@@ -72,7 +73,7 @@ def tune(
 
     Args:
         data: As for ``engram.simulate``.
-        methods: Their names.
+        methods: Their names, or one.
         trials: Settings to try, of each method.
         seeds: Runs of each, from the setting ``seed`` upwards.
         minutes: After which each method's search stops; None for no bound.
@@ -88,14 +89,14 @@ def tune(
         Refused: Settings or data are impossible, nothing is to be searched, no trial was scored, or
             no cluster answers or can see the folder.
     """
-    trained_methods("tune", methods)
-    known = {key for name in methods for key in METHODS[name].all_keys()}
-    fixed = {}
-    for name in methods:
-        foreign = known - set(METHODS[name].all_keys())
-        given: dict[str, Any] = {k: v for k, v in settings.items() if key_of(k) not in foreign}
-        fixed[name] = {key_of(k): v for k, v in settings_of(data, name, given).items()}
-    tuning = new_tuning(fixed, list(search), trials, seeds, minutes)
+    check_counts(trials=trials, seeds=seeds)
+    chosen = named_methods(methods)
+    trained = trained_methods("tune", chosen)
+    if not chosen:
+        raise Refused(must("methods", methods, f"some of {', '.join(trained)}"))
+    fixed = settings_of_several(data, chosen, settings)
+    searched = [search] if isinstance(search, str) else list(search)
+    tuning = new_tuning(fixed, searched, trials, seeds, minutes)
     folder = new_folder(None if out is None else Path(out), "tune")
     hint = f"engram tune --resume {folder}"
     shown = progress and threading.current_thread() is threading.main_thread()

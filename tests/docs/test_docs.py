@@ -110,9 +110,8 @@ def test_what_a_page_names_is_there(page):
         path = ROOT / first
         while rest and ((path / rest[0]).is_dir() or (path / f"{rest[0]}.py").is_file()):
             path /= rest.pop(0)
-        assert not rest or re.search(rf'^(class |def |    ")?{rest[0]}\b', source(path), re.M), (
-            module
-        )
+        there = rest and rf"^(class |def |    from [\w.]+ import \w+ as )?{rest[0]}\b"
+        assert not rest or re.search(there, source(path), re.MULTILINE), module
 
 
 def source(path):

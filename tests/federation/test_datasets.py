@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 import engram
 from client.hosts import Opening, host_of
@@ -115,8 +115,8 @@ def test_rows_of_torchs_data_sets_are_read_as_they_are_drawn():
     ("function", "settings", "words"),
     [
         (lambda client: 1 / 0, {}, "dataset wrong cannot be read: ZeroDivisionError: division by"),
-        (lambda: None, {}, "dataset wrong cannot be read: TypeError: "),
-        (lambda client: None, {}, "dataset wrong cannot be read: TypeError: "),
+        (lambda: None, {}, "dataset wrong: data must be .*, got None"),
+        (lambda client: None, {}, r"dataset wrong: client 0 must be \(x, y\), got None"),
         (lambda client: (np.empty((0, 3)), []), {}, "dataset wrong: client 0 has no rows"),
         (rows, {"partition": "iid"}, "partition must be natural for dataset wrong, whose clients"),
         (rows, {"batch_size": 13}, "client 0 has 12 training rows"),
@@ -132,6 +132,57 @@ def test_what_cannot_be_read_is_told_in_one_line(function, settings, words):
     engram.data(function)
     with pytest.raises(DataError, match=f"^[^\n]*{words}[^\n]*$"):
         federated_data(Experiment(dataset="wrong", **FOUR | settings))
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(int, 1)
+
+
+def pairs(*numbers):
+    x = torch.zeros(len(numbers), 3)
+    return TensorDataset(x, torch.tensor(numbers)) if numbers else TensorDataset(x, x)
+
+
+X, Y = rows(0)
+ANY = r"data must be \(x, y\), or a list of each client's \(x, y\), or these by the clients' names"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([], rf"{ANY}, got \[\]"),
+        ({}, rf"{ANY}, got \{{\}}"),
+        ("foo", rf"{ANY}, got 'foo'"),
+        (5, rf"{ANY}, got 5"),
+        (np.zeros((10, 60, 5)), rf"{ANY}, got ndarray of shape \(10, 60, 5\)"),
+        ((X, Y, Y), rf"{ANY}, got tuple of length 3"),
+        ([None] * 10, r"client 0 must be \(x, y\), got None"),
+        ([(X, Y), {"x": X, "y": Y}], r"client 1 must be \(x, y\), got dict of length 2"),
+        ([(X, Y), (X[:, :2], Y)], r"rows of x of client 1 must be of shape \(3,\) .* got \(2,\)"),
+        ([(X, Y), (X, Y[:, None])], r"rows of y of client 1 must be of shape \(\) .* got \(1,\)"),
+        ([(X, Y), (X[1:], Y)], "x of client 1 must have a row for each of the 20 .*, got 19 rows"),
+        (
+            {"elm": (X, Y), "oak": ((X, X), Y)},
+            "client oak must have x, y as client elm has, got x.0",
+        ),
+        ({"elm": (X, Y), "oak": (X[:0], [])}, "client oak has no rows"),
+        (
+            {(2, 3): (X, Y), "oak": (X, Y)},
+            r"a client's name must be text or a number, got \(2, 3\)",
+        ),
+        (([[1, 2], [3]], [0, 1]), "x of data must be .* list of length 2 whose entries differ in"),
+        ((X, 5), "y of data must be an array of numbers, got 5"),
+        ((X, torch.ones(20, requires_grad=True)), "y of data must be .*: Can't call numpy"),
+        ([(X, Y), (X, [None] * 20)], r"y of client 1 must be .*, got object of shape \(20,\)"),
+        ([pairs(0, 1), pairs()], "client 1 has no rows"),
+        (TensorDataset(torch.zeros(4, 3)), "data must be data sets of pairs .*, got IndexError: "),
+        (Endless(), "data must be a data set whose rows have numbers, got Endless"),
+    ],
+)
+def test_data_in_memory_that_are_none_are_told_in_one_line(data, words):
+    with pytest.raises(DataError, match=f"^{words}[^\n]*$"):
+        arrays_of(data)
 
 
 def test_names_and_arguments_that_cannot_be_are_refused():

@@ -124,6 +124,8 @@ def test_resume_keeps_the_engine(engram):
     engram("run", *SETS, "--set", "num-rounds=2", "--engine", "sequential", "--out", "parts")
     assert engram("run", "--resume", "parts", "--set", "num-rounds=4")[0] == 0
     assert RunRecord.open(Path("parts")).config["engine"] == "sequential"
+    status, _, err = engram("run", "fedavg", "--resume", "parts")
+    assert (status, err) == (2, "engram: parts is a run of local-moml, got fedavg\n")
 
 
 def test_resume_by_another_source_is_said(engram, monkeypatch):

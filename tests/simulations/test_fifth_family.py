@@ -102,7 +102,8 @@ class Averaging(SiteStrategy):
 def show(folder, as_json):
     record = RunRecord.open(folder)
     found = {row["round"]: row["distance"] for row in record.rows() if "distance" in row}
-    draw_curve(folder / "distance.png", [*found], [*found.values()], "o-", {"xlabel": "round"})
+    drawn = draw_curve([*found], [*found.values()], "o-", {"xlabel": "round"})
+    drawn.savefig(folder / "distance.png")
     print(record.results["means"])
 
 

@@ -1,16 +1,21 @@
 """``import engram``: experiments on data in memory, and what came of them."""
 
+import io
 import json
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from flwr.common.logger import console_handler
 
 import engram
 import engram.bandits
+import engram.federated
+import engram.meta
 import engram.molar
 import engram.online
 from engram.networks import NETWORKS
@@ -37,14 +42,25 @@ def test_names_come_when_they_are_looked_at(name):
     assert room in {"engram", "federation", "simulations", "pydantic"}
 
 
-@pytest.mark.parametrize("package", [engram.molar, engram.online, engram.bandits])
+@pytest.mark.parametrize(
+    "package", [engram.molar, engram.online, engram.bandits, engram.meta, engram.federated]
+)
 def test_the_families_give_their_own(package):
+    assert dir(package) == package.__all__ == sorted(package.__all__)
     for name in package.__all__:
         assert getattr(package, name).__name__.lower().replace("_", "") == name.lower().replace(
             "_", ""
         )
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = package.Nothing
+
+
+def test_a_function_is_given_though_a_module_is_called_as_it_is():
+    import_module("engram.bandits.linucb")
+    from engram.bandits import graph, linucb
+
+    assert linucb(dim=2, alpha=0.1, lam=1.0).choose
+    assert graph.__name__ == "engram.bandits.graph"
 
 
 def test_importing_it_is_light():
@@ -68,6 +84,14 @@ def test_a_list_of_clients_is_simulated(tmp_path):
     again = engram.load_run(tmp_path / "run")
     assert again.results == run.results
     assert "fedavg, finished" in repr(again)
+
+
+def test_a_scripts_log_has_no_color_codes_and_no_roster(tmp_path, monkeypatch, warnings_of_engram):
+    monkeypatch.setattr(console_handler, "colored", True)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    engram.simulate(clients(), method="fedavg", out=tmp_path / "run", **QUICK)
+    assert not console_handler.colored
+    assert warnings_of_engram.messages == []
 
 
 def test_clients_may_have_names_and_rows_be_given_out(tmp_path):
@@ -157,6 +181,17 @@ def test_methods_are_compared(tmp_path, capsys):
         engram.compare(clients(), methods=["molar"])
     with pytest.raises(Refused, match=r"^nu is for a method that does not take part: meta-ban$"):
         engram.compare(clients(), methods=["ditto"], nu=3.0)
+    one = engram.compare(clients(), methods="pfedme", seeds=1, out=tmp_path / "one", **QUICK)
+    assert list(one.runs) == ["fedavg", "local", "pfedme"]
+
+
+def test_a_run_that_diverges_keeps_no_other_from_being_compared(tmp_path):
+    special = {"methods": "ditto", "lambda_": 1e30, "seeds": 1, "out": tmp_path / "c"}
+    found = engram.compare(clients(), **special, **QUICK)
+    assert list(found.runs) == ["fedavg", "local"]
+    (words,) = found.stopped
+    assert words.startswith("ditto with seed 0: round 1 diverged")
+    assert found.table.index.tolist() == ["fedavg", "fedavg + fine-tuning", "local"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedme", "local-moml"])
@@ -185,6 +220,9 @@ def test_a_table_of_each_client_is_regressed_on(tmp_path):
     assert sorted(run.clients.index) == ["hill", "lake", "park"]
     assert run.clients.index.tolist() == run.results["clients"]["names"]
     assert run.personal_model("hill").keys() == run.personal_model(0).keys()
+    assert run.plot().axes[0].get_xlabel() == run.plot("losses").axes[0].get_xlabel() == "site"
+    with pytest.raises(Refused, match="metric must be one of losses, got 'accuracy'"):
+        run.plot("accuracy")
 
 
 def test_a_run_goes_on_with_the_same_data_and_no_other(tmp_path):
@@ -201,6 +239,57 @@ def test_a_run_goes_on_with_the_same_data_and_no_other(tmp_path):
     engram.simulate(one, out=tmp_path / "drawn", **settings | {"num_rounds": 1})
     with pytest.raises(Refused, match="cannot go on with other settings: dataset was 'memory:"):
         engram.simulate(other, resume=tmp_path / "drawn", **settings)
+
+
+def test_a_run_goes_on_as_it_was_begun(tmp_path):
+    settings = QUICK | {"method": "pfedme", "eta": 0.2, "clients_per_round": 3, "num_rounds": 1}
+    folder = engram.simulate(
+        clients(), out=tmp_path / "run", **settings, engine="sequential"
+    ).folder
+    run = engram.simulate(clients(), resume=folder, num_rounds=2, progress=False)
+    begun = run.experiment
+    assert (begun.method, begun.own.eta, begun.clients_per_round) == ("pfedme", 0.2, 3)
+    assert (json.loads((folder / "config.json").read_text())["engine"]) == "sequential"
+    assert run.metrics.index.tolist() == [0, 1, 2]
+    for given, message in [
+        ({"method": "fedavg"}, "run is a run of pfedme, got fedavg$"),
+        ({"eta": 0.3}, "cannot go on with other settings: pfedme.eta was 0.2, not 0.3$"),
+        ({"data": clients(5)}, "cannot go on with other settings: dataset was 'memory:.*, not 'm"),
+        ({"out": tmp_path / "other"}, "out and resume exclude each other"),
+    ]:
+        with pytest.raises(Refused, match=message):
+            engram.simulate(**{"data": clients(), "resume": folder, "progress": False} | given)
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "message"),
+    [
+        (
+            engram.simulate,
+            {"dataset": "digits"},
+            "dataset must be left out where data are given, g",
+        ),
+        (engram.compare, {"dataset": "digits"}, "dataset must be left out where data are given, g"),
+        (engram.compare, {"methods": ["fedavg", "foo"]}, "method must be one of .*, got 'foo'"),
+        (engram.compare, {"methods": [None]}, "method must be one of .*, got None"),
+        (engram.compare, {"methods": 5}, "method must be one of .*, got 5"),
+        (engram.compare, {"seeds": 0}, "seeds must be a whole number, at least 1, got 0"),
+        (engram.compare, {"methods": ["fedavg", "pfedme"], "lambda_": -1}, "pfedme.lambda must be"),
+        (engram.tune, {"dataset": "digits"}, "dataset must be left out where data are given, g"),
+        (engram.tune, {"methods": "foo"}, "method must be one of .*, got 'foo'"),
+        (engram.tune, {"methods": []}, r"methods must be some of .*, got \[\]"),
+        (
+            engram.tune,
+            {"seeds": 0, "trials": 0.5},
+            "trials must be a whole number, at least 1, got 0.5; seeds must be .*, got 0",
+        ),
+    ],
+)
+def test_impossible_arguments_are_refused_in_one_line(tmp_path, function, given, message):
+    methods = {} if function is engram.simulate else {"methods": ["fedavg"]}
+    with pytest.raises(Refused, match=f"^{message}[^\n]*$"):
+        function(clients(), out=tmp_path / "out", **methods | QUICK | given)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_is_refused_before_anything_is_written(tmp_path):

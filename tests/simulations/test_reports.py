@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
-from matplotlib.figure import Figure
 
+import engram
 from engram.bandits.linucb import linucb
 from engram.bandits.play import play_policy
 from engram.bandits.policy import batched
@@ -124,12 +124,16 @@ def test_no_simple_policy_plays_tables_or_too_many_turns():
     assert references(long) == {}
 
 
-def test_references_are_drawn_beside_a_runs_regret(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **how: drawn.append(figure))
+def test_a_run_of_sites_draws_what_its_report_draws(tmp_path):
+    settings = {"dataset": "sparse-linear", "num_clients": 3, "num_rounds": 4, "progress": False}
+    run = engram.simulate(method="molar-bandit", out=tmp_path / "run", **settings)
+    (line,) = run.plot().axes[0].lines
+    assert [*line.get_ydata()] == [0, *run.metrics["regret"]]
+
+
+def test_references_are_drawn_beside_a_runs_regret():
     others = {"linear": np.array([1.0, 1.5]), "random": np.array([1.0, 2.0])}
-    draw_curve(tmp_path / "regret.png", [1, 2], [1.0, 1.7], "-", {}, others)
-    (axes,) = drawn[0].axes
+    (axes,) = draw_curve([1, 2], [1.0, 1.7], "-", {}, others).axes
     lines = {line.get_label(): line.get_ydata() for line in axes.lines}
     assert {name: [*values] for name, values in lines.items()} == {
         "this run": [0, 1.0, 1.7],

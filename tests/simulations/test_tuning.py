@@ -385,7 +385,7 @@ def test_data_in_memory_are_tuned_on(tmp_path):
         for x in [rng.normal(size=(40, 5)).astype(np.float32)]
     ]
     quick = {"num_rounds": 4, "local_steps": 2, "hidden": "6", "progress": False}
-    found = library.tune(data, methods=["fedavg"], trials=4, seeds=2, out=tmp_path / "t", **quick)
+    found = library.tune(data, methods="fedavg", trials=4, seeds=2, out=tmp_path / "t", **quick)
     table = found.table("fedavg")
     assert len(table) == 4
     last = table[table["round"] == 4]
