@@ -87,7 +87,7 @@ def read_training(folder: Path) -> Training:
         )
     about = checked(read_json(path))
     if about is None:
-        raise Refused(f"{path} is damaged: its checksum is wrong")
+        raise Refused(f"{path} is damaged: its checksum is missing or wrong")
     kind = about["kind"]
     experiment = Experiment.from_config(about["settings"] | {"device": "cpu"})
     return Training(experiment, Kind(**kind | {"columns": tuple(kind["columns"])}), about["source"])

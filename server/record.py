@@ -26,7 +26,6 @@ from federation.methods import METHODS
 from server.checkpoints import (
     DamagedCheckpoint,
     drop_checkpoint,
-    has_manifest,
     read_checkpoint,
     tensors_of,
     there,
@@ -158,7 +157,8 @@ class RunRecord:
         config = checked(read_json(path))
         if config is None:
             raise Refused(
-                f"{path} is damaged: its checksum is wrong; settings are changed by --set, not here"
+                f"{path} is damaged: its checksum is missing or wrong; settings are changed by "
+                "--set, not here"
             )
         kinds = {"settings": dict, "engine": str, "training": str}
         missing = [key for key, kind in kinds.items() if not isinstance(config.get(key), kind)]
@@ -195,7 +195,9 @@ class RunRecord:
             return None
         results = checked(read_json(path))
         if results is None:
-            raise Refused(f"{path} is damaged: its checksum is wrong; --resume makes it again")
+            raise Refused(
+                f"{path} is damaged: its checksum is missing or wrong; --resume makes it again"
+            )
         return results
 
     def check_resumable(self, experiment: Experiment, *, engine: str) -> None:
@@ -330,9 +332,6 @@ class RunRecord:
     ) -> Checkpoint | None:
         """Returns the newest intact checkpoint, or None if there is no checkpoint yet.
 
-        One of earlier versions, which had no manifest, is only checked for fitting the model; it is
-        used where there is no other, with a warning.
-
         Args:
             model: The names, shapes and types that the model must have; None to take any.
             state: Those that the aggregate's state must have, likewise.
@@ -341,7 +340,7 @@ class RunRecord:
             Refused: If all checkpoints are damaged.
         """
         found, damaged = self.checkpoints(), {}
-        for number in sorted(found, key=lambda n: (has_manifest(found[n]), n), reverse=True):
+        for number in reversed(found):
             try:
                 checkpoint = self._load(number, found[number], model, state)
             except DamagedCheckpoint as error:
@@ -351,12 +350,6 @@ class RunRecord:
                 _log.warning("%s: checkpoint %s is damaged: %s", self.folder, name, reason)
             if damaged:
                 _log.warning("%s: that of round %d is used instead", self.folder, number)
-            if not has_manifest(found[number]):
-                _log.warning(
-                    "%s: checkpoint round-%d is of an earlier version, and has no checksums",
-                    self.folder,
-                    number,
-                )
             return checkpoint._replace(damaged=damaged)
         if not damaged:
             return None
