@@ -79,6 +79,7 @@ class RunRecord:
         self.folder = folder
         self._metrics = Journal(folder / "metrics.jsonl")
         self._scores = Journal(folder / "scores.jsonl")
+        self._told = 0  # how many lost rounds have been warned of
 
     @classmethod
     def create(
@@ -258,12 +259,24 @@ class RunRecord:
         self._metrics.append(row)
 
     def rows(self) -> list[Row]:
-        """Returns the metrics of all rounds so far.
+        """Returns the metrics of all rounds so far; warns if there are checkpoints of later ones.
 
         Raises:
             Refused: If they cannot be read.
         """
-        return self._metrics.rows()
+        newest = max(self.checkpoints(), default=0)  # first, since rows are written before them
+        rows = self._metrics.rows()
+        lost = newest - (rows[-1]["round"] if rows else 0)
+        if lost > 0 and lost != self._told:
+            _log.warning(
+                "%s is damaged: it lacks the last %d of %d rounds; --resume repeats them if an "
+                "earlier checkpoint is left",
+                self._metrics.path,
+                lost,
+                newest,
+            )
+        self._told = lost
+        return rows
 
     def append_scores(self, server_round: int, scores: Mapping[str, Any]) -> None:
         """Adds the clients' scores after a round, in columns."""
@@ -365,7 +378,7 @@ class RunRecord:
     ) -> Checkpoint:
         files = read_checkpoint(folder, server_round)
         found = tensors_of(files, _MODEL, model), tensors_of(files, _STATE, state)
-        if server_round and not any(row["round"] == server_round for row in self.rows()):
+        if server_round and not any(row["round"] == server_round for row in self._metrics.rows()):
             raise DamagedCheckpoint("metrics.jsonl lacks its round")
         return Checkpoint(server_round, *found, files.get(_MEMORIES))
 

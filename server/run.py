@@ -121,15 +121,20 @@ class _Run(NamedTuple):
         # An empty initial model does not say what later models look like: any is accepted then.
         checkpoint = record.load_checkpoint(model=model or None, state=strategy.state)
         if checkpoint is None:
-            record.forget_after(-1)
-            if strategy.scored_from == 0:
-                self._report(0, {}, self._evaluate(0, arrays))
-            return record.save_checkpoint(0, model, strategy.state, self.memories)
+            return self._begin_anew(arrays)
         strategy.state = checkpoint.state
         if self.memories is not None:
             self.memories.restore(checkpoint.memories or b"")
         record.forget_after(checkpoint.server_round, checkpoint.damaged)
+        if checkpoint.server_round == 0 and strategy.scored_from == 0 and not record.rows():
+            return self._begin_anew(arrays)  # the scores of the initial model were lost
         return checkpoint
+
+    def _begin_anew(self, arrays: ArrayRecord) -> Checkpoint:
+        self.record.forget_after(-1)
+        if self.strategy.scored_from == 0:
+            self._report(0, {}, self._evaluate(0, arrays))
+        return self.record.save_checkpoint(0, to_params(arrays), self.strategy.state, self.memories)
 
     def rounds(self, checkpoint: Checkpoint, accountant: PrivacyAccountant) -> ArrayRecord:
         """Runs the remaining rounds, with a last evaluation unless the last round had one."""

@@ -248,3 +248,19 @@ def test_a_checkpoint_whose_metrics_are_lost_is_not_gone_on_from(tmp_path):
     assert_same(record.load_checkpoint(model=model, state=state).model, model)
     with pytest.raises(Refused, match="is not this run's"):
         record.load_checkpoint(model={k: v.to(torch.float64) for k, v in model.items()})
+
+
+def test_rows_that_are_lost_are_said_and_trained_again(tmp_path, warnings_of_engram):
+    settings = CARRY | {"checkpoint_every": 9}
+    run(tmp_path / "whole", num_rounds=2, **settings)
+    folder = shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    os.truncate(folder / "metrics.jsonl", 40)
+    warnings_of_engram.clear()
+    record = RunRecord.open(folder)
+    assert (record.rows(), record.rows()) == ([], [])
+    (line,) = warnings_of_engram.messages
+    assert "metrics.jsonl is damaged: it lacks the last 2 of 2 rounds; --resume" in line
+    run(folder, resume=str(folder), num_rounds=2, **settings)
+    assert numbers(folder) == numbers(tmp_path / "whole")
+    assert [row["round"] for row in record.scores()] == [0, 2]
+    assert record.config["damaged"][0]["resumed-from"] == 0

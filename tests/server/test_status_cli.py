@@ -67,6 +67,7 @@ def test_status_of_a_run_counts_who_took_part(engram):
     assert (found["costs"]["bytes-sent"], found["costs"]["seconds-waiting"]) == (2**21, 1.5)
     status, out, _ = engram("status run")
     assert status == 0
+    assert out.startswith("run: 3 rounds")
     assert "shapes: 1" in out
     assert "park [red]" in out
     assert "2.00 MiB" in out
