@@ -13,7 +13,7 @@ from federation.exported import Exported
 from federation.methods import METHODS
 from federation.settings.machine import MachineSettings
 
-__all__ = ["Score", "card", "cells", "mean_of", "scored"]
+__all__ = ["ScoreEstimate", "card", "cells", "mean_of", "scored"]
 
 _DRAWS: Final = 500  # of the bootstrap
 _LEVEL: Final = 0.95
@@ -28,7 +28,7 @@ _INTERVALS: Final = (
 )
 
 
-class Score(NamedTuple):
+class ScoreEstimate(NamedTuple):
     """A figure of a model on some rows.
 
     Attributes:
@@ -43,7 +43,7 @@ class Score(NamedTuple):
     high: float | None = None
 
 
-def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[Score]:
+def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[ScoreEstimate]:
     """Returns figures of a model on some rows, with intervals by the bootstrap over rows.
 
     Args:
@@ -67,24 +67,24 @@ def scored(metrics: Sequence[Metric], outputs: Tensor, targets: Tensor) -> list[
     return found
 
 
-def mean_of(name: str, rows: Tensor) -> Score:
+def mean_of(name: str, rows: Tensor) -> ScoreEstimate:
     """Returns the mean of rows' values (n,), with an interval by the bootstrap."""
     rows = rows.double()
     return _bootstrapped(name, len(rows), lambda some: float(rows[some].mean()))
 
 
-def _bootstrapped(name: str, size: int, value: Callable[[Tensor], float]) -> Score:
+def _bootstrapped(name: str, size: int, value: Callable[[Tensor], float]) -> ScoreEstimate:
     """Returns a figure of all rows, with an interval by what it is of rows drawn from them."""
     rng = np.random.default_rng(0)
     figure = value(torch.arange(size))
     if not np.isfinite(figure):
-        return Score(name, None)
+        return ScoreEstimate(name, None)
     draws = [value(torch.from_numpy(rng.integers(size, size=size))) for _ in range(_DRAWS)]
     known = [draw for draw in draws if np.isfinite(draw)]
     if len(known) < _DRAWS // 2:
-        return Score(name, figure)
+        return ScoreEstimate(name, figure)
     low, high = np.quantile(known, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return Score(name, figure, float(low), float(high))
+    return ScoreEstimate(name, figure, float(low), float(high))
 
 
 def card(
@@ -92,7 +92,7 @@ def card(
     *,
     made: Mapping[str, str],
     rows: str,
-    scores: Mapping[str, Sequence[Score]],
+    scores: Mapping[str, Sequence[ScoreEstimate]],
     privacy: Mapping[str, Any] | None,
     notes: Sequence[str] = (),
 ) -> str:
@@ -136,7 +136,7 @@ def card(
     return "\n".join(lines) + "\n"
 
 
-def cells(scores: Mapping[str, Sequence[Score]]) -> list[tuple[str, ...]]:
+def cells(scores: Mapping[str, Sequence[ScoreEstimate]]) -> list[tuple[str, ...]]:
     """Returns figures as rows of a table: what they are of, the metric, its value and interval."""
     found: list[tuple[str, ...]] = []
     for what, some in scores.items():

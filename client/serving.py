@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from client.memory import OWN
-from client.training.scoring import Scoring
+from client.training.scoring import Scorer
 from engram.models import Model
 from engram.models.plain import Mixture, Recalling
 from engram.optimizers import model_part
@@ -74,11 +74,11 @@ def serving(
     found = None if network.candidates is None else network.candidates(w)
     if found is not None and found.weights is not None:
         return found
-    scoring = Scoring(experiment, network, data(), vectorized=False)
+    scorer = Scorer(experiment, network, data(), vectorized=False)
     if found is None:
-        return Candidates((scoring.personalized(part(w), client.number),))
+        return Candidates((scorer.personalized(part(w), client.number),))
     stacks = [{name: leaf[None] for name, leaf in model.items()} for model in found.models]
-    chosen = scoring.least([client.number], stacks)
+    chosen = scorer.least([client.number], stacks)
     return Candidates(({name: leaf[0] for name, leaf in chosen.items()},))
 
 

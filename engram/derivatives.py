@@ -64,9 +64,9 @@ def by_autograd(loss: LossFn) -> LossWithDerivatives:
                 loss(at, batch), inputs, create_graph=True, materialize_grads=True
             )
             pairs = zip(first, directions, strict=True)
-            moved = [(slope, d) for slope, d in pairs if slope.requires_grad]
+            moved = [(g, d) for g, d in pairs if g.requires_grad]
             found = torch.autograd.grad(
-                [slope for slope, _ in moved],
+                [g for g, _ in moved],
                 inputs,
                 [d for _, d in moved],
                 materialize_grads=True,

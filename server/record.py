@@ -3,7 +3,7 @@
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round), ``scores.jsonl``
 (each client's, one line an evaluation), ``checkpoints/round-N/`` (the last two), ``results.json``
 (once it is finished). These have checksums. Of a run on nodes there is ``progress.json``, too (see
-``server.ledger``), and if it is private, ``clients-asked.txt`` (see ``server.accountant``).
+``server.progress``), and if it is private, ``clients-asked.txt`` (see ``server.accountant``).
 """
 
 import contextlib

@@ -19,7 +19,7 @@ from federation.roster import Kind, Roster
 from federation.wire import TRAINING, to_params, to_record
 from server.accountant import PrivacyAccountant
 from server.grid import PatientGrid
-from server.ledger import PROGRESS, Ledger
+from server.progress import PROGRESS, RunProgress
 from server.record import Checkpoint, Memories, RunRecord
 from server.roster import Attendance, attendance_of
 from strategies import STRATEGIES, Row, RunStrategy
@@ -79,7 +79,7 @@ def run(
     if not e.resume:
         record = RunRecord.create(folder, e, engine=engine, training=training)
     if isinstance(grid, PatientGrid):
-        grid.ledger = Ledger(folder / PROGRESS)
+        grid.progress = RunProgress(folder / PROGRESS)
     with record.hold():
         if e.resume:  # with a larger num-rounds, perhaps
             record.write_config(e, engine=engine, training=training)

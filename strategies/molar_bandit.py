@@ -31,7 +31,7 @@ from federation.wire import CLIENTS, read_list
 from strategies.base import Row, strategies
 from strategies.sites import SiteStrategy, read_split, regret_in_words
 
-__all__ = ["BanditExchange", "Outcome"]
+__all__ = ["BanditExchange", "SiteOutcome"]
 
 _log = getLogger("flwr.engram")
 
@@ -40,7 +40,7 @@ _FAR = 100  # a site's regret counts at most as so many medians
 _LARGEST = float(np.finfo(np.float32).max)  # of rewards and regrets: sums of them are finite
 
 
-class Outcome(NamedTuple):
+class SiteOutcome(NamedTuple):
     """A site's reported outcome of one or more batches.
 
     Attributes:
@@ -72,7 +72,7 @@ class BanditExchange(SiteStrategy):
         max_weight: Maximum weight of a site in the shared estimates, as in the policy.
 
     Attributes:
-        state: Each client's sums of the fields of ``Outcome``.
+        state: Each client's sums of the fields of ``SiteOutcome``.
     """
 
     scored_from = None
@@ -95,7 +95,7 @@ class BanditExchange(SiteStrategy):
         self._parameters = parameters
         self._first = self._turns = first_batch
         self._sent: dict[int, list[SiteEstimate | None]] = {}
-        self._outcomes: dict[int, Outcome] = {}
+        self._outcomes: dict[int, SiteOutcome] = {}
         self._clients = clients
         self._horizon = horizon
         self._heard = False
@@ -120,7 +120,7 @@ class BanditExchange(SiteStrategy):
     def init(self) -> ArrayRecord:
         """Initializes the state; returns no arrays, since nothing is shared yet."""
         zeros = torch.zeros(self._clients, dtype=torch.float64)
-        self.state = {name: zeros.clone() for name in Outcome._fields}
+        self.state = {name: zeros.clone() for name in SiteOutcome._fields}
         return ArrayRecord()
 
     @property
@@ -222,7 +222,7 @@ class BanditExchange(SiteStrategy):
             if (reason := impossible(site, self._turns, at_most=True)) is not None
         }
         self.left_out |= reasons
-        for client, outcome in zip(ids, map(Outcome, turns, reward, regret), strict=True):
+        for client, outcome in zip(ids, map(SiteOutcome, turns, reward, regret), strict=True):
             if client not in reasons:
                 self._outcomes[client] = outcome
                 self._sent[client] = [None] * self._parameters
@@ -267,7 +267,7 @@ class BanditExchange(SiteStrategy):
             "turns": self._horizon,
             "sites": row["sites"],
             "left-out": row["absent"],
-            "clients": {name: self.state[name].tolist() for name in Outcome._fields},
+            "clients": {name: self.state[name].tolist() for name in SiteOutcome._fields},
             **self.regret,
             "shared": {
                 "names": self.sites.columns,

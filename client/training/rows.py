@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engram.types import Batch
 from federation.data.federated import Split
-from federation.data.partitions import Rows
+from federation.data.partitions import RowNumbers
 
 __all__ = ["Queries", "Support", "padded"]
 
@@ -41,7 +41,7 @@ class Support(NamedTuple):
 
 
 def padded(
-    split: Split, rows: Sequence[Rows] | Mapping[int, Rows], clients: Sequence[int]
+    split: Split, rows: Sequence[RowNumbers] | Mapping[int, RowNumbers], clients: Sequence[int]
 ) -> Queries:
     """Returns rows of clients, padded to the same number."""
     width = max(len(rows[client]) for client in clients)

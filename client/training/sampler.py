@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from client.training.cohort import Draws
+from engram.arrays import Ints
 from engram.augmentations import Augmentation
 from engram.models import Model
 from engram.types import LocalRule
 from federation.data.federated import Split
-from federation.data.partitions import Rows
+from federation.data.partitions import RowNumbers
 from federation.experiment import Experiment
 from federation.methods.local import LocalMethod
 from federation.streams import Stream, generator
@@ -99,14 +100,14 @@ class Sampler:
             ),
         )
 
-    def _turns(self, steps: Rows) -> Rows | None:
+    def _turns(self, steps: Ints) -> Ints | None:
         """Returns after how many of its steps each client's rule leaves the others to another."""
         if self._rule.then is None:
             return None
         turn, _ = self._rule.then
         return np.array([turn(count) for count in steps.tolist()])
 
-    def _sizes(self, clients: Sequence[int]) -> Rows:
+    def _sizes(self, clients: Sequence[int]) -> Ints:
         """Returns how many rows there are in a batch of each step, (c, steps): see ``Draws``."""
         e = self._experiment
         counts = np.array([[len(self._train.rows[client])] for client in clients])
@@ -115,12 +116,12 @@ class Sampler:
         left = counts - step % each * e.batch_size
         return np.where(step < e.local_epochs * each, np.minimum(left, e.batch_size), 0)
 
-    def _epoch(self, counts: Rows) -> Rows:
+    def _epoch(self, counts: Ints) -> Ints:
         """Returns the steps of an epoch of so many rows. Too small a last batch is left out."""
         size = self._experiment.batch_size
         return counts // size + (counts % size >= self._network.least_rows)
 
-    def _epochs(self, rng: np.random.Generator, count: int) -> Rows:
+    def _epochs(self, rng: np.random.Generator, count: int) -> RowNumbers:
         """Permutes ``count`` rows for each epoch and each batch of a step; batches are padded."""
         e, batches = self._experiment, self._rule.batches_per_step
         each = int(self._epoch(np.array(count)))

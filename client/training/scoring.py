@@ -22,12 +22,12 @@ from engram.span import make_coordinates
 from engram.tasks import task_of
 from engram.types import Batch, Candidates, LossFn, Params, Recall
 from federation.data.federated import FederatedData
-from federation.data.partitions import Rows
+from federation.data.partitions import RowNumbers
 from federation.experiment import Experiment
 from federation.methods.local import COMMON, KEPT, PERSONALIZED, VALIDATION, LocalMethod
 from federation.streams import Stream, generator
 
-__all__ = ["Scores", "Scoring", "measure"]
+__all__ = ["Scorer", "Scores", "measure"]
 
 Named = TypeVar("Named", bound=Hashable)
 
@@ -54,7 +54,7 @@ class Scores(NamedTuple):
         return Scores(columns, self.queries[some])
 
 
-class Scoring:
+class Scorer:
     """The protocol by which every algorithm is scored.
 
     Fine-tuning takes ``adapt-steps`` gradient steps from a fresh copy of the model; the last one is
@@ -288,7 +288,7 @@ class Scoring:
         """Returns the columns of one of the models that clients are served by."""
         return {m.name + which: measure(m, outputs, y, counted) for m in self._metrics}
 
-    def _shuffled(self, client: int) -> Rows:
+    def _shuffled(self, client: int) -> RowNumbers:
         """Returns a client's test rows in random order: support rows first, if there are any."""
         rng = generator(self._experiment.seed, Stream.SUPPORT, client)
         return rng.permutation(self._data.test.rows[client])

@@ -30,7 +30,7 @@ from client.training.dense_cohort import cost, dense, pays
 from client.training.outcome import ClientFailed, Group, Trained, failed
 from client.training.recollection import Recollection
 from client.training.sampler import Sampler
-from client.training.scoring import Scores, Scoring
+from client.training.scoring import Scorer, Scores
 from engram.augmentations import AUGMENTATIONS, check_augmentation
 from engram.dense import FIRST
 from engram.derivatives import all_at_once, by_autograd, by_cohorts
@@ -135,7 +135,7 @@ class Trainer:
         self.ways = self._choose_ways(model, vectorized=vectorized)
         self._times: dict[str, list[float]] = {name: [] for name in self.ways}
         self.block = self._choose_block(model)
-        self._scoring = Scoring(experiment, self._network, self.data, vectorized=vectorized)
+        self._scorer = Scorer(experiment, self._network, self.data, vectorized=vectorized)
 
     @property
     def _rows(self) -> int:
@@ -392,4 +392,4 @@ class Trainer:
             began = self._store.newest(client, before=server_round + 1) > 0
             return (Candidates((network.kept(model | mine),)) if began else None), part(mine)
 
-        return self._scoring.scores(part(model), clients, kept)
+        return self._scorer.scores(part(model), clients, kept)

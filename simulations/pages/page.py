@@ -13,7 +13,7 @@ from federation.methods import METHODS
 from federation.methods.local import LocalMethod
 from server.record import RunRecord
 from simulations.comparison import Runs, find_runs
-from simulations.pages.content import BAR, Table, figures_of, table_of
+from simulations.pages.content import BAR, PageTable, figures_of, table_of
 from simulations.pages.repeat import repeating, settings_of
 
 __all__ = ["page"]
@@ -98,7 +98,7 @@ def _method(record: RunRecord) -> type[Any]:
     return METHODS[record.config["settings"]["method"]]
 
 
-def _results(record: RunRecord) -> Table:
+def _results(record: RunRecord) -> PageTable:
     """Returns a table of a run's results that are numbers or words.
 
     Raises:
@@ -107,7 +107,7 @@ def _results(record: RunRecord) -> Table:
     if record.results is None:
         raise Refused(f"{record.folder} is not finished: resume it first")
     told = {k: v for k, v in record.results.items() if isinstance(v, int | float | str)}
-    return Table("Results", ["", ""], list(told.items()))
+    return PageTable("Results", ["", ""], list(told.items()))
 
 
 def _pictures(folder: Path) -> dict[str, str]:
@@ -115,7 +115,7 @@ def _pictures(folder: Path) -> dict[str, str]:
     return {path.stem: base64.b64encode(path.read_bytes()).decode() for path in paths}
 
 
-def _of_networks(folder: Path, runs: Runs) -> tuple[list[Table], dict[str, Markup]]:
+def _of_networks(folder: Path, runs: Runs) -> tuple[list[PageTable], dict[str, Markup]]:
     *chosen, _ = next(iter(runs.values()))[0].metrics  # the last is the loss
     figures = {
         name: Markup(figure.to_html(full_html=False, include_plotlyjs=False, config=BAR))

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from federation.errors import Refused
-from simulations.studies.settings import Settings, argument, option
+from simulations.studies.settings import StudySettings, argument, option
 
 
 @dataclass(frozen=True)
-class MetaBanSettings(Settings):
+class MetaBanSettings(StudySettings):
     """Collaborative bandits: Figures 1 to 4 of the Meta-Ban paper (Sec. 7).
 
     WORLD is digits (20 users), digits-groups (the right arm depends on the
@@ -24,7 +24,7 @@ class MetaBanSettings(Settings):
     world: str = argument(
         "digits",
         metavar="[WORLD]",
-        among="simulations.studies.meta_ban.worlds:WORLDS",
+        among="simulations.studies.meta_ban.environments:ENVIRONMENTS",
         help="The environment.",
     )
     sources: tuple[str, ...] = argument(
@@ -48,9 +48,11 @@ class MetaBanSettings(Settings):
     def __post_init__(self) -> None:
         """Also checks that the world has its sources, and an ablation its method."""
         super().__post_init__()
-        from simulations.studies.meta_ban.worlds import check_place  # noqa: PLC0415 - slow to import
+        from simulations.studies.meta_ban.environments import (  # noqa: PLC0415 - slow to import
+            check_sources,
+        )
 
-        check_place(self.world, self.sources, self.columns)
+        check_sources(self.world, self.sources, self.columns)
         if self.ablation and "meta-ban" not in self.methods:
             raise Refused("an ablation is of meta-ban, which is not among the methods")
 

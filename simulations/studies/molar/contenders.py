@@ -34,7 +34,7 @@ _REACHES: Final = (2.0, 3.0, 4.5, 9.0)
 _FOLDS: Final = 4  # of cross-validation of RM and of adaptive MOLAR
 
 
-class Method(NamedTuple):
+class Contender(NamedTuple):
     """A method, with what is to be chosen by validation."""
 
     # How models are made of a constant: of the first one, the best is looked for; the others are
@@ -62,24 +62,24 @@ def adaptive(family: FamilyName, c: float, alike: float = 1.0) -> Adaptive:
     return AdaptiveRegressor(family=family, c=c, alike=alike)
 
 
-def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]:
+def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Contender]:
     """Returns the methods that are compared, by name, references first, the simplest of all first.
 
     Args:
         family: The family of models.
         paper: The paper's methods alone (J.2).
     """
-    hard = Method({"": lambda c: molar(family, "hard", c)}, GRID)
-    soft = Method({"": lambda c: molar(family, "soft", c)}, GRID)
+    hard = Contender({"": lambda c: molar(family, "hard", c)}, GRID)
+    soft = Contender({"": lambda c: molar(family, "soft", c)}, GRID)
     ours = {"MOLAR, hard": hard, "MOLAR, soft": soft}
     if paper and family != "linear":
         return {"alone": _plain(partial(molar, family, "hard", 0.0)), **ours}
     if paper:
         return {
             "OLS": _plain(IndividualRegressor),
-            "LASSO": Method({"": lambda c: LassoRegressor(c=c)}, GRID),
+            "LASSO": Contender({"": lambda c: LassoRegressor(c=c)}, GRID),
             "Pool": _plain(PooledRegressor),
-            "RM": Method({"": lambda c: DebiasedRegressor(c=c)}, GRID),
+            "RM": Contender({"": lambda c: DebiasedRegressor(c=c)}, GRID),
             **ours,
         }
     alike = {"": 1.0, " tested": 0.05, " alike": 0.0}
@@ -91,9 +91,9 @@ def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]
         "ridge": _plain(partial(Penalized, family=family)),
         "LASSO": _plain(partial(Penalized, family=family, penalty="lasso")),
         "mixed": _plain(partial(Mixed, family=family)),
-        "RM": Method({"": lambda c: Robust(family=family, c=c)}, GRID, _FOLDS),
+        "RM": Contender({"": lambda c: Robust(family=family, c=c)}, GRID, _FOLDS),
         **ours,
-        "MOLAR, adaptive": Method(
+        "MOLAR, adaptive": Contender(
             {name: partial(adaptive, family, alike=level) for name, level in alike.items()},
             _REACHES,
             _FOLDS,
@@ -102,5 +102,5 @@ def methods_for(family: FamilyName, *, paper: bool = False) -> dict[str, Method]
     }
 
 
-def _plain(make: Callable[[], MultitaskModel]) -> Method:
-    return Method({"": lambda c: make()}, (0.0,))
+def _plain(make: Callable[[], MultitaskModel]) -> Contender:
+    return Contender({"": lambda c: make()}, (0.0,))

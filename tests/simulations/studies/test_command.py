@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from federation.errors import Refused
 from simulations.studies.command import STUDIES, app, command_of
-from simulations.studies.settings import Settings, argument, flag_of, option, option_of
+from simulations.studies.settings import StudySettings, argument, flag_of, option, option_of
 from simulations.studies.study import Report, Study
 
 
 @dataclass(frozen=True)
-class Coins(Settings):
+class Coins(StudySettings):
     """Tosses coins."""
 
     coins: tuple[str, ...] = argument((), among=("penny", "dime"), help="Which.")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from federation.errors import Refused
 from federation.files import NEW, read_json
 
-__all__ = ["PROGRESS", "Ledger"]
+__all__ = ["PROGRESS", "RunProgress"]
 
 PROGRESS: Final = "progress.json"
 _EVERY: Final = 0.5  # least seconds between two writes while replies come in
@@ -27,7 +27,7 @@ _ZEROS: Final[dict[str, float]] = {
 }
 
 
-class Ledger:
+class RunProgress:
     """Counts what each node has cost since the run began, and notes who is waited for.
 
     Args:
