@@ -94,7 +94,7 @@ def _manifest(folder: Path, server_round: int) -> dict[str, Any]:
         raise DamagedCheckpoint(f"its {_MANIFEST} cannot be read") from error
     files = found.get("files")
     if found.get("round") != server_round or not isinstance(files, dict):
-        raise DamagedCheckpoint(f"its {_MANIFEST} is of something else")
+        raise DamagedCheckpoint(f"its {_MANIFEST} does not describe it")
     return files
 
 

@@ -1,4 +1,4 @@
-"""A Grid for real nodes, over Flower's: it resends lost messages and waits for no dead node."""
+"""A Grid for real nodes, on top of Flower's: resends lost messages, and waits for no dead node."""
 
 import math
 import time
@@ -63,7 +63,7 @@ class PatientGrid(Grid):
         said: Answers to roster queries from nodes that had missed a round.
         busy: What busy nodes say that they are doing.
         suspensions: Nodes that are left out because their replies were unusable.
-        progress: What each node was sent, has sent back and took. Set it to one that keeps a file.
+        progress: Each node's traffic and time so far. Set it to one that keeps a file.
     """
 
     def __init__(self, grid: Grid, *, least: int, membership: Membership | None = None) -> None:
@@ -89,7 +89,7 @@ class PatientGrid(Grid):
         self.last = Exchange(0.0, {}, {}, 0, 0, {})
         """Cost of the last ``send_and_receive``."""
         self.spent: Counter[str] = Counter()
-        """Total costs of all of them, as ``Exchange.costs`` has them."""
+        """Total costs of all exchanges so far, with the keys of ``Exchange.costs``."""
 
     def set_run(self, run: Run) -> None:
         """Sets the run that the grid operates in."""
@@ -240,7 +240,7 @@ class PatientGrid(Grid):
         return found
 
     def _opened_by(self, messages: Iterable[Message]) -> tuple[list[Asked], str]:
-        """Returns what an exchange asks, and its kind, and notes it in ``progress``."""
+        """Returns an exchange's messages and their kind, and notes both in ``progress``."""
         asked = [Asked.by(message) for message in messages]
         self._hosted |= {each.node: each.named for each in asked if each.named}
         kind = asked[0].message.metadata.message_type if asked else ""

@@ -2,8 +2,8 @@
 
 ``config.json`` (settings, engine, source), ``metrics.jsonl`` (one line a round), ``scores.jsonl``
 (each client's, one line an evaluation), ``checkpoints/round-N/`` (the last two), ``results.json``
-(once it is finished). These have checksums. Of a run on nodes there is ``progress.json``, too (see
-``server.progress``), and if it is private, ``clients-asked.txt`` (see ``server.accountant``).
+(once it is finished). These have checksums. A run on nodes also has ``progress.json`` (see
+``server.progress``), and a private one ``clients-asked.txt`` (see ``server.accountant``).
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class RunRecord:
         self.folder = folder
         self._metrics = Journal(folder / "metrics.jsonl")
         self._scores = Journal(folder / "scores.jsonl")
-        self._told = 0  # how many lost rounds have been warned of
+        self._told = 0  # number of lost rounds that was warned of
 
     @classmethod
     def create(
@@ -174,7 +174,7 @@ class RunRecord:
         method = settings["method"]
         if method not in METHODS:
             raise Refused(
-                f"{self.folder} is a run of {brief(method)}, and no method here is called so: name "
+                f"{self.folder} is a run of {brief(method)}, which is no method known here: name "
                 "the plug-in that has it, engram --plugin NAME"
             )
         return config
@@ -223,7 +223,7 @@ class RunRecord:
         if (before == "flower") != (engine == "flower"):
             how = "flwr run" if before == "flower" else "engram run"
             raise Refused(
-                f"{self.folder} was run by `{how}`, which keeps its memories: resume it so"
+                f"{self.folder} was run by `{how}`, which keeps its memories: resume it by that"
             )
 
     @contextlib.contextmanager
@@ -292,12 +292,12 @@ class RunRecord:
 
     @property
     def names(self) -> dict[int, str]:
-        """Clients' names when the run began, of those that have one."""
+        """The names that clients had when the run began; those without a name are left out."""
         first: Row = next(iter(self.rows()), {})
         return {int(client): name for client, name in first.get("names", {}).items()}
 
     def forget_after(self, server_round: int, damaged: Mapping[str, str] = _NONE) -> None:
-        """Deletes the results, and the metrics and checkpoints of later rounds, to be repeated.
+        """Deletes the results, and metrics and checkpoints of later rounds, which are repeated.
 
         Args:
             server_round: The last round that stays.

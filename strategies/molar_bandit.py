@@ -36,7 +36,7 @@ __all__ = ["BanditExchange", "SiteOutcome"]
 _log = getLogger("flwr.engram")
 
 _ROUNDING = 1e-6  # of a regret that is 0
-_FAR = 100  # a site's regret counts at most as so many medians
+_FAR = 100  # a site's regret counts as at most this many medians
 _LARGEST = float(np.finfo(np.float32).max)  # of rewards and regrets: sums of them are finite
 
 
@@ -59,7 +59,7 @@ class BanditExchange(SiteStrategy):
     """MOLARB between sites: Algorithms 2 and 5, one round a batch.
 
     The shared estimates of a round are sent with the next one. A site that does not reply, or sends
-    invalid values, is left out of them and warned of, but still receives them.
+    invalid values, is left out of the shared estimates and warned of, but still receives them.
 
     Args:
         sites: The sites.

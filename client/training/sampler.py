@@ -25,9 +25,9 @@ class Sampler:
     Args:
         experiment: The settings.
         train: Rows to draw from.
-        rule: The rule that they are for.
+        rule: The local rule that trains on them.
         network: The network.
-        augment: What changes rows at random, if anything does.
+        augment: The augmentation that changes rows at random; None if there is none.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Sampler:
         self._last: tuple[tuple[list[int], int, bool], Draws] | None = None
 
     def draw(self, clients: Sequence[int], server_round: int, *, initial: bool) -> Draws:
-        """Draws rows, for each client from streams of its own; or takes the next ones.
+        """Draws each client's rows at random; with ``order=stream`` it takes the next ones.
 
-        Where rows come in order, those of a round are the same whether or not it begins a memory.
-        The last draws are kept: runs that share a sampler ask for the same ones.
+        A stream's rows are the same whether or not they begin with an initial batch. The last
+        draws are cached, since runs that share a sampler ask for the same ones.
         """
         asked = list(clients), server_round, initial
         if self._last is None or self._last[0] != asked:
@@ -101,14 +101,14 @@ class Sampler:
         )
 
     def _turns(self, steps: Ints) -> Ints | None:
-        """Returns after how many of its steps each client's rule leaves the others to another."""
+        """Returns the step at which each client's rule hands over to its second rule."""
         if self._rule.then is None:
             return None
         turn, _ = self._rule.then
         return np.array([turn(count) for count in steps.tolist()])
 
     def _sizes(self, clients: Sequence[int]) -> Ints:
-        """Returns how many rows there are in a batch of each step, (c, steps): see ``Draws``."""
+        """Returns how many rows the batches of each step have, (c, steps): see ``Draws.sizes``."""
         e = self._experiment
         counts = np.array([[len(self._train.rows[client])] for client in clients])
         each = self._epoch(counts)
@@ -117,7 +117,7 @@ class Sampler:
         return np.where(step < e.local_epochs * each, np.minimum(left, e.batch_size), 0)
 
     def _epoch(self, counts: Ints) -> Ints:
-        """Returns the steps of an epoch of so many rows. Too small a last batch is left out."""
+        """Returns how many steps an epoch has; a last batch that is too small is left out."""
         size = self._experiment.batch_size
         return counts // size + (counts % size >= self._network.least_rows)
 
@@ -136,7 +136,7 @@ class Sampler:
     def _numbers(
         self, stream: Stream, count: int, *, clients: Sequence[int], server_round: int
     ) -> Tensor:
-        """Returns so many random whole numbers of each client, (c, count)."""
+        """Returns ``count`` random integers for each client, (c, count)."""
         seed = self._experiment.seed
         drawn = [
             generator(seed, stream, server_round, client).integers(2**32, size=count)

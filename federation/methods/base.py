@@ -83,7 +83,7 @@ class Method(Settings):
         return []
 
     def on_a_node(self) -> Self:
-        """Returns the method as a node of its own takes it, whatever its server asks for."""
+        """Returns the method with the limits that a node enforces against its server."""
         return self
 
     @property

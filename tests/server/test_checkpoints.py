@@ -53,7 +53,7 @@ def test_every_changed_byte_and_every_cut_is_found(tmp_path):
 def test_what_is_missing_too_much_or_of_another_round_is_found(tmp_path):
     write_checkpoint(tmp_path, 3, FILES)
     folder = tmp_path / "round-3"
-    with pytest.raises(DamagedCheckpoint, match="is of something else"):
+    with pytest.raises(DamagedCheckpoint, match="does not describe it"):
         read_checkpoint(folder, 4)
     (folder / "memory.safetensors").touch()
     with pytest.raises(DamagedCheckpoint, match="instead of"):

@@ -245,7 +245,7 @@ def test_refuses_to_go_on_with_other_settings(tmp_path):
     run(folder, num_rounds=2)
     with pytest.raises(Refused, match=r"other settings: local-moml\.eta was 0\.05, not 0\.2"):
         run(folder, num_rounds=4, resume=str(folder), eta=0.2)
-    with pytest.raises(Refused, match=r"was run by `engram run`.*resume it so"):
+    with pytest.raises(Refused, match=r"was run by `engram run`.*resume it by that"):
         run(folder, DiskStore(tmp_path / "m"), num_rounds=4, resume=str(folder))
     with pytest.raises(Refused, match=r"num-rounds must be at least 2, the rounds that .*, got 1"):
         run(folder, num_rounds=1, resume=str(folder))

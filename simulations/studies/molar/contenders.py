@@ -28,22 +28,22 @@ Make = Callable[[float], MultitaskModel]
 Molar = MolarRegressor | MolarClassifier
 
 GRID: Final = (0.05, 0.35, 0.7, 1.0, 2.0)
-"""Of each method's constant, in units of the noise, as J.2 has it."""
+"""Values of each method's constant, in units of the noise, as in Appendix J.2."""
 _REACHES: Final = (2.0, 3.0, 4.5, 9.0)
-"""Of adaptive MOLAR's threshold, in standard deviations."""
+"""Values of adaptive MOLAR's threshold, in standard deviations."""
 _FOLDS: Final = 4  # of cross-validation of RM and of adaptive MOLAR
 
 
 class Contender(NamedTuple):
-    """A method, with what is to be chosen by validation."""
+    """A method, with the choices that validation makes."""
 
-    # How models are made of a constant: of the first one, the best is looked for; the others are
-    # tried with that constant. By a name, which is shown.
+    # By the name that tables show, ``constant -> model``. The first variant's constant is tuned;
+    # the others reuse it.
     variants: dict[str, Make]
     grid: Sequence[float]  # of the constant; (0,) if there is none
     folds: int = 1  # by cross-validation within all rows but the tests; 1: on validation rows
-    # Whether a larger constant, and a later variant, share more between tasks, and are chosen where
-    # losses do not tell them from the best: few rows do not, and then sharing is safer.
+    # Whether a larger constant, and a later variant, share more between tasks. Where losses do not
+    # tell them from the best, as with few rows, they are chosen, since sharing is safer.
     simplest: bool = False
 
 

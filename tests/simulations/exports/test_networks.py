@@ -145,7 +145,7 @@ def test_a_card_says_what_the_model_is_and_how_well_it_does(run_of, tmp_path):
     assert text.startswith("# Personal model of 3\n")
     assert f"rows | accuracy | {accuracy:.4g} | " in text
     epsilon = run.results["epsilon"]
-    assert f"differentially private with epsilon {epsilon:.4g} at delta 1e-05" in text
+    assert f"differentially private: epsilon {epsilon:.4g} at delta 1e-05" in text
     assert "| `fedper.eta` | 0.1 |" in text
     (source,) = json.loads((run.folder / "config.json").read_text())["sources"]
     assert f"| source | {source} |" in text
